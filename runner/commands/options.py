@@ -236,12 +236,6 @@ def open_recipe(
     return recipe, made
 
 
-def training_verb(recipe: Recipe) -> str:
-    """The command that begins the real training, on the machines that the recipe names."""
-    verbs = {"openshift": "submit", "nodes": "render"}
-    return next((verb for part, verb in verbs.items() if part in recipe.settings), "run")
-
-
 def print_notes(problems: Iterable[Problem]) -> None:
     for problem in problems:
         if problem.severity == "note":

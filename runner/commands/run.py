@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from runner import parts
-from runner.commands.options import command, end, open_recipe, say, training_verb
+from runner.commands.next_step import after_rehearsal
+from runner.commands.options import command, end, open_recipe, say
 from runner.data import packaged_models
 from runner.entrypoints import prepare as preparing
 from runner.recipe.overrides import from_data_option
@@ -127,9 +128,10 @@ def _lasting(event: Event) -> Iterator[str]:
 STYLES = packaged.toml(__file__, "styles.toml")
 
 
-def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:
-    """The lines of a folder's proof, with tokens in colour. click removes colours if the output is not a terminal."""
-    for line in chain.from_iterable(shown(folder, whole) for shown in parts.hooks("shown")):
+def proof_lines(folder: str, rows: bool = False) -> Iterator[Styled]:
+    """The lines of a folder's proof, with tokens in colour. click removes colours if the output is not a terminal. rows:
+    whether to show its rows, token by token."""
+    for line in chain.from_iterable(shown(folder, rows) for shown in parts.hooks("shown")):
         words = ((printable(text), STYLES.get(kind)) for kind, text in line)
         yield Styled("  " + "".join(click.style(text, **style) if style else text for text, style in words))
 
@@ -147,7 +149,7 @@ def confirm(yes: bool, takes: str, instead: str = "`recipe rehearse RECIPE` take
         verb = click.get_current_context().info_name
         raise Stop(
             f"{takes} Without a terminal, `recipe {verb}` cannot ask whether to start it.",
-            f"Add `--yes` to start it, or train fewer epochs or rows (`--set`). {instead}",
+            f"Add `--yes` to start it, or train fewer epochs or rows (`--set`). {instead}".strip(),
         )
     return yes or click.confirm(f"{takes} Start it?")
 
@@ -183,13 +185,16 @@ def rehearse(
     first: str | None,
     last: str | None,
     fresh: bool,
+    yes: bool,
 ) -> None:
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
     watch_parent()  # of the page, which may be killed
     with at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
-        running.rehearse(recipe, home, data, Selection(stage, first, last), say, watch, made, model)
+        chosen = Selection(stage, first, last)
+        asks = partial(confirm, yes, instead="")
+        running.rehearse(recipe, home, data, chosen, say, watch, made, model, confirm=asks)
     done = f"Rehearsal passed: {'these stages work' if stage or first or last else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
-    end(done, training_verb(recipe), path)
+    end(done, *after_rehearsal(recipe, path, model))
 
 
 @command
@@ -206,7 +211,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     preparing.carry_out({**first.config, "proofs": None}, say)
     if show:
         for proven in parts.hook("show_rows")(recipe, place, show, say):
-            for line in proof_lines(proven, whole=True):
+            for line in proof_lines(proven, rows=True):
                 say(line)
     end(f"The rows are ready for training, in {out or place.data_dir}.", "rehearse", path)
 

@@ -2,7 +2,8 @@
 
 from runner.check import batch, validate
 from runner.commands.check import code, counted
-from runner.commands.options import end, say, table, training_verb
+from runner.commands.next_step import training_verb
+from runner.commands.options import end, say, table
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, folder
 from runner.tools import packaged
@@ -38,6 +39,8 @@ def _progress(run: RunFolder, recipe: Recipe, command: str) -> tuple[str, str]:
         return f"running now, in {run.shown}", "why"
     if state.status != "finished":
         again = "rehearse" if run.kind == "rehearsal" else "run"
+        if not run.has_trained:
+            return f"stopped before training, in {run.shown}", again
         return f"stopped, in {run.shown}; `recipe {again}` continues it", again
     if recipe.file.stat().st_mtime > (run.path / RUN).stat().st_mtime:
         return f"finished, in {run.shown}; the recipe has changed since", command

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from runner import catalog, parts, scenarios
 from runner.check.validate import changed
 from runner.data.prepared import PreparedRows
-from runner.plan import Place, Plan, Prediction, Stage
+from runner.plan import Plan, Prediction, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Override, Recipe
 from runner.run import inference, launch, this_machine
@@ -30,6 +31,7 @@ from runner.trainer.records import Summary
 
 GLANCE = 300  # characters of an answer at the end of a run
 UNASKED = 3600  # seconds of training on a processor that start without a question
+UNASKED_REHEARSAL = 900  # the same for a rehearsal with a real model
 
 
 def run(
@@ -62,7 +64,10 @@ def run(
         _introduce(plan, tell)
         stages = chosen.of(plan)
         if local.on_processor:
-            _require_patience(local.recipe, plan, stages, local.predictions, tell, confirm)
+            instead = f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
+            if "openshift" in recipe.settings:
+                instead += f"; `recipe submit {recipe.document.file}` sends it to the cluster's GPUs"
+            _require_patience(plan, stages, local.predictions, UNASKED, f"{instead}.", tell, confirm)
         keeping = partial(keep, folder, recipe, plan, local.recipe)
         made_with = folder.made_with(changes, local.substitutions, local.on_processor)
         carry_out(plan, stages, tell, watch, made_with, keeping)
@@ -76,19 +81,18 @@ def _with_env(plan: Plan, env: dict[str, str]) -> Plan:
 
 
 def _require_patience(
-    recipe: Recipe,
     plan: Plan,
     stages: list[Stage],
     predictions: Mapping[str, Prediction],
+    unasked: float,
+    instead: str,
     tell: Tell,
     confirm: Callable[[str], bool],
 ) -> None:
-    """Prints how long each chosen stage takes on this machine's processor, and asks if the stages that start take over
-    an hour. Raises Stop after a no, or if this machine's memory is too small."""
-    path, total = recipe.document.file, 0.0
-    instead = f"`recipe rehearse {path}` runs all of it here with a tiny model"
-    if "openshift" in recipe.settings:
-        instead += f"; `recipe submit {path}` sends it to the cluster's GPUs"
+    """Prints how long each chosen stage takes on this machine's processor, and asks if the stages that start take more
+    than `unasked` seconds. instead: what takes less, as a sentence. Raises Stop after a no, or if this machine's memory
+    is too small."""
+    total = 0.0
     for decision in (decision for decision in decide(plan, stages) if decision.stage.trains):
         name, each = decision.stage.name, predictions.get(decision.stage.name, Prediction())
         if each.too_large:
@@ -101,8 +105,8 @@ def _require_patience(
             total += math.inf if each.seconds is None else each.seconds
     known = f"training takes about {units.duration(total)} here"
     takes = known if total < math.inf else "how long training takes is unknown"
-    if total > UNASKED and not confirm(f"This machine has no GPU, and {takes}."):
-        raise Stop("Nothing was started.", f"{instead}.")
+    if total > unasked and not confirm(f"This machine has no GPU, and {takes}."):
+        raise Stop("Nothing was started.", instead)
 
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
@@ -144,13 +148,14 @@ def rehearse(
     model: str | None = None,
     own: Substitutions | None = None,
     env: dict[str, str] | None = None,
+    confirm: Callable[[str], bool] = lambda takes: True,
 ) -> None:
     """Rehearses the chosen stages of a recipe in a run folder and reports the results.
 
     data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe. model: a
     real model, a packaged one or a folder, that is trained instead of a twin. own: in the place of the scenario's substitutions; env: of
-    training beside. Raises Stop if anything fails, a gate does not open, or too little is learned (see the scenario's
-    `rehearsal`).
+    training beside. confirm: asks the user whether a real model may train for more than a quarter of an hour. Raises Stop
+    if anything fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
     """
     own, place = own or scenarios.rehearsal(recipe.scenario), run.place()
     first = own.before_data(recipe, data)
@@ -167,9 +172,12 @@ def rehearse(
         facts = run.made_with(changes, made, run.state.processor)
         return carry_out(plan, stages, tell, watch, facts, partial(keep, run, recipe, plan, rehearsed))
 
-    tell(f"Substitutions for the {run.kind}")
-    for override in made:
-        tell(f"  {override}")
+    # A twin replaces nearly everything, which only the run's page lists.
+    listed = model is not None or run.kind != "rehearsal"
+    if listed:
+        tell(f"Substitutions for the {run.kind}")
+        for override in made:
+            tell(f"  {override}")
     _introduce(plan, tell)
     if own.after_data is not None:
         # More substitutions depend on the rows, so the rows come first; meanwhile the engine is imported.
@@ -180,18 +188,26 @@ def rehearse(
         rows = PreparedRows.read(Path(place.data_dir))
         if not StageFolder(plan, prepares).finished:
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
-        following = _of_real(rehearsed, rows, place) if model else own.after_data(rehearsed, rows, run.path)
+        following = (
+            rehearsal.training(rehearsed, rows, real=True) if model else own.after_data(rehearsed, rows, run.path)
+        )
         rehearsed, more = changed(rehearsed, following)
-        tell("More substitutions, which depend on the rows")
-        for line in own.shown(recipe, more, rows):
-            tell(f"  {line}")
+        if listed:
+            tell("More substitutions, which depend on the rows")
+            for line in own.shown(recipe, more, rows):
+                tell(f"  {line}")
         made += more
         # The stage that prepared the rows stays as it ran, before the twin replaced the model.
         plan = replace(plan, stages=(prepares, *translate(rehearsed, place).stages[1:]))
     plan = _with_env(plan, env or ({"OMP_NUM_THREADS": str(threads())} if model else {}))
     if model:
         predictions = {each.stage: each for each in forecasting().on_processor(rehearsed, plan)}
-        _require_patience(rehearsed, plan, chosen.of(plan), predictions, tell, lambda takes: True)
+        instead = "`--set train.epochs=1` takes less time, and so do fewer rows."
+        _require_patience(plan, chosen.of(plan), predictions, UNASKED_REHEARSAL, instead, tell, confirm)
+    elif not listed:
+        tell(
+            f"{len(made)} settings are replaced, so that a tiny twin of the model trains on this CPU. The result page lists them."
+        )
     done = carried(chosen.of(plan))
     if run.kind == "rehearsal":
         for line in report(plan):
@@ -201,14 +217,6 @@ def rehearse(
     except Stop as stop:
         run.mark(run.state.status, fault=stop.text)
         raise
-
-
-def _of_real(recipe: Recipe, rows: PreparedRows, place: Place) -> list[Override]:
-    """The substitutions for a real model, with as much training as fits into a rehearsal, by the planner's estimate."""
-    whole = changed(recipe, rehearsal.training(recipe, rows, 1.0))[0]
-    seconds = sum(each.seconds or 0 for each in forecasting().on_processor(whole, translate(whole, place)))
-    share = min(1.0, rehearsal.PLANNED_SECONDS / seconds) if seconds else 1.0
-    return rehearsal.training(recipe, rows, share)
 
 
 def _introduce(plan: Plan, tell: Tell) -> None:
@@ -227,19 +235,38 @@ def report(plan: Plan) -> Iterator[str]:
     if lengths := [summary for summary in trained if summary.stage in plan.facts.get("tokens", ())]:
         seen, last = lengths[-1].tokens, lengths[-1].stage
         yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
-    rehearsed, tiny = run.kind == "rehearsal", not plan.stages[0].config.get("real_model")
+    if run.kind == "rehearsal" and not plan.stages[0].config.get("real_model"):
+        yield from _what_a_twin_proves(plan)
+    else:
+        yield from _answers(plan)
+    for on_record in parts.hooks("on_record"):
+        yield from on_record(plan)
+    yield ""
+    yield f"All results are in {run.shown}/"
+
+
+def _what_a_twin_proves(plan: Plan) -> Iterator[str]:
+    """One line instead of a twin's answers, which are fragments."""
+    if any(_answers_of(plan, stage) for stage in plan.stages):
+        yield ""
+        yield "This proves the way from your rows to a model that answers. The twin's answers are fragments; `recipe compare` shows them."
+
+
+def _answers(plan: Plan) -> Iterator[str]:
+    """The demo's answers before and after training, side by side; in a rehearsal with the words that were learned."""
+    rehearsed = StageFolder(plan, plan.stages[0]).run.kind == "rehearsal"
     for stage in plan.stages:
-        rows = (read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None) or []
+        rows = _answers_of(plan, stage)
         if rows and rehearsed:
             yield ""
-            its = "The twin is tiny, so it writes fragments. Compare its words" if tiny else "Compare the answers"
-            yield f"{its} before and after training."
+            yield "Compare the answers before and after training."
             if any(row.get("learned") for row in rows):
                 marked = "in bold" if sys.stdout.isatty() else "in *asterisks*"
                 yield f"Words {marked} were learned from the training rows."
         shown = ({**row, **{side: shortened(row[side], GLANCE) for side in ("before", "after")}} for row in rows)
         yield from inference.side_by_side(shown if rehearsed else [{**row, "learned": ()} for row in shown])
-    for on_record in parts.hooks("on_record"):
-        yield from on_record(plan)
-    yield ""
-    yield f"All results are in {run.shown}/"
+
+
+def _answers_of(plan: Plan, stage: Stage) -> list[Mapping[str, Any]]:
+    rows = read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None
+    return rows or []

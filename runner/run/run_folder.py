@@ -79,6 +79,12 @@ class RunFolder:
         return False
 
     @property
+    def has_trained(self) -> bool:
+        """Whether a stage has left a checkpoint or a model."""
+        results = ("checkpoint[-_]*", f"{run_files.BEST_MODEL}*")
+        return any(any(self.path.rglob(name)) for name in results)
+
+    @property
     def shown(self) -> Path:
         """The folder in messages: relative to the current one, if it is below it."""
         return self.path.relative_to(Path.cwd()) if self.path.is_relative_to(Path.cwd()) else self.path
@@ -144,14 +150,21 @@ def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
 
 @contextmanager
 def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
-    """Locks a folder for a recipe's run; deletes a new one that stays unused. Raises Stop as `open_for`."""
+    """Locks a folder for a recipe's run; deletes a new one that stays unused, and leaves the record of another as it was
+    if no stage begins. Raises Stop as `open_for`."""
     made_here = not run.path.exists()
+    record = run.path / run_files.RUN
     with run.lock():
+        before = begun = None
         try:
             open_for(run, recipe_name, fresh)
+            before = record.read_bytes() if record.is_file() else None
             run.mark("running", recipe=recipe_name, data_dir=data_dir)
+            begun = record.read_bytes()
             yield
         except BaseException as error:
+            if begun is not None and record.is_file() and record.read_bytes() == begun:
+                record.unlink() if before is None else record.write_bytes(before)
             unused = {run_files.LOCK, run_files.RUN, run_files.CONFIG, run_files.PLANNED}
             is_gone = not (run.path / run_files.LOCK).exists()
             # What still works in a deleted folder creates it again, without most of its files.

@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import yaml
 
+from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu
 from runner.commands.cli import _code as command
+from runner.data.prepared import Lengths, PreparedRows
+from runner.parts.planner import processor
+from runner.run import run as running
+from runner.run.run_folder import StageFolder
+from runner.tools.files import cache_folder, write_json
+from runner.tools.problem import Stop
 from tests.conftest import ROOT
 from tests.parts.export.runs import base_of
 from tests.run.test_training_on_a_processor import without_gpu
@@ -50,7 +58,7 @@ def test_a_folder_with_a_model_is_trained_instead_of_a_twin(recipe, recipe_comma
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert re.search("model.base: microsoft/Phi-4-mini-instruct → .*real model", done.stdout)
-    for replaced in ("qlora → lora", "adamw_bnb_8bit → adamw_torch", "limits.time: unset → 5 min"):
+    for replaced in ("qlora → lora", "adamw_bnb_8bit → adamw_torch"):
         assert replaced in done.stdout
     assert "twin" not in done.stdout and "tiny" not in done.stdout + done.stderr
     assert "`train` takes about " in done.stdout, "the plan of this processor chooses how much is trained"
@@ -66,20 +74,34 @@ def test_a_folder_with_a_model_is_trained_instead_of_a_twin(recipe, recipe_comma
     assert f"The model that `train` started from in this rehearsal: {model}" in asked.stdout
 
 
-def test_how_much_is_trained_follows_the_pace_of_the_processor(recipe):
-    """The same rows on a processor that is twenty times as slow: fewer steps, and the same time."""
-    from runner.check.validate import load
-    from runner.data.prepared import PreparedRows
-    from runner.scenarios.shared import rehearsal
+@pytest.mark.parametrize(("tflops", "asked"), [(0.05, True), (50.0, False)])
+def test_a_real_model_gets_its_minutes_and_above_fifteen_the_person_is_asked(
+    recipe, tflops, asked, monkeypatch, capsys, golden_message
+):
+    """The small model is trained as long as the recipe says, however slow the processor is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(recipe.parent / "cache"))
+    card = Gpu(PROCESSOR, "Some with 4 threads", 64, 64.0, "0.0", 90.0, "host", 1.0, "torch 2", fp32_tflops=tflops)
+    cache_folder().mkdir(parents=True)
+    monkeypatch.setattr(processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card)))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    trained = []
 
-    rows = PreparedRows(train_rows=200, validation_rows=20)
-    loaded = load(recipe)[0]
-    whole, part = (
-        {change.setting: change.after for change in rehearsal.training(loaded, rows, share)} for share in (1.0, 0.05)
-    )
-    assert whole["train.epochs"] * 0.05 == pytest.approx(part["train.epochs"], rel=0.02)
-    assert part["train.eval_steps"] <= 200 / 2 * part["train.epochs"] / 3 + 1
-    assert whole["limits.time"] == part["limits.time"] == rehearsal.LONGEST
+    def carry_out(plan, stages, *_):
+        if "train" in (stage.name for stage in stages):
+            trained.append(plan.stage("train").config["num_epochs"])
+            raise Stop("Training begins.")
+        PreparedRows(train_rows=240, validation_rows=20, lengths=Lengths(270.0, 20.0, 300.0)).write(
+            Path(plan.place.data_dir)
+        )
+        StageFolder(plan, plan.stages[0]).mark("finished")
+
+    monkeypatch.setattr(running, "carry_out", carry_out)
+    assert command(["rehearse", "own.yaml", "--model", "small"]) == 1
+    if asked:
+        assert trained == []
+        golden_message(capsys.readouterr().err)
+    assert command(["rehearse", "own.yaml", "--model", "small", "--yes"]) == 1
+    assert set(trained) == {2}, "the epochs of the recipe"
 
 
 def test_a_folder_without_a_model_is_explained(recipe, capsys, golden_message):

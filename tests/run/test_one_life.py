@@ -229,6 +229,24 @@ def test_a_refused_command_leaves_no_folder(tmp_path):
     assert not run.path.exists()
 
 
+def test_a_command_that_begins_nothing_leaves_the_record_of_a_run_as_it_was(tmp_path):
+    """As after a no to hours of training: else the run would seem to be one that somebody has stopped."""
+    run = RunFolder(tmp_path / "x")
+    (run.path / "data").mkdir(parents=True)
+    with pytest.raises(Stop, match="Nothing"), session(run, "x", False):
+        raise Stop("Nothing was started.")
+    assert not run.state and (run.path / "data").is_dir()
+    run.mark("finished", recipe="x")
+    before = (run.path / "run.json").read_bytes()
+    with pytest.raises(Stop, match="Nothing"), session(run, "x", False):
+        raise Stop("Nothing was started.")
+    assert (run.path / "run.json").read_bytes() == before
+    with pytest.raises(Stop, match="failed"), session(run, "x", False):
+        run.mark("stopped")
+        raise Stop("A stage has failed.")
+    assert run.state.status == "stopped"
+
+
 def test_a_folder_that_is_deleted_meanwhile_is_named(tmp_path):
     """What fails then is a file somewhere inside, and its name alone explains nothing."""
     run = RunFolder(tmp_path / "runs" / "new")

@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,10 @@ def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[s
         yield str(folder)
 
 
-def shown(folder: str, whole: bool = False) -> Iterable[list[Styled]]:
-    """The proof in a folder, see `lines`."""
-    return lines(Proof.read(Path(folder)), whole)
+def shown(folder: str, rows: bool = False) -> Iterable[list[Styled]]:
+    """The proof in a folder, see `lines`; its rows are whole. rows: whether to show them."""
+    proof = Proof.read(Path(folder))
+    return lines(proof, whole=True) if rows else lines(replace(proof, shown=()))
 
 
 # Tokens of a long stretch that are shown: the first and the last.

@@ -32,9 +32,7 @@ MAX_RANK = 16
 # Answers to each prompt, for a model that learns from its own answers.
 ANSWERS = 4
 MIN_VALIDATION_SHARE = 0.1
-# The option for a real model; the time limit of its training, and the planned time.
-REAL = "--model"
-LONGEST, PLANNED_SECONDS = "5 min", 240
+REAL = "--model"  # the option for a real model
 # The most bytes of a data file that is read whole; of a larger one, a share is read.
 LARGE = 20_000_000
 OF_A_FILE = ("path", "split", "subset", "revision", "sample")
@@ -284,14 +282,14 @@ def without_kernels(recipe: Recipe, by: str, beginning: str = "") -> Iterator[Ov
                 yield change
 
 
-def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> list[Override]:
-    """One process instead of the machines, and batches small enough for at least 50 steps. share: the part of these
-    that there is time for; None for a twin."""
+def training(recipe: Recipe, rows: PreparedRows, real: bool = False) -> list[Override]:
+    """One process instead of the machines, and batches small enough for at least 50 steps. real: whether a real model
+    trains, not a twin."""
     chosen, count = recipe.train, rows.train_rows
     if packs(recipe, chosen):
         # Several rows make a packed one; a fifth is reserved for incomplete last blocks.
         count = max(1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4)
-    most_rows, most_batches = (8, 2) if share is None else (2, 1)
+    most_rows, most_batches = (2, 1) if real else (8, 2)
     micro, epochs = min(chosen.micro_batch_size, most_rows), chosen.epochs
     accumulation = min(chosen.gradient_accumulation_steps, most_batches)
     answers = 1
@@ -311,16 +309,12 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     while steps() < ENOUGH_STEPS:
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
-    rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
+    rate, larger = (0.0005, "few steps") if real else (0.005, "a tiny twin needs larger steps")
     rate *= catalog.optimizers()[chosen.optimizer].rate
     if recipe.rows in (PREFERENCES, LABELS) or recipe.by_features:
         rate /= 10
-    of_answers = toy_task(recipe) if recipe.rows == PROMPTS and share is None else []
+    of_answers = toy_task(recipe) if recipe.rows == PROMPTS and not real else []
     of_answers += substitutes(recipe, table("features"))
-    minutes = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
-    limit = overrides.without_time_limit(BY) if share is None else minutes
-    if share is not None and share < 1:
-        epochs, few = round(epochs * share, 3), f"as many steps as this CPU makes in {LONGEST}"
     third, tenth = max(1, steps() // 3), max(1, steps() // 10)
     sizes = {"micro": micro, "accumulation": accumulation, "epochs": epochs, "rate": rate, "few": few, "larger": larger}
     return [
@@ -331,7 +325,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         *without_kernels(recipe, BY, "train.optimizer"),
         *any_improvement("train", chosen),
         *of_answers,
-        limit,
+        overrides.without_time_limit(BY),
     ]
 
 
