@@ -84,8 +84,8 @@ class Offer:
 
     @property
     def fewer_machines(self) -> bool:
-        nodes = [change for change in self.changes if change.setting == "machines.nodes"]
-        return bool(nodes) and nodes[0].after < nodes[0].before
+        before, after = (planned.forecasts[0].stage.machines.nodes for planned in (self.before, self.after))
+        return after < before
 
     @property
     def scope(self) -> OfferScope:

@@ -13,6 +13,7 @@ from runner.tools.problem import Problem
 from tests.conftest import ROOT, setting_of
 
 SEVEN_B, SURVIVAL = ROOT / "recipes" / "seven-b.yaml", ROOT / "recipes" / "survival.yaml"
+SFT_DPO = ROOT / "recipes" / "sft-dpo.yaml"
 FAST = ("openshift.network.kind=rdma", "openshift.network.gbit_s=400", "openshift.network.links=8")
 
 
@@ -61,6 +62,10 @@ def test_plan_offers_the_fastest_of_fewer_machines_with_both_times(golden_messag
     golden_message(shown[shown.index("\n1. ") : shown.index("\n2. ")])
 
 
-def test_more_machines_are_not_called_fewer():
-    offers = recipe_offers.of(planned(SEVEN_B, "limits.time=2 d"))
-    assert not any(offer.fewer_machines for offer in offers)
+@pytest.mark.parametrize(("path", "options"), [(SEVEN_B, ()), (SFT_DPO, ("limits.time=100 min",))])
+def test_more_machines_are_not_called_fewer(path, options):
+    """Also where the recipe does not state their number."""
+    before = planned(path, *options)
+    (offer,) = [offer for offer in [recipe_offers._tried(before, recipe_offers._on(before, 2))] if offer]
+    assert offer.after.forecasts[0].stage.machines.nodes == 2
+    assert not offer.fewer_machines
