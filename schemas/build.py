@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,51 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this clone's package, not an installed one
 
 import editors
+from jsonschema import Draft202012Validator
 
 from runner import parts, scenarios
+from runner.recipe import reading as yaml_file
 from runner.scenarios import composed
 from runner.tools.problem import Stop
 
-PARTS = ROOT / "runner" / "parts"
+RUNNER = ROOT / "runner"
+PARTS = RUNNER / "parts"
 
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Every scenario's whole schema, by the scenario's name."""
     return {scenario: composed(scenario) for scenario in scenarios.names()}
+
+
+def misused_keywords() -> list[str]:
+    """What is wrong with keywords of ours in the sources of all schemas, a line each; see `keywords.yaml`."""
+    keywords = Draft202012Validator(yaml_file.read(ROOT / "schemas" / "keywords.yaml").data)
+    problems = []
+    for file in sorted([*RUNNER.rglob("schema.yaml"), *RUNNER.rglob("sections.yaml")]):
+        for path, schema in _schemas_within(yaml_file.read(file).data):
+            # null removes a keyword of the schema that this one is laid over.
+            present = {name: value for name, value in schema.items() if value is not None}
+            for error in keywords.iter_errors(present):
+                where = ".".join([*path, *map(str, error.absolute_path)])
+                problem = error.message
+                if error.validator == "anyOf":
+                    problem = f"{error.instance} is not a keyword"
+                problems.append(f"{file.relative_to(ROOT)}: `{where}`: {problem}")
+    return problems
+
+
+def _schemas_within(
+    value: object, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, object]]]:
+    """Each mapping of a file, with its path; without those that map names of settings to sentences."""
+    if isinstance(value, Mapping):
+        yield path, value
+        for name, inner in value.items():
+            if name not in ("x-renamed", "examples", "default"):
+                yield from _schemas_within(inner, (*path, str(name)))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _schemas_within(inner, (*path, str(number)))
 
 
 def reference(whole: dict[str, dict[str, Any]]) -> str:
@@ -166,6 +200,8 @@ def outputs() -> dict[Path, str]:
 
 
 def main() -> int:
+    if misused := misused_keywords():
+        raise Stop("\n".join(misused), "schemas/keywords.yaml describes each keyword.")
     stale = []
     for path, text in outputs().items():
         if path.is_file() and path.read_text(encoding="utf-8") == text:

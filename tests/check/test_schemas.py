@@ -89,6 +89,39 @@ def test_two_scenarios_may_refer_to_one_definition(second_clone):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("x-axolotl: kto_desirable_weight", "x-axolotl-name: kto_desirable_weight", "x-axolotl-name is not a keyword"),
+        ("x-rows: [labels]\n        x-axolotl: kto_desirable_weight", "x-rows: [label]", "'label' is not one of"),
+        ("x-never-none: true", "x-never-none: yes please", "True was expected"),
+        ("x-elsewhere: Delete the line.", "x-elsewhere: [Delete the line.]  #", "is not of type 'string'"),
+    ],
+)
+def test_a_misused_keyword_is_an_error_that_names_its_file_and_its_setting(second_clone, old, new, named):
+    replace_in(second_clone / "runner/scenarios/language/schema.yaml", old, new)
+    done = build(second_clone)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("runner/scenarios/language/schema.yaml: `properties.") and named in done.stderr
+
+
+def test_every_keyword_is_described_and_used_in_schemas_and_in_code():
+    described = yaml.safe_load((ROOT / "schemas" / "keywords.yaml").read_text("utf-8"))
+    keywords = set(described["properties"])
+    assert keywords == set(described["propertyNames"]["anyOf"][1]["enum"])
+    assert all(keyword["description"] for keyword in described["properties"].values())
+    sources = [file for name in ("schema.yaml", "sections.yaml") for file in (ROOT / "runner").rglob(name)]
+    used = {keyword for file in sources for keyword in re.findall(r"(?<![\w-])x-[a-z-]+(?=:)", file.read_text("utf-8"))}
+    assert used == keywords
+    code = "".join(
+        file.read_text("utf-8") for file in (*(ROOT / "runner").rglob("*.py"), *(ROOT / "schemas").glob("*.py"))
+    )
+    computed = {"x-scenario", "x-by-scenario"}  # `x-{key}` in scenarios.narrowed
+    assert {keyword for keyword in keywords if f'"{keyword}"' in code} == keywords - computed
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert {keyword for keyword in keywords if f"`{keyword}`" not in page} == set()
+
+
 @pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
 def test_every_setting_says_what_it_is(path):
     schema = json.loads(path.read_text("utf-8"))
