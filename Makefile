@@ -1,4 +1,5 @@
-# Two commands do everything on a fresh clone that has Python 3.11 or 3.12 (with venv) and make:
+# These commands do everything on a fresh clone that has Python 3.11 or 3.12 (with venv) and make:
+#   make demo        install, then teach a real small model thirty facts on this machine, and show its answers
 #   make rehearse    install, then train a tiny twin of the survival recipe on this machine
 #   make test        install, then run the tests
 # `make PYTHON=/path/to/python3.12` names a Python; otherwise the first of these that is 3.11 or 3.12 is taken.
@@ -10,7 +11,7 @@ BIN    := $(VENV)/bin
 # The stamp changes when what to install changes, or the folder's name; so a second run installs nothing.
 STAMP := $(VENV)/.installed-$(shell (cat pyproject.toml constraints.txt; pwd) | cksum | cut -d' ' -f1)
 
-.PHONY: install rehearse test test-long test-processors lint golden schemas language-server docs bench clean
+.PHONY: install demo rehearse test test-long test-processors lint golden schemas language-server docs bench clean
 
 # Without bytecode, each of hundreds of short processes would compile the runner again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,6 +21,9 @@ install: $(STAMP)
 $(STAMP):
 	@$(PYTHON) install.py
 	@touch $@
+
+demo: install
+	$(BIN)/python -m runner run recipes/museum.yaml --brief --yes
 
 rehearse: install
 	$(BIN)/python -m runner rehearse recipes/survival.yaml

@@ -96,7 +96,7 @@ def test_no_golden_folder_is_left_without_a_recipe():
     assert folders == {golden_folder(path) for path in RENDERED}
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RENDERED, ids=golden_folder)
 def test_rendering_twice_gives_the_same_bytes(path):
     assert emitted(path) == emitted(path)
 

@@ -81,7 +81,9 @@ def hardware() -> str:
         "Each cell shows the likely time, and its range, for the recipe's number of machines and GPUs (in brackets) with that card. `-` means that the recipe does not fit on that card unless you change it.",
         "",
     ]
-    names = [name for name, path in packaged.named().items() if path in packaged.starters()]
+    # Without that for this machine's own model, which needs no GPU.
+    starters = [path for path in packaged.starters() if "base: small" not in path.read_text("utf-8")]
+    names = [name for name, path in packaged.named().items() if path in starters]
     recipes = {name: load(packaged.named()[name])[0] for name in names}
     heads = [f"{name} ({recipes[name].machines.nodes} × {recipes[name].machines.gpus_per_node})" for name in names]
     lines += [f"| card | usable GiB | {' | '.join(heads)} |", "|---|---|" + "---|" * len(names)]

@@ -70,10 +70,10 @@ def send_results(run: RunFolder) -> None:
 
 
 @contextmanager
-def watch() -> Iterator[Callable[[Event], None]]:
-    """Shows training's progress: a bar on a terminal, a line now and then if output is piped."""
+def watch(brief: bool = False) -> Iterator[Callable[[Event], None]]:
+    """Shows training's progress: a bar on a terminal, a line now and then if output is piped. brief: only that."""
     if not sys.stdout.isatty():
-        yield (lambda event: say(event_line(event))) if os.environ.get(EVENTS) else _lines()
+        yield (lambda event: say(event_line(event))) if os.environ.get(EVENTS) else _lines(brief)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.text import Text
@@ -89,6 +89,8 @@ def watch() -> Iterator[Callable[[Event], None]]:
                 bar.update(task, description=event["phase"])
             elif event["event"] == "step":
                 bar.update(task, completed=event["step"], loss=_step(event))
+            if brief:
+                return
             for line in _lasting(event):
                 # Literally: tokens may look like rich's markup.
                 bar.console.print(Text.from_ansi(line), soft_wrap=True)
@@ -96,7 +98,7 @@ def watch() -> Iterator[Callable[[Event], None]]:
         yield show
 
 
-def _lines() -> Callable[[Event], None]:
+def _lines(brief: bool) -> Callable[[Event], None]:
     shown = -1
 
     def show(event: Event) -> None:
@@ -104,6 +106,8 @@ def _lines() -> Callable[[Event], None]:
         if event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
             shown = tenth
             say(f"  step {event['step']} of {event['steps']}, {_step(event)}")
+        if brief:
+            return
         for line in _lasting(event):
             say(line)
 
@@ -164,13 +168,18 @@ def run(
     first: str | None,
     last: str | None,
     fresh: bool,
+    brief: bool,
 ) -> None:
     """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An interrupted run
     continues where it stopped."""
-    with at_work("run", path, sets, out, fresh) as (recipe, made, home):
-        running.run(recipe, home, Selection(stage, first, last), say, watch, made, partial(confirm, yes))
+    watching = partial(watch, brief)
+    with at_work("run", path, sets, out, fresh) as (recipe, made, home), forking():
+        running.run(recipe, home, Selection(stage, first, last), say, watching, made, partial(confirm, yes), brief)
     part = stage or first or last
     done = f"{'The chosen stages are finished' if part else 'Training finished'}. The results are in {home.shown}."
+    if brief and not part:
+        end(done, "chat", path, "--page")
+        return
     end(done, "run" if part else "compare", path)
 
 

@@ -101,7 +101,8 @@ WIDE = 80  # the terminal width from which two answers are side by side; also th
 
 
 def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:
-    """Questions with both answers, as lines. Words that only training taught are bold, or between asterisks."""
+    """Questions with both answers, and that of the training row where a question is one's, as lines. Words that only
+    training taught are bold, or between asterisks."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -119,9 +120,11 @@ def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:
     for row in rows:
         before, after = answer(row["before"]), answer(row["after"], row.get("learned") or ())
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        for _ in range(2 if width >= WIDE else 0):
-            table.add_column(ratio=1, overflow="fold")
         pairs = [("before:", before), ("after:", after)]
+        if "expected" in row:
+            pairs.append(("your file:", answer(row["expected"])))
+        for _ in pairs if width >= WIDE else ():
+            table.add_column(ratio=1, overflow="fold")
         for cells in zip(*pairs, strict=True) if width >= WIDE else pairs:
             table.add_row(*cells)
         with console.capture() as drawn:

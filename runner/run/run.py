@@ -10,8 +10,9 @@ from typing import Any
 
 from runner import catalog, parts, scenarios
 from runner.check.validate import changed
+from runner.data import packaged_models
 from runner.data.prepared import PreparedRows
-from runner.plan import Plan, Prediction, Stage
+from runner.plan import Place, Plan, Prediction, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Override, Recipe
 from runner.run import inference, launch, this_machine
@@ -29,6 +30,7 @@ from runner.tools.run_files import ANSWERS
 from runner.tools.text import macros
 from runner.trainer.records import Summary
 
+SIDES = ("before", "after", "expected")  # of a question: both answers, and that of its training row
 GLANCE = 300  # characters of an answer at the end of a run
 UNASKED = 3600  # seconds of training on a processor that start without a question
 UNASKED_REHEARSAL = 900  # the same for a rehearsal with a real model
@@ -42,15 +44,18 @@ def run(
     watch: Watch,
     changes: Iterable[Override] = (),
     confirm: Callable[[str], bool] = lambda takes: False,
+    brief: bool = False,
 ) -> None:
     """Runs the chosen stages on this machine's GPUs, or on its processor if it has none, and reports the results.
-    confirm: asks the user whether something long may start; changes: the user's changes of the recipe. Raises Stop if
-    the processor's memory is too small, anything fails, or a gate does not open."""
+    confirm: asks the user whether something long may start; changes: the user's changes of the recipe; brief: whether to
+    print only how long training takes, and the answers. Raises Stop if the processor's memory is too small, anything
+    fails, or a gate does not open."""
     plan = inference.plan_of(recipe, folder)
+    tell_detail: Tell = _nothing if brief else tell
     chosen.of(plan)  # an unknown stage is reported first
     if is_done(plan):
         keep(folder, recipe, plan, changed(recipe, folder.overrides)[0])
-        tell("This run is already done. `--fresh` repeats it.")
+        tell_detail("This run is already done. `--fresh` repeats it.")
     else:
         local = this_machine.local_run(recipe, folder, chosen)
         env = {"CUDA_VISIBLE_DEVICES": local.visible_gpus}
@@ -58,22 +63,40 @@ def run(
             env["OMP_NUM_THREADS"] = str(threads())
         plan = _with_env(local.plan, env)
         if local.gpus or local.on_processor:
-            _print_changes(recipe, local, tell)
+            _print_changes(recipe, local, tell_detail)
         if local.gpus:
-            _compare_precision(plan, local.gpus, tell)
-        _introduce(plan, tell)
+            _compare_precision(plan, local.gpus, tell_detail)
+        _introduce(plan, tell_detail)
         stages = chosen.of(plan)
         if local.on_processor:
             instead = f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
             if "openshift" in recipe.settings:
                 instead += f"; `recipe submit {recipe.document.file}` sends it to the cluster's GPUs"
             _require_patience(plan, stages, local.predictions, UNASKED, f"{instead}.", tell, confirm)
+            packaged_models.make_ready(stages, tell)
+            _import_ahead(stages, plan.place)
         keeping = partial(keep, folder, recipe, plan, local.recipe)
         made_with = folder.made_with(changes, local.substitutions, local.on_processor)
-        carry_out(plan, stages, tell, watch, made_with, keeping)
+        carry_out(plan, stages, tell_detail, watch, made_with, keeping)
+    if brief:
+        for line in _answers(plan):
+            tell(line)
+        tell("")
+        return
     after = (line for after_run in parts.hooks("after_run") for line in after_run(recipe, folder))
     for line in (*report(plan), *after):
         tell(line)
+
+
+def _nothing(line: str) -> None:
+    """Prints nothing."""
+
+
+def _import_ahead(stages: Iterable[Stage], place: Place) -> None:
+    """Lets the engine of the first training be imported while its rows are prepared, if stages are forks."""
+    engine = next((stage for stage in stages if stage.trains), None)
+    if engine is not None:
+        launch.ahead(engine, place)
 
 
 def _with_env(plan: Plan, env: dict[str, str]) -> Plan:
@@ -182,8 +205,7 @@ def rehearse(
     if own.after_data is not None:
         # More substitutions depend on the rows, so the rows come first; meanwhile the engine is imported.
         stages = chosen.of(plan)
-        if engine := next((stage for stage in stages if stage.trains), None):
-            launch.ahead(engine, place)
+        _import_ahead(stages, place)
         carried([stage for stage in stages if stage.name == common.DATA])
         rows = PreparedRows.read(Path(place.data_dir))
         if not StageFolder(plan, prepares).finished:
@@ -263,8 +285,12 @@ def _answers(plan: Plan) -> Iterator[str]:
             if any(row.get("learned") for row in rows):
                 marked = "in bold" if sys.stdout.isatty() else "in *asterisks*"
                 yield f"Words {marked} were learned from the training rows."
-        shown = ({**row, **{side: shortened(row[side], GLANCE) for side in ("before", "after")}} for row in rows)
-        yield from inference.side_by_side(shown if rehearsed else [{**row, "learned": ()} for row in shown])
+        for row in rows:
+            shown = {**row, "learned": row.get("learned", ()) if rehearsed else ()}
+            for side in SIDES:
+                if side in row:
+                    shown[side] = shortened(row[side], GLANCE)
+            yield from inference.side_by_side([shown])
 
 
 def _answers_of(plan: Plan, stage: Stage) -> list[Mapping[str, Any]]:

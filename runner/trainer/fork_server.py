@@ -158,11 +158,19 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
                 own = {name: value for name, value in os.environ.items() if begun_with.get(name) != value}
                 os.environ.clear()
                 os.environ.update(asked["env"] | own)
+                _take_threads()
                 asker.send((True, os.getpid()))
                 asker.close()
                 return asked["module"], asked["arguments"]
             os.close(output)
             threading.Thread(target=_tell_end, args=(pid, asker), daemon=True).start()
+
+
+def _take_threads() -> None:
+    """Gives torch the fork's own number of threads: its library has read that variable of the server at its import."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if "torch" in sys.modules and wanted.isdigit() and int(wanted) > 0:
+        sys.modules["torch"].set_num_threads(int(wanted))
 
 
 def _tell_end(pid: int, asker: Connection) -> None:

@@ -186,6 +186,14 @@ def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
             yield tokenizer.decode(row["input_ids"], skip_special_tokens=True)
 
 
+def own_answers(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The question and the answer of each prepared row that has one of each."""
+    for row in rows:
+        turns = [turn for turn in row.get("messages") or () if turn["role"] != "system"]
+        if [turn["role"] for turn in turns] == ["user", "assistant"]:
+            yield turns[0]["content"], turns[1]["content"]
+
+
 def main(run_dir: Path, *files: Path) -> None:
     """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`."""
     from pyarrow import parquet
@@ -202,11 +210,14 @@ def main(run_dir: Path, *files: Path) -> None:
     # Preferences have the learned answer in a column; a completion with a bad label is not learned.
     preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in trained)
     own = {word for text in chain(taught(trained, tokenizer), preferred) for word in words(text)}
-    rows = [
-        ({"category": categories[question]} if question in categories else {})
-        | {"question": question, "before": old, "after": new, "learned": learned(new, old, question, own)}
-        for question, old, new in zip(demo["questions"], before, after, strict=True)
-    ]
+    expected = dict(own_answers(trained))
+    rows = []
+    for question, old, new in zip(demo["questions"], before, after, strict=True):
+        row = {"category": categories[question]} if question in categories else {}
+        row |= {"question": question, "before": old, "after": new, "learned": learned(new, old, question, own)}
+        if question in expected:
+            row["expected"] = expected[question]
+        rows.append(row)
     write_json(run_dir / ANSWERS, rows)
     groups = groupby(rows, key=lambda row: row.get("category"))
     text = macros(Path(__file__).with_name("answers.jinja")).answers(demo["base_model"], groups)

@@ -6,6 +6,7 @@ import pytest
 
 from runner.run import inference
 from runner.tools import text
+from runner.trainer import generation
 
 ROW = {
     "question": "How do I tie a bowline?",
@@ -51,3 +52,21 @@ def test_what_a_model_writes_is_never_obeyed_by_a_terminal(monkeypatch, row):
     said = drawn(monkeypatch, evil, 80)
     assert "[bold]Why?[/]\n" in said and "(nothing)" in said and "[red]\x1b[1mclove\x1b[0m" in said
     assert said.count("\x1b") == 2
+
+
+def test_the_file_s_own_answer_stands_beside_both(monkeypatch, row, golden_message):
+    own = {**row, "expected": "Make a loop; the rabbit comes out of its hole, around the tree, and back."}
+    golden_message(drawn(monkeypatch, own))
+    narrow = drawn(monkeypatch, own, 60).splitlines()
+    assert [line.split(":")[0] for line in narrow if ":" in line] == ["before", "after", "your file"]
+
+
+def test_only_a_row_of_one_question_has_an_answer_of_its_own():
+    system, asked, said = ({"role": role, "content": role.upper()} for role in ("system", "user", "assistant"))
+    rows = [
+        {"messages": [asked, said]},
+        {"messages": [system, {**asked, "content": "Why?"}, {**said, "content": "So."}]},
+        {"messages": [{**asked, "content": "First?"}, said, asked, said]},
+        {"input_ids": [1, 2]},
+    ]
+    assert dict(generation.own_answers(rows)) == {"USER": "ASSISTANT", "Why?": "So."}

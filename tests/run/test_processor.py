@@ -77,6 +77,14 @@ def test_what_needs_a_gpu_is_replaced_and_named_and_a_short_run_starts_unasked(h
     golden_message("".join(capsys.readouterr()))
 
 
+def test_brief_says_how_long_it_takes_and_no_more(here, capsys, golden_message):
+    Path("small.yaml").write_text(SMALL)
+    rows = [{"question": f"What is {n}?", "answer": f"It is {n}, and {n} again."} for n in range(300)]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert cli._code(["run", "small.yaml", "--brief"]) == 130 and here == ["data", "train"]
+    golden_message("".join(capsys.readouterr()))
+
+
 def test_above_an_hour_nothing_starts_unasked_without_a_terminal(here, capsys, golden_message, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert recipe() == 1 and here == []

@@ -30,6 +30,9 @@ if "later" in sys.argv:
     from pathlib import Path
     atexit.register(Path(sys.argv[2]).write_text, "done")
     atexit.register(print, "bye")
+if "threads" in sys.argv:
+    import torch
+    print(torch.get_num_threads(), "threads", flush=True)
 if "fail" in sys.argv: raise RuntimeError("as it was asked to")
 if "wait" in sys.argv: time.sleep(60)
 sys.exit(7)
@@ -63,6 +66,15 @@ def test_programs_in_forks_have_their_own_arguments_environment_and_exit_status(
         second = started(GREETING="again")
         assert second.stdout.read() == f"{second.pid} {second.pid} [] again None\n"
         assert (second.wait(), first.pid != second.pid) == (7, True)
+
+
+def test_a_fork_has_its_own_number_of_threads(started, monkeypatch):
+    """OpenMP reads the variable when torch is imported, in the server."""
+    monkeypatch.setitem(fork_server.PROGRAMS, NAME, ("torch",))
+    with forking(os.environ | {"OMP_NUM_THREADS": "1"}):
+        for count in ("2", "1"):
+            program = started("threads", OMP_NUM_THREADS=count)
+            assert program.stdout.read().splitlines()[-1] == f"{count} threads" and program.wait() == 7
 
 
 def test_a_fork_s_own_programs_are_forks_of_the_same_server_and_of_its_group(started):
