@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from transformers import TrainerCallback
 
 from runner.plan import EngineConfig, precision_of
@@ -198,6 +199,15 @@ def keep_best(checkpoints: Path, folder: Path) -> Path:
     return folder
 
 
+def communication_backend() -> str | None:
+    """What the processes of this training talk by on their devices, `nccl` or `gloo`; None for one process alone."""
+    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return None
+    # For each kind of device, because a process may have several: `cpu:gloo,cuda:nccl`.
+    by_device = dict(pair.split(":") for pair in torch.distributed.get_backend_config().split(","))
+    return by_device.get(PartialState().device.type)
+
+
 def summary(settings: RunSettings, history: History, config: EngineConfig, engine: str = "axolotl") -> Summary:
     """The summary of a finished training."""
     evaluations: dict[str, Any] = {
@@ -211,7 +221,7 @@ def summary(settings: RunSettings, history: History, config: EngineConfig, engin
         engine=engine,
         base_model=config.get("base_model"),
         adapter={name: config[key] for name, key in TABLES["adapter"].items()} if config.get("adapter") else None,
-        backend=settings.backend if settings.world_size > 1 else None,
+        backend=communication_backend(),
         **history.parameters,
         **history.final,
         **_taken(settings, history),

@@ -395,7 +395,7 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
     # First the driver, which would send the jobs again.
     if driver := pipeline.driver_of(cluster, plan):
         ask(driver)
-        jobs.delete(cluster, driver, stopped)
+        jobs.delete(cluster, driver, stopped, say)
     for run in runs:
         try:
             pipeline.end_run(cluster, plan, run)
@@ -410,9 +410,10 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
     either = [milestone.of_gate] if milestone else [False, True] if chosen.gates else [False]
     for job in (job for of_gate in either for job in jobs.existing(cluster, plan, chosen, of_gate)):
         if jobs.recipe_of(job) != plan.only(chosen).name:
-            raise Stop(*worded("openshift.foreign-job", job=jobs.named(job), plan=plan))
+            name, space = job["metadata"]["name"], job["metadata"]["namespace"]
+            raise Stop(*worded("openshift.foreign-job", kind=job["kind"], name=name, namespace=space, plan=plan))
         ask(job)
-        jobs.delete(cluster, job, stopped)
+        jobs.delete(cluster, job, stopped, say)
     return chosen
 
 

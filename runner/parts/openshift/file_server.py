@@ -27,7 +27,9 @@ WORD = "RECIPE_SHARE_WORD"
 PORT = "RECIPE_SHARE_PORT"
 WRITES = "--write"
 CHUNK = 2**20
-IDLE_SECONDS = 1800.0  # between two requests a client may hash a large file on a slow disk
+# The seconds between two requests of a command that uses the server, and those without a request after which the server
+# ends: more than a restart of the cluster's API takes.
+ALIVE, ALIVE_SECONDS, IDLE_SECONDS = "alive", 60.0, 300.0
 MISPLACED, FULL = 409, 507  # HTTP statuses for a piece that does not continue its file, or cannot be written
 
 
@@ -131,7 +133,7 @@ class FileServer(OnEveryAddress, ThreadingHTTPServer):
 
 
 class FileHandler(BaseHTTPRequestHandler):
-    """Answers GET /WORD/list, /WORD/hash/PATH and /WORD/file/PATH (with `Range: bytes=N-`); where it writes also POST
+    """Answers GET /WORD/alive, /WORD/list, /WORD/hash/PATH and /WORD/file/PATH (with `Range: bytes=N-`); where it writes also POST
     /WORD/state and /WORD/only with a JSON body, and /WORD/pieces, whose first line is JSON and the rest bytes."""
 
     protocol_version = "HTTP/1.1"
@@ -146,6 +148,8 @@ class FileHandler(BaseHTTPRequestHandler):
         verb, _, name = rest.partition("/")
         if not compare_digest(given.encode(), self.server.word.encode()):
             self.send_error(403)
+        elif verb == ALIVE:
+            self._answer(b"")
         elif verb == "list":
             self._answer(json.dumps(listing(self.server.root)).encode())
         elif (file := (self.server.root / name).resolve()).is_file() and file.is_relative_to(self.server.root):

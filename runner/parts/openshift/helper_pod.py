@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from runner.parts.openshift import jobs
 from runner.parts.openshift.client import MANAGER, Cluster, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain, passes, patiently, pause
-from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
+from runner.parts.openshift.file_server import ALIVE, ALIVE_SECONDS, FULL, MISPLACED, PORT, WORD, WRITES
 from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop, Tell, worded
@@ -78,7 +78,28 @@ def helper(
             log = cluster.log(made.space, made.name, jobs.SEND if writes else jobs.FETCH, tailLines=5) or ""
             why = log.strip() or " ".join(made.why(here)) or "the helper pod ended at once"
             raise Stop(f"The claim cannot be read: {why}")
-        yield Share(cluster.once(), f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
+        share = Share(cluster.once(), f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
+        with _kept_alive(share):
+            yield share
+
+
+@contextmanager
+def _kept_alive(share: Share) -> Iterator[None]:
+    """Tells the helper that this command still runs, also while it hashes a large file. A killed command tells nothing,
+    and its helper ends soon."""
+    is_over = threading.Event()
+
+    def tell() -> None:
+        while not is_over.wait(ALIVE_SECONDS):
+            # The command itself reports a cluster that does not answer.
+            with suppress(Stop):
+                share.ask(ALIVE)
+
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 def finished(cluster: Cluster, manifest: kubernetes.Manifest, container: str, tell: Tell) -> list[str]:

@@ -1,6 +1,7 @@
 """A recipe's objects on the cluster: what to send, in which order, and how to find it later."""
 
 import socket
+import time
 from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
@@ -10,11 +11,12 @@ import yaml
 
 from runner.parts.jobs import batch, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import errors
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import in_time
 from runner.plan import Plan, Stage
 from runner.scenarios import target as target_of
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, Tell, worded
 
 KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}  # by the target
 # The label with a job's name on its pods, by kind.
@@ -312,20 +314,30 @@ def named(job: Manifest) -> str:
     return f"{job['kind']} `{job['metadata']['name']}`"
 
 
-def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
+def delete(cluster: Cluster, there: Manifest, deleted: list[str], tell: Tell) -> None:
     """Deletes an object, adds its name to `deleted`, and waits until it is gone. Raises Stop if it stays."""
     kind, meta = there["kind"], there["metadata"]
     cluster.delete(kind, meta["namespace"], meta["name"], meta["uid"])
     deleted.append(named(there))
-    gone(cluster, kind, meta["namespace"], meta["name"], meta["uid"])
+    gone(cluster, there, tell)
 
 
-def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str) -> None:
-    """Waits until a deleted object is gone, or another has its name. Raises Stop after too long."""
+def gone(cluster: Cluster, there: Manifest, tell: Tell) -> None:
+    """Waits until a deleted object is gone, or another has its name; reports a wait of more than a few seconds. Raises
+    Stop after too long."""
+    kind, meta = there["kind"], there["metadata"]
+    begun, is_silent = time.monotonic(), True
 
     def is_gone() -> bool:
-        there = cluster.get(kind, namespace, name)
-        return there is None or there["metadata"]["uid"] != uid
+        nonlocal is_silent
+        found = cluster.get(kind, meta["namespace"], meta["name"])
+        if found is None or found["metadata"]["uid"] != meta["uid"]:
+            return True
+        if is_silent and time.monotonic() - begun > errors.SILENT_SECONDS:
+            is_silent = False
+            minutes = errors.ENDING_SECONDS // 60
+            tell(f"Waiting up to {minutes} minutes until {named(there)} is gone; its pods must end first.")
+        return False
 
     if not in_time(is_gone):
-        raise Stop(*worded("openshift.still-there", kind=kind, name=name))
+        raise Stop(*worded("openshift.still-there", kind=kind, name=meta["name"], namespace=meta["namespace"]))

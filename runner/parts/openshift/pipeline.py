@@ -323,8 +323,12 @@ def owner_of_runs(cluster: Cluster, plan: Plan) -> jobs.Owner:
 def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
     """Ends a run by a deadline of 0 s, like the pipeline server (`TerminateWorkflow` in kfp's `resource_manager.go`),
     and waits until no task of it can send anything. Raises Stop if the cluster refuses, or it continues."""
-    cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}})
+    space = plan.site["namespace"]
+    cluster.patch("Workflow", space, name, {"spec": {"activeDeadlineSeconds": 0}})
     with accounted(lambda _: f"The cluster is stopping the run `{name}` of Kubeflow Pipelines."):
         over = in_time(lambda: name not in runs_of(cluster, plan))
     if not over:
-        raise Stop(f"Workflow `{name}` should have ended, but still exists.", "Look at it with `oc describe`.")
+        raise Stop(
+            f"Workflow `{name}` should have ended, but still exists.",
+            f"Look at it with `oc describe workflow {name} -n {space}`.",
+        )

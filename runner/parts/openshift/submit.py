@@ -357,7 +357,7 @@ def replacing(cluster: Cluster, sent: Sent, old: Manifests, tell: Tell) -> Itera
     deleted: list[str] = []
 
     def remove(job: Manifest) -> None:
-        jobs.delete(cluster, job, deleted)
+        jobs.delete(cluster, job, deleted, tell)
         tell(f"the old {jobs.named(job)}: deleted")
 
     def left(stop: Stop) -> str:

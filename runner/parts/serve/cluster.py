@@ -91,7 +91,7 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
         return tell(f"`{plan.site['namespace']}` has no server of `{plan.name}`.")
     ask(there[0], mine, confirm)  # one question is enough for a server and its runtime
     for one in there:
-        jobs.delete(cluster, one, [])
+        jobs.delete(cluster, one, [], tell)
         tell(f"{named(one)} removed.")
 
 
@@ -143,7 +143,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
     there = cluster.get(kind, meta["namespace"], meta["name"])
     if there and going(there):
         tell(f"The old {kind} `{meta['name']}` is being deleted. Waiting until it is gone.")
-        jobs.gone(cluster, kind, meta["namespace"], meta["name"], there["metadata"]["uid"])
+        jobs.gone(cluster, {"kind": kind, **there}, tell)
         there = None
     if there and _same(there, service):
         tell(f"{named(service)} already exists, made from this recipe as it is now. Nothing changes.")
@@ -156,7 +156,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
         ask({"kind": kind, **there}, mine, confirm, replaces=True)
     if there and kind == LLM:
         # Its Deployment would need a second machine beside the first, and wait for it.
-        jobs.delete(cluster, {"kind": kind, **there}, [])
+        jobs.delete(cluster, {"kind": kind, **there}, [], tell)
         there = None
     with accounted(lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")):
         for manifest in map(mine.signed, manifests):

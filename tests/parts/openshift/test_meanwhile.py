@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from runner.parts.openshift import controller, jobs, submit, watch
+from runner.parts.openshift import controller, errors, jobs, submit, watch
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.jobs import Owner
 from runner.plan import Plan
@@ -166,3 +166,20 @@ def test_a_config_map_that_is_sent_after_a_job_stays(site, monkeypatch):
     monkeypatch.setattr(Cluster, "create", created)
     submit.step(connect(), plan_of(site), None, sending())
     assert is_from(site, *DATA) and site.job("ConfigMap", jobs.config_of(what.job))
+
+
+def test_a_wait_for_an_old_job_says_what_it_waits_for(site, monkeypatch, golden_message):
+    """Its pods save a last checkpoint, which may take minutes."""
+
+    def in_time(done: Callable[[], bool]) -> bool:
+        return any(done() for _ in range(3))
+
+    monkeypatch.setattr(errors, "SILENT_SECONDS", -1.0)
+    monkeypatch.setattr(jobs, "in_time", in_time)
+    finish(site, "data")
+    there = {"kind": "Job", **site.job(*DATA)}
+    monkeypatch.setattr(Cluster, "delete", lambda *_: True)
+    lines: list[str] = []
+    with pytest.raises(Stop) as stop:
+        jobs.delete(connect(), there, [], lines.append)
+    golden_message("\n".join([*lines, stop.value.text]))

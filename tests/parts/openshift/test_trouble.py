@@ -19,7 +19,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.commands import cli
-from runner.parts.openshift import client, errors, file_server, jobs, status, watch
+from runner.parts.openshift import client, errors, file_server, helper_pod, jobs, status, watch
 from runner.parts.openshift.client import connect
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain
@@ -577,6 +577,35 @@ def test_a_helper_that_nobody_asks_any_more_ends_by_itself(tmp_path, monkeypatch
     serving.join(10)
     assert not serving.is_alive()
     server.server_close()
+
+
+def test_a_helper_whose_command_hashes_a_large_file_does_not_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(helper_pod, "ALIVE_SECONDS", 0.2)
+    (tmp_path / "claim").mkdir()
+    server = file_server.FileServer(("127.0.0.1", 0), tmp_path / "claim", "word")
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    share = helper_pod.Share(PlainCluster(f"http://127.0.0.1:{server.server_address[1]}"), "word")
+    with helper_pod._kept_alive(share):
+        before = server.alive
+        time.sleep(1)
+        assert server.alive > before
+    time.sleep(0.3)
+    after = server.alive
+    time.sleep(0.6)
+    assert server.alive == after, "nobody asks after the command"
+    server.shutdown()
+    server.server_close()
+
+
+class PlainCluster:
+    """The way to a helper without an API between."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def request(self, _method: str, path: str, **_how: object) -> None:
+        with urllib.request.urlopen(f"{self.address}/{path}", timeout=5) as answer:
+            answer.read()
 
 
 # Moments of change: what the API answers between two states, in the order in which a real operator makes them.
