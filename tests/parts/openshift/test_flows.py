@@ -415,6 +415,7 @@ def test_a_claim_of_a_stated_size_that_is_too_small_is_not_made(site, capsys, go
 
 
 def test_a_queue_that_is_not_there_is_named(site, capsys):
+    site.require("LocalQueue")
     assert site.recipe("submit", "--set", "openshift.queue=fast") == 1
     assert f"The namespace `{site.namespace}` has no queue `fast`." in capsys.readouterr().err
     assert site.job() is None
