@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import threading
@@ -233,10 +234,21 @@ def test_tokens_and_template_are_those_of_the_model(tmp_path):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
+# Of next-token probabilities, in nats and as a difference: on four texts the mean divergence was 0.0025 to 0.0060, and the
+# largest difference of a probability 0.03 to 0.11. With another base of the rotary positions the divergence is 2 to 28 times as large.
+MEAN_DIVERGENCE, LARGEST_DIFFERENCE = 0.012, 0.2
+TEXTS = (
+    DEFAULT,
+    "The capital of France is",
+    "In 1969, 2 people walked on the moon:",
+    "def add(a, b):\n    return",
+)
+
+
 @pytest.mark.long
 @pytest.mark.heavy
 def test_it_says_what_llama_cpp_says_of_the_same_file(tmp_path, monkeypatch):
-    """llama.cpp computes with the file's four-bit weights and eight-bit activations, which is the difference."""
+    """Of the same file llama.cpp rounds activations to eight bits, which is the difference."""
     import numpy as np
     import torch
     from transformers import AutoModelForCausalLM
@@ -246,27 +258,19 @@ def test_it_says_what_llama_cpp_says_of_the_same_file(tmp_path, monkeypatch):
     llama_cpp = pytest.importorskip("llama_cpp", reason="the extra `gguf` is not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = converted(SMALL, silent)
-    tokenizer, model = tokenizer_in(folder), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    file = packaged_models._package_file(SMALL)
-    theirs = llama_cpp.Llama(model_path=str(file), n_ctx=256, logits_all=True, verbose=False, n_threads=2)
-    for text in (
-        DEFAULT,
-        "The capital of France is",
-        "In 1969, 2 people walked on the moon:",
-        "def add(a, b):\n    return",
-    ):
-        tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
-        assert theirs.tokenize(text.encode(), add_bos=False, special=True) == tokens
-        theirs.reset()
-        theirs.eval(tokens)
-        with torch.no_grad():
-            ours = model(torch.tensor([tokens])).logits[0].log_softmax(-1).numpy()
-        other = torch.tensor(np.array(theirs.scores[: len(tokens)])).log_softmax(-1).numpy()
-        likely = np.exp(ours) > 0.01
-        assert np.abs(np.exp(ours) - np.exp(other)).max() < LARGEST
-        assert np.abs(ours - other)[likely].mean() < MEAN
+    tokenizer = tokenizer_in(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    file = str(packaged_models._package_file(SMALL))
+    with contextlib.closing(llama_cpp.Llama(file, n_ctx=256, logits_all=True, verbose=False, n_threads=2)) as theirs:
+        for text in TEXTS:
+            tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+            assert theirs.tokenize(text.encode(), add_bos=False, special=True) == tokens
+            theirs.reset()
+            theirs.eval(tokens)
+            with torch.no_grad():
+                ours = model(torch.tensor([tokens])).logits[0].log_softmax(-1).numpy()
+            other = torch.tensor(np.array(theirs.scores[: len(tokens)])).log_softmax(-1).numpy()
+            divergence = (np.exp(ours) * (ours - other)).sum(-1)
+            assert divergence.mean() < MEAN_DIVERGENCE
+            assert np.abs(np.exp(ours) - np.exp(other)).max() < LARGEST_DIFFERENCE
     shutil.rmtree(tmp_path / "recipe-runner")
-
-
-# Measured: see the comment at the test. Probabilities, and nats of tokens with more than one percent.
-LARGEST, MEAN = 0.1, 0.1
