@@ -86,6 +86,7 @@ class Prediction(Record):
     tensors: int | None = None  # the part of `memory` that PyTorch calls allocated
     usable: int | None = None  # memory that the card has
     label: str = ""  # the GPU's name in recipes
+    download: int | None = None  # bytes of the base model on the hub
     step_seconds: float | None = None  # the time of one step by the formulas alone, without measurements on this card
     waiting_seconds: float | None = None  # the part of `step_seconds` spent waiting for other GPUs
 

@@ -76,6 +76,9 @@ def label_of(name: str) -> str:
 
 # The label of this machine's processor if it trains instead of a GPU, and the file that the planner writes about it.
 PROCESSOR, MEASURED = "processor", "processor.json"
+# What a recipe writes for `machines.gpu` to train on the processor, also where a GPU is; and what people write instead.
+NO_GPU = "none"
+LIKE_NO_GPU = ("cpu", "no", "false", "no-gpu")
 
 
 def gpu(name: str) -> Gpu | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from runner import catalog, parts, scenarios
 from runner.catalog import models
+from runner.catalog.hardware import LIKE_NO_GPU, NO_GPU
 from runner.check import by_schema, schema_errors, sources
 from runner.data.tokenizers import MISTRAL, unfit
 from runner.recipe import lock, units
@@ -192,6 +193,8 @@ def advised_precision(recipe: Recipe) -> str:
 
 
 def similar_gpus(recipe: Recipe) -> str:
+    if recipe.machines.gpu.lower() in LIKE_NO_GPU:
+        return f"Write `gpu: {NO_GPU}` to train on the CPU of this machine."
     # People write `L40S` or `H100`, but the cluster's label is longer.
     meant = listed(catalog.alike(recipe.machines.gpu), "or")
     return f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog, parts, scenarios
+from runner.catalog.hardware import NO_GPU
 from runner.check.validate import changed
 from runner.data import packaged_models
 from runner.data.prepared import PreparedRows
@@ -24,7 +25,7 @@ from runner.scenarios import forecasting, translate
 from runner.scenarios.contract import Substitutions
 from runner.scenarios.shared import common, rehearsal
 from runner.tools.files import read_json
-from runner.tools.problem import Stop, Tell, shortened, worded
+from runner.tools.problem import Stop, Tell, shortened
 from runner.tools.process import threads
 from runner.tools.run_files import ANSWERS
 from runner.tools.text import macros
@@ -72,6 +73,8 @@ def run(
             instead = f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
             if "openshift" in recipe.settings:
                 instead += f"; `recipe submit {recipe.document.file}` sends it to the cluster's GPUs"
+            if download := this_machine.download(local):
+                tell(download)
             _require_patience(plan, stages, local.predictions, UNASKED, f"{instead}.", tell, confirm)
             packaged_models.make_ready(stages, tell)
             _import_ahead(stages, plan.place)
@@ -117,18 +120,16 @@ def _require_patience(
     is too small."""
     total = 0.0
     for decision in (decision for decision in decide(plan, stages) if decision.stage.trains):
-        name, each = decision.stage.name, predictions.get(decision.stage.name, Prediction())
-        if each.too_large:
-            need, have = units.gib(each.memory or 0), units.gib(each.usable or 0)
-            raise Stop(*worded("run.too-much-memory", name=name, need=need, have=have, instead=instead))
-        if each.seconds is not None:
-            likely = units.between(each.seconds_least or 0, each.seconds_most or 0, "–")
-            tell(f"`{name}` takes about {units.duration(each.seconds)} ({likely}) on the {each.gpu}.")
+        each = predictions.get(decision.stage.name, Prediction(decision.stage.name))
+        this_machine.require_memory(each, instead)
+        if needs := this_machine.needs(each):
+            tell(needs)
         if decision.action not in ("keep", "go on"):
             total += math.inf if each.seconds is None else each.seconds
-    known = f"training takes about {units.duration(total)} here"
-    takes = known if total < math.inf else "how long training takes is unknown"
-    if total > unasked and not confirm(f"This machine has no GPU, and {takes}."):
+    takes = "How long training takes on this machine's CPU is unknown."
+    if total < math.inf:
+        takes = f"Training takes about {units.duration(total)} on this machine's CPU."
+    if total > unasked and not confirm(takes):
         raise Stop("Nothing was started.", instead)
 
 
@@ -148,7 +149,8 @@ def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
 def _print_changes(recipe: Recipe, local: LocalRun, tell: Tell) -> None:
     """Prints what changes so that the recipe runs on this machine."""
     if local.on_processor:
-        tell("This machine has no GPU, so training uses its CPU. Settings that need a GPU are replaced:")
+        why = "The recipe names no GPU" if recipe.machines.gpu == NO_GPU else "This machine has no GPU"
+        tell(f"{why}, so training uses this machine's CPU. Settings that need a GPU are replaced:")
     known = catalog.gpu(recipe.machines.gpu)
     for name in sorted(set(local.gpus)):
         if catalog.label_of(name) != recipe.machines.gpu:

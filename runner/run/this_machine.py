@@ -5,17 +5,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from runner import catalog
+from runner.catalog.hardware import NO_GPU
 from runner.check.validate import changed
 from runner.plan import Plan, Prediction
-from runner.recipe import overrides
+from runner.recipe import overrides, units
 from runner.recipe.recipe import Override, Recipe
 from runner.run import inference, launch
 from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder
 from runner.scenarios import forecasting, translate
 from runner.scenarios.shared import common, rehearsal
+from runner.tools.problem import Stop
 
 BY = "this machine"
 EVERY_STAGE = Selection()
@@ -54,9 +57,20 @@ class LocalRun:
 
 
 def local_run(recipe: Recipe, folder: RunFolder, chosen: Selection = EVERY_STAGE) -> LocalRun:
-    """The recipe on this machine's GPUs, or on its processor if it has none. folder: of the run; chosen: the stages that
-    run, because stages that train nothing need no changes."""
+    """The recipe on this machine's GPUs, or on its processor if it has none or the recipe names none. folder: of the run;
+    chosen: the stages that run, because stages that train nothing need no changes."""
     gpus, visible_gpus = gpus_here(recipe)
+    return _on_this_machine(recipe, folder, chosen, gpus, visible_gpus)
+
+
+def processor_run(recipe: Recipe, folder: RunFolder) -> LocalRun:
+    """The recipe on this machine's processor, whatever GPUs are here."""
+    return _on_this_machine(recipe, folder, EVERY_STAGE, [], "")
+
+
+def _on_this_machine(
+    recipe: Recipe, folder: RunFolder, chosen: Selection, gpus: list[str], visible_gpus: str
+) -> LocalRun:
     place = folder.place()
     trains = any(stage.trains for stage in chosen.of(inference.plan_of(recipe, folder)))
     on_processor = trains and not gpus
@@ -69,6 +83,8 @@ def local_run(recipe: Recipe, folder: RunFolder, chosen: Selection = EVERY_STAGE
 
 def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
     """The driver's names of the GPUs that the recipe may use here, and CUDA_VISIBLE_DEVICES; `nodes` can name some."""
+    if recipe.machines.gpu == NO_GPU:
+        return [], ""
     import torch
 
     os.environ.update(launch.BY_BUS | os.environ)  # before CUDA counts
@@ -95,3 +111,49 @@ def changes_for(recipe: Recipe, gpus: list[str]) -> list[Override]:
     if gpus and count == 1 and shared and not common.by_zero_alone(recipe):
         changes.append(Override("distribution", None, "ddp", BY, "one GPU has no other to share with"))
     return changes
+
+
+def needs(prediction: Prediction) -> str:
+    """What a stage needs on this machine's processor, as a sentence; empty if its time is unknown."""
+    if prediction.seconds is None:
+        return ""
+    likely = units.between(prediction.seconds_least or 0, prediction.seconds_most or 0, "–")
+    time = f"`{prediction.stage}` takes about {units.duration(prediction.seconds)} ({likely}) on the {prediction.gpu}"
+    if prediction.memory is None or prediction.usable is None:
+        return f"{time}."
+    return (
+        f"{time}, and needs about {units.gib(prediction.memory)} of its {units.gib(prediction.usable)} of main memory."
+    )
+
+
+def require_memory(prediction: Prediction, instead: str) -> None:
+    """Raises Stop if this machine's main memory is too small for a stage. instead: another way, as a sentence."""
+    if prediction.too_large:
+        need = units.gib(prediction.memory or 0)
+        have = units.gib(prediction.usable or 0)
+        raise Stop(
+            f"Training `{prediction.stage}` on this machine's CPU needs about {need} of main memory, but it has {have}.",
+            f"A lower `micro_batch_size` needs less, if the model itself fits. {instead}",
+        )
+
+
+def download(local: LocalRun) -> str:
+    """The base model that the run fetches from the hub first, as a sentence; empty if it is here."""
+    sizes = [prediction.download or 0 for prediction in local.predictions.values()]
+    base = local.recipe.model.get("base") if "model" in local.recipe.settings else None
+    if not base or not any(sizes) or is_in_cache(base):
+        return ""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = local.plan.place.model_dir or HF_HUB_CACHE
+    return f"The model {base} is downloaded first: about {max(sizes) / 1e9:.1f} GB, to {folder}."
+
+
+def is_in_cache(base: str) -> bool:
+    """Whether the hub's cache has a model's weights, or a folder or a package has the model."""
+    if catalog.packaged_model(base) or Path(base).is_dir():
+        return True
+    from huggingface_hub import try_to_load_from_cache
+
+    weights = ("model.safetensors", "model.safetensors.index.json")
+    return any(isinstance(try_to_load_from_cache(base, name), str) for name in weights)

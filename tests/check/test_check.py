@@ -104,6 +104,7 @@ def test_a_number_like_2e_5_is_a_number(edited):
 
 
 CONTRADICTIONS = {
+    "no GPU on a cluster": ("gpu: NVIDIA-L40S", "gpu: none", "gpu"),
     "effective batch size": ("effective_batch_size: 64", "effective_batch_size: 60", "effective_batch_size"),
     "more layers than there are": ("last_layers: 2", "last_layers: 40", "last_layers"),
     "a column that is not there": (
@@ -159,6 +160,17 @@ def test_a_list_and_a_row_a_line_are_told_apart_by_the_name(edited, name, golden
     (problem,) = [problem for problem in examine(path) if problem.severity == "error"]
     assert setting_of(problem) == "path"
     golden_message(problem)
+
+
+@pytest.mark.parametrize("written", ["cpu", "CPU", "no"])
+def test_a_processor_that_is_named_like_a_gpu_gets_the_right_word(written, tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        (ROOT / "recipes/minimal/lora.yaml").read_text("utf-8").replace("../data", str(ROOT / "recipes/data"))
+    )
+    (note,) = load(path, from_options([f"machines.gpu={written}"]), look=False)[2]
+    assert note.hint == "Write `gpu: none` to train on the CPU of this machine."
+    assert load(path, from_options(["machines.gpu=none"]), look=False)[2] == []
 
 
 def test_sharding_on_one_gpu_is_a_contradiction(edited, golden_message):

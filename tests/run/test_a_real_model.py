@@ -74,7 +74,7 @@ def test_a_folder_with_a_model_is_trained_instead_of_a_twin(recipe, recipe_comma
     assert f"The model that `train` started from in this rehearsal: {model}" in asked.stdout
 
 
-@pytest.mark.parametrize(("tflops", "asked"), [(0.05, True), (50.0, False)])
+@pytest.mark.parametrize(("tflops", "asked"), [(0.005, True), (50.0, False)])
 def test_a_real_model_gets_its_minutes_and_above_fifteen_the_person_is_asked(
     recipe, tflops, asked, monkeypatch, capsys, golden_message
 ):

@@ -13,6 +13,7 @@ from runner.check.validate import changed, load
 from runner.commands import cli
 from runner.parts.planner import processor
 from runner.plan import Prediction
+from runner.recipe.overrides import from_options
 from runner.run import pipeline, this_machine
 from runner.run import run as running
 from runner.run.run_folder import StageFolder, folder
@@ -29,6 +30,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     card = Gpu(
         PROCESSOR, "Some Processor with 4 threads", 16, 15.6, "0.0", 12.0, "host", 1.0, "torch 2", fp32_tflops=0.2
     )
@@ -83,6 +85,37 @@ def test_brief_says_how_long_it_takes_and_no_more(here, capsys, golden_message):
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert cli._code(["run", "small.yaml", "--brief"]) == 130 and here == ["data", "train"]
     golden_message("".join(capsys.readouterr()))
+
+
+def test_plan_doctor_and_run_print_the_same_figures(here, capsys, golden_message):
+    """`gpu: none` also leaves a GPU alone that is here."""
+    Path("none.yaml").write_text(SMALL.replace("{gpu: NVIDIA-L40S, nodes: 2}", "{gpu: none}"))
+    rows = [{"question": f"What is {n}?", "answer": f"It is {n}, and {n} again."} for n in range(300)]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert cli._code(["plan", "none.yaml"]) == 0
+    planned = capsys.readouterr().out
+    figures, download = planned.splitlines()
+    assert figures.startswith("`train` takes about") and download.startswith(
+        "The model google/gemma-3-270m-it is downloaded"
+    )
+    cli._code(["doctor", "none.yaml"])
+    examined = capsys.readouterr().out
+    # The doctor reads the memory of this machine itself.
+    assert figures.partition(" of its ")[0] in examined and download in examined and "recipe plans" not in examined
+    assert cli._code(["run", "none.yaml"]) == 130
+    run = capsys.readouterr().out
+    assert figures in run and download in run
+    golden_message(planned)
+    assert cli._code(["plan", "none.yaml", "--apply", "1"]) == 1
+    golden_message(capsys.readouterr().err, "an option about GPUs")
+
+
+def test_a_recipe_without_a_gpu_uses_none_that_is_here(monkeypatch):
+    known = load(ROOT / "recipes/minimal/lora.yaml", from_options(["machines.gpu=none"]), look=False)[0]
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert this_machine.gpus_here(known) == ([], "")
 
 
 def test_above_an_hour_nothing_starts_unasked_without_a_terminal(here, capsys, golden_message, monkeypatch):
@@ -167,6 +200,6 @@ def test_stages_that_take_an_hour_together_are_asked_about_once(here, monkeypatc
         lambda recipe, plan: [Prediction(stage.name, seconds=1000.0) for stage in plan.stages],
     )
     assert recipe(name="minimal/pipeline") == 1 and here == []
-    assert "training takes about 83.3 min here" in capsys.readouterr().err
+    assert "Training takes about 83.3 min on this machine's CPU." in capsys.readouterr().err
     assert recipe("--until", "pretrain-2048", name="minimal/pipeline") == 130, "50 minutes"
     assert here[-1] == "pretrain-2048"

@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from runner import catalog, parts
+from runner.catalog.hardware import NO_GPU
 from runner.check.validate import changed, load
 from runner.commands import options
 from runner.commands.options import command, end, open_recipe, print_notes, say, table
@@ -17,6 +18,8 @@ from runner.parts.planner import calibration, constants, forecast, recipe_offers
 from runner.parts.planner.planned import MORE_STEPS_OFFERED, Planned
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Override, Recipe
+from runner.run import this_machine
+from runner.run.run_folder import folder
 from runner.scenarios import place, translate
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, errors_of, worded
@@ -59,6 +62,14 @@ def plan(
     else:  # JSON has standard output for itself.
         recipe, _, aside = load(path, changing.from_options(sets))
         print_notes(aside)
+    if recipe.machines.gpu == NO_GPU and not serves:
+        others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts, "--details": in_parts}
+        if unfit := [name for name, given in others.items() if given]:
+            raise Stop(
+                f"`{unfit[0]}` is about GPUs, but the recipe trains on the CPU (`gpu: none`).",
+                f"Leave out `{unfit[0]}`, or name a GPU: `--set machines.gpu=GPU`.",
+            )
+        return _on_processor(recipe, path, style)
     if serves:
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
@@ -121,6 +132,27 @@ def plan(
     else:
         end("The recipe fits, as far as this machine can tell.", "rehearse", path)
     return 1 if wrong else 0
+
+
+def _on_processor(recipe: Recipe, path: str, style: str) -> int:
+    """The plan of a recipe with `gpu: none`, by the figures that `recipe run` prints."""
+    local = this_machine.processor_run(recipe, folder(recipe.name, "run"))
+    stages = list(local.predictions.values())
+    too_large = any(stage.too_large for stage in stages)
+    if style == "json":
+        say(json_text(stages))
+        return 1 if too_large else 0
+    for sentence in (*map(this_machine.needs, stages), this_machine.download(local)):
+        if sentence:
+            say(sentence)
+    if not any(map(this_machine.needs, stages)):
+        say("How long it takes on this machine's CPU is unknown.")
+    for stage in stages:
+        this_machine.require_memory(
+            stage, "Other machines have GPUs: `recipe gpus RECIPE` shows what it needs on each."
+        )
+    end("The recipe fits this machine.", "rehearse", path)
+    return 0
 
 
 def _apply(planned: Planned, found: list[recipe_offers.Offer], taken: int) -> int:

@@ -125,6 +125,11 @@ class Forecast(ABC):
     def notes(self) -> Mapping[str, str]:
         """Remarks on the parts of `memory`, and on `steps`, in words."""
 
+    @property
+    def download(self) -> int | None:
+        """The bytes of the base model that the run fetches; None for a model that is here."""
+        return self.written().get("model download")
+
     def changed(self, **fields: Any) -> Self:
         """The same for a workload with other fields."""
         return replace(self, workload=replace(self.workload, **fields))

@@ -106,7 +106,8 @@ class LanguageForecast(Forecast):
         if on_disk := state.on_disk(work):
             sizes[state.ON_DISK] = on_disk
         if self.stage.model or not str(self.stage.config.get("base_model") or "").startswith("/"):
-            sizes["model download"] = halves
+            # The hub's files are in half precision, whatever the recipe computes in.
+            sizes["model download"] = 2 * parameters.total(work.model)
         return sizes
 
     def beside(self) -> dict[str, int]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
+from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu
 from runner.check.validate import load
 from runner.data.hub_failures import NO_ACCESS
 from runner.parts.jobs import kubernetes
+from runner.parts.planner import processor
 from runner.parts.start.commands import doctor
 from runner.parts.start.commands.doctor import FLASH_KERNEL, PACKAGES, Card, Machine, probe
 from runner.recipe.overrides import from_options
 from runner.run.launch import particular
 from runner.scenarios import place, translate
+from runner.tools.files import cache_folder, write_json
 from tests.conftest import ROOT, STARTERS
 
 H100 = Card("NVIDIA H100 80GB HBM3", 79.6, "9.0")
@@ -91,8 +94,17 @@ AMISS = {
 }
 
 
+@pytest.fixture
+def processor_as_elsewhere(tmp_path, monkeypatch) -> None:
+    """What a processor needs is the same on every machine that runs these tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    card = Gpu(PROCESSOR, "Some with 4 threads", 64, 64.0, "0.0", 90.0, "host", 1.0, "torch 2", fp32_tflops=0.2)
+    monkeypatch.setattr(processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card)))
+    cache_folder().mkdir(parents=True)
+
+
 @pytest.mark.parametrize("case", AMISS)
-def test_what_will_not_work_is_said_with_what_mends_it(case, golden_message):
+def test_what_will_not_work_is_said_with_what_mends_it(case, golden_message, processor_as_elsewhere):
     change, state, subject = AMISS[case]
     findings = [
         finding for finding in doctor.findings(replace(WELL, **change), *seven_b()) if finding.state != doctor.OK

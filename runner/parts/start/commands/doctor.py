@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner import catalog
+from runner.catalog.hardware import NO_GPU
 from runner.catalog.models import why_no_hub
-from runner.check.validate import changed
 from runner.commands.options import command, end, open_recipe, say
 from runner.commands.run import at_work
 from runner.data.hub_failures import HubFailure, hub_failure
@@ -23,9 +23,10 @@ from runner.recipe import units
 from runner.recipe.document import applies
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import PRETRAIN
+from runner.run import this_machine
 from runner.run.launch import gpus_of, particular
+from runner.run.run_folder import folder
 from runner.scenarios import place, translate
-from runner.scenarios.shared.rehearsal import without_gpu
 from runner.tools import packaged
 from runner.tools.problem import Stop, first_line
 from runner.tools.process import cores, free_port, memory_gib
@@ -248,9 +249,11 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
     if (major := re.match(r"\d+", machine.driver)) and int(major[0]) < needed:
         yield found("old-driver", machine=machine, needed=needed)
         return
+    if recipe and (recipe.machines.gpu == NO_GPU or not machine.cards):
+        yield _on_processor(machine, recipe)
+        return
     if not machine.cards:
-        need = _on_processor(recipe)
-        yield found("no-gpu-no-memory" if need > machine.memory_gib else "no-gpu", need=need)
+        yield found("no-gpu")
         return
     for card in sorted(set(machine.cards), key=lambda card: card.name):
         fp8, driver = "FP8" if card.fp8 else "no FP8", f", driver {machine.driver}" if machine.driver else ""
@@ -276,15 +279,25 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
             yield found("no-fp8", kind=kind, here=here)
 
 
-def _on_processor(recipe: Recipe | None) -> float:
-    """The main memory that `recipe run` needs without a GPU, GiB; 0 if the model is unknown."""
-    if recipe is None:
-        return 0.0
-    here = changed(recipe, without_gpu(recipe, "this machine"))[0]
-    with suppress(catalog.UnknownArchitecture):
-        plan = translate(here, replace(place(here), accelerator=False))
-        return max((each.memory_range[0] for each in forecast.of(here, plan, look=False)), default=0) / 2**30
-    return 0.0
+def _on_processor(machine: Machine, recipe: Recipe) -> Finding:
+    """What `recipe run` needs here without a GPU, by the figures that it prints itself."""
+    local = this_machine.processor_run(recipe, folder(recipe.name, "run"))
+    usable = round(machine.memory_gib * 2**30)
+    stages = [replace(prediction, usable=usable) for prediction in local.predictions.values()]
+    for stage in stages:
+        if stage.too_large:
+            return found("no-gpu-no-memory", need=units.gib(stage.memory or 0), have=units.gib(usable))
+    sentences = [*map(this_machine.needs, stages), this_machine.download(local)]
+    if len(stages) > 1:
+        # Their lines would fill the screen; `recipe run` prints them.
+        seconds = sum(stage.seconds or 0 for stage in stages)
+        memory = max(stage.memory or 0 for stage in stages)
+        on_cpu = f"All stages together take about {units.duration(seconds)} on the {stages[0].gpu}"
+        sentences[:-1] = [f"{on_cpu}, and need at most about {units.gib(memory)} of main memory."]
+    needs = " ".join(sentence for sentence in sentences if sentence)
+    if recipe.machines.gpu == NO_GPU:
+        return found("no-gpu-wanted", needs=needs)
+    return found("no-gpu-trains" if needs else "no-gpu", needs=needs)
 
 
 def _between(names: list[str], table: str) -> str:
@@ -299,7 +312,9 @@ def _between(names: list[str], table: str) -> str:
 
 def resources(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     """Main memory, disk, ports and the hub."""
-    less = recipe and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9
+    # Without a GPU, the main memory is judged by what training on the processor needs.
+    uses_gpu = recipe and recipe.machines.gpu != NO_GPU and machine.cards
+    less = recipe and uses_gpu and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9
     yield found("less-memory" if less else "memory", machine=machine, recipe=recipe)
     if machine.shm_gib < 1:
         yield found("little-shared-memory", machine=machine)
