@@ -242,6 +242,11 @@ def test_models_that_read_images_are_refused_by_name_and_by_folder(tmp_path, gol
     golden_message(re.sub(r"\^+", "^", said), "mistral4")
 
 
+# Seconds; only for a rehearsal that hangs. Granite's Mamba layers take ten times as long as others in plain PyTorch: 590 s where six
+# other programs share each core. A limit near that would make the result depend on what else the machine does.
+HANGS = 7200
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", NEW)
 def test_a_twin_of_each_class_learns(name, recipe_command, tmp_path):
@@ -250,5 +255,5 @@ def test_a_twin_of_each_class_learns(name, recipe_command, tmp_path):
     experts = ("--set", "train.lora_experts=true", "--set", "train.lora_dropout=0")
     plain = ("--set", f"model.attention={model_of(name).family.get('attention', 'sdpa')}")
     asked = (*plain, *(experts if model_of(name).has_experts else ()))
-    done = recipe_command("rehearse", tmp_path / "mine.yaml", *asked, "--out", tmp_path / "run", timeout=1500)
+    done = recipe_command("rehearse", tmp_path / "mine.yaml", *asked, "--out", tmp_path / "run", timeout=HANGS)
     assert done.returncode == 0, done.stdout + done.stderr
