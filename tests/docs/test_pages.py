@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from textwrap import indent
@@ -11,8 +12,11 @@ import click
 import pytest
 
 from runner.catalog import hardware, troubles
+from runner.check.validate import load
 from runner.commands import cli
+from runner.plan import RUNS, Place
 from runner.recipe import overrides
+from runner.scenarios import translate
 from runner.tools import packaged
 from tests.conftest import ROOT, WRITE_GOLDEN
 from tests.docs import pages
@@ -193,3 +197,19 @@ def test_the_mistake_on_the_pages_is_what_check_prints(recipe_command, tmp_path)
     mistake = printed[begin : printed.index("\n", printed.index("Did you mean"))]
     assert indent(mistake, "    ") in (ROOT / "README.md").read_text("utf-8")
     assert mistake in (ROOT / "docs" / "checking.md").read_text("utf-8")
+
+
+def test_curves_are_named_where_runs_write_them():
+    """The page names the folders of a run with one stage and of one with several; Axolotl brings the program."""
+    page = (ROOT / "docs" / "loss-curve.md").read_text("utf-8")
+    commands = re.findall(r"tensorboard --logdir (\S+)", page)
+    folders = set()
+    for starter, stage in (("survival", "train"), ("sft-dpo", "dpo")):
+        recipe = load(ROOT / "recipes" / f"{starter}.yaml", overrides.from_options(("openshift=",)))[0]
+        run = Path(RUNS) / recipe.name
+        place = Place(f"{run}/config", f"{run}/data", str(run), f"{run}/scratch")
+        curves = translate(recipe, place).stage(stage).env["TENSORBOARD_LOGGING_DIR"]
+        folders.add(curves.replace(recipe.name, "my-demo"))
+    assert folders == {"runs/my-demo/tensorboard", "runs/my-demo/dpo/tensorboard"}
+    assert {RUNS, "runs/my-demo/tensorboard"} <= set(commands) and "runs/my-demo/dpo/tensorboard" in page
+    assert "tensorboard" in metadata.requires("axolotl")

@@ -231,6 +231,8 @@ def test_a_pattern_that_cannot_be_taken_is_answered_with_what_can(golden_message
         "broken": 'train.lora_layers=["*o_proj"]',
         "some layers": 'train.lora_layers=["layers.3.*o_proj"]',
         "none": 'train.lora_layers=["[qk]_proj"]',
+        "the head": "train.lora_layers=[qkv_proj,lm_head]",
+        "a pattern with the head": "train.lora_pattern=.*(qkv_proj|lm_head)",
         "a pattern for nothing": "train.lora_pattern=q_proj",
         "a pattern of a whole part": "train.lora_pattern=.*self_attn.*",
         "a broken pattern": "train.lora_pattern=(",

@@ -179,6 +179,8 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
         said = _without_adapter(facts, name)
     elif other := next((path for path, linear in found.items() if not linear), ""):
         said = worded("scenarios.pattern-beyond", asked=asked, other=other)
+    elif re.fullmatch(asked, head_module(facts)):
+        said = _head_with_adapter(facts, asked)
     elif not found:
         linear, example = listed(facts.linear), facts.linear_path(0, facts.linear[0])
         said = worded("scenarios.pattern-for-nothing", recipe=recipe, asked=asked, linear=linear, example=example)
@@ -198,6 +200,23 @@ def _without_adapter(facts: catalog.Model, name: str) -> tuple[str, str]:
     return worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
 
 
+def head_module(facts: catalog.Model) -> str:
+    """The path of the LM head."""
+    return facts.lm_head.removesuffix(".weight")
+
+
+def _head_with_adapter(facts: catalog.Model, asked: str) -> tuple[str, str]:
+    """Why the LM head gets no adapter. Liger 0.8.1 (`transformers/model/llama.py`) passes `lm_head.weight` to the fused loss."""
+    why = "The fused losses multiply by its own weights and skip an adapter, which would learn nothing."
+    if facts.tied:
+        why = f"{why} This model also uses these weights as its embedding, which a merge would change, too."
+    return (
+        f"`{asked}` includes the LM head, which gets no adapter. {why}",
+        "Leave it out. To train the LM head itself, use the scenario `last-layers` with `lm_head: true`. "
+        f"Layers that can have an adapter: {listed(facts.linear)}.",
+    )
+
+
 def layers(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
     if not facts or facts.model_type not in catalog.model_types():
@@ -215,6 +234,8 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
                 said = worded("scenarios.some-layers", name=name, some=some, facts=facts, found=listed(found))
             elif name.rpartition(".")[2] in facts.family.get("missed", {}):
                 said = _without_adapter(facts, name)
+            elif re.fullmatch(rf"(.*\.)?({name})", head_module(facts)):
+                said = _head_with_adapter(facts, name)
             else:
                 said = worded("scenarios.no-such-layer", recipe=recipe, name=name, linear=listed(facts.linear))
         yield recipe.problem(("train", "lora_layers", index), *said)
