@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, NamedTuple
 
 from runner import catalog, scenarios
+from runner.catalog.hardware import NO_GPU
 from runner.catalog.models import why_no_hub
 from runner.check import by_schema
 from runner.check.rules import unknown_model
@@ -26,11 +27,13 @@ from runner.parts.edits import copying
 from runner.parts.planner import forecast, recipe_offers, samples, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import Need, needs_of
-from runner.plan import RowsRequest, Section
+from runner.plan import Prediction, RowsRequest, Section
 from runner.recipe import lock, templates, units
 from runner.recipe.document import Document, leaves, path_of
 from runner.recipe.reading import parse, read
 from runner.recipe.recipe import DEMO_QUESTIONS, Override, Recipe
+from runner.run import this_machine
+from runner.run.run_folder import folder
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, did_you_mean, errors_of, listed, worded
 from runner.trainer.records import GLANCE, evenly
@@ -64,6 +67,9 @@ TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].i
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
 TEXTS = ("text", "text-questions", "pipeline")  # the kinds of rows that begin with plain text
+SMALL_MODEL = "small"  # the packaged model, which is here after the installation
+MOST_TRIED_HERE = 8  # models whose time on this machine's CPU is estimated
+A_DAY = 24 * 3600
 SHARED = "/shared/models"  # the default folder for results on plain machines
 COLUMNS: Mapping[str, list[str]] = TABLES["columns"]
 _, BETTER, WORSE = PAIR = COLUMNS["preferences"]
@@ -208,7 +214,12 @@ class Answers:
 
     @property
     def base(self) -> str:
-        return self.model or self.way.model or str(self.starts("model.base"))
+        usual = SMALL_MODEL if self.on_cpu and not self.of.keeps else self.way.model
+        return self.model or usual or str(self.starts("model.base"))
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.gpu == NO_GPU
 
     @property
     def form(self) -> str | None:
@@ -457,6 +468,24 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
     return sorted(found, key=lambda each: each[0].parameters or 0)
 
 
+def trained_here(name: str, answers: Answers) -> Iterator[tuple[str, Prediction]]:
+    """The models that this machine's CPU can train on such data in a day, the smallest first, each with its time."""
+    like = [packaged.like for packaged in catalog.packaged_models()]
+    small = sorted(
+        filter(None, map(catalog.model, catalog.model_ids())), key=lambda model: model.parameters or math.inf
+    )
+    suited = [
+        model.id for model in small if model.id not in like and (answers.of.rows == "text" or model.chat_template)
+    ]
+    for base in [SMALL_MODEL, *suited[:MOST_TRIED_HERE]]:
+        with suppress(Stop):
+            recipe = drafted(name, replace(answers, model=base)).recipe
+            stages = this_machine.processor_run(recipe, folder(recipe.name, "run")).predictions.values()
+            first = next(iter(stages), Prediction())
+            if first.seconds is not None and first.seconds < A_DAY and not first.too_large:
+                yield base, first
+
+
 def need_of(model: catalog.Model, answers: Answers) -> Need | None:
     """The need of the first way to train that fits a card; None if there is none."""
     needs = needs_of(model)
@@ -471,6 +500,8 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     if not answers.of.keeps:
         count, of = math.prod(answers.count), f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
         gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
+        if answers.on_cpu:
+            gpus = "this machine's CPU"
         described = f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
         told["description"] = (described, "")
         # Three short questions of validation rows, far from each other.

@@ -10,15 +10,17 @@ import select
 import shlex
 import sys
 import time
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
+from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu
 from runner.check.validate import load
 from runner.commands.cli import _code, cli
+from runner.parts.planner import processor
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands import new
 from runner.parts.start.drafting import Answers
@@ -26,6 +28,7 @@ from runner.recipe.overrides import from_options as changes
 from runner.recipe.reading import read
 from runner.recipe.recipe import Override
 from runner.tools import packaged
+from runner.tools.files import cache_folder, write_json
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
@@ -148,26 +151,26 @@ def made_lines() -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "answers"),
     [
-        ("questions", ["adapter", "my.csv", "", "", "", "Qwen/Qwen3-0.6B", "", "NVIDIA-L4", ""]),
+        ("questions", ["adapter", "my.csv", "", "", "", "", "Qwen/Qwen3-0.6B", "NVIDIA-L4", ""]),
         (
             "questions",
             [
                 *("last-layers", "my.csv", "For [Subject], [Question]", "Reply", "You are a guide."),
-                *("", "cluster", "mine", "2", "NVIDIA-A40", "2"),
+                *("cluster", "", "mine", "2", "NVIDIA-A40", "2"),
             ],
         ),
         (
             "conversations",
-            ["", "talks.jsonl", "", "", "machines", "10.0.0.1, 10.0.0.2", "/shared/mine", "", "", "2"],
+            ["", "talks.jsonl", "", "machines", "", "10.0.0.1, 10.0.0.2", "/shared/mine", "", "", "2"],
         ),
         (
             "conversations",
-            ["", "talks.jsonl", "", "", "machines", "10.0.0.1, 10.0.0.2", "/shared/mine", "NVIDIA-A40", "2, 3"],
+            ["", "talks.jsonl", "", "machines", "", "10.0.0.1, 10.0.0.2", "/shared/mine", "NVIDIA-A40", "2, 3"],
         ),
         ("text", ["", "text.txt", "", "", "", ""]),
         (
             "songs",
-            ["", "songs.jsonl", "", "", "", "meta-llama/Llama-3.2-1B-Instruct", "cluster", "mine", "", "NVIDIA-L4", ""],
+            ["", "songs.jsonl", "", "", "", "cluster", "meta-llama/Llama-3.2-1B-Instruct", "mine", "", "NVIDIA-L4", ""],
         ),
         ("images", ["pictures", "", "", ""]),
     ],
@@ -176,6 +179,7 @@ def made_lines() -> list[str]:
 def test_answers_and_options_give_the_same_recipe_byte_for_byte(here, monkeypatch, kind, answers):
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     asked = CliRunner().invoke(cli, ["new", "made"], input="\n".join([kind, *answers, ""]))
     assert asked.exit_code == 0, f"{asked.output}{asked.exception!r}"
     command = next(line for line in asked.output.splitlines() if line.startswith("  recipe new made"))
@@ -259,6 +263,7 @@ def test_a_copy_of_every_starter_is_made_by_questions_too(here, monkeypatch, sta
     (here / "made.yaml").unlink()
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     asked = CliRunner().invoke(cli, ["new", "made"], input="\n".join([starter, *[""] * 12]))
     assert asked.exit_code == 0, f"{asked.output}{asked.exception!r}"
     assert (here / "made.yaml").read_bytes() == copied
@@ -412,9 +417,10 @@ def test_back_leads_out_of_every_question(here, monkeypatch, golden_message):
     """Also out of a file that is of no use for what was said before, and from the machines to the data."""
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     said = ["back", "questions", "adapter", "preferences.jsonl", "lonely.csv", "back", "back", "text", "", "lonely.csv"]
     said += ["Wards", "Words", *["back"] * 4, "questions", "adapter", "my.csv", "Reply", "back", "Question", "Reply"]
-    said += ["", "", "cluster", "My Project", *["back"] * 8, "pipeline", "", "questions.jsonl", "my.csv"]
+    said += ["", "cluster", "", "My Project", *["back"] * 8, "pipeline", "", "questions.jsonl", "my.csv"]
     said += ["preferences.jsonl", "here", "", ""]
     done = CliRunner().invoke(cli, ["new", "made"], input="\n".join([*said, ""]))
     assert done.exit_code == 0, f"{done.output}{done.exception!r}"
@@ -424,6 +430,7 @@ def test_back_leads_out_of_every_question(here, monkeypatch, golden_message):
 def test_a_wrong_setting_beside_answers_ends_it_in_a_terminal_too(here, monkeypatch, golden_message):
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     said = ["questions", "", "my.csv", "", "", "", "", "", "NVIDIA-L4", ""]
     done = CliRunner().invoke(cli, ["new", "made", "--set", "train.epocs=3"], input="\n".join([*said, ""]))
     assert isinstance(done.exception, Stop) and not left(here)
@@ -434,6 +441,7 @@ def test_columns_of_a_data_set_that_nobody_knows_are_typed(here, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     said = ["questions", "", "someone/rows", "For [about], [ask]", "say", "", "", "", "NVIDIA-L4", ""]
     done = CliRunner().invoke(cli, ["new", "made"], input="\n".join([*said, ""]))
     assert done.exit_code == 0, f"{done.output}{done.exception!r}"
@@ -456,6 +464,7 @@ def test_without_a_terminal_and_without_answers_from_is_missing(here, capsys, go
 def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden_message):
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     said = [
         "musik",
         "questions",
@@ -470,9 +479,9 @@ def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden
         "Reply",
         "",
     ]
-    said += ["Qwen/Qwen3-4C", "meta-llama/Llama-3.3-70B-Instruct", "moon", "here", "cpu", "NVIDIA-L4", "0", "1"]
+    said += ["moon", "here", "Qwen/Qwen3-4C", "meta-llama/Llama-3.3-70B-Instruct", "cpu", "NVIDIA-L4", "0", "1"]
     # It has no room there, so model and GPU are asked again.
-    said += ["Qwen/Qwen3-4B", "here", "NVIDIA-L4", "1"]
+    said += ["here", "Qwen/Qwen3-4B", "NVIDIA-L4", "1"]
     done = CliRunner().invoke(cli, ["new", "made"], input="\n".join([*said, ""]))
     assert done.exit_code == 0, f"{done.output}{done.exception!r}"
     golden_message(done.output)
@@ -519,6 +528,35 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
+def test_here_means_the_cpu_of_a_machine_without_a_gpu(here, monkeypatch, capsys, golden_message):
+    """No question about a GPU, and only models that this machine can train in a day, with their time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    card = Gpu(PROCESSOR, "Some with 4 threads", 16, 16.0, "0.0", 90.0, "host", 1.0, "torch 2", fp32_tflops=0.2)
+    cache_folder().mkdir(parents=True)
+    monkeypatch.setattr(processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card)))
+    monkeypatch.setattr("runner.parts.start.commands.new.terminal", lambda: True)
+    asked = []
+
+    def prompt(question, default=None, **_):
+        asked.append(question)
+        return "my.csv" if "Where is your data" in question else default or ""
+
+    monkeypatch.setattr("click.prompt", prompt)
+    assert _code(["new", "made"]) == 0
+    assert not [question for question in asked if "GPU" in question]
+    shown = capsys.readouterr().out
+    golden_message(shown[shown.index("MODEL") : shown.index("elsewhere.") + len("elsewhere.")])
+    recipe = load("made.yaml")[0]
+    assert (recipe.machines.gpu, recipe.model.base) == ("none", "small")
+    command = next(line for line in shown.splitlines() if line.startswith("  recipe new made"))
+    first = (here / "made.yaml").read_bytes()
+    (here / "made.yaml").unlink()
+    monkeypatch.setattr("runner.parts.start.commands.new.terminal", lambda: False)
+    assert _code(shlex.split(command)[1:]) == 0
+    assert (here / "made.yaml").read_bytes() == first, "the printed command makes the same recipe"
+    assert _code(["plan", "made.yaml"]) == 0
+
+
 @pytest.mark.long
 def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(here):
     terminal = Terminal(here)
@@ -528,14 +566,13 @@ def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(her
     terminal.answer("Which question does the model get", "\n")
     terminal.answer("Which answer should it learn", "\n")
     terminal.answer("who is the model", "\n")
-    terminal.answer("Which model", "\n")
     terminal.answer("Where should it train", "\n")
-    terminal.answer("Which GPU", "NVIDIA-L4\n")
-    terminal.answer("How many GPUs", "\n")
+    terminal.answer("Which model", "\n")
     assert terminal.close() == 0, terminal.said
     for row in ROWS[:3]:
         assert f"<|user|>{row['question']}<|end|><|assistant|>{row['answer'][:100]}" in terminal.said
-    assert "Qwen/Qwen3-4B " in terminal.said and "google/gemma-3-270m-it  " in terminal.said
+    # A real terminal on a machine without a GPU, as the tests' machines are, offers what its CPU can train.
+    assert "TIME HERE" in terminal.said and "Larger models need a GPU elsewhere." in terminal.said
     assert left(here) == {"made.yaml", "lora.schema.json"}
 
 

@@ -5,6 +5,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from runner import catalog
+from runner.catalog.hardware import NO_GPU
 from runner.check.validate import valid
 from runner.commands.options import command, end, parameter, say, set_words, short, table
 from runner.data.conversation_formats import COLUMNS
@@ -20,12 +22,15 @@ from runner.parts.start.commands import doctor
 from runner.parts.start.commands.models import card_named, licence, size
 from runner.parts.start.drafting import KINDS, PAIR, PLACES, TABLES, Answers, Draft
 from runner.recipe import overrides as changing
+from runner.recipe import units
 from runner.recipe.recipe import Override
+from runner.tools.packaged import named
 from runner.tools.problem import Problem, Stop, did_you_mean, listed, worded
 from runner.tools.text import JOB_NAME, printable
 
 ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
 BACK, NOT = "back", "not "
+MOST_HERE = 5  # models that are shown for this machine's CPU
 
 
 class Question(NamedTuple):
@@ -72,7 +77,10 @@ class Question(NamedTuple):
             if said in known:
                 return said
             what = self.what.format(answers.of.title.lower())
-            raise Stop(f"`{said}` is not a valid {what}.", f"{did_you_mean(said, known)}Use {listed(known, 'or')}.")
+            kinds = [each for each in known if not (self.name == "kind" and KINDS[each].keeps and each in named())]
+            starters = " Or name a starter; `recipe list` shows them." if len(kinds) < len(known) else ""
+            hint = f"{did_you_mean(said, known)}Use {listed(kinds, 'or')}.{starters}"
+            raise Stop(f"`{said}` is not a valid {what}.", hint)
         if self.most:
             if said.isdecimal() and 1 <= int(said) <= self.most:
                 return int(said)
@@ -102,9 +110,21 @@ def _show(one: Question, answers: Answers) -> None:
     if one.name in ("question", "prompt", "column") and answers.columns:
         say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
     elif one.name == "model":
+        if answers.on_cpu:
+            _show_trained_here(answers)
+            return
         found = drafting.choices(answers)
         rows = [(model.id, size(model), short(need.cards[0]), licence(model)) for model, need in found]
         table([("MODEL", "PARAMETERS", "SMALLEST GPU", "LICENCE"), *rows])
+
+
+def _show_trained_here(answers: Answers) -> None:
+    """At most five models with their minutes here, instead of all of the catalog."""
+    rows = [("MODEL", "TIME HERE", "MAIN MEMORY")]
+    for base, stage in islice(drafting.trained_here("new", answers), MOST_HERE):
+        rows.append((base, units.duration(stage.seconds or 0), units.gib(stage.memory or 0)))
+    table(rows)
+    say("Larger models need a GPU elsewhere.")
 
 
 def _proposed_card(answers: Answers) -> str:
@@ -124,7 +144,7 @@ VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
     **dict.fromkeys(("question", "answer", *PAIR), lambda answers, said: answers.template(said)),
     "column": lambda answers, said: answers.template(said).strip("[]"),
     "addresses": lambda answers, said: tuple(said.replace(",", " ").split()),
-    "gpu": lambda answers, said: card_named(said).name,
+    "gpu": lambda answers, said: NO_GPU if said == NO_GPU else card_named(said).name,
     "numbers": _numbers,
 }
 PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
@@ -213,8 +233,15 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
                 continue
             before.append((at, answers))
             answers = taken
+            if one.name == "where" and not given.get("gpu") and _trains_on_cpu(answers):
+                answers = replace(answers, gpu=NO_GPU)
         at += 1
     return answers
+
+
+def _trains_on_cpu(answers: Answers) -> bool:
+    """Whether "here" means this machine's CPU. A starter that is copied as it is keeps its GPU."""
+    return answers.where == "here" and not answers.of.keeps and not doctor.labels()
 
 
 def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
@@ -269,7 +296,8 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
     words = ["recipe", "new", name]
     for one in QUESTIONS:
         value = getattr(answers, one.name)
-        if one.asked(answers) and value:
+        # `none` was not asked for, but another machine may have a GPU.
+        if value and (one.asked(answers) or value == NO_GPU):
             words += [one.option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
     return shlex.join([*words, *set_words(sets)])
 
