@@ -379,18 +379,28 @@ def _starters() -> tuple[tuple[str, frozenset[str], frozenset[str]], ...]:
     return tuple((name, frozenset(_QUESTION.findall(text)), frozenset(_SOURCE.findall(text))) for name, text in texts)
 
 
-def demo(recipe: Recipe) -> Iterator[Problem]:
-    """A starter's questions fit only the starter's data."""
-    data = [name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name]
+def questions_of_starters(recipe: Recipe) -> tuple[str, list[str]]:
+    """The name of a starter with other data, and its questions in this recipe's demo; none if there is no such starter."""
+    data = _sources(recipe)
     asked = [question for _, question in recipe.demo_questions]
     for name, questions, learned in _starters() if data and asked else ():
         theirs = [question for question in asked if question in questions]
-        if not theirs or not learned.isdisjoint(data):
-            continue
-        document = recipe.document
-        place = next(at for at in document.values if at[:1] == ("demo",) and document.lookup(at) == theirs[0])
-        yield recipe.note(place, *worded("check.question-of-starter", question=theirs[0], name=name, source=data[0]))
-        return
+        if theirs and learned.isdisjoint(data):
+            return name, theirs
+    return "", []
+
+
+def _sources(recipe: Recipe) -> list[str]:
+    return [name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name]
+
+
+def demo(recipe: Recipe) -> Iterator[Problem]:
+    """A starter's questions fit only the starter's data."""
+    name, theirs = questions_of_starters(recipe)
+    if theirs:
+        place = recipe.place_of_question(theirs[0])
+        source = _sources(recipe)[0]
+        yield recipe.note(place, *worded("check.question-of-starter", question=theirs[0], name=name, source=source))
 
 
 # Notes on values that are valid, but probably not intended.

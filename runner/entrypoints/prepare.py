@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import parts, scenarios
-from runner.data import conversation_formats, data_sets, general_documents, object_store, tokenizers
+from runner.data import conversation_formats, data_sets, general_documents, object_store, support, tokenizers
 from runner.data.hub_failures import HubFailure, hub_failure
 from runner.data.prepared import require_room
 from runner.data.report import rows_of
@@ -57,7 +57,8 @@ def carry_out(work: Work, tell: Tell) -> None:
 
 def write_rows(work: Work, tell: Tell) -> None:
     """Prepares rows of one kind. `out`: the folder; `data`: for a preparer; `model`: the base model, downloaded before,
-    and its folder; `twin`: in a rehearsal, what replaces it (see `runner.scenarios.shared.twin`)."""
+    and its folder; `twin`: in a rehearsal, what replaces it (see `runner.scenarios.shared.twin`); `questions`: the demo's, which
+    the rows should support."""
     out, data, twin = Path(work["out"]), work["data"], work.get("twin")
     if work["on_claim"]:
         require_space(out, RESERVE, "the prepared data")
@@ -75,7 +76,11 @@ def write_rows(work: Work, tell: Tell) -> None:
     report = scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
     if twin:
         twins.build(twin, partial(twins.warm_up, documents=documents, rows=out, seed=twin["seed"]))
-    for line in (lines := list(report.lines())):
+    lines = list(report.lines())
+    if work.get("questions") and work.get("sample_rows") is None:
+        judged = support.of_prepared(out, work["questions"], data.get("system_prompt") or "")
+        lines += [f"{said} {remedy}" for said, remedy in judged.findings()]
+    for line in lines:
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
     rows_of(report, data).write(out)

@@ -424,6 +424,11 @@ class Recipe(Sections):
         of_categories = ((part.name, question) for part in demo.get("categories") or () for question in part.questions)
         return (*plain, *of_categories)
 
+    def place_of_question(self, question: str) -> Path_:
+        """The path of a question of the demo; that of the section, if it was set elsewhere."""
+        known = (path for path in self.document.values if path[:1] == ("demo",))
+        return next((path for path in known if self.document.lookup(path) == question), ("demo",))
+
     @cached_property
     def fingerprint(self) -> str:
         """Hash of every setting that can change what is trained."""

@@ -5,10 +5,12 @@ from itertools import islice
 from pathlib import Path
 
 from runner.check import sources
+from runner.check.rules import questions_of_starters
 from runner.data import conversation_formats, row_files, rows
 from runner.data.conversation_formats import OWN, ChatSet, Conversation
 from runner.data.data_sets import BYTES_A_TOKEN
-from runner.recipe.recipe import Recipe
+from runner.data.support import UNSUPPORTED_PROMPT, Support, unsupported_question
+from runner.recipe.recipe import Recipe, Settings
 from runner.recipe.templates import NoText
 from runner.tools.problem import Problem, Stop, worded
 
@@ -19,9 +21,7 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
     for home, data, file in recipe.data_files():
         if file.suffix not in rows.ROW_BY_ROW or not data.knows("question"):
             continue
-        templated = {setting: data.get(setting) for setting in sources.QUESTION_ANSWER}
-        form = conversation_formats.stated(data.get("form") or "auto", **templated)
-        source = ChatSet(hub=None, revision=None, subset=None, split=None, path=str(file), form=form, **templated)
+        source = _source(data, file)
         try:
             rows.columns(file)
             # The additional row shows whether there are more.
@@ -47,6 +47,12 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(where, *said, severity="error" if whole else "note")
         elif likely > len(texts) / 2:
             yield recipe.note(where, *worded("data_doctor.many-too-long", among=among, likely=likely, limit=limit))
+
+
+def _source(data: Settings, file: Path) -> ChatSet:
+    templated = {setting: data.get(setting) for setting in sources.QUESTION_ANSWER}
+    form = conversation_formats.stated(data.get("form") or "auto", **templated)
+    return ChatSet(hub=None, revision=None, subset=None, split=None, path=str(file), form=form, **templated)
 
 
 def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> Iterator[tuple[int, Conversation | str]]:
@@ -76,5 +82,47 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
         yield f"{among}, {have} ({finding.said}){numbers(finding.lines, finding.count)}.", finding.remedy
 
 
+# Files with more rows than this are judged by `recipe prepare` alone.
+MOST_ROWS = 5000
+
+
+def support(recipe: Recipe) -> Iterator[Problem]:
+    """Demo questions and a system prompt that no row supports, if every row is in small files of questions and answers."""
+    questions = [question for _, question in recipe.demo_questions]
+    files = list(recipe.data_files())
+    if not questions or len(files) != len(list(recipe.data_sets())):
+        return
+    data = recipe.settings.get("data") or {}
+    support = Support(questions, data.get("system_prompt") or "")
+    for _, one, file in files:
+        texts = _texts(one, file)
+        if texts is None:
+            return
+        for text in texts:
+            support.add(text)
+    # Another rule has noted the questions that came with a starter.
+    _, of_starter = questions_of_starters(recipe)
+    for question in support.unsupported_questions():
+        if question not in of_starter:
+            yield recipe.note(recipe.place_of_question(question), *unsupported_question(question))
+    if support.prompt_is_unsupported():
+        yield recipe.note(("data", "system_prompt"), *UNSUPPORTED_PROMPT)
+
+
+def _texts(data: Settings, file: Path) -> list[str] | None:
+    """The text of every conversation of a file; None if it has too many rows, or cannot be read so."""
+    if file.suffix not in rows.ROW_BY_ROW or not data.knows("question") or "songs" in data:
+        return None
+    try:
+        rows.columns(file)
+        numbered = list(islice(rows.read(_source(data, file)), MOST_ROWS + 1))
+        if len(numbered) > MOST_ROWS:
+            return None
+        talks = [row for _, row in _conversations(_source(data, file), numbered)]
+    except (row_files.Unreadable, Stop, KeyError):
+        return None  # another rule reports a file that cannot be read or lacks columns
+    return [talk.said for talk in talks if isinstance(talk, Conversation)]
+
+
 RULES = ()
-FILE_RULES = (first_rows,)
+FILE_RULES = (first_rows, support)

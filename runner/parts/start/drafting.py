@@ -23,6 +23,8 @@ from runner.check import by_schema
 from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
+from runner.data.data_sets import DataSource
+from runner.data.support import Support
 from runner.parts.edits import copying
 from runner.parts.planner import forecast, recipe_offers, samples, storage
 from runner.parts.planner.planned import Planned
@@ -695,7 +697,10 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
     if last == "path":
         with suppress(row_files.Unreadable, OSError, ValueError):
             columns = rows.columns(Path(change.after), section.get("split"))
-    about = [*ABOUT["source"], *ABOUT["validation"], *(() if "songs" in section else ("system_prompt",))]
+    same_subject = home == "data" and last == "path" and _is_same_subject(document, section, Path(change.after))
+    about = [*ABOUT["source"], *ABOUT["validation"]]
+    if not same_subject and "songs" not in section:
+        about.append("system_prompt")
     there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
     named = {column for name in there for column in templates.columns(section[name])}
     if conversation_formats.told(columns) and not named <= set(columns):
@@ -709,11 +714,30 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
         yield other("songs", None, "the questions name their columns")
     elif not given:
         yield from starmap(other, _song_columns(section, columns))
-    if home == "data" and isinstance(demo := document.lookup(("demo",)), dict):
+    if home == "data" and not same_subject and isinstance(demo := document.lookup(("demo",)), dict):
         # The demo's questions about the old data; those about the new data come from its rows.
         asked = [name for name in DEMO_QUESTIONS if name in demo]
         for name in ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]:
             yield Override(name, None, None, change.by, "asked about the old data")
+
+
+def _is_same_subject(document: Document, section: Section, file: Path) -> bool:
+    """Whether the rows of a new file support the recipe's prompt and demo questions, whatever their columns are called."""
+    demo = document.lookup(("demo",))
+    questions = demo.get("questions") if isinstance(demo, dict) else None
+    if not questions or "songs" in section:
+        return False
+    support = Support(questions, section.get("system_prompt") or "")
+    source = DataSource(hub=None, revision=None, subset=None, split=section.get("split"), path=str(file))
+    try:
+        for row in islice(rows.good(source), JUDGED_ROWS):
+            support.add(" ".join(value for value in row.values() if isinstance(value, str)))
+    except (row_files.Unreadable, Stop, OSError, ValueError):
+        return False  # the check of the copy reports it
+    return support.is_same_subject()
+
+
+JUDGED_ROWS = 5000  # of a new file
 
 
 def _song_columns(section: Section, found: list[str]) -> list[tuple[str, Any, str]]:

@@ -286,6 +286,9 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
         "on_claim": place.prepared,
         "model": fetched_ahead(recipe, place),
     }
+    # A song does not tell what may be asked about it.
+    if training.data.get("kind") == "chat" and recipe.demo_questions:
+        config["questions"] = [question for _, question in recipe.demo_questions]
     yield proving(recipe, place, work(place, DATA, config, PREPARING), [training] if place.prepared else [])
     yield replace(training, reads={DATA: ()})
 
