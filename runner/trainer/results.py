@@ -43,6 +43,8 @@ class History(TrainerCallback):
         self.steps: list[Logged] = []
         self.epochs: list[Logged] = []
         self.parameters: Logged = {}
+        # Known from the beginning of training: Axolotl 0.19.0 ends the process group before it calls `post_train`.
+        self.backend: str | None = None
         self.started = self.last_time = time.monotonic()
         self.earlier = 0.0
         self.last_step = self.last_tokens = 0
@@ -53,6 +55,7 @@ class History(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self.parameters = count_parameters(model)
+        self.backend = communication_backend()
         self.started = self.last_time = time.monotonic()
         self.last_step, self.last_tokens = state.global_step, state.num_input_tokens_seen
         if state.global_step and self.file.is_file():
@@ -221,7 +224,7 @@ def summary(settings: RunSettings, history: History, config: EngineConfig, engin
         engine=engine,
         base_model=config.get("base_model"),
         adapter={name: config[key] for name, key in TABLES["adapter"].items()} if config.get("adapter") else None,
-        backend=communication_backend(),
+        backend=history.backend,
         **history.parameters,
         **history.final,
         **_taken(settings, history),
