@@ -2,12 +2,11 @@
 
     python benchmarks/taught_answers.py RUN_FOLDER [--base]
 
-Each answer is compared with the row's, word by word (difflib's ratio); from 0.8 on it counts as right. Greedy, so it never varies.
+Each answer is compared with the row's as the end of a run does it (runner/trainer/grading.py). Greedy, so it never varies.
 `--base` asks the model that training started from instead.
 """
 
 import argparse
-import difflib
 import sys
 import time
 from pathlib import Path
@@ -20,34 +19,20 @@ from runner.tools.files import read_json
 from runner.tools.process import hush
 from runner.tools.run_files import DEMO
 from runner.trainer.generation import LoadedModel, chats, load
-
-RIGHT = 0.8
-
-
-def similarity(one: str, other: str) -> float:
-    """The share of words that two answers have in common, in their order; 1 for the same words."""
-    return difflib.SequenceMatcher(None, one.lower().split(), other.lower().split()).ratio()
-
-
-def rows(file: Path) -> list[tuple[str, str]]:
-    """The questions of prepared rows of one turn, each with its answer."""
-    turns = [row["messages"] for row in parquet.read_table(file).to_pylist()]
-    return [(one[-2]["content"], one[-1]["content"]) for one in turns]
+from runner.trainer.grading import is_right, questions_with_answers, similarity
 
 
 def measure(model: LoadedModel, file: Path) -> None:
-    asked = rows(file)
-    right = 0
+    rows = list(questions_with_answers(parquet.read_table(file).to_pylist()))
+    wrong = []
     began = time.process_time()
-    for question, answer in asked:
-        said = model.answer(question)
-        same = similarity(said, answer)
-        if same >= RIGHT:
-            right += 1
-        else:
-            print(f"  {same:.2f}  {question}  {said!r}", flush=True)
-    took = time.process_time() - began
-    print(f"{file.stem}: {right} of {len(asked)} right, {took:.0f} processor seconds", flush=True)
+    for row in rows:
+        answer = model.answer(row.question)
+        if not is_right(answer, row.answer):
+            wrong.append(f"  {similarity(answer, row.answer):.2f}  {row.question}  {answer!r}")
+    seconds = time.process_time() - began
+    print(f"{file.stem}: {len(rows) - len(wrong)} of {len(rows)} right, {seconds:.0f} processor seconds")
+    print("\n".join(wrong))
 
 
 def main() -> None:

@@ -406,6 +406,7 @@ class Demo(Settings):
     questions: tuple[str, ...] | None
     categories: tuple[DemoCategories, ...] | None
     max_new_tokens: int
+    graded_questions: int
 
 class DemoCategories(Settings):
     name: str

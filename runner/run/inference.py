@@ -100,6 +100,10 @@ def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
 WIDE = 80  # the terminal width from which two answers are side by side; also the width of piped output
 
 
+# Where a question of the rows comes from, by `rows` of its answer.
+ORIGINS = {"taught": "in the training rows", "new": "held back from training"}
+
+
 def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:
     """Questions with both answers, and that of the training row where a question is one's, as lines. Words that only
     training taught are bold, or between asterisks."""
@@ -127,8 +131,11 @@ def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:
             table.add_column(ratio=1, overflow="fold")
         for cells in zip(*pairs, strict=True) if width >= WIDE else pairs:
             table.add_row(*cells)
+        question = printable(row["question"])
+        if row.get("rows") in ORIGINS:
+            question += f"  ({ORIGINS[row['rows']]})"
         with console.capture() as drawn:
             console.print()
-            console.print(Text(printable(row["question"])))
+            console.print(Text(question))
             console.print(table)
         yield from (Styled(line.rstrip()) for line in drawn.get().splitlines())

@@ -293,6 +293,35 @@ def _answers(plan: Plan) -> Iterator[str]:
                 if side in row:
                     shown[side] = shortened(row[side], GLANCE)
             yield from inference.side_by_side([shown])
+        if rows:
+            yield from _verdict_on_answers(plan, stage)
+
+
+# Passes after which an adapter on a few hundred rows has learned facts (benchmarks/results/taught-answers.txt).
+PASSES_FOR_FACTS = 10
+
+
+def _verdict_on_answers(plan: Plan, stage: Stage) -> Iterator[str]:
+    """How many questions of the rows are answered rightly and, if those are few, what may help."""
+    summary = StageFolder(plan, stage).summary
+    if summary is None or summary.answers is None or not summary.answers.sentence:
+        return
+    yield ""
+    yield summary.answers.sentence
+    if summary.answers.has_learned is not False:
+        return
+    if 0 < summary.epochs < PASSES_FOR_FACTS:
+        seconds = summary.training_seconds * PASSES_FOR_FACTS / summary.epochs
+        yield (
+            f"It has read the rows {_times(summary.epochs)}. `train.epochs: {PASSES_FOR_FACTS}` would take about "
+            f"{units.duration(seconds)} here."
+        )
+    else:
+        yield "A higher `train.learning_rate` or `train.lora_rank`, or a larger model, may help."
+
+
+def _times(epochs: float) -> str:
+    return "once" if round(epochs) == 1 else f"{epochs:.0f} times"
 
 
 def _answers_of(plan: Plan, stage: Stage) -> list[Mapping[str, Any]]:

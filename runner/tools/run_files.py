@@ -47,6 +47,8 @@ DEMO_OUTPUTS = "demo_outputs"
 # Answers of each evaluation with their rewards, if a model learns from its own answers.
 SAMPLES = "samples.json"
 ANSWERS = f"{DEMO_OUTPUTS}/answers.json"
+# How many of its answers are right.
+GRADED = f"{DEMO_OUTPUTS}/graded.json"
 # Of a stage that is served: both models under the names for a server, and its log.
 SERVING = "serving"
 TENSORBOARD = "tensorboard"

@@ -1,11 +1,12 @@
 """Asks a model on disk or on the hub, in the format of its training.
 
-`python -m runner.trainer.generation RUN_DIR FILE…` asks the original and the tuned model the demo's questions. The
-files have training rows; words that the answers learned from them are recorded.
+`python -m runner.trainer.generation RUN_DIR --taught FILE… --new FILE…` asks the original and the tuned model the demo's
+questions, and grades answers to questions of the rows. The files have training rows and held-out rows; words that the
+answers learned from training rows are recorded.
 """
 
+import argparse
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +21,7 @@ from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
 from runner.tools.text import from_template, learned, macros, tokenizer_in, tokens, words
+from runner.trainer import grading
 
 Earlier = Sequence[tuple[str, str]]  # the conversation before: questions with their answers
 Message = Mapping[str, Any]  # a turn: `role`, `content`, and other fields of templates
@@ -186,43 +188,70 @@ def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
             yield tokenizer.decode(row["input_ids"], skip_special_tokens=True)
 
 
-def own_answers(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The question and the answer of each prepared row that has one of each."""
-    for row in rows:
-        turns = [turn for turn in row.get("messages") or () if turn["role"] != "system"]
-        if [turn["role"] for turn in turns] == ["user", "assistant"]:
-            yield turns[0]["content"], turns[1]["content"]
-
-
-def main(run_dir: Path, *files: Path) -> None:
-    """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`."""
+def first_rows(files: Iterable[str]) -> list[dict[str, Any]]:
+    """The first rows of each file of prepared rows."""
     from pyarrow import parquet
 
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        batch = next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None)
+        if batch is not None:
+            rows += batch.to_pylist()
+    return rows
+
+
+def learned_words(rows: Sequence[Mapping[str, Any]], tokenizer: Any) -> set[str]:
+    """The words that training rows teach. Preferences have the learned answer in a column; a completion with a bad label
+    is not learned."""
+    preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in rows)
+    return {word for text in chain(taught(rows, tokenizer), preferred) for word in words(text)}
+
+
+def main(run_dir: Path, taught_files: Sequence[str], new_files: Sequence[str]) -> None:
+    """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`; and `demo_outputs/graded.json`, if
+    the rows are questions with answers."""
     child_process.watch_parent()
     hush()
     without_scikit_learn()
     demo = read_json(run_dir / DEMO)
-    before, after = (list(map(load(chat).answer, demo["questions"])) for chat in chats(run_dir, demo))
-    categories = demo.get("categories") or {}
+    chat_before, chat_after = chats(run_dir, demo)
+    before = list(map(load(chat_before).answer, demo["questions"]))
+    trained = load(chat_after)
+    after = list(map(trained.answer, demo["questions"]))
     tokenizer = tokenizer_in(run_dir / BEST_MODEL, demo.get("trust_remote_code", False))
-    firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
-    trained = [row for batch in firsts if batch for row in batch.to_pylist()]
-    # Preferences have the learned answer in a column; a completion with a bad label is not learned.
-    preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in trained)
-    own = {word for text in chain(taught(trained, tokenizer), preferred) for word in words(text)}
-    expected = dict(own_answers(trained))
-    rows = []
+    rows_taught, rows_new = first_rows(taught_files), first_rows(new_files)
+    own_words = learned_words(rows_taught, tokenizer)
+    by_kind = {
+        "taught": list(grading.questions_with_answers(rows_taught)),
+        "new": list(grading.questions_with_answers(rows_new)),
+    }
+    from_rows = {row.question: (kind, row.answer) for kind in ("new", "taught") for row in by_kind[kind]}
+    categories = demo.get("categories") or {}
+    answers = []
     for question, old, new in zip(demo["questions"], before, after, strict=True):
         row = {"category": categories[question]} if question in categories else {}
-        row |= {"question": question, "before": old, "after": new, "learned": learned(new, old, question, own)}
-        if question in expected:
-            row["expected"] = expected[question]
-        rows.append(row)
-    write_json(run_dir / ANSWERS, rows)
-    groups = groupby(rows, key=lambda row: row.get("category"))
+        row |= {"question": question, "before": old, "after": new, "learned": learned(new, old, question, own_words)}
+        if question in from_rows:
+            row["rows"], row["expected"] = from_rows[question]
+        answers.append(row)
+    write_json(run_dir / ANSWERS, answers)
+    groups = groupby(answers, key=lambda row: row.get("category"))
     text = macros(Path(__file__).with_name("answers.jinja")).answers(demo["base_model"], groups)
     write_text(run_dir / DEMO_OUTPUTS / "answers.md", text)
 
+    def beginning(answer: str) -> str:
+        ids = tokenizer(answer, add_special_tokens=False)["input_ids"][: chat_after.max_new_tokens]
+        return str(tokenizer.decode(ids, skip_special_tokens=True))
+
+    count = demo.get("graded_questions", 0)
+    graded = grading.grade(trained.answer, beginning, by_kind["taught"], by_kind["new"], count)
+    graded.write(run_dir)
+
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--taught", nargs="*", default=[])
+    parser.add_argument("--new", nargs="*", default=[])
+    arguments = parser.parse_args()
+    main(arguments.run_dir, arguments.taught, arguments.new)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from runner import __version__
 from runner.recipe.recipe import Override
 from runner.tools.files import Record, replacing
-from runner.tools.run_files import HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
+from runner.tools.run_files import GRADED, HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
 
 Thing = TypeVar("Thing")
 Logged = Mapping[str, Any]  # the figures of a step, an epoch or an evaluation, by name
@@ -72,6 +72,54 @@ def elapsed_seconds(run_dirs: Iterable[str | Path]) -> float:
 
 
 @dataclass(frozen=True)
+class GradedAnswers(Record):
+    """How many questions of its rows a trained model answers rightly, as `trainer/grading.py` compares answers."""
+
+    FILE = GRADED
+    taught_right: int = 0  # of questions of training rows
+    taught_asked: int = 0
+    new_right: int = 0  # of questions of held-out rows
+    new_asked: int = 0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of right answers, 0 to 1, as the metrics `taught_answers` and `new_answers`, if any were asked."""
+        shares: dict[str, float] = {}
+        if self.taught_asked:
+            shares["taught_answers"] = self.taught_right / self.taught_asked
+        if self.new_asked:
+            shares["new_answers"] = self.new_right / self.new_asked
+        return shares
+
+    @property
+    def counts(self) -> dict[str, str]:
+        """The same shares as counts for people, such as `17 of 20`."""
+        counts: dict[str, str] = {}
+        if self.taught_asked:
+            counts["taught_answers"] = f"{self.taught_right} of {self.taught_asked}"
+        if self.new_asked:
+            counts["new_answers"] = f"{self.new_right} of {self.new_asked}"
+        return counts
+
+    @property
+    def has_learned(self) -> bool | None:
+        """Whether at least half of the taught questions are answered rightly; None if none was asked."""
+        share = self.shares.get("taught_answers")
+        return None if share is None else share >= 0.5
+
+    @property
+    def sentence(self) -> str:
+        """The counts for people; empty if no question was asked."""
+        taught = f"{self.taught_right} of {self.taught_asked} questions from your rows"
+        new = f"{self.new_right} of {self.new_asked} new ones"
+        if self.taught_asked and self.new_asked:
+            return f"It answers {taught} rightly, and {new}."
+        if self.taught_asked:
+            return f"It answers {taught} rightly."
+        return f"It answers {new} rightly." if self.new_asked else ""
+
+
+@dataclass(frozen=True)
 class Summary(Record):
     """Losses are cross-entropy in nats a token or an image, accuracies shares of 1, times in seconds; None for what a
     stage does not have.
@@ -116,6 +164,7 @@ class Summary(Record):
     gpu_reserved_gib: float | None = None
     gpu_driver_gib: float | None = None
     planned: Mapping[str, Any] | None = None
+    answers: GradedAnswers | None = None  # None if its answers were not graded
     time_limit: TimeUsed | None = None
     early_stop: EarlyStop | None = None
     first_validation_loss: float | None = None

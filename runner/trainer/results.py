@@ -7,7 +7,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -24,7 +24,8 @@ from runner.tools.files import read_json, replacing_folder, write_json, write_te
 from runner.tools.text import tokenizer_in
 from runner.trainer import fork_server
 from runner.trainer.generation import with_system
-from runner.trainer.records import GLANCE, EarlyStop, Logged, Proof, Summary, TimeUsed, evenly, versions
+from runner.trainer.grading import TAUGHT_SHARE
+from runner.trainer.records import GLANCE, EarlyStop, GradedAnswers, Logged, Proof, Summary, TimeUsed, evenly, versions
 from runner.trainer.settings import Demo, RunSettings
 
 TABLES = packaged.toml(__file__, "tables.toml")
@@ -231,6 +232,7 @@ def summary(settings: RunSettings, history: History, config: EngineConfig, engin
         # A record from before the limit was removed means nothing.
         time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
         early_stop=history.early_stop,
+        answers=GradedAnswers.read(Path(settings.run_dir)) or None,
         **evaluations,
         last_training_loss=history.steps[-1]["loss"] if history.steps else None,
         proof=proof.summed if (proof := Proof.read(Path(settings.run_dir))) else None,
@@ -256,14 +258,32 @@ COLUMN = "full-question"
 
 
 def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
-    """The demo with questions from the validation rows of the engine's config, if it has none of its own."""
+    """The demo with questions from the rows of the engine's config, if it has none of its own: of questions with answers,
+    more from training rows than from held-out rows, because it shows what was learned; of others, only held-out ones."""
     if demo.questions or not demo.of_rows:
         return demo
-    files = [Path(one["path"]) for one in config.get("test_datasets") or ()]
-    asked = dict.fromkeys(chain.from_iterable(_asked(file, demo, run_dir) for file in files if file.is_file()))
+    held_out = _questions(_parquet_files(config, "test_datasets"), demo, run_dir)
+    taught: list[str] = []
+    if demo.graded_questions:
+        of_training = _questions(_parquet_files(config, "datasets"), demo, run_dir)
+        taught = [question for question in of_training if question not in held_out]
+    most_new = demo.of_rows - round(demo.of_rows * TAUGHT_SHARE) if taught else demo.of_rows
+    new = evenly(held_out, most_new)
+    questions = [*evenly(taught, demo.of_rows - len(new)), *new]
+    with_own: Demo = demo.model_copy(update={"questions": questions})
+    return with_own
+
+
+def _parquet_files(config: EngineConfig, name: str) -> list[Path]:
+    paths = (Path(one["path"]) for one in config.get(name) or ())
+    return [path for path in paths if path.suffix == ".parquet" and path.is_file()]
+
+
+def _questions(files: Iterable[Path], demo: Demo, run_dir: Path) -> list[str]:
+    """The questions of rows, each once; only the short ones, if there are any."""
+    asked = dict.fromkeys(chain.from_iterable(_asked(file, demo, run_dir) for file in files))
     short = [question for question in asked if len(question) <= GLANCE]
-    taken: Demo = demo.model_copy(update={"questions": evenly(short or list(asked), demo.of_rows)})
-    return taken
+    return short or list(asked)
 
 
 def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
@@ -334,13 +354,15 @@ def finish(settings: RunSettings, history: History, config: EngineConfig) -> Non
     else:
         keep_best(checkpoints, best)
     keep_log_and_configs(run_dir, checkpoints, Path(settings.recipe_file))
+    (run_dir / run_files.GRADED).unlink(missing_ok=True)  # of an earlier training in this folder
     if settings.demo is not None:
         demo = with_questions(settings.demo, config, run_dir)
         write_json(run_dir / run_files.DEMO, demo.model_dump())
         keep_template(demo, best)
         if demo.questions:
             child_process.tell("phase", phase=child_process.ASKING)
-            files = (one["path"] for one in config.get("datasets") or () if one["path"].endswith(".parquet"))
-            _alone("runner.trainer.generation", settings.run_dir, *files)
+            taught = map(str, _parquet_files(config, "datasets"))
+            new = map(str, _parquet_files(config, "test_datasets"))
+            _alone("runner.trainer.generation", settings.run_dir, "--taught", *taught, "--new", *new)
     # Last, because its presence means that everything else is complete.
     summary(settings, history, config).write(run_dir)

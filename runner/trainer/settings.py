@@ -12,7 +12,8 @@ class StrictSettings(BaseModel):
 class Demo(StrictSettings):
     """Questions before and after training. max_new_tokens: tokens of an answer; categories: by question; turn_end: the
     token that ends an answer, beside end-of-text; chat: whether the model answers, else it continues a text; of_rows:
-    the number of validation rows to take questions from if there are none."""
+    the number of rows to take questions from if there are none; graded_questions: the most
+    questions of rows that are asked, to count the right answers."""
 
     base_model: str
     revision: str = "main"
@@ -20,6 +21,7 @@ class Demo(StrictSettings):
     chat: bool = True
     questions: list[str] = []
     of_rows: int = 0
+    graded_questions: int = 0
     categories: dict[str, str] = {}
     max_new_tokens: int = 300
     turn_end: str | None = None

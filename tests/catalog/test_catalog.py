@@ -379,7 +379,7 @@ def test_chatml_is_refused_where_its_special_tokens_are_not_known(golden_message
 
 
 def test_fp16_is_noted_where_it_overflows(golden_message):
-    _, _, notes = load(LYRICS, from_options(["model.base=google/gemma-3-270m"]))
+    _, _, notes = load(LYRICS, from_options(["model.base=google/gemma-3-270m", "model.precision=fp16"]))
     (note,) = [note for note in notes if "fp16" in note.message]
     assert note.severity == "note"
     golden_message(note)

@@ -6,7 +6,7 @@ import pytest
 
 from runner.run import inference
 from runner.tools import text
-from runner.trainer import generation
+from runner.trainer import grading
 
 ROW = {
     "question": "How do I tie a bowline?",
@@ -69,4 +69,4 @@ def test_only_a_row_of_one_question_has_an_answer_of_its_own():
         {"messages": [{**asked, "content": "First?"}, said, asked, said]},
         {"input_ids": [1, 2]},
     ]
-    assert dict(generation.own_answers(rows)) == {"USER": "ASSISTANT", "Why?": "So."}
+    assert list(grading.questions_with_answers(rows)) == [("USER", "ASSISTANT"), ("Why?", "So.")]

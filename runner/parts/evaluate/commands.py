@@ -226,6 +226,8 @@ def _facts(recipe: Recipe, folder: StageFolder, questions: Sequence[str]) -> Ite
     yield "state", status if status in ("not begun", "finished", OUT_OF_TIME) else "not finished"
     if (summary := folder.summary) is not None:
         words = vars(summary) | {"tokens": summary.tokens or None}
+        if summary.answers:
+            words |= summary.answers.counts
         yield from ((what, text) for what, form in METRICS["trained"].items() for text in filled([form], words))
     known = gates.record(folder)
     old = "" if gates.current(folder) else "  (of another model than the current one)"

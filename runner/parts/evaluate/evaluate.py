@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from runner import parts
 from runner.data import general_documents
 from runner.parts.evaluate.gates import Found, Task
-from runner.parts.evaluate.metrics import ACCURACY, GENERATED, PREFERRED, REWARD, SCORE, bounds, rise_window
+from runner.parts.evaluate.metrics import ACCURACY, GENERATED, GRADED, PREFERRED, REWARD, SCORE, bounds, rise_window
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json
 from runner.tools.problem import Stop, first_line, listed
@@ -25,6 +25,7 @@ from runner.tools.process import hush
 from runner.tools.run_files import HISTORY, MEASURED
 from runner.tools.text import same, yaml_text
 from runner.trainer import generation, records
+from runner.trainer.grading import SHORT_WORDS
 
 # The metrics that training itself records, by the kind of rows.
 BY_TRAINING = {**dict.fromkeys(("preferences", "labels"), ("validation_loss", *PREFERRED)), "prompts": (REWARD,)}
@@ -32,8 +33,6 @@ SAMPLE_TASK = Path(__file__).with_name("sample-task.yaml")
 TEXT_BLOCKS = 64
 NEW_TOKENS = int(bounds(GENERATED)[1])
 GENERAL_TOKENS = 1024
-# An answer of at most this many words is right or wrong; a longer one has many correct wordings.
-SHORT_WORDS = 6
 MOST_ANSWERS = 200
 
 # Token numbers and labels of a row; the label of a token that does not count is -100.
@@ -114,6 +113,9 @@ def read(task: Task, measures: Measures) -> None:
             for name, value in _evaluations(task)[-1].items():
                 if value is not None and (name in named or name.startswith(f"{REWARD}.")):
                     found[name] = value
+    if task.kind == "chat":
+        with measures.taking(GRADED) as found:
+            found |= graded_answers(task)
     for name in task.metrics:
         if window := rise_window(name):
             with measures.taking([name]) as found:
@@ -202,6 +204,19 @@ def _evaluations(task: Task) -> list[dict[str, Any]]:
     if not upto or upto[-1]["step"] != step:
         raise Cannot(f"the weights of step {step:,} were not evaluated in training")
     return upto
+
+
+def graded_answers(task: Task) -> dict[str, float]:
+    """The shares of right answers that the end of training has counted. Raises Cannot if it has counted none of a kind
+    that a gate names."""
+    if Path(task.model).name.startswith("checkpoint-"):
+        raise Cannot("training graded the answers of its final model alone, and this is a checkpoint")
+    summary = records.Summary.read(Path(task.stage_dir))
+    shares = summary.answers.shares if summary.answers else {}
+    missing = [name for name in GRADED if name in task.metrics and name not in shares]
+    if missing:
+        raise Cannot("training graded no answers to such questions (`demo.graded_questions`)")
+    return shares
 
 
 def loss_rise(task: Task, window: int) -> float:

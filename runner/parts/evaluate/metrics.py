@@ -23,6 +23,10 @@ PREFERRED = ("preference_accuracy", "preference_margin")
 REWARD = "reward"  # the mean reward of answers to held-out prompts; after a dot, the mean score of one reward
 ACCURACY = "accuracy"  # the share of correct answers or images; after a dot, that of one kind or class
 GENERATED = "generated_tokens"
+GRADED = (
+    "taught_answers",
+    "new_answers",
+)  # shares of right answers, to questions of training rows and of held-out rows
 # The beginning of lm-eval's scores. lm-eval says whether more is better; all other compared metrics are losses.
 SCORE = "lm_eval."
 

@@ -45,8 +45,8 @@ class StageFacts:
 
     peak_gib: the most memory that tensors held on the first GPU, GiB; None without a GPU. steps_made: the steps of this
     stage alone; the count of a stage that continues another one begins with that one's. accuracy_before: the share of
-    images that were classified correctly before the first step. improved: whether the stage improved its model on
-    held-out data. Both are None if unknown."""
+    images that were classified correctly before the first step. measure_improved: whether the stage improved its model
+    on held-out data. graded: the counts of right answers. All are None if unknown."""
 
     def __init__(self, folder: StageFolder, foreseen: Prediction) -> None:
         stage, path, self.foreseen = folder.stage, folder.path, foreseen
@@ -71,7 +71,8 @@ class StageFacts:
             (told.best_validation_loss, told.first_validation_loss),
         )
         known = (after > before for before, after in pairs if before is not None and after is not None)
-        self.improved = next(known, None)
+        self.measure_improved = next(known, None)
+        self.graded = told.answers
         answers = read_json(path / ANSWERS) if self.trains else None
         self.answers = tuple(_entries(answers, question=str, before=str, after=str))
         self.proof = Proof.read(path) if self.trains and (path / PROOF).is_file() else Proof()
@@ -88,6 +89,13 @@ class StageFacts:
         diagnosis = troubles.diagnose(tails, plan=troubles.planned(need), world_size=world)
         self.meaning, self.said = diagnosis.meaning, diagnosis.line
         self.log = tuple("\n".join(tails).splitlines()[-LOG_LINES:])
+
+    @property
+    def improved(self) -> bool | None:
+        """Where answers were graded, they decide, because a loss falls long before an answer is right."""
+        if self.graded is not None and self.graded.has_learned is not None:
+            return self.graded.has_learned
+        return self.measure_improved
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
@@ -162,6 +170,10 @@ class RunFacts:
         self.kind, self.rehearsal = self.state.kind or "run", self.state.kind == "rehearsal"
         real = (Path(_text(made.after)).name for made in self.state.substitutions if made.by == REAL)
         self.real_model = next(real, "")
+        if self.rehearsal and not self.real_model:
+            # A twin writes fragments, which say nothing of the recipe.
+            for stage in self.stages:
+                stage.graded = None
         self.trained = tuple(stage for stage in self.stages if stage.trains and (stage.summary or stage.steps))
         self.gated = tuple(stage for stage in self.stages if stage.verdicts)
         ended = self.state.status == "finished" and not self.state.fault

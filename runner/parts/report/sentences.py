@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runner.parts.evaluate import gates
 from runner.parts.report.facts import FIGURES, ROW_TOKENS, DataFacts, RunFacts, StageFacts
 from runner.recipe import units
+from runner.run.inference import ORIGINS  # noqa: F401 - for the page
 from runner.tools.problem import listed
 from runner.tools.text import filled, pieces, template
 
@@ -70,7 +71,10 @@ def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
     """The result of a stage, one figure in each line."""
     told = stage.summary
     known = {name: value for name, value in vars(told).items() if value or name not in NONE_IF_ZERO}
-    return _figures("results", known | {"training": units.duration(told.training_seconds)})
+    known["training"] = units.duration(told.training_seconds)
+    if told.answers:
+        known |= told.answers.counts
+    return _figures("results", known)
 
 
 def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:

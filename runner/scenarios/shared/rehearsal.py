@@ -23,6 +23,7 @@ from runner.tools.problem import Stop, setting, worded
 BY, OWN = "rehearsal", Path(__file__).with_suffix(".toml")
 TWIN = "base_model"
 MAX_ROWS = 240
+MAX_GRADED = 3  # questions of rows; gates may need the result, but its answers are fragments
 MIN_GAIN = 0.10
 MIN_RISE = 0.05
 MIN_STEPS = 30
@@ -126,6 +127,8 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path, own: Path | Non
         pattern = small.pattern_of(recipe.facts.named(pattern) or recipe.facts.linear)
     model = table("twin", attention=attention, kernel=kernel, mask=mask)
     end = table("twin-end", written=written, pattern=pattern)
+    if recipe.rows in axolotl.WITH_ANSWERS:
+        end += table("twin-answers", graded=min(MAX_GRADED, recipe.demo.graded_questions))
     base = substitute("model.base", str(own or folder / TWIN), _made(recipe))
     train = recipe.train
     adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
