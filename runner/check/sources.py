@@ -14,7 +14,7 @@ from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.tools.files import remote, saved_by_datasets, text_files
-from runner.tools.problem import Problem, Stop, did_you_mean, errors_of, listed, nearest, worded
+from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed, nearest, worded
 from runner.tools.problem import setting as name_of
 
 # Settings of a single data set, which a section with `sets` cannot have.
@@ -278,7 +278,7 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
         except Stop as reason:
             message, _, remedy = reason.text.partition("\n")
             found = [recipe.problem((*home, "hub"), message, remedy)]
-            if isinstance(reason, data_sets.Unreachable):
+            if isinstance(reason, Unreachable):
                 found = [recipe.note((*home, "hub"), message, f"{remedy} {LATER}")]
         yield from (of_set(home, problem) for problem in found)
 

@@ -14,7 +14,7 @@ from runner.data.hub_failures import hub_failure
 from runner.data.row_files import DataRow
 from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of, remote
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, Unreachable
 
 # UTF-8 bytes per token of English text, for vocabularies of 50,000 tokens and more. Other scripts have fewer letters
 # per token and more bytes per letter.
@@ -142,10 +142,6 @@ def drawn(row: DataRow, share: float, seed: int) -> bool:
 def hash_64(text: str) -> int:
     """A hash of a text, below 2^64 and the same on every machine, for draws."""
     return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big")
-
-
-class Unreachable(Stop):
-    """The hub does not answer, or not now; the dataset may still exist."""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from runner.tools import packaged
 from runner.tools.files import cache_folder, content_hash, replacing
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.problem import Stop, Unreachable, first_line, worded
 
 S3 = "s3://"
 # The variables with the server's address, by which S3's own tools know it, and the key of a connection's Secret.
@@ -70,10 +70,10 @@ def why(store: Any, address: str, error: Exception) -> Stop:
     if code in ("AccessDenied", "403") or (not code and isinstance(error, PermissionError)):
         return Stop(*worded("data.no-permission", server=server, address=address, error=reason))
     if code:
-        return Stop(*worded("data.store-away", server=server, address=address, error=reason))
+        return Unreachable(*worded("data.store-away", server=server, address=address, error=reason))
     if isinstance(error, FileNotFoundError):
         return Stop(*worded("data.no-object", address=address, bucket=bucket))
-    return Stop(*worded("data.store-failed", server=server, address=address, error=reason))
+    return Unreachable(*worded("data.store-failed", server=server, address=address, error=reason))
 
 
 def path_of(address: str) -> str:

@@ -25,7 +25,7 @@ from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process
 from runner.tools.files import content_hash, in_image, read_json, remote, write_json, write_text
-from runner.tools.problem import Stop, Tell, did_you_mean, first_line, listed, worded
+from runner.tools.problem import Stop, Tell, Unreachable, did_you_mean, first_line, listed, worded
 from runner.tools.process import ensure_home, helping_pod, hush, without_scikit_learn
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
 
@@ -92,7 +92,7 @@ def require_columns(data: RowsRequest) -> None:
         if one["path"]:
             continue
         source = data_sets.DataSource(**{field.name: one.get(field.name) for field in fields(data_sets.DataSource)})
-        with suppress(data_sets.Unreachable):  # it may be in the cache of this machine
+        with suppress(Unreachable):  # it may be in the cache of this machine
             there = data_sets.hub_columns(source)
             form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"
             if form is None:
@@ -145,8 +145,11 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
         wanted = {"revision": facts.sha, "allow_patterns": list(MODEL_FILES)}
         snapshot_download(model["base"], local_dir=folder, max_workers=4, **wanted)
     except (HTTPError, OSError) as error:
-        failure = hub_failure(error) or HubFailure(first_line(error).rstrip("."), "Check its name and the network.")
-        raise Stop(
+        # An unknown failure, a broken connection for example, may not last.
+        unknown = HubFailure(first_line(error).rstrip("."), "Check its name and the network.", temporary=True)
+        failure = hub_failure(error) or unknown
+        kind = Unreachable if failure.temporary else Stop
+        raise kind(
             f"The model `{model['base']}` at `{model['revision']}` cannot be downloaded: {failure.reason}.",
             failure.remedy,
         ) from None
@@ -192,7 +195,7 @@ def main(file: str) -> int:
     except Stop as stop:
         print(child_process.stop_words(stop.text), file=sys.stderr, flush=True)
         write_json(Path(work["run_dir"]) / STOPPED, {"message": stop.text})  # the parent reads it, as in training
-        return stop.code
+        return child_process.exit_status(stop)
     return 0
 
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from runner.tools.problem import Stop, Unreachable
+
 # The environment variable with the parent's process id; `run.launch`, `parts.jobs.stage`, the editor and `run_node.sh`
 # set it.
 PARENT = "RECIPE_RUNNER_PARENT"
@@ -51,6 +53,8 @@ def alive(process: int) -> bool:
 MARK = "[recipe] "
 # Before the reason for which a process of ours ends itself: a reader of its log must tell it from all else that is there.
 STOP_MARK = "Stopped by recipe-runner: "
+# The exit status of a program of ours that would end in the same way if it ran again: no cluster has to try.
+DECIDED = 3
 Event = Mapping[str, Any]  # one event: `event` is its name, the rest are its figures
 # The text beside a progress bar, for each phase.
 TRAINING, MEASURING, SAVING, ASKING = "training", "measuring", "saving", "asking"
@@ -59,6 +63,10 @@ _DECODER = json.JSONDecoder()
 
 def event_line(event: Event) -> str:
     return MARK + json.dumps(event)
+
+
+def exit_status(stop: Stop) -> int:
+    return 1 if isinstance(stop, Unreachable) else DECIDED
 
 
 def stop_words(reason: str) -> str:

@@ -98,6 +98,10 @@ class Stop(Exception):
         super().__init__(self.text)
 
 
+class Unreachable(Stop):
+    """Something outside, a hub or a server, does not answer: the same work may succeed later."""
+
+
 class Interrupted(KeyboardInterrupt):
     """^C, with a message about what was interrupted and what to do."""
 

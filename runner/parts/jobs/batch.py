@@ -7,6 +7,7 @@ from typing import Any
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import PLAN_FILE, Plan, Stage
+from runner.tools import child_process
 from runner.tools.files import Artifact, content_hash
 from runner.tools.text import from_template, yaml_text
 
@@ -61,11 +62,18 @@ def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
         # All run at once, because each waits for the others' results. If one fails, the Job ends (`maxFailedIndexes`).
         alike = {"completions": count, "parallelism": count}
         pods = {"completionMode": "Indexed", **alike, "backoffLimitPerIndex": TRIES, "maxFailedIndexes": 0}
-    spec = _spec(plan, stage, PREPARE, list(stage.command), plain, pods)
+    tries = {**pods, "podFailurePolicy": failure_policy(PREPARE)}
+    spec = _spec(plan, stage, PREPARE, list(stage.command), plain, tries)
     name = kubernetes.job_name(plan)
     text = yaml_text(job(plan, stage, name, PREPARE, spec, kubernetes.origin(spec, plan, stage)))
     comment = from_template(TEMPLATES / "prepare.txt", job=f"job/{name} --namespace {plan.site['namespace']}")
     return kubernetes.files(plan, stage, PREPARE_FILE, text, comment)
+
+
+def failure_policy(container: str) -> Manifest:
+    """When a Job does not try again, by the exit status of its pods' container, and which failures do not count."""
+    file = TEMPLATES / "failure-policy.yaml"
+    return kubernetes.filled(file, containerName=container, values=[child_process.DECIDED])
 
 
 def gate(plan: Plan, stage: Stage) -> list[Artifact]:
@@ -103,7 +111,6 @@ def _spec(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[s
         "command": command,
         "env": podspec.variables(plan, stage, plain),
         "resources": podspec.as_text(podspec.resources(plan, stage)),
-        "terminationMessagePolicy": kubernetes.LAST_WORDS,
     }
     marks, folders = {"labels": labels(plan, stage, part)}, podspec.folders(plan, stage)
     template = podspec.pod(plan, marks, part, folders, stage.machines, own, restartPolicy="Never")

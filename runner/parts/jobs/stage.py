@@ -23,9 +23,10 @@ from runner.plan import read_keys, read_plan, tracker
 from runner.run import pipeline
 from runner.run.run_folder import StageFolder, require_of
 from runner.tools import child_process
+from runner.tools.files import read_record
 from runner.tools.problem import Stop, Tell, worded
 from runner.tools.process import ensure_home, helping_pod
-from runner.tools.run_files import PROGRESS
+from runner.tools.run_files import PROGRESS, STOPPED
 
 # The cluster shows the text of this file as the reason of a pod's end, up to 4096 bytes. It exists only in pods.
 TERMINATION_LOG = Path("/dev/termination-log")
@@ -58,13 +59,13 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     if folder.stage.trains:
         require_room(Path(folder.plan.place.data_dir))
     if not first:
-        return _child(command)
+        return _work(folder, command)
     # The results of another recipe would be deleted.
     require_of(folder.run, folder.plan.name, worded("jobs.folder-taken")[0])
     folder.run.mark("running", recipe=folder.plan.name)
     pipeline.begin(folder, decision, tell)
     with mirror.following(folder, tell):
-        code = _child(command)
+        code = _work(folder, command)
     if code:
         _send(folder, tell)
         return code
@@ -135,6 +136,14 @@ def _child(command: list[str]) -> int:
     return 128 - code if code < 0 else code
 
 
+def _work(folder: StageFolder, command: list[str]) -> int:
+    """Runs the engine as `_child` does. If it has stopped itself, its reason becomes that of the pod's end."""
+    code = _child(command)
+    if code and (reason := read_record(folder.path / STOPPED).get("message")):
+        leave(str(reason))
+    return code
+
+
 def leave(text: str) -> None:
     """Writes the reason of the pod's end for the cluster, or the last part of a long one."""
     if TERMINATION_LOG.exists():
@@ -166,7 +175,7 @@ def main(arguments: list[str]) -> int:
     except Stop as stop:
         print(child_process.stop_words(stop.text), file=sys.stderr, flush=True)
         leave(stop.text)
-        return 1
+        return child_process.exit_status(stop)
 
 
 if __name__ == "__main__":

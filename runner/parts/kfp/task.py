@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> int:
         leave(given.executor_input, *(verdict if given.verb == "gate" else stage)(cluster, plan, wanted), given.model)
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
-        return pipeline.DECIDED
+        return child_process.DECIDED
     return 0
 
 

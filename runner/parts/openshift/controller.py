@@ -22,6 +22,7 @@ from runner.parts.openshift.status import FAILED
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage, read_plan
+from runner.tools import child_process
 from runner.tools.problem import Stop, Tell, worded
 
 
@@ -172,7 +173,7 @@ def main(arguments: list[str]) -> int:
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
         leave(stop.text)
-        return pipeline.DECIDED
+        return child_process.DECIDED
     leave(f"All stages of `{plan.name}` are done.")
     return 0
 

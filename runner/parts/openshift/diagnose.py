@@ -193,7 +193,7 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
         if event.get("reason") in TAKEN and of.get("uid") not in here:
             said.append(taken_off(f"`{of['name']}`", event["reason"], event["message"], f" ({when(event)[:19]}Z)"))
     said += _ended(state)
-    for pod in sorted((*state.replaced, *state.pods), key=lambda pod: _follows(pod, log_of)):
+    for pod in sorted(_telling(state), key=lambda pod: _follows(pod, log_of)):
         said += _pod(state, pod, log_of)
     if state.phase == FAILED and not state.pods:
         said.append(GONE)
@@ -216,6 +216,13 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
         return f"{troubles.numbered('Machine', every)}{found[2]}" if len(every) > 1 else found[0]
 
     return list(dict.fromkeys(_OF_MACHINE.sub(shared, text) for text in said))
+
+
+def _telling(state: JobState) -> Manifests:
+    """The pods to explain. Of a machine whose current pod has not failed, the last one that it has replaced as well."""
+    replaced = {jobs.node_number(pod): pod for pod in state.replaced}  # the latest comes last
+    failed_now = {jobs.node_number(pod) for pod in state.pods if _failed(pod)}
+    return [*(pod for node, pod in replaced.items() if node not in failed_now), *state.pods]
 
 
 def _follows(pod: Manifest, log_of: LogOf) -> bool:
@@ -250,6 +257,8 @@ def _ended(state: JobState) -> Iterator[str]:
     for condition in jobs.conditions_of(state.job):
         if condition["type"] != "Failed" or condition["status"] != "True":
             continue
+        if condition.get("reason") == "PodFailurePolicy":
+            continue  # the pod has left the reason
         said = condition.get("message", "")
         if found := troubles.find(f"{condition.get('reason', '')} {said}", troubles.ENDED):
             yield str(found)
@@ -300,6 +309,14 @@ def _wait_for_master(state: JobState, entry: Manifest, where: str) -> Iterator[s
         yield f"{where} gave up waiting for the master. Look at machine 0 first."
 
 
+def _message_may_be_log(pod: Manifest, name: str) -> bool:
+    """Whether the cluster shows the end of a container's log as its last message if it has written none."""
+    return any(
+        each["name"] == name and each.get("terminationMessagePolicy") == kubernetes.LAST_WORDS
+        for each in pod["spec"]["containers"]
+    )
+
+
 def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_of: LogOf) -> str:
     if ended.get("reason") == "OOMKilled":
         folders = [volume.get("emptyDir", {}) for volume in pod["spec"].get("volumes") or ()]
@@ -308,11 +325,13 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
         need = jobs.foreseen(state.job, "memory")
         estimated = f" `recipe plan` had estimated {need}." if need else ""
         return f"used up its main memory{again(entry)}. Its limit was {limit}.{estimated} {MORE_MEMORY}"
-    if said := "\n".join(troubles.spoken(ended.get("message", ""))):
-        # The termination message: a gate's table, or why a stage does not start.
-        below = "\n" if "\n" in said else " "
-        return f"ended{again(entry)}. It reported:{below}{said}"
-    text, code = log_of(pod), f"ended with exit code {ended['exitCode']}{again(entry)}."
+    message = "\n".join(troubles.spoken(ended.get("message", "")))
+    is_log = _message_may_be_log(pod, entry["name"])
+    if message and not is_log:
+        # The program has written it: a gate's table, or the reason of a stage.
+        below = "\n" if "\n" in message else " "
+        return f"ended{again(entry)}. It reported:{below}{message}"
+    text, code = log_of(pod) or message, f"ended with exit code {ended['exitCode']}{again(entry)}."
     diagnosis = troubles.diagnose(text, plan=troubles.planned(jobs.foreseen(state.job, "gpu-memory")))
     if diagnosis.stop:
         return f"{code} It stopped itself: {diagnosis.stop}"

@@ -39,8 +39,6 @@ CLAIM = "PersistentVolumeClaim"
 ACCOUNT = "recipe-driver"  # the driver's service account, which `recipe site` writes with its rights
 # In every pod: the cluster's address, and the folder of the account's token and the cluster's authority.
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
-# The exit code of a driver that ends on purpose, at a closed gate for example; its Job does not retry then.
-DECIDED = 3
 # What a pod that asks the cluster requests; `runner/parts/kfp/pipeline.yaml.jinja` says the same in other units.
 SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
 Claims = dict[str, Manifest | None]  # a recipe's claims on the cluster by name; None for a missing one
@@ -263,7 +261,7 @@ def driver_sent(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
     account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     template = {**pod, "spec": {**pod["spec"], **account}}
     file = Path(__file__).with_name("driver-job.yaml")
-    spec = kubernetes.filled(file, part=jobs.DRIVER, decided=DECIDED, template=template)
+    spec = kubernetes.filled(file, podFailurePolicy=batch.failure_policy(jobs.DRIVER), template=template)
     # Without a run folder: it writes none, so it is not taken for a former stage of the recipe.
     origin = {name: text for name, text in kubernetes.origin(spec, alone, own).items() if name != kubernetes.RUN_DIR}
     job = batch.job(alone, own, kubernetes.job_name(alone), jobs.DRIVER, spec, origin)

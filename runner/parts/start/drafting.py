@@ -37,7 +37,7 @@ from runner.recipe.recipe import DEMO_QUESTIONS, Override, Recipe
 from runner.run import this_machine
 from runner.run.run_folder import folder
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop, did_you_mean, errors_of, listed, worded
+from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed, worded
 from runner.trainer.records import GLANCE, evenly
 
 TABLES = packaged.toml(__file__, "questions.toml")
@@ -140,7 +140,7 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
         hub, _, subset = name.partition(":")
         known: list[str] = catalog.dataset(name).get("columns", [])
         asked = data_sets.DataSource(hub=hub, revision="main", subset=subset or None, split="train", path=None)
-        with suppress(data_sets.Unreachable):
+        with suppress(Unreachable):
             return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
         return []
     if not file.exists():

@@ -313,10 +313,10 @@ def test_a_refusal_is_left_where_the_cluster_shows_it(claim, monkeypatch, capsys
     monkeypatch.setattr(entry, "TERMINATION_LOG", log)
     file = claim.folder / PLAN_FILE
     file.write_text(plan_text(whole(*claim.site).stage("sft")))
-    assert entry.main(["run", str(file), "--", "false"]) == 1
+    assert entry.main(["run", str(file), "--", "false"]) == child_process.DECIDED
     assert "gate after `pretrain-2048` is closed" in log.read_text()
     file.write_text("{")
-    assert entry.main(["run", str(file), "--", "false"]) == 1
+    assert entry.main(["run", str(file), "--", "false"]) == child_process.DECIDED
     assert "is missing or broken" in capsys.readouterr().err
 
 
@@ -338,6 +338,17 @@ def test_how_far_training_has_come_is_left_where_the_clusters_trainer_looks_once
     assert trains(0) == 0 and log.read_text() == '{"progressPercentage": 100}'
     log.write_text("")
     assert trains(7) == 0 and log.read_text() == '{"progressPercentage": 100}', "it was done already"
+
+
+def test_the_reason_of_an_engine_that_stops_itself_is_left_where_the_cluster_shows_it(claim, monkeypatch):
+    log = claim.folder / "termination-log"
+    log.touch()
+    monkeypatch.setattr(entry, "TERMINATION_LOG", log)
+    claim.measure("pretrain-2048")
+    folder = claim.stage("sft")
+    stops = f"""echo '{{"message": "There are no rows."}}' > {folder.path}/stopped.json; exit {child_process.DECIDED}"""
+    assert entry.run(folder, ["sh", "-c", stops], print) == child_process.DECIDED
+    assert log.read_text() == "There are no rows."
 
 
 def test_a_gate_measures_again_only_what_does_not_hold(claim, monkeypatch):

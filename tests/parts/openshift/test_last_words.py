@@ -93,6 +93,41 @@ def test_a_message_of_events_alone_is_no_word():
         assert line.endswith(f"ended.{said}" if said else "ended with exit code 1.")
 
 
+LOG_OF_DEAD_POD = "".join(f"line {number}\n" for number in range(17)) + "ValueError: a bad row"
+
+
+def dead_pod(name: str, message: str, policy: str | None = None) -> dict:
+    end = {"terminated": {"exitCode": 1, "message": message}}
+    pod = a_pod(phase="Failed", containerStatuses=[{"name": "pytorch", "restartCount": 0, "state": end}])
+    pod["metadata"] |= {"name": name, "uid": name}
+    worker = pod["spec"]["containers"][0] | ({"terminationMessagePolicy": policy} if policy else {})
+    return pod | {"spec": pod["spec"] | {"containers": [worker]}}
+
+
+def test_the_end_of_a_log_is_not_taken_for_a_written_reason():
+    """Seen with 17 lines for each of four pods."""
+    pod = dead_pod("data-a", LOG_OF_DEAD_POD, "FallbackToLogsOnError")
+    said = reasons(JobState(FAILED, job(), [pod]), lambda _pod: "")
+    assert said == ["Machine 0 (`data-a`) ended with exit code 1. The log says: ValueError: a bad row"]
+
+
+def test_of_pods_that_failed_one_after_the_other_the_newest_is_explained():
+    pods = [dead_pod(f"data-{letter}", f"attempt {letter}") for letter in "abcd"]
+    (said,) = reasons(JobState(FAILED, job(), pods[-1:], replaced=pods[:-1]), lambda _pod: "")
+    assert said == "Machine 0 (`data-d`) ended. It reported: attempt d"
+    running = a_pod(phase="Running", containerStatuses=[{"name": "pytorch", "state": {"running": {}}}])
+    (said,) = reasons(JobState(FAILED, job(), [running], replaced=pods), lambda _pod: "")
+    assert said == "Machine 0 (`data-d`, since replaced) ended. It reported: attempt d"
+
+
+def test_a_job_that_its_failure_policy_has_ended_shows_the_reason_of_its_pod_alone():
+    policy = "Container prepare for pod a/data-a failed with exit code 3 matching FailJob rule at index 0"
+    condition = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": policy}
+    failed = job(conditions=[condition])
+    (said,) = reasons(JobState(FAILED, failed, [dead_pod("data-a", "There are no rows.")]), lambda _pod: "")
+    assert said == "Machine 0 (`data-a`) ended. It reported: There are no rows."
+
+
 @in_process
 def test_a_crash_loop_is_told_in_each_of_its_moments(at_work, capsys):
     """It ends, waits, runs again without a step, and trains again."""
