@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -63,17 +64,23 @@ class Line:
 class Ending:
     """An error. messages: its own, after those of its causes, each as lines; has_trace: whether its trace comes with it;
     by_logger: whether a logger has written the trace, with a level on each line. in_frames, is_chained: whether the next
-    line is a frame of the trace, or another trace of the same failure."""
+    line is a frame of the trace, or another trace of the same failure; raised_at: the last lines of its last frame."""
 
     has_trace: bool = False
     by_logger: bool = False
     messages: list[list[str]] = field(default_factory=list)
     in_frames: bool = False
     is_chained: bool = False
+    raised_at: deque[str] = field(default_factory=lambda: deque(maxlen=2))
 
     @property
     def text(self) -> str:
         return "\n".join(line for message in self.messages for line in message)
+
+    @property
+    def with_place(self) -> str:
+        """Its text below the call that raised it: some errors are explained by it alone."""
+        return "\n".join((*self.raised_at, self.text))
 
     @property
     def error(self) -> str:
@@ -94,6 +101,8 @@ class Ending:
         elif text.strip() and not text[0].isspace():
             self.messages.append([text])
             self.in_frames = False
+        else:
+            self.raised_at.append(text)
 
 
 @dataclass

@@ -24,7 +24,7 @@ _NAMES_ERROR = re.compile(r"\b(?:\w*Error|\w*Exception)\b")
 _REASON_ELSEWHERE = re.compile(
     r"NCCL|CUDA error|CUDA driver error|CUDA failure|cuDNN|CUBLAS|DistBackendError|DistNetworkError|DistStoreError"
     r"|RendezvousConnectionError|RendezvousTimeoutError|SignalException|DataLoader worker|Gloo|gloo"
-    r"|One of the subprocesses has abruptly died|BrokenProcessPool|Engine core initialization failed"
+    r"|One of the subprocesses has abruptly died|BrokenProcessPool|look at the above report|Engine core initialization failed"
 )
 
 
@@ -169,7 +169,7 @@ def _diagnose(reading: LogReading, places: tuple[str, ...], words: Mapping[str, 
     if not own:
         found = _first([*causes, *effects], reading.evidence, words)
         return Diagnosis(trouble=found, error=_last_error(reading))
-    errors = "\n".join(ending.text for ending in reading.endings)
+    errors = "\n".join(ending.with_place for ending in reading.endings)
     return Diagnosis(trouble=_first(causes, errors, words, reading.evidence), error=own[-1].error[:SHOWN])
 
 
