@@ -18,6 +18,7 @@ from runner.commands import cli
 from runner.parts.openshift import errors, helper_pod
 from runner.parts.openshift.client import Cluster, address, connect
 from runner.parts.openshift.errors import Refused
+from runner.parts.openshift.jobs import POD_LABEL
 from tests.conftest import ROOT, words
 from tests.parts.openshift.api import TESTS, Api
 
@@ -178,13 +179,32 @@ def job_status(well: bool = True) -> dict[str, Any]:
     return {"startTime": at, **counts, "conditions": conditions}
 
 
+def pod_status(container: str, well: bool = True, message: str = "") -> dict[str, Any]:
+    """The status of a pod whose container has ended, as a kubelet writes it. message: the container's last words."""
+    state = {"terminated": {"exitCode": 0 if well else 1, "message": message}}
+    entry = {"name": container, "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    return {"phase": "Succeeded" if well else "Failed", "containerStatuses": [entry]}
+
+
 def _models_come(site: Site, over: threading.Event) -> None:
     """Ends the Jobs that fetch a model, for which `recipe submit` waits: without nodes nobody else does."""
     while not over.wait(0.2):
         for job in site.cluster.list("Job", site.namespace):
             if job["metadata"]["name"].endswith("-model") and not job.get("status", {}).get("conditions"):
                 with suppress(Refused):
-                    site.set_status("Job", job["metadata"]["name"], job_status())
+                    end_job_of_model(site, job)
+
+
+def end_job_of_model(site: Site, job: dict[str, Any]) -> None:
+    """Ends its pods, where a controller then ends the Job: it counts a pod as active, and the server refuses the end of a
+    Job with active pods. Without a controller, ends the Job itself."""
+    name = job["metadata"]["name"]
+    if not site.runs_jobs:
+        site.set_status("Job", name, job_status())
+        return
+    for pod in site.cluster.list("Pod", site.namespace, {POD_LABEL["Job"]: name}):
+        container = pod["spec"]["containers"][0]["name"]
+        site.set_status("Pod", pod["metadata"]["name"], pod_status(container))
 
 
 def _runs_jobs(cluster: Cluster, namespace: str) -> bool:

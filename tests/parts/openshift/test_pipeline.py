@@ -27,7 +27,7 @@ from runner.tools.run_files import SEAL_KEY
 from tests.conftest import ROOT
 from tests.parts.jobs.test_stage import PASSING, Claim
 from tests.parts.openshift.api import stamp
-from tests.parts.openshift.conftest import VERSION, in_process, job_status
+from tests.parts.openshift.conftest import VERSION, in_process, job_status, pod_status
 from tests.parts.report import pages
 from tests.rendering import render
 
@@ -88,16 +88,7 @@ def pod_of_job_ends(site, job: str, well: bool, message: str) -> None:
         if pods := pods_of(site.cluster, site.job("Job", job)):
             break
         time.sleep(0.1)
-    state = {"terminated": {"exitCode": 0 if well else 1, "message": message}}
-    entry = {
-        "name": pods[0]["spec"]["containers"][0]["name"],
-        "image": "x",
-        "imageID": "",
-        "ready": False,
-        "restartCount": 0,
-        "state": state,
-    }
-    status = {"phase": "Succeeded" if well else "Failed", "containerStatuses": [entry]}
+    status = pod_status(pods[0]["spec"]["containers"][0]["name"], well, message)
     site.set_status("Pod", pods[0]["metadata"]["name"], status)
 
 
