@@ -17,6 +17,7 @@ from runner.plan import Machines
 # the measurements of a card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
 BANDWIDTH_SHARE = 0.75
 PACE: Mapping[str, float] = TABLES["pace"]
+LAUNCHES: Mapping[str, float] = TABLES["launches"]
 LINKS: Mapping[str, Mapping[str, float]] = TABLES["links"]
 
 
@@ -94,7 +95,7 @@ def operations(workload: Workload, rows: float, training: bool = True) -> ByKind
     head = 2 * model.vocab_size * model.hidden_size
     if not training:
         return ByKind(tokens * (layers * weights + head), tokens * layers * scores)
-    reached = layers - parameters.first_trained(workload)
+    reached = layers_passed_back(workload)
     again = reached if workload.checkpointing else 0
     own = sum(parameters.layers_trained(workload)) * weights
     own += head if workload.trains(parameters.head(model)) else 0
@@ -122,8 +123,14 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
 
 
 def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
-    """One micro batch on one GPU, forward and backward, or forward alone: linear layers, attention and moving bytes, or
-    Python's launching of all of them, where that takes longer."""
+    """One micro batch on one GPU, forward and backward, or forward alone: what the card takes, or Python's launching of
+    its kernels, where that takes longer."""
+    seconds = max(card_seconds(workload, gpu, rows, training), launching(workload, training))
+    return seconds * constants.constants(gpu.name).slowness
+
+
+def card_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
+    """The card's own part of a micro batch: linear layers, attention and moving bytes."""
     counted, reached, peak = operations(workload, rows, training), shares(gpu), workload.rate(gpu)
     gain = PACE["fp8_gain"] if workload.fp8 and gpu.fp8 else 1.0
     linear, attention = counted.linear / (reached.linear * gain * peak), counted.attention / (reached.attention * peak)
@@ -135,20 +142,39 @@ def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = Tru
         measured = sum(adapted(workload)) * (1 + workload.checkpointing) if adapter.dora else 0
         weights += (PACE["unpacking"] * packed + PACE["measuring"] * measured) * workload.model.num_hidden_layers
     moving = (traffic(workload, rows, training) + weights) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
-    seconds = max(linear + attention + moving, launching(workload, training))
-    return seconds * constants.constants(gpu.name).slowness
+    return linear + attention + moving
 
 
 def launching(workload: Workload, training: bool = True) -> float:
-    """Seconds that Python needs to launch a micro batch: 4.7 to 5.2 ms a layer with LoRA on all linear layers and with
-    checkpointing (QwenLM/Qwen, rows of 256 tokens)."""
-    adapters, hooked = len(workload.adapter.targets) if workload.adapter else 0, workload.sharding == "zero3"
-    layer = PACE["layer"] + PACE["adapter"] * adapters + hooked * (PACE["hooks"] + PACE["adapter_hooks"] * adapters)
-    if not training:
-        layer *= 0.3
-    elif workload.checkpointing:
-        layer *= 1 + PACE["again"]
-    return workload.model.num_hidden_layers * layer * (PACE["compiled"] if workload.compile else 1)
+    """Seconds that Python needs to launch a micro batch, however few its tokens: the operations that PyTorch dispatches,
+    as benchmarks/launches.py counts them for each layer, and the hooks of ZeRO-3."""
+    layers = workload.model.num_hidden_layers
+    adapters = len(workload.adapter.targets) if workload.adapter else 0
+    of_adapter = LAUNCHES["adapter_forward" if training else "adapter_alone"]
+    operations = layers * (LAUNCHES["forward"] + of_adapter * adapters)
+    if training:
+        operations += _backward_launches(workload, adapters)
+    seconds = operations * PACE["dispatch"]
+    if training and workload.sharding == "zero3":
+        hooks = PACE["hooks"] + PACE["adapter_hooks"] * adapters
+        seconds += layers * hooks * (1 + PACE["again"] * workload.checkpointing)
+    return seconds * (PACE["compiled"] if workload.compile else 1)
+
+
+def _backward_launches(workload: Workload, adapters: int) -> float:
+    """Operations dispatched for the backward pass of a micro batch, and for what checkpointing repeats in it."""
+    backward = LAUNCHES["backward"] + LAUNCHES["adapter_backward"] * adapters
+    if workload.checkpointing:
+        backward += LAUNCHES["checkpointing"] + LAUNCHES["adapter_forward"] * adapters
+    trained = sum(parameters.layers_trained(workload))
+    return layers_passed_back(workload) * backward + trained * LAUNCHES["trained"]
+
+
+def layers_passed_back(workload: Workload) -> int:
+    """How many layers the backward pass goes through. With checkpointing it is all of them: transformers then lets the
+    embedding's output need a gradient (5.16, gradient_checkpointing_enable)."""
+    layers = workload.model.num_hidden_layers
+    return layers if workload.checkpointing else layers - parameters.first_trained(workload)
 
 
 def sent(workload: Workload) -> float:

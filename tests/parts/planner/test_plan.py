@@ -311,9 +311,9 @@ def test_no_time_limit_of_a_starter_cuts_a_run_that_its_plan_lets_through(path):
     """Taking as long as the plan thinks likely, on its own rows, or on 10,000 where nobody has counted them."""
     recipe, _, _ = load(path)
     plan = translate(recipe, place(recipe))
-    found = forecast.of(recipe, plan, look=False)
+    found = forecast.of(recipe, plan)
     if not all(each.time for each in found):
-        found = forecast.of(recipe, plan, given_rows=10_000, look=False)
+        found = forecast.of(recipe, plan, given_rows=10_000)
     assert found and all(each.time for each in found)
     assert not list(planned.late(recipe, found, storage.preparations(recipe, plan)))
     assert not planned.broken(recipe, found)

@@ -97,6 +97,16 @@ def test_a_measurement_keeps_the_settings_of_the_recipe_on_these_gpus(tmp_path):
     assert same.items() <= here.train.plain().items()
 
 
+@pytest.mark.parametrize("attention", ["flash_attention_2", "sdpa"])
+@pytest.mark.parametrize("name", ["survival", "lyrics"])
+def test_on_a_gpu_a_measurement_trains_with_the_recipe_s_own_attention(name, attention, tmp_path):
+    """FlashAttention has never run on a GPU of the project's: who has one finds out with this command."""
+    recipe, _ = planned(name, f"model.attention={attention}")
+    here = changed(recipe, measure.Measured(GPU, tmp_path).before_data(recipe, None))[0]
+    (trained,) = [stage for stage in translate(here, place(here)).stages if stage.trains]
+    assert trained.config["attn_implementation"] == attention
+
+
 def test_images_are_random_ones_of_the_recipes_size_and_classes(tmp_path):
     recipe, _ = planned(
         "resnet", "data.hub=nobody/has-it", "model.classes=700", "model.image_size=16", "train.micro_batch_size=1000"
