@@ -238,7 +238,8 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
         ("--data", "my.csv", "--namespace", "mine"),
         ("--what", "images", "--data", "pictures", "--where", "machines"),
         ("--model", "Qwen/Qwen3-4B"),
-        ("--from", "survival", "--data", "my.csv"),
+        ("--from", "minimal/lora", "--data", "my.csv"),
+        ("--from", "survival", "--what", "questions", "--data", "my.csv"),
         ("--data", "my.csv", "--minimal"),
     ],
     ids=" ".join,
@@ -247,6 +248,18 @@ def test_a_wrong_answer_ends_with_a_sentence_and_leaves_nothing(here, capsys, go
     assert _code(["new", "made", *wrong]) in (1, 2)
     golden_message(capsys.readouterr().err)
     assert not left(here)
+
+
+def test_a_starter_is_copied_with_your_own_file_and_its_columns(here, monkeypatch, capsys):
+    """Nobody is asked, in a terminal either, and the settings that teach stay those of the starter."""
+    monkeypatch.setattr(new, "terminal", lambda: True)
+    assert _code(["new", "made", "--from", "museum", "--data", "my.csv"]) == 0
+    data = read("made.yaml").data
+    assert (data["data"]["question"], data["data"]["answer"]) == ("[Question]", "[Reply]")
+    assert data["data"]["path"] == "my.csv"
+    assert data["train"] == read(ROOT / "recipes/museum.yaml").data["train"]
+    assert "questions" not in data["demo"]
+    assert capsys.readouterr().err.endswith("Next: recipe run made.yaml\n")
 
 
 STARTERS = [path.stem for path in packaged.starters()]

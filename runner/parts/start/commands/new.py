@@ -173,10 +173,10 @@ def terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Draft, Answers]:
-    """The recipe from the given answers, the others from a person at the terminal, or else proposed. Raises Stop if a
-    given answer is not possible, or if one without a proposal is missing."""
-    there, answers, at = terminal(), Answers(), 0
+def asked(name: str, given: Mapping[str, str], sets: list[Override], there: bool) -> tuple[Draft, Answers]:
+    """The recipe from the given answers, the others from a person at the terminal, or else proposed. there: whether such
+    a person is asked. Raises Stop if a given answer is not possible, or if one without a proposal is missing."""
+    answers, at = Answers(), 0
     if there:
         say("Enter gives the suggested answer. `back` returns to the previous question.")
         say("^C stops without writing a file.")
@@ -308,7 +308,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
     """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
 
     Without `--from`, it asks what data you have, which model to train, and where, and writes a recipe from your
-    answers. You can also give each answer as an option.
+    answers. You can also give each answer as an option, and with `--from` those that differ from the starter.
     """
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
@@ -316,8 +316,9 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
     given = {each: said for each, said in answers.items() if said}
     if source is None and not given and not terminal():
         raise click.MissingParameter(param_hint="'--from'", param_type="option")
+    asks = terminal() and source is None
     if source and given:
-        raise Stop(*worded("start.copy-or-answers"), code=2)
+        given["kind"], source = _kind_of_copy(source, short, given), None
     if short and source is None:
         raise Stop("`--minimal` needs `--from`.", "Leave it out.", code=2)
     if Path(f"{name}.yaml").exists():
@@ -328,7 +329,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
         valid(origin)
         made = drafting.draft(origin, name, wished)
     else:
-        made, said = asked(name, given, wished)
+        made, said = asked(name, given, wished, asks)
     copied = drafting.write(made)
     if not said:
         called = f"minimal/{Path(made.origin.file).stem}" if short else source
@@ -348,5 +349,18 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
     say(f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, sets)}")
     if secret := made.recipe.settings.get("openshift", {}).get("hub_token_secret"):
         say(f"`{said.base}` is gated: accept its licence on the hub, and save a token in the secret `{secret}`.")
+    if catalog.packaged_model(said.base):
+        done = f"{made.target} has your answers, and no mistakes. Its model is part of the installation."
+        end(done, "run", str(made.target))
+        return
     done = f"{made.target} has your answers, and no mistakes. Rehearse it with a tiny model first."
     end(done, "rehearse", str(made.target))
+
+
+def _kind_of_copy(source: str, short: bool, given: Mapping[str, str]) -> str:
+    """The answer to the first question that copies a starter, so that the other answers change the copy. Raises Stop if
+    no such answer exists."""
+    is_starter = source in KINDS and KINDS[source].keeps
+    if short or "kind" in given or not is_starter:
+        raise Stop(*worded("start.copy-or-answers"), code=2)
+    return source
