@@ -413,7 +413,7 @@ def test_a_server_is_asked_compared_and_measured_by_its_address(rehearsed, serve
 def test_a_chat_puts_each_question_to_both_models_and_streams_what_they_say(rehearsed, monkeypatch, capsys):
     run, _, _ = rehearsed
     known = load(run, "demo_outputs/answers.json")
-    monkeypatch.setattr("sys.stdin", io.StringIO("/2\n\n/new\n/help\nHello?\n/quit\nnever asked\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("/2\n\n/new\n/help\nHello?\nQuit\nnever asked\n"))
     assert command(["chat", str(SURVIVAL), "--run", str(run)]) == 0
     said = capsys.readouterr().out
     assert f"/2  {known[1]['question']}" in said and said.count("original ") == said.count("trained ") == 2
@@ -459,11 +459,12 @@ def test_a_page_shows_both_answers_to_a_question_of_the_demo_and_to_ones_own(reh
         page.value(f"[...document.querySelectorAll('button')].find({asked}).click()")
         said = until(row["after"])
         assert "original" in said and "trained" in said and row["before"] in until(row["before"])
-        assert said.count(row["question"]) == 3, "on the button and on both boards"
+        places = 4 if any("expected" in each for each in load(run, "demo_outputs/answers.json")) else 3
+        assert said.count(row["question"]) == places, "on the button and on every board"
         page.value("document.querySelector('textarea').focus()")
         page.ask("Input.insertText", text="And then?")
         page.value("document.querySelector('button.submit-button').click()")
-        assert until("And then?").count(row["question"]) == 3, "the conversation goes on"
+        assert until("And then?").count(row["question"]) == places, "the conversation goes on"
         page.value("[...document.querySelectorAll('button')].find(e => e.innerText == 'New conversation').click()")
         # Also while an answer is being written.
         page.until(f"document.body.innerText.split({json.dumps(row['question'])}).length == 2")

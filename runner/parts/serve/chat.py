@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from runner.parts.serve.introduction import OfferedQuestion, by_origin, expected_answers
 from runner.recipe.recipe import Recipe
 from runner.run import inference as ask
 from runner.run.run_folder import StageFolder
@@ -17,6 +18,8 @@ from runner.tools.process import HOST, free_port
 from runner.trainer.generation import Earlier, LoadedModel, cannot_load, load
 
 Turn = tuple[str, tuple[str, ...]]  # a question and the answer of each side
+YOUR_FILE = "your file"  # the heading above the answers of the rows themselves
+NO_ROW = "(no answer on record)"  # a run records those of its own questions alone
 
 
 class Models(NamedTuple):
@@ -37,6 +40,12 @@ class Models(NamedTuple):
             turns = [(asked, answers[number]) for asked, answers in earlier]
             for said[number] in stream(loaded, question, turns):
                 yield tuple(said)
+
+
+def unfinished(said: Sequence[str]) -> tuple[str, ...]:
+    """What each side shows while the answers are written, one after the other: the words so far, or that they come."""
+    first, *others = said
+    return (first or "…", *(text or "(follows the other answer)" for text in others))
 
 
 class Pictures(NamedTuple):
@@ -103,14 +112,23 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
             unwanted.set()
 
 
-def show_page(sides: Sides, title: str, questions: Sequence[str], port: int, ready: Callable[[str], None]) -> None:
-    """Shows the page until ^C. port: 0 for any; ready: gets the address. Raises Stop if the port is not available."""
+def show_page(
+    sides: Sides,
+    title: str,
+    about: Sequence[str],
+    questions: Sequence[OfferedQuestion],
+    port: int,
+    ready: Callable[[str], None],
+) -> None:
+    """Shows the page until ^C. about: lines about the models. port: 0 for any; ready: gets the address. Raises Stop if
+    the port is not available."""
     # gradio would otherwise look for updates and report this start.
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
     import gradio
 
     with gradio.Blocks(title=title, analytics_enabled=False, fill_height=isinstance(sides, Models)) as page:
-        gradio.Markdown(f"# {title}")
+        # Two spaces at its end keep a line apart from the next in one paragraph.
+        gradio.Markdown(f"# {title}\n\n" + "  \n".join(about))
         if isinstance(sides, Models):
             _chat(gradio, sides, questions)
         else:
@@ -134,62 +152,118 @@ def show_page(sides: Sides, title: str, questions: Sequence[str], port: int, rea
 
 @dataclass
 class _Conversation:
-    """The conversation that one page shows. A new one begins with a new list, so that an answer to an earlier one,
-    which is still being written, notices it and ends."""
+    """The conversation that one page shows. A new one begins with a new list of turns, so that an answer to an earlier
+    one, which is still being written, notices it and ends. writing: the question that is being answered, with the
+    answers so far; waiting: questions that are asked next."""
 
     turns: list[Turn] = field(default_factory=list)
+    writing: Turn | None = None
+    waiting: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        self.turns = []
+        self.writing = None
+        self.waiting = []
+
+    @property
+    def shown(self) -> list[Turn]:
+        """Everything that the boards show, in order."""
+        finished = [(question, tuple(text or "(nothing)" for text in said)) for question, said in self.turns]
+        current = [(question, unfinished(said)) for question, said in (self.writing,)] if self.writing else []
+        return [*finished, *current, *((question, ("(asked next)",) * 2) for question in self.waiting)]
+
+    def answer(self, sides: Models) -> Iterator[None]:
+        """Answers the first question that waits, if any. It yields whenever `shown` may have changed."""
+        if self.waiting:
+            turns = self.turns
+            question = self.waiting.pop(0)
+            said: tuple[str, ...] = ("", "")
+            self.writing = (question, said)
+            yield
+            try:
+                for said in sides.ask(question, tuple(turns)):
+                    if turns is not self.turns:
+                        break
+                    self.writing = (question, said)
+                    yield
+                else:
+                    turns.append((question, said))
+            finally:
+                if turns is self.turns:
+                    self.writing = None
+        # Also after a new conversation: gradio (6.10) may send this answer's last part after the empty boards.
+        yield
 
 
-def _chat(gradio: Any, sides: Models, questions: Sequence[str]) -> None:
+def _chat(gradio: Any, sides: Models, questions: Sequence[OfferedQuestion]) -> None:
     """Both models side by side. The questions of the demo are buttons, which begin a new conversation."""
+    expected = expected_answers(questions)
+    names = [*sides.names, YOUR_FILE] if expected else sides.names
+    conversation = gradio.State(_Conversation())
+    buttons = []
+    for heading, group in by_origin(questions):
+        if heading:
+            gradio.Markdown(f"{heading}:")
+        with gradio.Row():
+            buttons += [gradio.Button(question.text, size="sm") for question in group]
     system_prompt = sides.both[0].chat.system_prompt
     if system_prompt:
         with gradio.Accordion("System prompt, as trained", open=False):
             gradio.Textbox(system_prompt, show_label=False, interactive=False)
-    conversation = gradio.State(_Conversation())
-    with gradio.Row():
-        boards = [gradio.Chatbot(label=name, buttons=["copy"], allow_tags=False, height=420) for name in sides.names]
+    with gradio.Row(equal_height=True):
+        # They grow with the answers, so that a phone, which shows them one below the other, shows all of them.
+        boards = [
+            gradio.Chatbot(label=name, buttons=["copy"], allow_tags=False, height=None, min_height=130, max_height=420)
+            for name in names
+        ]
     line = gradio.Textbox(placeholder=f"Type {sides.asked_with}", show_label=False, submit_btn=True)
-    with gradio.Row():
-        buttons = [gradio.Button(question, size="sm") for question in questions]
     again = gradio.Button("New conversation", variant="secondary", size="sm")
 
-    def asked(question: str, current: _Conversation) -> Iterator[tuple[Any, ...]]:
-        turns = current.turns
-        if question.strip():
-            for said in sides.ask(question, tuple(turns)):
-                if turns is not current.turns:
-                    break
-                yield ("", *_boards([*turns, (question, tuple(text or "…" for text in said))]))
-            else:
-                turns.append((question, said))
-        # Also after a new conversation: gradio (6.10) may send this answer's last part after the empty boards.
-        yield ("", *_boards(current.turns))
+    def draw(current: _Conversation) -> tuple[Any, ...]:
+        turns = current.shown
+        columns = [[(question, said[side]) for question, said in turns] for side in range(2)]
+        if expected:
+            columns.append([(question, expected.get(question, NO_ROW)) for question, _ in turns])
+        return tuple(_board(column) for column in columns)
 
-    def clicked(question: str, current: _Conversation) -> Iterator[tuple[Any, ...]]:
-        current.turns = []
-        yield from asked(question, current)
+    def typed(question: str, current: _Conversation) -> tuple[Any, ...]:
+        if question.strip():
+            current.waiting.append(question)
+        return ("", *draw(current))
+
+    def clicked(question: str, current: _Conversation) -> tuple[Any, ...]:
+        begin(current)
+        current.waiting.append(question)
+        return draw(current)
 
     def begin(current: _Conversation) -> tuple[Any, ...]:
-        current.turns = []
-        return ("", *_boards([]))
+        current.begin()
+        return draw(current)
 
-    shown = [line, *boards]
-    line.submit(asked, [line, conversation], shown, api_name="ask")
-    for button in buttons:
-        button.click(clicked, [button, conversation], shown, api_visibility="private")
+    def answer(current: _Conversation) -> Iterator[tuple[Any, ...]]:
+        for _ in current.answer(sides):
+            yield draw(current)
+
+    # A question is taken at once, also while an answer is written, and only then waits for the models. The answers never
+    # write into the text box, so that what is being typed stays there.
+    at_once = {"queue": False, "trigger_mode": "multiple", "show_progress": "hidden"}
+    in_turn = {"concurrency_limit": 1, "concurrency_id": "models", "trigger_mode": "multiple"}
+    taken = [line.submit(typed, [line, conversation], [line, *boards], api_visibility="private", **at_once)]
+    taken += [
+        button.click(clicked, [button, conversation], boards, api_visibility="private", **at_once) for button in buttons
+    ]
+    for event in taken:
+        event.then(answer, [conversation], boards, api_visibility="private", show_progress="hidden", **in_turn)
     for clear in (again.click, *(board.clear for board in boards)):
-        clear(begin, [conversation], shown, api_visibility="private")
+        clear(begin, [conversation], boards, api_visibility="private", **at_once)
 
 
-def _boards(turns: Sequence[Turn]) -> list[list[dict[str, str]]]:
+def _board(column: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    """A board of gradio: each question with the text below it."""
     return [
-        [
-            {"role": role, "content": text}
-            for question, said in turns
-            for role, text in (("user", question), ("assistant", said[side] or "(nothing)"))
-        ]
-        for side in range(2)
+        {"role": role, "content": text}
+        for question, answer in column
+        for role, text in (("user", question), ("assistant", answer))
     ]
 
 

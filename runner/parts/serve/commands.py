@@ -12,7 +12,8 @@ from runner.parts.openshift.commands import confirm
 from runner.parts.openshift.jobs import Confirm, Owner
 from runner.parts.serve import chat as chatting
 from runner.parts.serve import cluster as on_the_cluster
-from runner.parts.serve import kserve, openai_api, serving
+from runner.parts.serve import introduction, kserve, openai_api, serving
+from runner.parts.serve.introduction import OfferedQuestion
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run import inference
@@ -100,7 +101,8 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     return int(bool(errors_of(problems)))
 
 
-HELP = "/1, /2, … asks a question from the list, /new begins a new conversation, /quit or ^D ends it."
+ENDINGS = ("exit", "quit", "bye")
+HELP = f"/1, /2, … asks a question from the list, /new begins a new conversation; {', '.join(ENDINGS)} or ^D ends the chat."
 
 
 @command
@@ -110,19 +112,28 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
     recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}; loading …")
-    sides, questions = chatting.sides(recipe, folder), inference.questions_of(recipe, folder)
+    sides = chatting.sides(recipe, folder)
+    about = introduction.about_models(folder)
+    questions = introduction.questions(recipe, folder)
     if page:
         title = f"{recipe.name}: before and after training"
-        chatting.show_page(sides, title, questions, port, lambda address: say(f"The page: {address}  (^C ends it)"))
+
+        def ready(address: str) -> None:
+            say(f"The page: {address}  (^C ends it)")
+
+        chatting.show_page(sides, title, about, questions, port, ready)
         return
-    for number, question in enumerate(questions, 1):
-        say(f"/{number}  {question}")
     say(f"Type {sides.asked_with}. {HELP}")
+    for line in about:
+        say(line)
+    for number, question in enumerate(questions, 1):
+        origin = f"  ({question.origin_words})" if question.origin_words else ""
+        say(f"/{number}  {question.text}{origin}")
     _talk(sides, questions)
     end("The conversation is over. It was not saved.", "compare", path)
 
 
-def _talk(sides: chatting.Sides, questions: list[str]) -> None:
+def _talk(sides: chatting.Sides, questions: Sequence[OfferedQuestion]) -> None:
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table
@@ -131,28 +142,35 @@ def _talk(sides: chatting.Sides, questions: list[str]) -> None:
     terminal = Console().is_terminal
     console = Console(width=None if terminal else 120)
     turns: list[chatting.Turn] = []
+    expected = introduction.expected_answers(questions)
 
-    def shown(said: tuple[str, ...], nothing: str = "…") -> Table:
+    def shown(question: str, said: Sequence[str]) -> Table:
+        columns = dict(zip(sides.names, said, strict=True))
+        if question in expected:
+            columns[chatting.YOUR_FILE] = expected[question]
         table = Table(expand=True)
-        for name in sides.names:
+        for name in columns:
             table.add_column(name, ratio=1)
-        table.add_row(*(Text(printable(text) or nothing) for text in said))
+        table.add_row(*(Text(printable(text) or "(nothing)") for text in columns.values()))
         return table
 
     for line in _lines():
         if line == "/new":
             turns.clear()
             continue
-        question = questions[int(line[1:]) - 1] if line[1:].isdigit() and 0 < int(line[1:]) <= len(questions) else line
-        if question is line and line.startswith("/") and line[1:].isalnum():
-            say(f"`{line}` is not in the list. {HELP}")
-            continue
+        question = line
+        if line.startswith("/") and line[1:].isalnum():
+            number = int(line[1:]) if line[1:].isdecimal() else 0
+            if not 0 < number <= len(questions):
+                say(f"`{line}` is not in the list. {HELP}")
+                continue
+            question = questions[number - 1].text
         said: tuple[str, ...] = ("",) * len(sides.names)
         try:
-            with Live(shown(said), console=console, refresh_per_second=12) as live:
+            with Live(shown(question, chatting.unfinished(said)), console=console, refresh_per_second=12) as live:
                 for said in sides.ask(question, turns):
-                    live.update(shown(said))
-                live.update(shown(said, "(nothing)"))
+                    live.update(shown(question, chatting.unfinished(said)))
+                live.update(shown(question, said))
         except Stop as stop:
             say(stop.text)
         except KeyboardInterrupt:
@@ -164,6 +182,7 @@ def _talk(sides: chatting.Sides, questions: list[str]) -> None:
 
 
 def _lines() -> Iterator[str]:
+    """The lines that a person types, without empty ones, until one ends the chat."""
     if sys.stdin.isatty():
         import readline  # noqa: F401 - gives `input` its editing and history
     while True:
@@ -171,7 +190,7 @@ def _lines() -> Iterator[str]:
             line = (input("\n> ") if sys.stdin.isatty() else next(sys.stdin)).strip()
         except (EOFError, StopIteration):
             return
-        if line == "/quit":
+        if line.removeprefix("/").casefold() in ENDINGS:
             return
         if line:
             yield line
