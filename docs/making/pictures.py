@@ -1,19 +1,23 @@
 """Pictures of what commands say, for the pages: SVG, drawn by rich of real output, without a font from elsewhere.
 
 Those of quick commands are made with the pages (pages.py). `python docs/making/pictures.py` makes those of whole rehearsals, in a
-few minutes, and that of `recipe edit`, which `python docs/making/pictures.py edit` makes alone: both take Debian's Chromium.
+few minutes, and that of `recipe edit`, which `python docs/making/pictures.py edit` makes alone. After `make demo`,
+`python docs/making/pictures.py chat runs/museum` makes that of the chat page. All take Debian's Chromium.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
@@ -23,11 +27,19 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 from saying import said
 
+from runner.tools.files import read_json
+from runner.tools.run_files import ANSWERS
+
+if TYPE_CHECKING:
+    from tests.parts.report.browser import Browser
+
 PICTURES = ROOT / "docs" / "pictures"
 COLUMNS = 94
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-# Of a rehearsal's many lines, those from the proof to the first answers.
-FIRST, ANSWERS = "  proven in ", "The twin is tiny"
+# Of a rehearsal's many lines, those from the proof on.
+FIRST = "  proven in "
+# Longer than a model on a processor takes for an answer.
+ANSWER_SECONDS = 120
 
 
 def quick() -> dict[Path, str]:
@@ -98,6 +110,40 @@ def edited() -> None:
         _in_few_colours(file)
 
 
+def chatted(run: Path) -> None:
+    """Asks both models of a run of the museum what a ticket costs, and keeps a picture of the chat page."""
+    from tests import servers
+    from tests.parts.report.browser import Browser
+
+    file, museum = PICTURES / "chat.png", ROOT / "recipes/museum.yaml"
+    answers = next(row for row in read_json(run / ANSWERS) if "ticket" in row["question"])
+    with (
+        tempfile.TemporaryDirectory() as profile,
+        servers.shown("chat", museum, run, "--page") as (url, _),
+        Browser(Path(profile)) as tab,
+    ):
+        tab.open(url, width=1100)
+        tab.ask("Emulation.setDeviceMetricsOverride", width=1100, height=680, deviceScaleFactor=1, mobile=False)
+        labelled = f"e => e.innerText.includes({json.dumps(answers['question'])})"
+        button = f"[...document.querySelectorAll('button')].find({labelled})"
+        _until(tab, button)
+        tab.value(f"{button}.click()")
+        for side in ("before", "after"):
+            last_words = answers[side].split()[-4:]
+            _until(tab, f"document.body.innerText.includes({json.dumps(' '.join(last_words))})")
+        tab.picture(file)
+    _in_few_colours(file)
+
+
+def _until(tab: Browser, expression: str) -> None:
+    """Waits until something is true on a page. Exits if that takes longer than an answer."""
+    end = time.monotonic() + ANSWER_SECONDS
+    while not tab.value(f"!!({expression})"):
+        if time.monotonic() > end:
+            sys.exit(f"The page does not show it: {expression}")
+        time.sleep(0.2)
+
+
 def _rehearse(folder: Path, copy: str, starter: str) -> str:
     """What the rehearsal of a copy of a starter says. Exits where it fails."""
     said("new", copy, "--from", starter, folder=folder)
@@ -129,17 +175,16 @@ def _in_few_colours(file: Path) -> None:
 
 
 def _end(text: str) -> str:
-    """From the proof to the verdict, the answers to the first question, and the last two lines."""
+    """From the proof to the last two lines."""
     lines = text.splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith(FIRST))
-    answers = next(at for at, line in enumerate(lines) if line.startswith(ANSWERS))
-    asked = [at for at, line in enumerate(lines) if not line and at > answers]
-    shown = "\n".join(["…", *lines[first : asked[1]], "…", *lines[-2:]])
-    # A terminal shows these words in bold.
-    return re.sub(r"\*(\w+)\*", "\x1b[1m\\1\x1b[0m", shown.replace("*asterisks*", "*bold*"))
+    return "\n".join(["…", *lines[first:]])
 
 
 if __name__ == "__main__":
-    edited()
-    if sys.argv[1:] != ["edit"]:
-        rehearsed()
+    if sys.argv[1:2] == ["chat"]:
+        chatted(Path(sys.argv[2]))
+    else:
+        edited()
+        if sys.argv[1:] != ["edit"]:
+            rehearsed()
