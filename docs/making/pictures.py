@@ -40,6 +40,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FIRST = "  proven in "
 # Longer than a model on a processor takes for an answer.
 ANSWER_SECONDS = 120
+# What the chat page shows in place of an answer that is not begun.
+FOLLOWS = "(follows the other answer)"
 
 
 def quick() -> dict[Path, str]:
@@ -123,7 +125,7 @@ def chatted(run: Path) -> None:
         Browser(Path(profile)) as tab,
     ):
         tab.open(url, width=1100)
-        tab.ask("Emulation.setDeviceMetricsOverride", width=1100, height=680, deviceScaleFactor=1, mobile=False)
+        tab.ask("Emulation.setDeviceMetricsOverride", width=1100, height=720, deviceScaleFactor=1, mobile=False)
         labelled = f"e => e.innerText.includes({json.dumps(answers['question'])})"
         button = f"[...document.querySelectorAll('button')].find({labelled})"
         _until(tab, button)
@@ -131,6 +133,9 @@ def chatted(run: Path) -> None:
         for side in ("before", "after"):
             last_words = answers[side].split()[-4:]
             _until(tab, f"document.body.innerText.includes({json.dumps(' '.join(last_words))})")
+        # The file's own answer, which is there at once, may be that of the trained model.
+        _until(tab, f"!document.body.innerText.includes({json.dumps(FOLLOWS)})")
+        time.sleep(ANSWER_SECONDS / 10)
         tab.picture(file)
     _in_few_colours(file)
 
