@@ -110,7 +110,7 @@ def test_what_is_said_of_one_stage_stays_when_another_changes():
     text = edited(ROOT / "recipes/sft-dpo.yaml", *from_options(["stages.1.train.micro_batch_size=2"]))
     changed = [new for old, new in zip(before, text.splitlines(), strict=True) if old != new]
     assert changed[0] == "      micro_batch_size: 2             # pairs at once on one GPU; two answers each"
-    assert "4 × 4 = 16 rows" in text and "7 billion weights take 5 GB" in text
+    assert "4 × 4 = 16 rows" in text and "7 billion weights take 6 GB" in text
 
 
 def test_where_a_recipe_lives_changes_no_figure():
