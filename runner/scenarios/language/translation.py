@@ -12,7 +12,6 @@ from runner import catalog, parts
 from runner.data.conversation_formats import OWN, ChatData
 from runner.data.data_sets import DataSets, PlainText, TextSet, stated
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
-from runner.recipe.document import value_at
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, sharding
@@ -242,16 +241,9 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("train", "lora_layers", index), *said)
 
 
-def graded_without_answers(recipe: Recipe) -> bool:
-    """Whether the recipe names a number of graded questions, but its rows have no answers to compare with."""
-    is_written = value_at(recipe.document.data, ("demo", "graded_questions")) is not None
-    return is_written and recipe.rows not in axolotl.WITH_ANSWERS
-
-
 # What the table of contradictions can name beside settings; together: the answers that are compared at once.
 ANSWERS: Mapping[str, Callable[[Recipe], Any]] = {
     "questions": lambda recipe: recipe.demo_questions,
-    "graded_without_answers": graded_without_answers,
     "step_answers": common.effective_batch_size,
     "odd_step": lambda recipe: common.effective_batch_size(recipe) % recipe.train.generations,
     "together": lambda recipe: common.replicas(recipe) * (recipe.train.eval_batch_size or recipe.train.generations),

@@ -12,7 +12,7 @@ from runner.data.conversation_formats import OWN, THINKING, TRAINING, TrainOn
 from runner.data.tokenizers import MISTRAL, jinja
 from runner.plan import EngineConfig, Evaluation, Place, Stage
 from runner.recipe.document import applies
-from runner.recipe.recipe import CONVERSATIONS, PROMPTS, SONGS, Recipe, Settings
+from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.problem import Stop, listed, worded
 
@@ -24,8 +24,6 @@ FLASH = "flash_attention_2"
 CONFIG_FILE = "axolotl.yaml"
 # How many questions of validation rows are asked before and after training if the recipe names none.
 ASKED_OF_ROWS = 5
-# Rows that are questions with the answers that a model learns.
-WITH_ANSWERS = (CONVERSATIONS, SONGS)
 # Axolotl 0.19.0 reports its use to a server by default, and may hang if that cannot be reached.
 UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
 
@@ -236,7 +234,7 @@ def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
         **({} if recipe.demo_questions else {"of_rows": ASKED_OF_ROWS}),
         "categories": {question: category for category, question in recipe.demo_questions if category},
         "max_new_tokens": recipe.demo.max_new_tokens,
-        "graded_questions": recipe.demo.graded_questions if recipe.rows in WITH_ANSWERS else 0,
+        "graded_questions": recipe.demo.get("graded_questions") or 0,  # only questions with answers have it
         "turn_end": tokens.end if tokens else None,
         "trust_remote_code": recipe.model.trust_remote_code,
     }

@@ -126,9 +126,8 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path, own: Path | Non
     if pattern and not small.matched(pattern):
         pattern = small.pattern_of(recipe.facts.named(pattern) or recipe.facts.linear)
     model = table("twin", attention=attention, kernel=kernel, mask=mask)
-    end = table("twin-end", written=written, pattern=pattern)
-    if recipe.rows in axolotl.WITH_ANSWERS:
-        end += table("twin-answers", graded=min(MAX_GRADED, recipe.demo.graded_questions))
+    graded = min(MAX_GRADED, recipe.demo.get("graded_questions") or 0)
+    end = table("twin-end", written=written, graded=graded, pattern=pattern)
     base = substitute("model.base", str(own or folder / TWIN), _made(recipe))
     train = recipe.train
     adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
