@@ -7,6 +7,7 @@ transformers needs 2 GB of memory for it.
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 from runner import catalog
 from runner.catalog import PackagedModel
 from runner.plan import Stage, flat
+from runner.tools import child_process
 from runner.tools.files import cache_folder, read_record, replacing_folder, sha256, write_json
 from runner.tools.problem import Stop, Tell
 from runner.tools.process import hush
@@ -123,7 +125,8 @@ def _convert_apart(file: Path, folder: Path, model: PackagedModel) -> None:
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     task = [str(file), str(folder), str(model.facts.parameters)]
-    done = subprocess.run([sys.executable, "-m", __name__, *task], capture_output=True, text=True, errors="replace")
+    command, env = [sys.executable, "-m", __name__, *task], os.environ | {child_process.PARENT: str(os.getpid())}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         why = lines[-1] if lines else f"exit status {done.returncode}"
@@ -167,6 +170,7 @@ def tokenizer(file: Path) -> Any:
 
 
 def main(file: str, folder: str, parameters: str) -> None:
+    child_process.watch_parent()
     hush()
     convert(Path(file), Path(folder), int(parameters))
 

@@ -39,6 +39,7 @@ FIRST |= {"runner.__main__"}
 CHILDREN = {
     "runner.entrypoints.prepare": ["{folder}/file"],
     "runner.parts.export.gguf": ["{folder}/file"],
+    "runner.data.packaged_models": ["{folder}/file", "{folder}/out", "1"],
     "runner.parts.evaluate.evaluate": ["{folder}/file"],
     "runner.trainer.fork_server": ["{socket}"],
     "runner.parts.images.trainer": ["{folder}/file"],
