@@ -86,7 +86,7 @@ SET = [
     (SURVIVAL, ("data.system_prompt=You know [topic].",), "note", "data.system_prompt"),
     (SURVIVAL, ("data.system_prompt=<|im_start|>system",), "note", "data.system_prompt"),
     (SURVIVAL, ("model.sequence_len=64",), "error", "model.sequence_len"),
-    (SURVIVAL, ("data.hub=justaname",), "note", "data.hub"),
+    (SURVIVAL, ("data.hub=justaname",), "error", "data.hub"),
     (SURVIVAL, ("data.revision=abc1234",), "error", "data.revision"),
     (SURVIVAL, ("model.revision=abc1234",), "error", "model.revision"),
     (

@@ -188,7 +188,7 @@ def test_the_licence_of_a_dataset_is_what_its_page_says(hub, monkeypatch, golden
 def test_the_prepare_job_says_what_is_wrong_before_it_fetches_anything(case, tmp_path, hub, golden_message):
     hub.asked.clear()
     done = prepared(tmp_path, hub, WRONG[case][0])
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stdout + done.stderr
+    assert done.returncode == 3 and "Traceback" not in done.stderr, done.stdout + done.stderr
     golden_message(done.stderr)
     assert not (tmp_path / "data").exists() and not list((tmp_path / "hf").rglob("*.arrow"))
     assert json.loads((tmp_path / "run" / "data" / "stopped.json").read_text("utf-8"))["message"] in done.stderr
@@ -300,7 +300,7 @@ def test_the_first_job_of_the_starter_with_songs_reads_the_columns_as_they_are_p
 
 def test_wrong_columns_of_songs_stop_the_first_job_with_those_that_there_are(tmp_path, songs, golden_message):
     done = prepared(tmp_path, songs, text=lyrics("lyrics", ("lyrics: Label", "lyrics: lyrics")))
-    assert done.returncode == 1 and not (tmp_path / "data").exists()
+    assert done.returncode == 3 and not (tmp_path / "data").exists()
     golden_message(done.stderr)
 
 

@@ -538,7 +538,7 @@ def test_every_module_of_a_command_is_listed_and_every_listed_command_has_one():
     from runner import parts
     from runner.commands.cli import CORE, ORDER, commands
 
-    shared = {"__init__", "cli", "options", "cluster_options", "model_options", "standing"}
+    shared = {"__init__", "cli", "options", "cluster_options", "model_options", "next_step", "standing"}
     rooms = {"": ROOT / "runner" / "commands"} | {
         name: ROOT / "runner" / "parts" / name / "commands" for name in parts.found()
     }

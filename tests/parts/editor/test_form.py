@@ -153,7 +153,7 @@ def test_three_rows_are_shown_as_the_model_sees_them():
     assert {kind for kind, rows in shown.items() if len(rows) == 3} == shown.keys()
     assert {kind for name, kind in shown if name == "seven-b"} == {"pretrain", "sft", "dpo", "lora"}
     texts = {kind: [row.text for row in rows] for kind, rows in shown.items()}
-    assert all(text.startswith("<|im_start|>system\nYou are an expert") for text in texts["survival", "train"])
+    assert all(text.startswith("<|im_start|>system\nYou teach practical skills") for text in texts["survival", "train"])
     assert all("<|end|>" in text for text in texts["lyrics", "train"])
     for documents in (("gemma", "train"), ("seven-b", "pretrain")):
         assert all(len(text) > 50 and "<|" not in text for text in texts[documents])

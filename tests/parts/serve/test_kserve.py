@@ -300,6 +300,7 @@ GOLDEN = Path(__file__).with_name("llminferenceservice.yaml")
 ALONE = ("serve.kind=LLMInferenceService", "serve.recipes=[songs.yaml]")
 
 
+@pytest.mark.golden
 def test_each_model_of_an_llm_inference_service_has_a_name_and_an_address(tmp_path):
     file = sharing(tmp_path, __output_dir="/shared/workspace/songs", __lora_rank="24")
     recipe, plan, server = shared_server(file, *ALONE)
@@ -385,7 +386,7 @@ def test_another_training_of_one_recipe_is_another_server(tmp_path):
     [
         ((), {"__base": "microsoft/Phi-3-mini-4k-instruct"}, "`songs` has another base model than `lyrics`."),
         ((), {"__namespace": "elsewhere"}, "`songs` is in another namespace: `elsewhere`."),
-        ((), {"__precision": "bf16"}, "`songs` was trained with another precision than `lyrics`."),
+        ((), {"__precision": "fp16"}, "`songs` was trained with another precision than `lyrics`."),
         ((), {"name": "lyrics"}, "Two models of the server would be called `lyrics`."),
         (
             (),

@@ -56,7 +56,7 @@ def here(tmp_path, monkeypatch):
     )
     talks = [json.dumps({"messages": [one, next(turns)]}) for one in turns]
     (tmp_path / "talks.jsonl").write_text("\n".join(talks) + "\n")
-    (tmp_path / "text.txt").write_text("\n\n".join([(SAMPLES / "gemma-sample.txt").read_text("utf-8")] * 4))
+    (tmp_path / "text.txt").write_text("\n\n".join([(SAMPLES / "gemma-sample.txt").read_text("utf-8")] * 12))
     (tmp_path / "songs.jsonl").write_text((SAMPLES / "lyrics-sample.jsonl").read_text("utf-8"))
     with (
         (tmp_path / "apart.csv").open("w", encoding="utf-8", newline="") as apart,
