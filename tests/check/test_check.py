@@ -391,7 +391,8 @@ def test_a_csv_of_ones_own_needs_only_the_data_section_changed(edited, tmp_path)
     )
     rows = "".join(f"Warum {number}?,{number} sind genug davon.\n" for number in range(800))
     (tmp_path / "data" / "mine.csv").write_text(f"Frage,Antwort\n{rows}")
-    assert [note.message for note in examine(path)] == []
+    # The prompt and the questions of the starter are about its own rows.
+    assert {setting_of(note) for note in examine(path)} <= {"system_prompt", "-"}
 
 
 def test_a_gated_model_without_a_token_for_the_pods_is_noted(edited, golden_message):

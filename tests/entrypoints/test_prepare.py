@@ -161,7 +161,7 @@ def test_a_claim_without_room_is_said_before_anything_is_written(tmp_path, monke
 def test_a_model_that_needs_consent_names_the_secret(tmp_path, model):
     hub = Hub(models={SMOLLM3: Repository(model, gated=True)}, token="hf_right")
     done = carried_out(tmp_path, survival(tmp_path), hub, HF_TOKEN="hf_wrong_one")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "`HuggingFaceTB/SmolLM3-3B` at `main` cannot" in done.stderr
     assert "`openshift.hub_token_secret`" in done.stderr
     assert "hf_wrong_one" not in done.stdout + done.stderr and "Traceback" not in done.stderr
@@ -177,7 +177,7 @@ def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path, forked):
     fetched = {"base": "HuggingFaceTB/SmolLM3-3B", "revision": "main", "commit": COMMIT}
     (tmp_path / "claim/models/twin" / FETCHED).write_text(json.dumps(fetched), encoding="utf-8")
     done = carried_out(tmp_path, command, None, forked)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert f"The data file or folder `{tmp_path}/files/survival-sample.jsonl` is not here." in done.stdout
     assert "In a pod: with `openshift.data_from: claim`" in done.stdout and "Traceback" not in done.stdout
 
@@ -234,7 +234,7 @@ def test_a_tokenizer_with_code_of_its_own_counts_where_the_recipe_trusts_it(trus
     file = tmp_path / "config/data/work.json"
     file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"proofs": None}), "utf-8")
     done = carried_out(tmp_path, command, None, forked)
-    assert done.returncode == (0 if trusted else 1), done.stdout
+    assert done.returncode == (0 if trusted else 3), done.stdout
     assert ("tokens a row         min" in done.stdout) == trusted, done.stdout
     assert "Traceback" not in done.stdout
     assert trusted or "`trust_remote_code: true`" in done.stdout

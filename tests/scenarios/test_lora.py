@@ -325,7 +325,7 @@ def read(run: Path, name: str):
 
 
 def test_a_rehearsal_learns_and_leaves_adapter_model_history_summary_and_answers(rehearsed):
-    run, printed = rehearsed
+    run, _ = rehearsed
     summary = read(run, "training_summary.json")
     assert summary["steps"] >= 30
     assert summary["best_validation_loss"] < 0.9 * summary["first_validation_loss"]
@@ -341,7 +341,8 @@ def test_a_rehearsal_learns_and_leaves_adapter_model_history_summary_and_answers
     for name in ("served_template.jinja", "generation_config.json"):
         assert (run / "lora_adapter" / name).read_text("utf-8") == (run / "best_model" / name).read_text("utf-8")
     assert (run / "best_model" / "model.safetensors").is_file()
-    assert "train.lora_rank: 128 → 16" in printed
+    (rank,) = [made for made in summary["substitutions"] if made["setting"] == "train.lora_rank"]
+    assert (rank["before"], rank["after"]) == (128, 16)
     answers = read(run, "demo_outputs/answers.json")
     assert {row["category"] for row in answers} == {
         "artist style",

@@ -27,6 +27,7 @@ OTHER_NAMES = {
     "name": {"runtime", "base_name"},
     "storage": {"size"},
     "containerName": {"part"},
+    "accessModes": {"mode"},
 }
 
 
@@ -35,6 +36,9 @@ def places(value: object, key: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from places(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from places(inner, key)
     elif isinstance(value, str) and value.startswith("$"):
         yield key, value[1:]
 
