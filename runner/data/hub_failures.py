@@ -28,7 +28,7 @@ GATED = HubFailure(
 )
 NO_ACCESS = HubFailure(
     "it is gated, and your account on the hub has no access",
-    "Ask for access on its page on the hub. Or use the token of an account that has it.",
+    f"Ask for access on its page on the hub. To use the token of an account that has it, {LOGIN}",
 )
 NO_REVISION = HubFailure(
     "it has no such revision",

@@ -28,6 +28,7 @@ OTHER_NAMES = {
     "storage": {"size"},
     "containerName": {"part"},
     "accessModes": {"mode"},
+    "command": {"module"},
 }
 
 
@@ -49,7 +50,9 @@ def test_a_place_has_the_name_of_the_field_that_it_fills(file):
     assert found
     for field, place in found:
         if re.fullmatch(r"[a-z][A-Za-z]*", field):  # others are names of annotations
-            assert place in OTHER_NAMES.get(field, ()) or place == field, f"{file.name}: `{field}: ${place}`"
+            assert place in OTHER_NAMES.get(field, ()) or place == field or f"{place}s" == field, (
+                f"{file.name}: `{field}: ${place}`"
+            )
 
 
 def test_a_word_without_a_place_is_an_error_and_does_not_disappear():
