@@ -188,7 +188,7 @@ def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
             yield tokenizer.decode(row["input_ids"], skip_special_tokens=True)
 
 
-def first_rows(files: Iterable[str]) -> list[dict[str, Any]]:
+def first_rows(files: Iterable[str | Path]) -> list[dict[str, Any]]:
     """The first rows of each file of prepared rows."""
     from pyarrow import parquet
 

@@ -23,7 +23,7 @@ from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
 from runner.tools.text import tokenizer_in
 from runner.trainer import fork_server
-from runner.trainer.generation import with_system
+from runner.trainer.generation import first_rows, with_system
 from runner.trainer.grading import TAUGHT_SHARE
 from runner.trainer.records import GLANCE, EarlyStop, GradedAnswers, Logged, Proof, Summary, TimeUsed, evenly, versions
 from runner.trainer.settings import Demo, RunSettings
@@ -265,8 +265,11 @@ def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
     held_out = _questions(_parquet_files(config, "test_datasets"), demo, run_dir)
     taught: list[str] = []
     if demo.graded_questions:
-        of_training = _questions(_parquet_files(config, "datasets"), demo, run_dir)
-        taught = [question for question in of_training if question not in held_out]
+        # Of the first rows, as the answers that are shown beside them: there may be millions.
+        rows = first_rows(_parquet_files(config, "datasets"))
+        of_training = _short(row[COLUMN].strip() for row in rows if row.get(COLUMN))
+        known = set(held_out)
+        taught = [question for question in of_training if question and question not in known]
     most_new = demo.of_rows - round(demo.of_rows * TAUGHT_SHARE) if taught else demo.of_rows
     new = evenly(held_out, most_new)
     questions = [*evenly(taught, demo.of_rows - len(new)), *new]
@@ -280,8 +283,12 @@ def _parquet_files(config: EngineConfig, name: str) -> list[Path]:
 
 
 def _questions(files: Iterable[Path], demo: Demo, run_dir: Path) -> list[str]:
-    """The questions of rows, each once; only the short ones, if there are any."""
-    asked = dict.fromkeys(chain.from_iterable(_asked(file, demo, run_dir) for file in files))
+    return _short(chain.from_iterable(_asked(file, demo, run_dir) for file in files))
+
+
+def _short(questions: Iterable[str]) -> list[str]:
+    """Each question once; only the short ones, if there are any."""
+    asked = dict.fromkeys(questions)
     short = [question for question in asked if len(question) <= GLANCE]
     return short or list(asked)
 
