@@ -250,7 +250,7 @@ def ask(
         before, after = inference.models(recipe, folder)
         chat, did = (before, "started from") if base else (after, "trained")
         say(f"The model that `{folder.stage.name}` {did} in this {folder.run.kind}: {chat.model}")
-        if folder.run.kind == "rehearsal" and not folder.plan.stages[0].config.get("real_model"):
+        if folder.run.is_of_twin:
             formatted = "It is a rehearsal's tiny twin, so it writes fragments."
         said = inference.answers_of(chat, [question])[0]
     say()

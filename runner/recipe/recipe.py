@@ -26,6 +26,7 @@ else:
 _OUTSIDE = packaged.toml(__file__, "outside.toml")
 OUTSIDE_RESULT = _OUTSIDE["settings"]
 _OUTSIDE_IN = _OUTSIDE["within"]
+REAL = "--model"  # the option that puts a real model in the place of a rehearsal's twin, as `by` of its Override
 DEMO_QUESTIONS = ("questions", "categories")  # settings of the section `demo` that name questions
 
 

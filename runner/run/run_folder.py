@@ -16,7 +16,7 @@ from typing import Any
 
 from runner.data import object_store
 from runner.plan import RUNS, Place, Plan, Stage, learned_from, without_place
-from runner.recipe.recipe import Override
+from runner.recipe.recipe import REAL, Override
 from runner.tools import run_files
 from runner.tools.files import Record, content_hash, content_of, read_json, read_record, sha256, write_json
 from runner.tools.problem import Stop, shortened, worded
@@ -77,6 +77,11 @@ class RunFolder:
         except OSError as error:
             return isinstance(error, BlockingIOError)
         return False
+
+    @property
+    def is_of_twin(self) -> bool:
+        """Whether a tiny stand-in was trained instead of the recipe's model."""
+        return self.kind == "rehearsal" and all(made.by != REAL for made in self.state.substitutions)
 
     @property
     def has_trained(self) -> bool:

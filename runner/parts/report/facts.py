@@ -13,10 +13,10 @@ from runner.parts.evaluate import gates
 from runner.plan import Plan, Prediction
 from runner.recipe import units
 from runner.recipe.reading import read
+from runner.recipe.recipe import REAL
 from runner.run.launch import end_of
 from runner.run.run_folder import RunFolder, StageFolder, find
 from runner.run.run_manifest import RunManifest, plan_of
-from runner.scenarios.shared.rehearsal import REAL
 from runner.tools import packaged
 from runner.tools.files import read_json, read_record
 from runner.tools.run_files import ANSWERS, HISTORY, PROOF, REPORT, STOPPED
@@ -170,7 +170,7 @@ class RunFacts:
         self.kind, self.rehearsal = self.state.kind or "run", self.state.kind == "rehearsal"
         real = (Path(_text(made.after)).name for made in self.state.substitutions if made.by == REAL)
         self.real_model = next(real, "")
-        if self.rehearsal and not self.real_model:
+        if run.is_of_twin:
             # A twin writes fragments, which say nothing of the recipe.
             for stage in self.stages:
                 stage.graded = None

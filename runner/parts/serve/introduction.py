@@ -13,7 +13,6 @@ from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.run_folder import StageFolder
 from runner.run.run_manifest import RunManifest
-from runner.scenarios.shared.rehearsal import REAL
 from runner.tools.files import read_json
 from runner.tools.run_files import ANSWERS, BEST_MODEL
 from runner.trainer.records import Summary
@@ -71,14 +70,9 @@ def about_models(folder: StageFolder) -> list[str]:
         lines.append(f"trained: {trained}")
     learned = summary.answers.sentence if summary.answers else ""
     # The twin of a rehearsal writes fragments, which say nothing of the recipe.
-    if learned and not _is_twin(folder):
+    if learned and not folder.run.is_of_twin:
         lines.append(learned)
     return lines
-
-
-def _is_twin(folder: StageFolder) -> bool:
-    run = folder.run
-    return run.kind == "rehearsal" and all(made.by != REAL for made in run.state.substitutions)
 
 
 def _original(base_model: str, folder: StageFolder, manifest: RunManifest) -> str:
@@ -89,7 +83,7 @@ def _original(base_model: str, folder: StageFolder, manifest: RunManifest) -> st
             return packaged_model.like.rpartition("/")[2]
     if path.name == BEST_MODEL:
         return f"the model of the stage `{path.parent.name}`"
-    if _is_twin(folder):
+    if folder.run.is_of_twin:
         return f"a tiny stand-in for {manifest.model}, so both answer in fragments"
     if path.is_absolute():
         return path.name

@@ -14,7 +14,18 @@ from runner.data.prepared import PreparedRows
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_, value_at
-from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, TEXT, Override, Recipe, Settings, sets_of
+from runner.recipe.recipe import (
+    DEMO_QUESTIONS,
+    LABELS,
+    PREFERENCES,
+    PROMPTS,
+    REAL,
+    TEXT,
+    Override,
+    Recipe,
+    Settings,
+    sets_of,
+)
 from runner.scenarios.contract import Summaries
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
@@ -33,7 +44,6 @@ MAX_RANK = 16
 # Answers to each prompt, for a model that learns from its own answers.
 ANSWERS = 4
 MIN_VALIDATION_SHARE = 0.1
-REAL = "--model"  # the option for a real model
 # The most bytes of a data file that is read whole; of a larger one, a share is read.
 LARGE = 20_000_000
 OF_A_FILE = ("path", "split", "subset", "revision", "sample")
