@@ -67,6 +67,15 @@ def silent_server() -> Iterator[socket.socket]:
         yield server
 
 
+def require_end_at_sigterm(command: list[str], server: socket.socket, **env: str) -> None:
+    """A first process ends at SIGTERM while it waits for an answer of the silent server."""
+    with first_process(command, **env) as (outside, inside):
+        connection, _ = server.accept()
+        with connection:
+            os.kill(inside, signal.SIGTERM)
+            assert outside.wait(SECONDS) == ENDED
+
+
 def test_a_program_of_ours_ends_before_its_imports(tmp_path):
     """A module that hangs takes the place of the first import, so that the signal comes as early as possible."""
     fifo = tmp_path / "fifo"
@@ -101,22 +110,14 @@ def test_a_machine_ends_while_torchrun_waits_for_the_others(tmp_path, machine):
         rendezvous = f"--rdzv-backend=c10d --rdzv-endpoint={address}:{port} --rdzv-conf=is_host=0 --nnodes=2"
         torchrun = python("torch.distributed.run", *rendezvous.split(), "--nproc-per-node=1", "-m", "this")
         command = python("runner.entrypoints.stage", "run", str(plan), "--", *torchrun)
-        with first_process(command, PET_NODE_RANK=machine) as (outside, inside):
-            connection, _ = master.accept()
-            with connection:
-                os.kill(inside, signal.SIGTERM)
-                assert outside.wait(SECONDS) == ENDED
+        require_end_at_sigterm(command, master, PET_NODE_RANK=machine)
 
 
 def test_a_pod_that_clones_its_code_ends_while_it_waits_for_the_server(tmp_path):
     with silent_server() as server:
         origin = "git://{}:{}/code.git".format(*server.getsockname())
         command = ["/bin/sh", "-c", podspec.CLONE, podspec.CLONER, origin, "0" * 40, str(tmp_path / "code")]
-        with first_process(command) as (outside, inside):
-            connection, _ = server.accept()
-            with connection:
-                os.kill(inside, signal.SIGTERM)
-                assert outside.wait(SECONDS) == ENDED
+        require_end_at_sigterm(command, server)
 
 
 def test_a_driver_ends_while_the_cluster_does_not_answer(tmp_path):
@@ -129,11 +130,7 @@ def test_a_driver_ends_while_the_cluster_does_not_answer(tmp_path):
         command = python(
             "runner.parts.openshift.controller", str(plan), "--server", server, "--keys", str(tmp_path), "--pause", "1"
         )
-        with first_process(command) as (outside, inside):
-            connection, _ = cluster.accept()
-            with connection:
-                os.kill(inside, signal.SIGTERM)
-                assert outside.wait(SECONDS) == ENDED
+        require_end_at_sigterm(command, cluster)
 
 
 def test_a_file_server_ends_between_two_requests(tmp_path):
