@@ -89,7 +89,10 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         raise Stop(*worded("openshift.stage-failed", milestone=milestone, why=why))
     what = jobs.sent(plan, milestone.stage, how.target, milestone.of_gate, how.files.key)
     outdated = pipeline.outdated(way, milestone) if stage is None else []
-    there, holds = sender.existing(what), _holds(milestone, what)
+    there = sender.existing(what)
+    if any(_came_since(job, milestone, what) for job in there):
+        return step(cluster, plan, stage, how)
+    holds = _holds(milestone, what)
     first = milestone.stage == plan.stages[0] and not milestone.of_gate
     files = how.files if first and how.files.paths else None
     sender.judge(what, there, files, keeps=holds)
@@ -162,6 +165,13 @@ def _require_undisturbed(earlier: Earlier, milestone: pipeline.Milestone, what: 
         its_own = jobs.named(job) == jobs.named(waited_for.job) and jobs.is_of(job, waited_for)
         if job["metadata"].get("uid", job["metadata"]["name"]) not in earlier.sent and not its_own:
             raise jobs.sent_meanwhile(job)
+
+
+def _came_since(job: Manifest, milestone: pipeline.Milestone, what: Sent) -> bool:
+    """Whether somebody has sent this job, the same as the one to be sent, after the milestones were read."""
+    known = milestone.job and milestone.job["metadata"]["uid"]
+    is_the_same = jobs.named(job) == jobs.named(what.job) and jobs.is_of(job, what)
+    return is_the_same and job["metadata"]["uid"] != known
 
 
 def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:

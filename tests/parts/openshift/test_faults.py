@@ -17,7 +17,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.commands import cli
-from runner.parts.openshift import commands, controller, errors, file_server, jobs, submit, transfer
+from runner.parts.openshift import commands, controller, errors, file_server, jobs, pipeline, submit, transfer
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.commands import _end
 from runner.parts.openshift.errors import accounted
@@ -608,6 +608,25 @@ def test_a_job_that_someone_sends_while_the_cluster_checks_the_same_stays_with_w
     assert jobs.config_of(quick.job("Job", "survival-model")) == jobs.config_of(fetching)
     assert quick.job("ConfigMap", jobs.config_of(fetching))
     assert made_from(quick, "PyTorchJob", "survival", NEW)
+
+
+def test_a_job_that_someone_sends_just_after_the_milestones_were_read_is_the_one_wanted(quick, monkeypatch):
+    """Between two readings of the cluster: it was taken for a job of another version."""
+    plan = opened(quick, "survival", NEW)[1]
+    read = pipeline.milestones
+
+    def milestones(*given, **named):
+        way = read(*given, **named)
+        if way[0].done and not way[-1].job:
+            monkeypatch.setattr(pipeline, "milestones", read)
+            submit.step(connect(), plan, None, sending())
+        return way
+
+    monkeypatch.setattr(pipeline, "milestones", milestones)
+    submit.submit(connect(), plan, None, sending())
+    sent = [asked for asked in quick.api.requests if asked.startswith("POST") and asked.endswith("/pytorchjobs")]
+    assert len(sent) == 1 and pipeline.milestones is read
+    assert "PyTorchJob `survival` already exists, made from this recipe as it is now" in TOLD[-1]
 
 
 def test_two_people_who_send_the_same_files_at_the_same_moment_both_succeed(quick, tmp_path, monkeypatch):
