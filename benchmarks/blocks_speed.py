@@ -1,12 +1,13 @@
-"""Blocks: tokens a second and peak memory, against `datasets.map` with Python lists, on the same text.
+"""Blocks: tokens a second and peak memory, against `datasets.map` with Python lists, on the same
+text.
 
     python benchmarks/blocks_speed.py            10 and 100 MB, three times each; some minutes
     python benchmarks/blocks_speed.py --mb 2 10  other sizes
 
-Every measurement is a process of its own; neither way starts others. Peak memory is the kernel's VmHWM, mapped files
-included; what the process holds before the first document (interpreter and libraries) is printed beside it. The text is
-made of words drawn by a Zipf law, so that tokens repeat as they do in language; the tokenizer is a byte-level BPE
-trained on it.
+Every measurement is a process of its own; neither way starts others. Peak memory is the kernel's
+VmHWM, mapped files included; what the process holds before the first document (interpreter and
+libraries) is printed beside it. The text is made of words drawn by a Zipf law, so that tokens
+repeat as they do in language; the tokenizer is a byte-level BPE trained on it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # this clone's package, not an installed one
 
 
 BLOCK_LEN = 2048
@@ -53,10 +56,12 @@ def make_tokenizer(file: Path, folder: Path) -> None:
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(vocab_size=16_000, special_tokens=["<eos>"], show_progress=False)
     with file.open() as lines:
-        words.train_from_iterator((json.loads(line)["text"] for line in itertools.islice(lines, 300)), trainer)
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", model_input_names=names).save_pretrained(
-        str(folder)
-    )
+        words.train_from_iterator(
+            (json.loads(line)["text"] for line in itertools.islice(lines, 300)), trainer
+        )
+    PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="<eos>", model_input_names=names
+    ).save_pretrained(str(folder))
 
 
 def texts(file: Path):
@@ -72,8 +77,9 @@ def blocks(file: Path, tokenizer, out: Path) -> int:
 
 
 def lists(file: Path, tokenizer, out: Path) -> int:
-    """The straightforward way: one map that tokenises, one that joins and cuts, Python lists in every column. The rest
-    of each batch is carried to the next, so that it makes the very same blocks."""
+    """The straightforward way: one map that tokenises, one that joins and cuts, Python lists in
+    every column. The rest of each batch is carried to the next, so that it makes the very same
+    blocks."""
     from datasets import Dataset
 
     rows = Dataset.from_json(str(file), cache_dir=str(out / "cache"))
@@ -83,7 +89,9 @@ def lists(file: Path, tokenizer, out: Path) -> int:
         return tokenizer([text + tokenizer.eos_token for text in batch["text"]])
 
     def group(batch):
-        lines = {name: rest[name] + list(itertools.chain.from_iterable(batch[name])) for name in rest}
+        lines = {
+            name: rest[name] + list(itertools.chain.from_iterable(batch[name])) for name in rest
+        }
         whole = len(lines["input_ids"]) // BLOCK_LEN * BLOCK_LEN
         rest.update({name: line[whole:] for name, line in lines.items()})
         cut = {
@@ -137,7 +145,9 @@ def in_a_process(way: str, file: Path, tokenizer_dir: Path) -> dict:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--mb", type=int, nargs=2, default=[10, 100])
     options.add_argument("--times", type=int, default=3)
     options.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
@@ -162,10 +172,14 @@ def report(folder: Path, sizes: list[int], times: int) -> None:
             for _ in range(times)
         ]
         for way in WAYS:
-            found[way, size] = {key: statistics.median(run[way][key] for run in runs) for key in runs[0][way]}
+            found[way, size] = {
+                key: statistics.median(run[way][key] for run in runs) for key in runs[0][way]
+            }
         assert found["blocks", size]["tokens"] == found["lists", size]["tokens"]
     print(f"blocks of {BLOCK_LEN} tokens, medians of {times}, {len(os.sched_getaffinity(0))} cores")
-    print("way     MB      tokens   seconds  of CPU   tokens/s  peak MiB  (before the first document)")
+    print(
+        "way     MB      tokens   seconds  of CPU   tokens/s  peak MiB  (before the first document)"
+    )
     for (way, size), row in found.items():
         print(
             f"{way:<6} {size:>4} {row['tokens']:>11,} {row['seconds']:>9.2f} {row['cpu_seconds']:>7.2f} {row['tokens'] / row['seconds']:>10,.0f}"
@@ -173,7 +187,9 @@ def report(folder: Path, sizes: list[int], times: int) -> None:
         )
     small, large = sizes
     for size in sizes:
-        print(f"speed at {size} MB: {found['lists', size]['seconds'] / found['blocks', size]['seconds']:.2f} times")
+        print(
+            f"speed at {size} MB: {found['lists', size]['seconds'] / found['blocks', size]['seconds']:.2f} times"
+        )
     for way in WAYS:
         ratio = found[way, large]["peak_mb"] / found[way, small]["peak_mb"]
         above = [found[way, size]["peak_mb"] - found[way, size]["before_mb"] for size in sizes]

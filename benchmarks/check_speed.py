@@ -1,7 +1,8 @@
-"""How much processor time `recipe check` takes: of one recipe and of 1,000 different ones, beside the bare import of its libraries.
+"""How much processor time `recipe check` takes: of one recipe and of 1,000 different ones, beside
+the bare import of its libraries.
 
-`python benchmarks/check_speed.py [--runs N]` prints medians of whole processes, run in turn, and of their ratios pair by pair: a
-machine that is busy makes both slower.
+`python benchmarks/check_speed.py [--runs N]` prints medians of whole processes, run in turn, and of
+their ratios pair by pair: a machine that is busy makes both slower.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ ROOT = Path(__file__).resolve().parent.parent
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 BARE = [sys.executable, "-c", "import yaml, jsonschema"]
 # Modules are compiled once and kept, as where the package is installed.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+}
 ENVIRONMENT["PYTHONPATH"] = str(ROOT)
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Seconds of a process: of the clock, and of processors, those of its own processes included."""
+    """Seconds of a process: of the clock, and of processors, those of its own processes
+    included."""
 
     wall: float
     processor: float
@@ -49,12 +53,17 @@ def _processor() -> float:
 
 
 def beside_the_import(runs: int) -> tuple[float, float, float]:
-    """Median processor seconds of `recipe check` and of the bare import, and the median of their ratios pair by pair."""
+    """Median processor seconds of `recipe check` and of the bare import, and the median of their
+    ratios pair by pair."""
     command = check(SURVIVAL)
     taken(command), taken(BARE)  # compile, and warm the disk cache
     pairs = [(taken(command).processor, taken(BARE).processor) for _ in range(runs)]
     ours, bare = ([pair[side] for pair in pairs] for side in (0, 1))
-    return statistics.median(ours), statistics.median(bare), statistics.median(a / b for a, b in pairs)
+    return (
+        statistics.median(ours),
+        statistics.median(bare),
+        statistics.median(a / b for a, b in pairs),
+    )
 
 
 def recipes(folder: Path, count: int) -> None:

@@ -1,11 +1,13 @@
-"""Cleaning: processor seconds by step, with datatrove's own tokenizer and with ours, and shared by pods.
+"""Cleaning: processor seconds by step, with datatrove's own tokenizer and with ours, and shared by
+pods.
 
     python benchmarks/cleaning_speed.py texts.jsonl               minutes for ten MB
     python benchmarks/cleaning_speed.py texts.jsonl --pods 2 4
 
-Every way is a process of its own, one for each pod, and all ways must leave the same bytes. What is counted is processor seconds
-and not time, because other work on the machine changes the one much less than the other; pods take as long as the longest of
-them in each step, for they wait for one another there.
+Every way is a process of its own, one for each pod, and all ways must leave the same bytes. What is
+counted is processor seconds and not time, because other work on the machine changes the one much
+less than the other; pods take as long as the longest of them in each step, for they wait for one
+another there.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # this clone's package, not an installed one
 
 from runner.parts.pretrain import cleaning, executors
 from runner.parts.pretrain.architecture import Cleaning, Corpus, CorpusSet
@@ -59,7 +63,11 @@ def measure(file: str, folder: str, pods: int, own: bool) -> None:
         return left
 
     cleaning._run = counted
-    where = Cleaning(executor="pods", pods=pods, workers=1) if pods > 1 else Cleaning(tasks=1, workers=1)
+    where = (
+        Cleaning(executor="pods", pods=pods, workers=1)
+        if pods > 1
+        else Cleaning(tasks=1, workers=1)
+    )
     clean(corpus(file), Path(folder), where)
     print(json.dumps(spent))
 
@@ -78,7 +86,8 @@ def run(file: str, folder: Path, pods: int, own: bool) -> list[dict[str, float]]
     started = [
         subprocess.Popen(
             command,
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[1]), INDEX: str(index)},
+            env=os.environ
+            | {"PYTHONPATH": str(Path(__file__).resolve().parents[1]), INDEX: str(index)},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -108,14 +117,20 @@ def main() -> None:
     ):
         with tempfile.TemporaryDirectory() as folder:
             spent = run(file, Path(folder), pods, own)
-            left.add(hashlib.sha256(Path(folder, "text", "documents.jsonl").read_bytes()).hexdigest())
+            left.add(
+                hashlib.sha256(Path(folder, "text", "documents.jsonl").read_bytes()).hexdigest()
+            )
         longest = {name: max(each[name] for each in spent) for name in spent[0]}
         total = sum(longest.values())
         alone = alone if pods > 1 else total
         share = f"   {total / alone:.2f} of one" if pods > 1 else ""
         print(f"{title:<24}{total:>8.1f}{size / total:>10.2f}{share}")
         print(
-            "  " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in longest.items() if seconds > 0.5), flush=True
+            "  "
+            + ", ".join(
+                f"{name} {seconds:.1f}" for name, seconds in longest.items() if seconds > 0.5
+            ),
+            flush=True,
         )
     assert len(left) == 1, "the ways have left different bytes"
 

@@ -1,11 +1,15 @@
-"""How far the quick estimate of GPU memory is from an exact trace, over cells drawn by seed from a grid.
+"""How far the quick estimate of GPU memory is from an exact trace, over cells drawn by seed from a
+grid.
 
-    python benchmarks/estimate_accuracy.py                the 120 cells, about 15 minutes on 2 idle cores
+    python benchmarks/estimate_accuracy.py                the 120 cells, about 15 minutes on 2 idle
+    cores
     python benchmarks/estimate_accuracy.py --cells 10     the first 10 of them
 
-Both leave out what is constant: CUDA context, NCCL, allocator slack. A tied embedding's two gradients are summed into a third
-by fake tensors, and in place by real ones (torch/csrc/autograd/input_buffer.cpp): there a trace says more. Exit 1 where the median difference is over 5 % or
-a single one over 15 %, in training or in evaluation. What the whole table last said is in benchmarks/results/estimate-accuracy.txt.
+Both leave out what is constant: CUDA context, NCCL, allocator slack. A tied embedding's two
+gradients are summed into a third by fake tensors, and in place by real ones
+(torch/csrc/autograd/input_buffer.cpp): there a trace says more. Exit 1 where the median difference
+is over 5 % or a single one over 15 %, in training or in evaluation. What the whole table last said
+is in benchmarks/results/estimate-accuracy.txt.
 """
 
 from __future__ import annotations
@@ -20,7 +24,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # this clone's package, not an installed one
 
 from runner import catalog
 from runner.catalog import Model
@@ -29,14 +35,17 @@ from runner.parts.planner.workload import Adapter, Workload
 from runner.plan import Machines
 
 SEED, CELLS = 12, 120
-# A trace takes as long as the model has layers, and layers are alike: most cells have few, one of forty has all of them.
+# A trace takes as long as the model has layers, and layers are alike: most cells have few, one of
+# forty has all of them.
 LAYERS, WHOLE = 4, 40
 MEDIAN, WORST = 0.05, 0.15
 
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-def _model(name: str, kind: str, sizes: str, tied: bool, linear: tuple[str, ...] = _LINEAR) -> Model:
+def _model(
+    name: str, kind: str, sizes: str, tied: bool, linear: tuple[str, ...] = _LINEAR
+) -> Model:
     """sizes: hidden, intermediate, layers, heads, key-value heads, head size, vocabulary."""
     names = (
         "hidden_size",
@@ -52,13 +61,18 @@ def _model(name: str, kind: str, sizes: str, tied: bool, linear: tuple[str, ...]
     return replace(catalog.from_config(name, config), linear=linear)
 
 
-# Five architectures as their config.json on the hub has them, and the 7B design of the staged recipe.
+# Five architectures as their config.json on the hub has them, and the 7B design of the staged
+# recipe.
 MODELS = (
     _model("SmolLM3-3B", "smollm3", "2048 11008 36 16 4 128 128256", True),
     _model("seven-b", "llama", "4096 11008 32 32 8 128 50304", False),
     _model("gemma-3-270m", "gemma3_text", "640 2048 18 4 1 256 262144", True),
     _model(
-        "Phi-4-mini", "phi3", "3072 8192 32 24 8 128 200064", True, ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+        "Phi-4-mini",
+        "phi3",
+        "3072 8192 32 24 8 128 200064",
+        True,
+        ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
     ),
     _model("Qwen2.5-7B", "qwen2", "3584 18944 28 28 4 128 152064", False),
 )
@@ -97,7 +111,9 @@ def _draw(rng: random.Random, whole: bool) -> Cell:
             model=model,
             machines=Machines(1, 1 if sharding == "none" else 8, "NVIDIA-H100-80GB-HBM3", 256, 32),
             unfrozen=_last_layers(model, 2) if kind == "last" else (),
-            adapter=Adapter(rng.choice((16, 64, 128)), model.linear, rng.choice((0.0, 0.05)), kind == "qlora")
+            adapter=Adapter(
+                rng.choice((16, 64, 128)), model.linear, rng.choice((0.0, 0.05)), kind == "qlora"
+            )
             if kind in ("lora", "qlora")
             else None,
             sequence_len=rng.choice((512, 1024, 2048, 4096, 8192)),
@@ -105,7 +121,9 @@ def _draw(rng: random.Random, whole: bool) -> Cell:
             evaluation_batch_size=rng.choice((1, 2, 4, 8)),
             objective=objective,
             # TRL's loss of preferences needs the logits themselves.
-            fused_loss=rng.choice(("none", "fused", "fused", "cut")) if objective == "sft" else "none",
+            fused_loss=rng.choice(("none", "fused", "fused", "cut"))
+            if objective == "sft"
+            else "none",
             attention=rng.choice(("flash_attention_2", "sdpa")),
             checkpointing=rng.random() < 0.5,
             accumulation=rng.choice((1, 4)),
@@ -118,13 +136,16 @@ def _draw(rng: random.Random, whole: bool) -> Cell:
 def _last_layers(model: Model, count: int) -> tuple[str, ...]:
     head = model.embedding if model.tied else model.lm_head
     first = model.num_hidden_layers - count
-    return (*(f"^{model.layers_path}.{i}." for i in range(first, model.num_hidden_layers)), f"^{head}$")
+    return (
+        *(f"^{model.layers_path}.{i}." for i in range(first, model.num_hidden_layers)),
+        f"^{head}$",
+    )
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Bytes of tensors at the peak of training and of evaluation, and how far the quick estimates are from the exact ones,
-    as shares of them."""
+    """Bytes of tensors at the peak of training and of evaluation, and how far the quick estimates
+    are from the exact ones, as shares of them."""
 
     quick: int
     exact: int
@@ -169,14 +190,18 @@ def versions() -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cells", type=int, default=CELLS)
     parser.add_argument("--from", dest="first", type=int, default=0, help="skip so many cells")
     parser.add_argument("--seed", type=int, default=SEED)
     asked = parser.parse_args()
     shares, evaluations, worst_counts = [], [], 0
     print(versions())
-    print(f"{'cell':<70} {'exact GiB':>10} {'quick GiB':>10} {'differs':>8} {'evaluation':>11} {'differs':>8} {'s':>4}")
+    print(
+        f"{'cell':<70} {'exact GiB':>10} {'quick GiB':>10} {'differs':>8} {'evaluation':>11} {'differs':>8} {'s':>4}"
+    )
     for number, cell in enumerate(cells(asked.cells, asked.seed)):
         if number < asked.first:
             continue

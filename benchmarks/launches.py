@@ -1,10 +1,12 @@
-"""How many operations PyTorch dispatches for a layer of a model: what Python has to launch, however few tokens a row has.
+"""How many operations PyTorch dispatches for a layer of a model: what Python has to launch, however
+few tokens a row has.
 
     python benchmarks/launches.py        a minute on one core, without a GPU
 
-A Llama so small that nothing is computed is trained as Axolotl trains it, and every operation that PyTorch's dispatcher sees is counted,
-views too, because each takes Python's time. What a layer takes is the difference between two depths. The counts are the same on
-every machine; the time of one is not (`pace` in runner/parts/planner/tables.toml has measured ones).
+A Llama so small that nothing is computed is trained as Axolotl trains it, and every operation that
+PyTorch's dispatcher sees is counted, views too, because each takes Python's time. What a layer
+takes is the difference between two depths. The counts are the same on every machine; the time of
+one is not (`pace` in runner/parts/planner/tables.toml has measured ones).
 """
 
 from __future__ import annotations
@@ -20,13 +22,22 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 DEPTHS = (4, 8)
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # They take no time on a GPU, nor a call of the driver.
-ALLOCATING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_", "resize_"}
+ALLOCATING = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "set_",
+    "resize_",
+}
 READING = {"_local_scalar_dense", "item", "lift_fresh"}
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained: all weights, the adapter alone, or none, as in layers that are only passed through."""
+    """What is trained: all weights, the adapter alone, or none, as in layers that are only passed
+    through."""
 
     name: str
     adapters: bool = False
@@ -51,7 +62,9 @@ class Counting(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         name = operation._schema.name.partition("::")[2]
         if name not in ALLOCATING | READING:
             self.count += 1
@@ -64,12 +77,19 @@ def dispatched(case: Training, layers: int) -> int:
 
     torch.manual_seed(0)
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    sizes = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": layers}
+    sizes = {
+        "vocab_size": 256,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": layers,
+    }
     model: Any = LlamaForCausalLM(LlamaConfig(**sizes, **heads)).bfloat16()
     if case.adapters:
         from peft import LoraConfig, get_peft_model
 
-        model = get_peft_model(model, LoraConfig(r=8, lora_dropout=0.05, target_modules=list(LINEAR)))
+        model = get_peft_model(
+            model, LoraConfig(r=8, lora_dropout=0.05, target_modules=list(LINEAR))
+        )
     elif case.backward:
         model.model.layers.requires_grad_(case.trained)
     if case.checkpointing:

@@ -1,12 +1,14 @@
-"""Measures on this processor what loading, saving, resuming and merging take of main memory, and writes it beside what
-`recipe plan` says, to benchmarks/results/main-memory.txt. A random model of 214 million parameters; nothing is downloaded.
+"""Measures on this processor what loading, saving, resuming and merging take of main memory, and
+writes it beside what `recipe plan` says, to benchmarks/results/main-memory.txt. A random model of
+214 million parameters; nothing is downloaded.
 
     python benchmarks/main_memory.py           about a minute on 2 idle cores
     python benchmarks/main_memory.py --write   the same, kept
 
-Each case runs in processes of its own, FSDP's in two that talk over gloo, by the functions that training calls. What counts
-is the memory that only they have (RssAnon) at the peak, over that before the case: files that are only mapped can be dropped
-again. Saving copies weights from a GPU, which cannot be seen here where one process holds all of them. Linux alone.
+Each case runs in processes of its own, FSDP's in two that talk over gloo, by the functions that
+training calls. What counts is the memory that only they have (RssAnon) at the peak, over that
+before the case: files that are only mapped can be dropped again. Saving copies weights from a GPU,
+which cannot be seen here where one process holds all of them. Linux alone.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # this clone's package, not an installed one
 
 from runner import catalog
 from runner.parts.planner import state
@@ -48,8 +52,8 @@ PROCESSES = 2
 
 @dataclass(frozen=True)
 class Taken:
-    """Bytes of one process: what it had of its own before, the most that came to it, and the most that was resident in all
-    (`ru_maxrss`, mapped files too)."""
+    """Bytes of one process: what it had of its own before, the most that came to it, and the most
+    that was resident in all (`ru_maxrss`, mapped files too)."""
 
     before: int
     added: int
@@ -132,7 +136,8 @@ def drawn(dtype: str) -> Any:
 
 
 def prepare(folder: Path) -> None:
-    """A base model in each precision, with a tokenizer and an adapter. In the process that merges, whose imports come before."""
+    """A base model in each precision, with a tokenizer and an adapter. In the process that merges,
+    whose imports come before."""
     from peft import LoraConfig, get_peft_model
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
@@ -141,16 +146,20 @@ def prepare(folder: Path) -> None:
     for dtype in ("bfloat16", "float32"):
         model = drawn(dtype)
         model.save_pretrained(folder / dtype)
-        PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(folder / dtype)
-        wanted = LoraConfig(r=RANK, target_modules=list(workload().model.linear), base_model_name_or_path=None)
+        PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(
+            folder / dtype
+        )
+        wanted = LoraConfig(
+            r=RANK, target_modules=list(workload().model.linear), base_model_name_or_path=None
+        )
         adapter = get_peft_model(model, wanted)
         adapter.peft_config["default"].base_model_name_or_path = str(folder / dtype)
         adapter.save_pretrained(folder / f"{dtype}-adapter")
 
 
 def one(folder: Path) -> dict[str, Taken]:
-    """What a single process merges, and goes on from: the Trainer reads the optimizer's file onto the processor where
-    there is one GPU (transformers 5.16)."""
+    """What a single process merges, and goes on from: the Trainer reads the optimizer's file onto
+    the processor where there is one GPU (transformers 5.16)."""
     import torch
 
     from runner.trainer.merging import merge
@@ -168,8 +177,8 @@ def one(folder: Path) -> dict[str, Taken]:
 
 
 def sharded(folder: Path) -> dict[str, Taken]:
-    """What two processes load, save and go on from under FSDP2. Axolotl loads the whole model in each, in fp32 where the
-    runner asks for it; the rest is as the Trainer does it."""
+    """What two processes load, save and go on from under FSDP2. Axolotl loads the whole model in
+    each, in fp32 where the runner asks for it; the rest is as the Trainer does it."""
     import torch
     from accelerate import PartialState
     from accelerate.utils import FullyShardedDataParallelPlugin, fsdp_utils
@@ -187,7 +196,11 @@ def sharded(folder: Path) -> dict[str, Taken]:
         wait_for_everyone=state.wait_for_everyone,
     )
     models = []
-    load = most(lambda: models.append(LlamaForCausalLM.from_pretrained(folder / "bfloat16", dtype=torch.float32)))
+    load = most(
+        lambda: models.append(
+            LlamaForCausalLM.from_pretrained(folder / "bfloat16", dtype=torch.float32)
+        )
+    )
     mesh = init_device_mesh("cpu", (state.num_processes,))
     for layer in models[0].model.layers:
         fully_shard(layer, mesh=mesh)
@@ -286,7 +299,9 @@ def table(found: dict[str, list[Taken]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--part", choices=list(PARTS))
     parser.add_argument("--folder", type=Path)

@@ -1,12 +1,16 @@
-"""Measures on a GPU what `recipe plan` only reckons: trains a few steps of randomly initialised full-size models and
-writes peak memory and speed, with GPU, versions and date, to runner/catalog/measured/. Nothing is downloaded.
+"""Measures on a GPU what `recipe plan` only reckons: trains a few steps of randomly initialised
+full-size models and writes peak memory and speed, with GPU, versions and date, to
+runner/catalog/measured/. Nothing is downloaded.
 
-    python benchmarks/memory_on_gpu.py                     every cell that fits this GPU, about 20 minutes
+    python benchmarks/memory_on_gpu.py                     every cell that fits this GPU, about 20
+    minutes
     python benchmarks/memory_on_gpu.py --cells 3           the first three
-    python benchmarks/memory_on_gpu.py --device cpu --tiny one tiny model on this processor: proves that it runs
+    python benchmarks/memory_on_gpu.py --device cpu --tiny one tiny model on this processor: proves
+    that it runs
 
-Commit the file that it writes: it travels in the wheel, and a plan for that GPU takes allocator slack, CUDA context and
-pace from it. Until one is there, a plan's numbers rest on fake-tensor runs alone.
+Commit the file that it writes: it travels in the wheel, and a plan for that GPU takes allocator
+slack, CUDA context and pace from it. Until one is there, a plan's numbers rest on fake-tensor runs
+alone.
 """
 
 from __future__ import annotations
@@ -24,13 +28,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-# Before torch reads it: Axolotl trains so (0.19.0, utils/__init__.py), and without it slack would be 20 to 40 %.
+# Before torch reads it: Axolotl trains so (0.19.0, utils/__init__.py), and without it slack would
+# be 20 to 40 %.
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 import torch
 from estimate_accuracy import MODELS
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # this clone's package, not an installed one
 
 from runner import __version__
 from runner.catalog import gpu as gpu_facts
@@ -44,7 +51,8 @@ WARM_STEPS, TIMED_STEPS = 2, 5
 
 @dataclass(frozen=True)
 class Measured:
-    """One cell on the GPU: bytes at the peak, seconds of a micro batch (the median), or why it did not run."""
+    """One cell on the GPU: bytes at the peak, seconds of a micro batch (the median), or why it did
+    not run."""
 
     allocated: int = 0
     reserved: int = 0
@@ -54,7 +62,8 @@ class Measured:
 
 
 def cells(tiny: bool, gpu: str) -> list[Workload]:
-    """What is measured: each model in full, with its last layers, and with LoRA, with and without checkpointing."""
+    """What is measured: each model in full, with its last layers, and with LoRA, with and without
+    checkpointing."""
     machines = Machines(1, 1, gpu, 64, 8)
     if tiny:
         small = replace(
@@ -62,7 +71,14 @@ def cells(tiny: bool, gpu: str) -> list[Workload]:
             num_key_value_heads=1, head_dim=16, vocab_size=512, id="tiny",
         )  # fmt: skip
         return [
-            Workload(small, machines=machines, precision="fp32", attention="sdpa", sequence_len=32, micro_batch_size=2)
+            Workload(
+                small,
+                machines=machines,
+                precision="fp32",
+                attention="sdpa",
+                sequence_len=32,
+                micro_batch_size=2,
+            )
         ]
     found = []
     for model in MODELS:
@@ -86,7 +102,8 @@ def cells(tiny: bool, gpu: str) -> list[Workload]:
 
 
 def measure(workload: Workload, device: str) -> Measured:
-    """Trains a workload for a few steps on `device` (`cuda` or `cpu`), as Axolotl would build it."""
+    """Trains a workload for a few steps on `device` (`cuda` or `cpu`), as Axolotl would build
+    it."""
     from runner.parts.trace import language
 
     _empty(device)
@@ -95,7 +112,10 @@ def measure(workload: Workload, device: str) -> Measured:
         with torch.device(device):
             model = language.build(workload, real=True)
         optimizer = language.optimizer_of(workload, model)
-        seconds = [_micro_batch(workload, model, optimizer, device) for _ in range(WARM_STEPS + TIMED_STEPS)]
+        seconds = [
+            _micro_batch(workload, model, optimizer, device)
+            for _ in range(WARM_STEPS + TIMED_STEPS)
+        ]
     except torch.OutOfMemoryError as error:
         return Measured(failed=f"out of memory: {str(error).splitlines()[0]}")
     finally:
@@ -142,7 +162,8 @@ def label(device: str) -> str:
 
 
 def row(workload: Workload, found: Measured) -> dict[str, Any]:
-    """A cell's entry in the results file: what was asked, what was measured, what the plan says. Bytes and seconds."""
+    """A cell's entry in the results file: what was asked, what was measured, what the plan says.
+    Bytes and seconds."""
     card, planned = gpu_facts(workload.machines.gpu), memory.estimate(workload)
     tokens = workload.micro_batch_size * workload.sequence_len
     kind = "lora" if workload.adapter else "last" if workload.unfrozen else "full"
@@ -161,7 +182,9 @@ def row(workload: Workload, found: Measured) -> dict[str, Any]:
             "reserved_bytes": found.reserved,
             "driver_bytes": found.driver,
             "micro_batch_seconds": found.micro_batch_seconds,
-            "tokens_per_second": tokens / found.micro_batch_seconds if found.micro_batch_seconds else None,
+            "tokens_per_second": tokens / found.micro_batch_seconds
+            if found.micro_batch_seconds
+            else None,
             "failed": found.failed or None,
         },
         "planned": {
@@ -231,25 +254,35 @@ def differences(rows: list[dict[str, Any]]) -> list[float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--cells", type=int)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     if asked.device == "cuda" and not torch.cuda.is_available():
-        print("There is no GPU here. `--device cpu --tiny` proves that this program runs.", file=sys.stderr)
+        print(
+            "There is no GPU here. `--device cpu --tiny` proves that this program runs.",
+            file=sys.stderr,
+        )
         return 2
     gpu, rows = label(asked.device), []
     out = asked.out or constants.FOLDER / f"memory-{gpu}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    for workload in [cell for cell in cells(asked.tiny, gpu) if asked.tiny or fits(cell)][: asked.cells]:
+    for workload in [cell for cell in cells(asked.tiny, gpu) if asked.tiny or fits(cell)][
+        : asked.cells
+    ]:
         entry = row(workload, measure(workload, asked.device))
         rows.append(entry)
         # After each cell, because a borrowed machine may end before the last one.
         out.write_text(json.dumps(report(gpu, rows), indent=2) + "\n", encoding="utf-8")
         got = entry["measured"]
-        shown = got["failed"] or f"{got['allocated_bytes'] / 2**30:.2f} GiB, {got['tokens_per_second']:,.0f} tokens/s"
+        shown = (
+            got["failed"]
+            or f"{got['allocated_bytes'] / 2**30:.2f} GiB, {got['tokens_per_second']:,.0f} tokens/s"
+        )
         print(
             f"{entry['model']} {entry['trained']} {entry['micro_batch_size']} × {entry['sequence_len']}: {shown}",
             flush=True,

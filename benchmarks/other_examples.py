@@ -1,9 +1,11 @@
-"""How many examples of LLaMA-Factory and TRL `recipe import` can make a recipe of, and what stands in the way of the rest.
+"""How many examples of LLaMA-Factory and TRL `recipe import` can make a recipe of, and what stands
+in the way of the rest.
 
     python -m benchmarks.other_examples llama-factory FOLDER
     python -m benchmarks.other_examples trl FOLDER
 
-FOLDER is a checkout of the project's repository. The files are read only; nothing of them is kept but these counts.
+FOLDER is a checkout of the project's repository. The files are read only; nothing of them is kept
+but these counts.
 """
 
 import os
@@ -13,7 +15,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # this clone's package, not an installed one
 
 from runner.parts.axolotl_files import importing, others
 from runner.recipe import reading
@@ -34,14 +38,24 @@ def of_llama_factory() -> Iterator[Document]:
 def of_trl() -> Iterator[Document]:
     """Every different command in the pages and scripts that names a model."""
     seen = set()
-    files = [file for home in ("docs/source", "examples", "trl/scripts") for file in sorted(Path(home).rglob("*.*"))]
+    files = [
+        file
+        for home in ("docs/source", "examples", "trl/scripts")
+        for file in sorted(Path(home).rglob("*.*"))
+    ]
     for text in (file.read_text("utf-8") for file in files if file.suffix in (".md", ".py", ".sh")):
         for command in re.finditer(r"\btrl[ \t]+[a-z]+\b|\b\w+/scripts/\w+\.py\b", text):
             try:
-                document = others.command_line("job.sh", re.split("```|\n\n", text[command.start() :])[0])
+                document = others.command_line(
+                    "job.sh", re.split("```|\n\n", text[command.start() :])[0]
+                )
             except Stop:  # a variable of the shell
                 continue
-            if document and "model_name_or_path" in document.data and str(document.data) not in seen:
+            if (
+                document
+                and "model_name_or_path" in document.data
+                and str(document.data) not in seen
+            ):
                 seen.add(str(document.data))
                 yield document
 
@@ -52,10 +66,13 @@ def main(trainer: str, folder: str) -> None:
     for document in of_llama_factory() if trainer == "llama-factory" else of_trl():
         made = others.read(document, trainer)
         problems = made.refused or importing.judged(made)
-        ends["refused" if made.refused else "imported with a change" if problems else "imported"] += 1
+        ends[
+            "refused" if made.refused else "imported with a change" if problems else "imported"
+        ] += 1
         ways.update({re.sub("`[^`]*/[^`]*`", "`…`", problem.message) for problem in problems})
     print(
-        f"{trainer}: {sum(ends.values())} examples; " + "; ".join(f"{count} {end}" for end, count in ends.most_common())
+        f"{trainer}: {sum(ends.values())} examples; "
+        + "; ".join(f"{count} {end}" for end, count in ends.most_common())
     )
     for message, count in ways.most_common():
         print(f"{count:4} {message}")

@@ -1,15 +1,21 @@
-"""How far the plan is from GPU runs that others have published: every row of a table is planned as it ran, and compared.
+"""How far the plan is from GPU runs that others have published: every row of a table is planned as
+it ran, and compared.
 
-    python benchmarks/outside.py                   the project's own rows (benchmarks/outside/public.csv), a table by kind
-    python benchmarks/outside.py --rows FILE       other rows of that form; models lie in `models/` beside them, or here
+    python benchmarks/outside.py                   the project's own rows
+    (benchmarks/outside/public.csv), a table by kind
+    python benchmarks/outside.py --rows FILE       other rows of that form; models lie in `models/`
+    beside them, or here
     python benchmarks/outside.py --format json     summary, groups and every row, for tools
-    python benchmarks/outside.py --write           keeps the table in benchmarks/results/, and their range by kind in the
-                                                   catalog, from where `recipe plan` prints them beside its figures
+    python benchmarks/outside.py --write           keeps the table in benchmarks/results/, and their
+    range by kind in the
+                                                   catalog, from where `recipe plan` prints them
+                                                   beside its figures
 
-An error is planned over measured, less 1: below zero the plan says too little (of memory), or promises too much (of time).
-The summary of memory leaves out rows that ran what Axolotl never does (`Row.foreign`, by OURS and FOREIGN); that of time leaves out
-rows of several machines whose source does not say what lies between them (NETWORKS). In the groups they stand too, and
-are counted. Nothing is fetched, and no GPU is needed.
+An error is planned over measured, less 1: below zero the plan says too little (of memory), or
+promises too much (of time). The summary of memory leaves out rows that ran what Axolotl never does
+(`Row.foreign`, by OURS and FOREIGN); that of time leaves out rows of several machines whose source
+does not say what lies between them (NETWORKS). In the groups they stand too, and are counted.
+Nothing is fetched, and no GPU is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +33,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # this clone's package, not an installed one
 
 from runner import catalog
 from runner.catalog import Gpu, Model, UnknownArchitecture
@@ -45,27 +53,34 @@ GIB = 2**30
 GPUS_A_MACHINE = 8
 TOO_LOW = 0.03
 
-# What `differs` may name although Axolotl does it too as the recipes start it, and what only says how a row was read. All else
-# ran in other code than Axolotl's, or in other settings than the recipes': its memory is not what is planned.
+# What `differs` may name although Axolotl does it too as the recipes start it, and what only says
+# how a row was read. All else ran in other code than Axolotl's, or in other settings than the
+# recipes': its memory is not what is planned.
 OURS = re.compile(
     r"\b(torch[ .]?)?compiled?\b|\bpack(ed|ing)\b|\bpadding[- ]?free\b|\bpadding mask\b|\bremote code\b"
     r"|\bfsdp[ -]?v?2\b|\bzero[- ]?(stage|[123])|\bflash[- ]?attention\b|\bnon[- ]?reentrant\b"
     r"|\b(assum|guess)(ed|ing|ption)|\btaken (as|for)\b|^(nothing|none|no difference|n/?a|-+)$"
 )
-# Beside them in one phrase ("torchtune's own compiled model"), these still say that it was other code.
+# Beside them in one phrase ("torchtune's own compiled model"), these still say that it was other
+# code.
 FOREIGN = re.compile(
     r"\bown\b|\bselective\b|\bfsdp[ -]?v?1\b|(?<!non-)(?<!non )\breentrant\b|\bk-?bit\b|\bfoak\b|\bin-?place\b"
 )
 # Between phrases; not inside brackets, nor in a figure as 25,000.
 BETWEEN = re.compile(r"\s*(?:[;|\n]|,(?!\d{3}\b)|\s[+&]\s)\s*")
-# Gbit/s of all links of a machine together, where the source says it: (source, part of the card's name).
-NETWORKS = {("mosaicml/llm-foundry", "A100"): 1600.0}  # "with 1600 Gbps node-node interconnect (RoCE)"
-# MPT ran FlashAttention 1, over which the second is at least 1.7 times as fast (arXiv 2307.08691, section 4.1); and its norms
-# and its feed-forward's activation are one kernel each, as fused ones are.
+# Gbit/s of all links of a machine together, where the source says it: (source, part of the card's
+# name).
+NETWORKS = {
+    ("mosaicml/llm-foundry", "A100"): 1600.0
+}  # "with 1600 Gbps node-node interconnect (RoCE)"
+# MPT ran FlashAttention 1, over which the second is at least 1.7 times as fast (arXiv 2307.08691,
+# section 4.1); and its norms and its feed-forward's activation are one kernel each, as fused ones
+# are.
 OLDER_ATTENTION = 1.7
 
-# Qwen's own code of 2023 computes norms and rotation in one kernel each and q, k and v in one product, so Python launches fewer operations
-# than for a model of transformers: 4.72 ms a layer of the 7B model, with LoRA and checkpointing, at 256 tokens.
+# Qwen's own code of 2023 computes norms and rotation in one kernel each and q, k and v in one
+# product, so Python launches fewer operations than for a model of transformers: 4.72 ms a layer of
+# the 7B model, with LoRA and checkpointing, at 256 tokens.
 OLDER_LAYER = 4.72e-3
 
 LOSSES = {"plain": "none", "inplace": "none", "fused": "fused", "cut": "cut", "chunked": "chunked"}
@@ -73,7 +88,8 @@ LOSSES = {"plain": "none", "inplace": "none", "fused": "fused", "cut": "cut", "c
 
 @dataclass(frozen=True)
 class Row:
-    """One published run. Columns as the file has them; `said` gives a number, None where the cell is empty."""
+    """One published run. Columns as the file has them; `said` gives a number, None where the cell
+    is empty."""
 
     columns: dict[str, str]
 
@@ -89,12 +105,19 @@ class Row:
     @property
     def foreign(self) -> list[str]:
         """What ran that Axolotl never does, as the row says it."""
-        named = [part.strip(" .:") for part in BETWEEN.split(re.sub(r"\([^()]*\)", "", self["differs"]))]
-        return [part for part in named if part and (FOREIGN.search(part.lower()) or not OURS.search(part.lower()))]
+        named = [
+            part.strip(" .:") for part in BETWEEN.split(re.sub(r"\([^()]*\)", "", self["differs"]))
+        ]
+        return [
+            part
+            for part in named
+            if part and (FOREIGN.search(part.lower()) or not OURS.search(part.lower()))
+        ]
 
     @property
     def mpt(self) -> bool:
-        """Whether it was an MPT, whose kernels and layers are others than those of the geometry beside it."""
+        """Whether it was an MPT, whose kernels and layers are others than those of the geometry
+        beside it."""
         return bool(re.search(r"\bmpt\b", self["differs"].lower()))
 
     @property
@@ -111,7 +134,11 @@ class Row:
         """Of the network, where a source says it; 0 where there is none."""
         if self.machines == 1:
             return 0.0
-        told = [rate for (source, card), rate in NETWORKS.items() if source == self["source"] and card in self["gpu"]]
+        told = [
+            rate
+            for (source, card), rate in NETWORKS.items()
+            if source == self["source"] and card in self["gpu"]
+        ]
         return told[0] if told else None
 
 
@@ -140,7 +167,9 @@ def workload(row: Row, model: Model) -> Workload:
     adapter = None
     if method in ("lora", "qlora"):
         targets = tuple(row["lora_targets"].split("+")) if row["lora_targets"] else model.linear
-        adapter = Adapter(int(row["lora_rank"]), targets, row.said("lora_dropout") or 0.0, row.yes("four_bit"))
+        adapter = Adapter(
+            int(row["lora_rank"]), targets, row.said("lora_dropout") or 0.0, row.yes("four_bit")
+        )
     return Workload(
         model=model,
         machines=Machines(row.machines, gpus // row.machines, row["gpu"], 1024, 64),
@@ -182,8 +211,8 @@ class Kind:
 
 @dataclass(frozen=True)
 class Replayed:
-    """One row beside its plan: GiB, and tokens a second on one GPU, what was measured and what is planned. alike: whether
-    all of it ran as Axolotl would. told: whether its network is known."""
+    """One row beside its plan: GiB, and tokens a second on one GPU, what was measured and what is
+    planned. alike: whether all of it ran as Axolotl would. told: whether its network is known."""
 
     row: Row
     work: Workload
@@ -229,10 +258,14 @@ def replay(row: Row, folders: Sequence[Path]) -> Replayed:
     card = catalog.gpu(row["gpu"])
     if card:
         tokens = work.row_tokens if work.packing else row.said("mean_row_tokens") or 0.0
-        planned["time"] = tokens * work.micro_batch_size * work.accumulation / seconds(row, work, card)
+        planned["time"] = (
+            tokens * work.micro_batch_size * work.accumulation / seconds(row, work, card)
+        )
     measured = {what: row.said(f"{what}_gib") for what in ("allocated", "reserved", "driver")}
     measured["time"] = row.said("tokens_per_s_per_gpu")
-    return Replayed(row, work, planned, {what: figure for what, figure in measured.items() if figure})
+    return Replayed(
+        row, work, planned, {what: figure for what, figure in measured.items() if figure}
+    )
 
 
 def seconds(row: Row, work: Workload, card: Gpu) -> float:
@@ -257,9 +290,10 @@ def errors(replayed: Iterable[Replayed], what: str) -> list[float]:
 
 @dataclass(frozen=True)
 class Summary:
-    """rows: that the plan answers for. median_abs: of their errors; too_low: the share of memory said more than 3 % too low,
-    of time promised more than 3 % too short; inside_range: the share that the printed range holds; kept_aside: the same where the
-    range is made without the rows of that row's source and kind, as it is for runs that come after."""
+    """rows: that the plan answers for. median_abs: of their errors; too_low: the share of memory
+    said more than 3 % too low, of time promised more than 3 % too short; inside_range: the share
+    that the printed range holds; kept_aside: the same where the range is made without the rows of
+    that row's source and kind, as it is for runs that come after."""
 
     rows: int
     median_abs: float
@@ -275,7 +309,9 @@ def summary(replayed: Sequence[Replayed], what: str) -> Summary:
         return Summary(0, 0.0, 0.0, 0.0, 0.0)
     inside = sum(_inside(each, what) for each in rows)
     low = sum(error < -TOO_LOW for error in found)
-    aside = sum(_inside(each, what, [other for other in rows if not _same(each, other)]) for each in rows)
+    aside = sum(
+        _inside(each, what, [other for other in rows if not _same(each, other)]) for each in rows
+    )
     shares = (count / len(found) for count in (low, inside, aside))
     return Summary(len(found), statistics.median(map(abs, found)), *shares)
 
@@ -288,7 +324,9 @@ def _inside(replayed: Replayed, what: str, others: Sequence[Replayed] | None = N
     """Whether the range holds a row: that of a plan, or one made from others alone."""
     spread = constants.spread(replayed.work, what)
     if others is not None:
-        known = [(other.kind, error) for other in others if (error := other.error(what)) is not None]
+        known = [
+            (other.kind, error) for other in others if (error := other.error(what)) is not None
+        ]
         spread = spread_of(replayed.kind, known, what)
     error = replayed.error(what)
     return error is not None and spread.low - 1e-9 <= error <= spread.high + 1e-9
@@ -296,7 +334,8 @@ def _inside(replayed: Replayed, what: str, others: Sequence[Replayed] | None = N
 
 @dataclass(frozen=True)
 class Group:
-    """Errors of one kind of run in one figure. spread: the highest less the lowest; answered: rows that the summary counts."""
+    """Errors of one kind of run in one figure. spread: the highest less the lowest; answered: rows
+    that the summary counts."""
 
     kind: str
     figure: str
@@ -322,12 +361,16 @@ def groups(replayed: Sequence[Replayed]) -> list[Group]:
                 answered = sum(each.answers(what) for each in kinds[name])
                 worst = max(found, key=abs)
                 spread = max(found) - min(found)
-                made.append(Group(name, what, len(found), answered, statistics.median(found), spread, worst))
+                made.append(
+                    Group(name, what, len(found), answered, statistics.median(found), spread, worst)
+                )
     return made
 
 
 def table(replayed: Sequence[Replayed], unread: Sequence[str]) -> str:
-    lines = [f"{len(replayed)} published runs, planned as they ran; the error is planned / measured - 1"]
+    lines = [
+        f"{len(replayed)} published runs, planned as they ran; the error is planned / measured - 1"
+    ]
     for what in ANSWERED:
         of = summary(replayed, what)
         lines.append(
@@ -349,22 +392,27 @@ def table(replayed: Sequence[Replayed], unread: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# What comparable runs share, the closest first, with its words; the first set that enough runs share counts. Time has one set: ranges from
-# runs that share the card but not the sharding covered only 83 % of the runs whose source and kind were left out.
+# What comparable runs share, the closest first, with its words; the first set that enough runs
+# share counts. Time has one set: ranges from runs that share the card but not the sharding covered
+# only 83 % of the runs whose source and kind were left out.
 SHARED = {
-    "allocated": {"like this": ("method", "sharding", "loss"), "with this method": ("method", "sharding")},
+    "allocated": {
+        "like this": ("method", "sharding", "loss"),
+        "with this method": ("method", "sharding"),
+    },
     "time": {"like this": ("method", "sharding", "loss", "gpu")},
 }
-# The least range on each side if no published run is comparable. Formulas and fake-tensor runs differ by at most 5 % in nine of ten cells
-# (benchmarks/results/estimate-accuracy.txt).
+# The least range on each side if no published run is comparable. Formulas and fake-tensor runs
+# differ by at most 5 % in nine of ten cells (benchmarks/results/estimate-accuracy.txt).
 LEAST_ALONE = {"allocated": 0.05, "time": 0.0}
 # Published figures are rounded, and versions differ.
 LEAST = 0.01
 
 
 def range_of(errors: Sequence[float]) -> tuple[float, float]:
-    """A range for nine in ten further errors of any distribution: in n + 1 - 2r of n + 1 cases the next one is between
-    the r-th lowest and highest of n. A little wider, as later runs have other sources, and at least LEAST a side."""
+    """A range for nine in ten further errors of any distribution: in n + 1 - 2r of n + 1 cases the
+    next one is between the r-th lowest and highest of n. A little wider, as later runs have other
+    sources, and at least LEAST a side."""
     ordered = sorted(errors)
     rank = max(1, int(0.03 * (len(ordered) + 1)))
     return min(ordered[rank - 1], -LEAST), max(ordered[-rank], LEAST)
@@ -383,14 +431,19 @@ def spread_of(this: Kind, known: Sequence[tuple[Kind, float]], what: str) -> Spr
             nearest = alike, shared
     if not nearest:
         # The largest errors of all runs.
-        return Spread(min([-least, *everything]), max([least, *everything]), count, ", none like this")
+        return Spread(
+            min([-least, *everything]), max([least, *everything]), count, ", none like this"
+        )
     # Too few runs are like it to count alone.
     (low, high), (alike, shared) = range_of(everything), nearest
     return Spread(min(low, *alike), max(high, *alike), count, f", {len(alike)} {shared}")
 
 
-def ranges(known: Sequence[tuple[Kind, float]], what: str, among: Mapping[str, str]) -> Iterator[list[Any]]:
-    """What a plan reads of these errors, the closest kinds first: what a kind has, and the figures of its Spread. among: what all have."""
+def ranges(
+    known: Sequence[tuple[Kind, float]], what: str, among: Mapping[str, str]
+) -> Iterator[list[Any]]:
+    """What a plan reads of these errors, the closest kinds first: what a kind has, and the figures
+    of its Spread. among: what all have."""
     for fields in SHARED[what].values():
         for values in sorted({attrgetter(*fields)(kind) for kind, _ in known}):
             shared = dict(zip(fields, values, strict=True))
@@ -401,16 +454,22 @@ def ranges(known: Sequence[tuple[Kind, float]], what: str, among: Mapping[str, s
 
 
 def known(replayed: Sequence[Replayed]) -> dict[str, list[list[Any]]]:
-    """The ranges that a plan reads: of the rows that the summary counts. For sharding that none of them has, runs over an unnamed
-    network are better than none."""
+    """The ranges that a plan reads: of the rows that the summary counts. For sharding that none of
+    them has, runs over an unnamed network are better than none."""
 
     def counted(rows: Iterable[Replayed], what: str) -> list[tuple[Kind, float]]:
-        return [(each.kind, round(error, 3)) for each in rows if (error := each.error(what)) is not None]
+        return [
+            (each.kind, round(error, 3)) for each in rows if (error := each.error(what)) is not None
+        ]
 
-    answered = {what: counted((each for each in replayed if each.answers(what)), what) for what in ANSWERED}
+    answered = {
+        what: counted((each for each in replayed if each.answers(what)), what) for what in ANSWERED
+    }
     unnamed = counted((each for each in replayed if not each.told), "time")
     found = {what: list(ranges(errors, what, {})) for what, errors in answered.items()}
-    for sharding in sorted({kind.sharding for kind, _ in unnamed} - {kind.sharding for kind, _ in answered["time"]}):
+    for sharding in sorted(
+        {kind.sharding for kind, _ in unnamed} - {kind.sharding for kind, _ in answered["time"]}
+    ):
         errors = answered["time"] + [each for each in unnamed if each[0].sharding == sharding]
         found["time"] = [*ranges(errors, "time", {"sharding": sharding}), *found["time"]]
     return found
@@ -450,12 +509,16 @@ def as_json(replayed: Sequence[Replayed], unread: Sequence[str]) -> dict[str, An
 
 def kept(replayed: Sequence[Replayed]) -> str:
     """What the catalog keeps, a range a line."""
-    lines = {what: ",\n  ".join(map(json.dumps, entries)) for what, entries in known(replayed).items()}
+    lines = {
+        what: ",\n  ".join(map(json.dumps, entries)) for what, entries in known(replayed).items()
+    }
     return "{\n" + ",\n".join(f'"{what}": [\n  {text}\n]' for what, text in lines.items()) + "\n}\n"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--write", action="store_true")

@@ -1,10 +1,12 @@
-"""Short rows padded, joined and packed, in the batches that Axolotl makes of a recipe's rows: tokens that are computed, and losses.
+"""Short rows padded, joined and packed, in the batches that Axolotl makes of a recipe's rows:
+tokens that are computed, and losses.
 
     python benchmarks/packing.py [RECIPE] [--data FILE] [--set SETTING=VALUE] [--losses N]
 
-RECIPE: one with `train.packing`, survival unless named; --data: rows in place of its sample; --losses: micro batches whose losses are
-compared. A tiny twin stands in for the model, with a byte-level BPE of 8,192 words trained on the rows for its tokenizer, and
-the processor for the GPU. Joined rows are read twice: under a mask, as in a rehearsal, and through transformers' own way for
+RECIPE: one with `train.packing`, survival unless named; --data: rows in place of its sample;
+--losses: micro batches whose losses are compared. A tiny twin stands in for the model, with a
+byte-level BPE of 8,192 words trained on the rows for its tokenizer, and the processor for the GPU.
+Joined rows are read twice: under a mask, as in a rehearsal, and through transformers' own way for
 FlashAttention, whose kernel is emulated row by row. Exit 1 where a loss differs by more than 1e-5.
 """
 
@@ -23,7 +25,9 @@ from typing import Any
 import torch
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # this clone's package, not an installed one
 
 from runner import catalog, scenarios
 from runner.check.validate import load
@@ -49,7 +53,9 @@ ON_A_PROCESSOR = (
 )  # fmt: skip
 
 
-def staged(file: Path, folder: Path, data: str | None, options: list[str], way: str) -> tuple[Recipe, Stage]:
+def staged(
+    file: Path, folder: Path, data: str | None, options: list[str], way: str
+) -> tuple[Recipe, Stage]:
     """The recipe's training stage with its rows packed in a way, on a processor."""
     recipe, _, _ = load(file)
     sample = data or recipe.data.get("sample")
@@ -58,11 +64,17 @@ def staged(file: Path, folder: Path, data: str | None, options: list[str], way: 
     # A rehearsal's `auto` joins rows on a processor.
     packing = {"flatten": "auto"}.get(way, way)
     changes = [
-        *overrides.from_options(["data.hub=", f"data.path={Path(sample).resolve() if data else sample}"]),
-        *overrides.from_options([*wanted, "train.effective_batch_size=", f"train.packing={packing}"]),
+        *overrides.from_options(
+            ["data.hub=", f"data.path={Path(sample).resolve() if data else sample}"]
+        ),
+        *overrides.from_options(
+            [*wanted, "train.effective_batch_size=", f"train.packing={packing}"]
+        ),
     ]
     recipe, _, _ = load(file, changes)
-    at = Place(*(str(folder / name) for name in ("config", "data", "run", "scratch")), accelerator=False)
+    at = Place(
+        *(str(folder / name) for name in ("config", "data", "run", "scratch")), accelerator=False
+    )
     return recipe, translate(recipe, at).stages[-1]
 
 
@@ -83,12 +95,17 @@ def engine(stage: Stage, home: Path, folder: Path, way: str) -> Any:
     from axolotl.integrations.base import PluginManager
     from axolotl.train import setup_model_and_trainer
 
-    config = dict(stage.config) | {"base_model": str(home), "dataset_prepared_path": str(folder / f"tokenised-{way}")}
+    config = dict(stage.config) | {
+        "base_model": str(home),
+        "dataset_prepared_path": str(folder / f"tokenised-{way}"),
+    }
     file = folder / f"{way}.yaml"
     file.write_text(yaml.safe_dump(config))
     with redirect_stdout(sys.stderr):
         cfg = load_cfg(str(file))
-        meta = PluginManager.get_instance().load_datasets(cfg, preprocess=False) or load_datasets(cfg=cfg)
+        meta = PluginManager.get_instance().load_datasets(cfg, preprocess=False) or load_datasets(
+            cfg=cfg
+        )
         return setup_model_and_trainer(cfg, meta)[0]
 
 
@@ -116,13 +133,16 @@ def apart(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def emulated_flash_attention(model: Any) -> Iterator[None]:
-    """transformers' way to FlashAttention, its kernels emulated on a processor: each row by itself, told apart by lengths."""
+    """transformers' way to FlashAttention, its kernels emulated on a processor: each row by itself,
+    told apart by lengths."""
     import transformers.modeling_flash_attention_utils as flash
     from torch.nn.functional import scaled_dot_product_attention
 
     def rows(query: Any, key: Any, value: Any, causal: bool, scale: float | None) -> Any:
         heads = (tensor.transpose(1, 2) for tensor in (query, key, value))
-        return scaled_dot_product_attention(*heads, is_causal=causal, scale=scale, enable_gqa=True).transpose(1, 2)
+        return scaled_dot_product_attention(
+            *heads, is_causal=causal, scale=scale, enable_gqa=True
+        ).transpose(1, 2)
 
     def varlen(
         q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int, max_seqlen_k: int,
@@ -130,10 +150,20 @@ def emulated_flash_attention(model: Any) -> Iterator[None]:
     ) -> Any:  # fmt: skip
         edges = cu_seqlens_q.tolist()
         pieces = [slice(*edge) for edge in pairwise(edges)]
-        made = [rows(q[None, one], k[None, one], v[None, one], causal, softmax_scale)[0] for one in pieces]
+        made = [
+            rows(q[None, one], k[None, one], v[None, one], causal, softmax_scale)[0]
+            for one in pieces
+        ]
         return torch.cat(made)
 
-    def whole(q: Any, k: Any, v: Any, causal: bool = False, softmax_scale: float | None = None, **others: Any) -> Any:
+    def whole(
+        q: Any,
+        k: Any,
+        v: Any,
+        causal: bool = False,
+        softmax_scale: float | None = None,
+        **others: Any,
+    ) -> Any:
         return rows(q, k, v, causal, softmax_scale)
 
     names = (
@@ -158,7 +188,9 @@ def emulated_flash_attention(model: Any) -> Iterator[None]:
             setattr(flash, name, value)
 
 
-def measure(file: Path, folder: Path, data: str | None, options: list[str], count: int) -> dict[str, float]:
+def measure(
+    file: Path, folder: Path, data: str | None, options: list[str], count: int
+) -> dict[str, float]:
     """Prints the table; gives the largest differences of a loss, by what was compared."""
     differ: dict[str, float] = {}
     stages = {way: staged(file, folder, data, options, way) for way in WAYS}
@@ -182,7 +214,9 @@ def measure(file: Path, folder: Path, data: str | None, options: list[str], coun
                 f"{len(lengths):,} rows, {whole / len(lengths):.0f} tokens a mean row, {max(lengths):,} the longest; {micro} a "
                 f"micro batch, {stage.config['sequence_len']:,} the sequence length"
             )
-            print(f"{'packing':<9}{'micro batches':>14}{'tokens computed':>17}{'of that rows':>14}{'saved':>8}")
+            print(
+                f"{'packing':<9}{'micro batches':>14}{'tokens computed':>17}{'of that rows':>14}{'saved':>8}"
+            )
             padded, plain = losses(model, first), computed / whole
         elif way == "flatten":
             differ["joined, under a mask"] = _most(padded, losses(model, first))
@@ -194,7 +228,9 @@ def measure(file: Path, folder: Path, data: str | None, options: list[str], coun
             )
         # Packing leaves a last micro batch out that is not full.
         read = read or whole
-        print(f"{way:<9}{steps:>14,}{computed:>17,}{read / computed:>14.1%}{1 - computed / read / plain:>8.1%}")
+        print(
+            f"{way:<9}{steps:>14,}{computed:>17,}{read / computed:>14.1%}{1 - computed / read / plain:>8.1%}"
+        )
     for what, most in differ.items():
         print(f"loss, {what}: {most:.1e} apart at most, over {count} micro batches")
     return differ
@@ -204,7 +240,9 @@ def _alone(model: Any, batch: dict[str, Any]) -> float:
     """The loss of a packed batch from each of its rows alone."""
     rows = list(apart(batch))
     weights = [int((row["labels"][:, 1:] != -100).sum()) for row in rows]
-    return sum(loss * weight for loss, weight in zip(losses(model, rows), weights, strict=True)) / sum(weights)
+    return sum(
+        loss * weight for loss, weight in zip(losses(model, rows), weights, strict=True)
+    ) / sum(weights)
 
 
 def _most(one: list[float], other: list[float]) -> float:
@@ -213,7 +251,9 @@ def _most(one: list[float], other: list[float]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     here = Path(__file__).resolve().parent.parent / "recipes" / "survival.yaml"
     parser.add_argument("recipe", nargs="?", type=Path, default=here)
     parser.add_argument("--data")

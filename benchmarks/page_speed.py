@@ -1,6 +1,8 @@
-"""How long `recipe edit` takes from a key to the verdict that a real browser has painted, by starter.
+"""How long `recipe edit` takes from a key to the verdict that a real browser has painted, by
+starter.
 
-`python benchmarks/page_speed.py [STARTER ...]` prints medians. It takes the extra `edit`, and Chromium.
+`python benchmarks/page_speed.py [STARTER ...]` prints medians. It takes the extra `edit`, and
+Chromium.
 """
 
 from __future__ import annotations
@@ -47,7 +49,13 @@ def taken(starter: str) -> list[float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         new = [sys.executable, "-m", "runner", "new", "mine", "--from", starter]
-        subprocess.run(new, cwd=folder, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        subprocess.run(
+            new,
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
         with (
             editing(folder, "mine.yaml") as address,
             tab_of(address, folder / "profile", width=WIDTH, height=HEIGHT) as tab,

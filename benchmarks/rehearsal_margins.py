@@ -1,11 +1,14 @@
 """How far each starter's rehearsal is from failing, on several processors and with several seeds.
 
-    python benchmarks/rehearsal_margins.py                          every starter, seeds 1 to 5: 120 runs, about two hours of one core
-    python benchmarks/rehearsal_margins.py survival --seeds 1 2     of these starters and seeds alone
+    python benchmarks/rehearsal_margins.py                          every starter, seeds 1 to 5: 120
+    runs, about two hours of one core
+    python benchmarks/rehearsal_margins.py survival --seeds 1 2     of these starters and seeds
+    alone
 
-Environment variables of PyTorch and oneDNN make one machine compute as other processors do. A seed replaces every `seed` of the
-recipe. Each line has the measured value, the lowest that passes, and the margin between them, in the same unit. The runs stay in
-build/margins, and one that passed there is not repeated.
+Environment variables of PyTorch and oneDNN make one machine compute as other processors do. A seed
+replaces every `seed` of the recipe. Each line has the measured value, the lowest that passes, and
+the margin between them, in the same unit. The runs stay in build/margins, and one that passed there
+is not repeated.
 """
 
 from __future__ import annotations
@@ -46,14 +49,27 @@ def judged(run: Path, scenario: str) -> Iterator[tuple[str, float, float]]:
     stages = {file.parent.name: read_json(file) for file in run.rglob("training_summary.json")}
     if scenario == "pipeline":
         names = list(read_json(run / "config" / "plan.json")["facts"]["tokens"])
-        parts = {"pretraining": (names[0], names[-1], "last")} | {name: (name, name, "best") for name in AFTER}
+        parts = {"pretraining": (names[0], names[-1], "last")} | {
+            name: (name, name, "best") for name in AFTER
+        }
         for part, (begun, ended, which) in parts.items():
-            fall = 1 - stages[ended][f"{which}_validation_loss"] / stages[begun]["first_validation_loss"]
+            fall = (
+                1
+                - stages[ended][f"{which}_validation_loss"] / stages[begun]["first_validation_loss"]
+            )
             yield f"fall of the loss, {part}", fall, 0
         dpo = stages["dpo"]
-        yield "rise of dpo's accuracy", dpo["last_preference_accuracy"] - dpo["first_preference_accuracy"], 0
+        yield (
+            "rise of dpo's accuracy",
+            dpo["last_preference_accuracy"] - dpo["first_preference_accuracy"],
+            0,
+        )
         for file in run.rglob("evaluation.json"):
-            yield f"generated tokens, {file.parent.name}", read_json(file)["metrics"]["generated_tokens"], 1
+            yield (
+                f"generated tokens, {file.parent.name}",
+                read_json(file)["metrics"]["generated_tokens"],
+                1,
+            )
         return
     for stage, one in stages.items():
         name = f", {stage}" if len(stages) > 1 else ""
@@ -64,13 +80,18 @@ def judged(run: Path, scenario: str) -> Iterator[tuple[str, float, float]]:
         else:
             if not one.get("early_stop"):
                 yield f"steps{name}", one["steps"], MIN_STEPS
-            yield f"fall of the loss{name}", 1 - one["best_validation_loss"] / one["first_validation_loss"], MIN_GAIN
+            yield (
+                f"fall of the loss{name}",
+                1 - one["best_validation_loss"] / one["first_validation_loss"],
+                MIN_GAIN,
+            )
             if (first := one.get("first_preference_accuracy")) is not None:
                 yield f"rise of the accuracy{name}", one["last_preference_accuracy"] - first, 0
 
 
 def rehearsed(starter: str, processor: str, seed: int) -> Iterator[tuple[str, float, float]]:
-    """The thresholds of one rehearsal; of one that failed, this alone. Its output is in its folder."""
+    """The thresholds of one rehearsal; of one that failed, this alone. Its output is in its
+    folder."""
     file, (variable, value) = ROOT / "recipes" / f"{starter}.yaml", processor.split("=")
     recipe, run = load(file)[0], ROOT / "build" / "margins" / f"{starter}-{processor}-{seed}"
     run.mkdir(parents=True, exist_ok=True)
@@ -101,12 +122,16 @@ def rehearsed(starter: str, processor: str, seed: int) -> Iterator[tuple[str, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("starters", nargs="*", default=STARTERS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--processors", nargs="+", default=PROCESSORS)
     asked = parser.parse_args()
-    print(f"{'recipe':<9} {'processor':<27} seed {'judged by':<29} {'lowest':>7} {'measured':>9} {'margin':>8}")
+    print(
+        f"{'recipe':<9} {'processor':<27} seed {'judged by':<29} {'lowest':>7} {'measured':>9} {'margin':>8}"
+    )
     for seed, starter, processor in product(asked.seeds, asked.starters, asked.processors):
         for name, measured, lowest in rehearsed(starter, processor, seed):
             figures = f"{lowest:>7.2f} {measured:>9.4f} {measured - lowest:>8.4f}"

@@ -1,15 +1,19 @@
-"""Rows: MB a second from JSONL to Parquet, with and without tokens, what the doctor takes, and peak memory.
+"""Rows: MB a second from JSONL to Parquet, with and without tokens, what the doctor takes, and peak
+memory.
 
     python benchmarks/rows_speed.py              100 MB, each way three times; some minutes
     python benchmarks/rows_speed.py --mb 20      another size
-    python benchmarks/rows_speed.py --write      keeps the table in benchmarks/results/rows-speed.txt
+    python benchmarks/rows_speed.py --write      keeps the table in
+    benchmarks/results/rows-speed.txt
 
-Every measurement is a process of its own, and the ways take turns; medians are shown, of the doctor one run. `read and write` is all that `recipe prepare`
-does but tokens and doctor; `with tokens` counts the tokens of every row too, and its pace is held against the tokenizer's own,
-over the same texts in memory, by the same threads. CPU seconds count the processes that it starts too: beside other work on the machine
-they say more than the clock. Peak memory is the kernel's VmHWM of the process and of the largest one that it starts; what it
-holds before the first row (interpreter and libraries) is printed beside it. Words are drawn by a Zipf law; the tokenizer is a
-byte-level BPE trained on them.
+Every measurement is a process of its own, and the ways take turns; medians are shown, of the doctor
+one run. `read and write` is all that `recipe prepare` does but tokens and doctor; `with tokens`
+counts the tokens of every row too, and its pace is held against the tokenizer's own, over the same
+texts in memory, by the same threads. CPU seconds count the processes that it starts too: beside
+other work on the machine they say more than the clock. Peak memory is the kernel's VmHWM of the
+process and of the largest one that it starts; what it holds before the first row (interpreter and
+libraries) is printed beside it. Words are drawn by a Zipf law; the tokenizer is a byte-level BPE
+trained on them.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ WAYS = ("read and write", "tokens alone", "with tokens", "doctor")
 
 @dataclass(frozen=True)
 class Case:
-    """Rows that are measured. words: of a mean answer; form: `columns` or `messages`; ways: how they are measured."""
+    """Rows that are measured. words: of a mean answer; form: `columns` or `messages`; ways: how
+    they are measured."""
 
     name: str
     words: int
@@ -64,7 +69,8 @@ def make_rows(file: Path, megabytes: int, case: Case) -> None:
     letters = "etaoinshrdlucmfwypvbgk"
     words = ["".join(draw.choices(letters, k=draw.randint(2, 10))) for _ in range(50_000)]
     weights = list(itertools.accumulate(1 / rank for rank in range(1, len(words) + 1)))
-    # A row is a piece of one long text, from anywhere in it: to draw each word of 100 MB would take longer than what is measured.
+    # A row is a piece of one long text, from anywhere in it: to draw each word of 100 MB would take
+    # longer than what is measured.
     text = draw.choices(words, cum_weights=weights, k=1_000_000)
     size, count = 0, 0
     with file.open("w") as out:
@@ -75,7 +81,12 @@ def make_rows(file: Path, megabytes: int, case: Case) -> None:
             question, answer = " ".join([*said[1:10], str(count)]), " ".join(said[10:])
             row: dict = {"topic": said[0], "question": question, "answer": answer}
             if case.form == "messages":
-                row = {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+                row = {
+                    "messages": [
+                        {"role": "user", "content": question},
+                        {"role": "assistant", "content": answer},
+                    ]
+                }
             size += out.write(json.dumps(row) + "\n")
 
 
@@ -94,7 +105,9 @@ def asked(file: Path, form: str):
     from runner.data.conversation_formats import ChatData, ChatSet
 
     place = {"hub": None, "revision": None, "subset": None, "split": None, "path": str(file)}
-    templates = {"question": "For [topic], [question]", "answer": "[answer]"} if form == "columns" else {}
+    templates = (
+        {"question": "For [topic], [question]", "answer": "[answer]"} if form == "columns" else {}
+    )
     return ChatData(
         sets=(ChatSet(**place, form=form, **templates),),
         system_prompt="You are a patient teacher, and you say what you do not know.",
@@ -116,7 +129,9 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
         tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_dir))
     source = asked(file, form)
     out = file.parent / "out"
-    shutil.rmtree(out, ignore_errors=True)  # rows that are there already would not be prepared again
+    shutil.rmtree(
+        out, ignore_errors=True
+    )  # rows that are there already would not be prepared again
     made = chat.ChatRows(source)
     before = peak_mb()
     if what in ("read and write", "with tokens"):
@@ -149,7 +164,8 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
 
 
 def clocks() -> tuple[float, float]:
-    """Seconds by the clock, and of processors by this process and those that it has started and seen end."""
+    """Seconds by the clock, and of processors by this process and those that it has started and
+    seen end."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return time.perf_counter(), sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -166,7 +182,9 @@ def in_a_process(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--mb", type=int, default=100)
     options.add_argument("--times", type=int, default=3)
     options.add_argument("--write", action="store_true")
@@ -217,7 +235,9 @@ def of_case(case: Case, folder: Path, megabytes: int, times: int) -> Iterator[st
     yield f"{'':<16}{'s':>7}{'MB/s':>7}{'CPU s':>7}{'MB/CPU s':>10}   peak MiB, of that before the first row, largest process it starts"
     middle = {}
     for way, measured in runs.items():
-        middle[way] = {name: statistics.median(run[name] for run in measured) for name in measured[0]}
+        middle[way] = {
+            name: statistics.median(run[name] for run in measured) for name in measured[0]
+        }
         of = middle[way]
         yield (
             f"{way:<16}{of['seconds']:>7.1f}{megabytes_of_file / of['seconds']:>7.1f}{of['cpu_seconds']:>7.1f}"
@@ -226,7 +246,8 @@ def of_case(case: Case, folder: Path, megabytes: int, times: int) -> Iterator[st
     if "with tokens" in runs:
         pairs = list(zip(runs["tokens alone"], runs["with tokens"], strict=True))
         clock, cpu = (
-            statistics.median(own[name] / all_[name] for own, all_ in pairs) for name in ("seconds", "cpu_seconds")
+            statistics.median(own[name] / all_[name] for own, all_ in pairs)
+            for name in ("seconds", "cpu_seconds")
         )
         yield f"with tokens: {clock:.0%} of the tokenizer's own pace by the clock, {cpu:.0%} by CPU seconds (medians of pairs)"
     if "doctor" in runs:

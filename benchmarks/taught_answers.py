@@ -1,9 +1,10 @@
-"""How many questions a run's model answers as its rows do: those it was taught, and those that were held out.
+"""How many questions a run's model answers as its rows do: those it was taught, and those that were
+held out.
 
     python benchmarks/taught_answers.py RUN_FOLDER [--base]
 
-Each answer is compared with the row's as the end of a run does it (runner/trainer/grading.py). Greedy, so it never varies.
-`--base` asks the model that training started from instead.
+Each answer is compared with the row's as the end of a run does it (runner/trainer/grading.py).
+Greedy, so it never varies. `--base` asks the model that training started from instead.
 """
 
 import argparse
@@ -31,12 +32,16 @@ def measure(model: LoadedModel, file: Path) -> None:
         if not is_right(answer, row.answer):
             wrong.append(f"  {similarity(answer, row.answer):.2f}  {row.question}  {answer!r}")
     seconds = time.process_time() - began
-    print(f"{file.stem}: {len(rows) - len(wrong)} of {len(rows)} right, {seconds:.0f} processor seconds")
+    print(
+        f"{file.stem}: {len(rows) - len(wrong)} of {len(rows)} right, {seconds:.0f} processor seconds"
+    )
     print("\n".join(wrong))
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("run", type=Path)
     arguments.add_argument("--base", action="store_true")
     asked = arguments.parse_args()

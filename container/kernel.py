@@ -1,7 +1,9 @@
-"""Fetches a compiled kernel from the hub for the installed torch: `python kernel.py REPO REVISION FOLDER`.
+"""Fetches a compiled kernel from the hub for the installed torch: `python kernel.py REPO REVISION
+FOLDER`.
 
-The image build has no GPU, so the CUDA version is the one torch was built for. `LOCAL_KERNELS=REPO=FOLDER` then makes
-the `kernels` package load it from there, without asking the hub. Without REPO there is nothing to fetch.
+The image build has no GPU, so the CUDA version is the one torch was built for.
+`LOCAL_KERNELS=REPO=FOLDER` then makes the `kernels` package load it from there, without asking the
+hub. Without REPO there is nothing to fetch.
 """
 
 import shutil

@@ -1,4 +1,5 @@
-"""Prints what `pip install .[EXTRA]` would ask for, so that the image can install it before the code is there."""
+"""Prints what `pip install .[EXTRA]` would ask for, so that the image can install it before the
+code is there."""
 
 import sys
 import tomllib

@@ -1,4 +1,5 @@
-"""Sphinx: the pages of this folder as a site that fetches nothing. `make docs` builds it into build/docs."""
+"""Sphinx: the pages of this folder as a site that fetches nothing. `make docs` builds it into
+build/docs."""
 
 project = "recipe-runner"
 extensions = ["myst_parser"]

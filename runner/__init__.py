@@ -4,5 +4,6 @@ from runner.tools.first_process import end_on_sigterm
 
 __version__ = "0.1.0"
 
-# Here, because every program of a pod imports this module first, and its other imports take seconds.
+# Here, because every program of a pod imports this module first, and its other imports take
+# seconds.
 end_on_sigterm()

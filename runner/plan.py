@@ -1,4 +1,5 @@
-"""Plan: what runs on which machines, as a list of stages. It is independent of Kubernetes, which the targets add."""
+"""Plan: what runs on which machines, as a list of stages. It is independent of Kubernetes, which
+the targets add."""
 
 from __future__ import annotations
 
@@ -34,20 +35,27 @@ class Place:
     data_dir: str
     run_dir: str  # results, shared by all machines
     scratch_dir: str  # this machine's own folder; it may be lost
-    # Whether there are GPUs; without them, processes communicate over gloo, and DDP replaces sharding.
+    # Whether there are GPUs; without them, processes communicate over gloo, and DDP replaces
+    # sharding.
     accelerator: bool = True
-    on_cluster: bool = False  # whether stages run in pods, so that no process manages the run folder between them
-    prepared: bool = False  # whether data and base model are ready before training starts, so that it needs no network
-    # The base model's folder once it has been downloaded; None if training downloads it from the hub itself.
+    on_cluster: bool = (
+        False  # whether stages run in pods, so that no process manages the run folder between them
+    )
+    # whether data and base model are ready before training starts, so that it needs no network
+    prepared: bool = False
+    # The base model's folder once it has been downloaded; None if training downloads it from the
+    # hub itself.
     model_dir: str | None = None
     # The folder of the recipe's data files in pods; None if they are read from the recipe's folder.
     files_dir: str | None = None
-    # On a cluster, the subfolder of each stage's checkpoints, by the stage's folder, so that a changed recipe does not
-    # resume from old checkpoints. None if the plan is only judged: for keys, all stages would be built twice.
+    # On a cluster, the subfolder of each stage's checkpoints, by the stage's folder, so that a
+    # changed recipe does not resume from old checkpoints. None if the plan is only judged: for
+    # keys, all stages would be built twice.
     checkpoint_keys: Mapping[str, str] | None = field(default_factory=dict)
 
     def below(self, folder: str) -> Place:
-        """This place for one stage: configs, results and scratch in folders of its own, data shared."""
+        """This place for one stage: configs, results and scratch in folders of its own, data
+        shared."""
         key = (self.checkpoint_keys or {}).get(folder)
         end = f"/{folder}" if folder else ""
         return replace(
@@ -70,8 +78,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Prediction(Record):
-    """The estimates for a stage: bytes on each GPU, seconds, counts; None if there is no estimate. In nine of ten cases
-    the true value is between `least` and `most`."""
+    """The estimates for a stage: bytes on each GPU, seconds, counts; None if there is no estimate.
+    In nine of ten cases the true value is between `least` and `most`."""
 
     stage: str = ""
     gpu: str = ""  # the GPU's name in messages
@@ -87,12 +95,15 @@ class Prediction(Record):
     usable: int | None = None  # memory that the card has
     label: str = ""  # the GPU's name in recipes
     download: int | None = None  # bytes of the base model on the hub
-    step_seconds: float | None = None  # the time of one step by the formulas alone, without measurements on this card
+    step_seconds: float | None = (
+        None  # the time of one step by the formulas alone, without measurements on this card
+    )
     waiting_seconds: float | None = None  # the part of `step_seconds` spent waiting for other GPUs
 
     @property
     def too_large(self) -> bool:
-        """Whether even the lower bound of its memory exceeds the card's; False if either is unknown."""
+        """Whether even the lower bound of its memory exceeds the card's; False if either is
+        unknown."""
         return bool(self.usable and (self.memory_least or 0) > self.usable)
 
 
@@ -119,7 +130,8 @@ class Machines:
     def one_gpu(self) -> Machines:
         """One GPU, if there are any, with its share of the machine: the needs of one process."""
         shares = max(1, self.gpus_per_node)
-        promised, cpus = self.requested_memory_gib, self.requested_cpus
+        promised = self.requested_memory_gib
+        cpus = self.requested_cpus
         return replace(
             self,
             nodes=1,
@@ -134,7 +146,8 @@ class Machines:
 
 @dataclass(frozen=True)
 class Gate:
-    """A condition that a stage's evaluation must meet: `metric comparison threshold`, for example `perplexity < 15`."""
+    """A condition that a stage's evaluation must meet: `metric comparison threshold`, for example
+    `perplexity < 15`."""
 
     metric: str
     comparison: str
@@ -168,14 +181,21 @@ class Evaluation:
 
 
 def tracker(config: EngineConfig) -> str:
-    """The tracking server's tool in an engine's config, by Axolotl's setting or that of images; empty for none."""
+    """The tracking server's tool in an engine's config, by Axolotl's setting or that of images;
+    empty for none."""
     images = config.get("trainer", {}).get("report_to")
-    return next((tool for tool in ("mlflow", "wandb") if config.get(f"use_{tool}") or images == tool), "")
+    return next(
+        (tool for tool in ("mlflow", "wandb") if config.get(f"use_{tool}") or images == tool), ""
+    )
 
 
 def precision_of(config: EngineConfig) -> str:
     """The precision of an Axolotl config: bf16, fp16 or fp32."""
-    return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
+    if config.get("bf16"):
+        return "bf16"
+    if config.get("fp16"):
+        return "fp16"
+    return "fp32"
 
 
 @dataclass(frozen=True)
@@ -187,18 +207,25 @@ class Stage:
     # The engine's settings, and the name of the file that they are written to.
     config: EngineConfig
     config_file: str
-    # What a training stage learns from: the JSON form of the dataclass that a preparer takes; `kind` chooses it.
+    # What a training stage learns from: the JSON form of the dataclass that a preparer takes;
+    # `kind` chooses it.
     data: RowsRequest
-    files: tuple[Artifact, ...]  # what is in `config_dir` when the stage starts, `config_file` included
+    files: tuple[
+        Artifact, ...
+    ]  # what is in `config_dir` when the stage starts, `config_file` included
     # For a machine of a cluster; the launcher fills in rank and address from the environment.
     command: tuple[str, ...]
     env: Mapping[str, str]
     machines: Machines
     shm_gib: int  # shared memory that the data loader and NCCL may use, GiB
-    folder: str = ""  # the subfolder of its files and results in the plan's folders; empty for these folders themselves
-    # The stages whose results it reads, each with the prefixes of the files' names; () means all files.
+    # the subfolder of its files and results in the plan's folders; empty for these folders
+    # themselves
+    folder: str = ""
+    # The stages whose results it reads, each with the prefixes of the files' names; () means all
+    # files.
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # If its results are read in parts: each part by its folder, with the names of the settings that it depends on.
+    # If its results are read in parts: each part by its folder, with the names of the settings that
+    # it depends on.
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # A hash of everything that its results depend on, under "", and one for each part (see `keys`).
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -206,8 +233,9 @@ class Stage:
     evaluation: Evaluation | None = None
     # The model to download into `place.model_dir` first (`base`, `revision`); None for no download.
     model: Mapping[str, Any] | None = None
-    # By estimate: bytes of `gpu_memory` on each GPU and of `memory` on each machine, `tokens_per_second` or, for
-    # images, `samples_per_second` over all GPUs; and the recipe's `price_per_gpu_hour`. Empty without an estimate.
+    # By estimate: bytes of `gpu_memory` on each GPU and of `memory` on each machine,
+    # `tokens_per_second` or, for images, `samples_per_second` over all GPUs; and the recipe's
+    # `price_per_gpu_hour`. Empty without an estimate.
     needs: Mapping[str, float] = field(default_factory=dict)
     # The estimated time that a machine needs to save its state when it is preempted, or None.
     grace_seconds: int | None = None
@@ -219,7 +247,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class OnClaim:
-    """A folder on a claim. claim: its name; path: from the claim's root, without `/` at either end."""
+    """A folder on a claim. claim: its name; path: from the claim's root, without `/` at either
+    end."""
 
     claim: str
     path: str
@@ -232,23 +261,31 @@ class OnClaim:
         return OnClaim(self.claim, f"{self.path}/{name}".lstrip("/"))
 
     def path_from(self, above: OnClaim) -> str:
-        """Its path from a folder of the same claim that contains it; empty for that folder itself."""
+        """Its path from a folder of the same claim that contains it; empty for that folder
+        itself."""
         return self.path.removeprefix(above.path).strip("/")
 
 
 def claim_of(folder: str, claims: Iterable[Section] | None) -> Section | None:
-    """The claim, of a recipe's `openshift.claims`, that a folder is on; None for the pod's own disk or the image."""
+    """The claim, of a recipe's `openshift.claims`, that a folder is on; None for the pod's own disk
+    or the image."""
     # As texts: `check` asks this for every file of a recipe, and pathlib takes ten times as long.
     path = f"{normal(folder)}/"
-    around = (claim for claim in claims or () if path.startswith(f"{normal(claim['mount']).rstrip('/')}/"))
+    around = (
+        claim for claim in claims or () if path.startswith(f"{normal(claim['mount']).rstrip('/')}/")
+    )
     return max(around, key=lambda claim: len(normal(claim["mount"])), default=None)
 
 
 def on_claim(folder: str, claims: Iterable[Section] | None) -> OnClaim | None:
     """The folder's place on a claim, or None."""
-    if (claim := claim_of(folder, claims)) is None:
+    claim = claim_of(folder, claims)
+    if claim is None:
         return None
-    return OnClaim(claim["name"], "/".join(PurePosixPath(normal(folder)).relative_to(normal(claim["mount"])).parts))
+    return OnClaim(
+        claim["name"],
+        "/".join(PurePosixPath(normal(folder)).relative_to(normal(claim["mount"])).parts),
+    )
 
 
 @dataclass(frozen=True)
@@ -262,7 +299,8 @@ class Plan:
     stages: tuple[Stage, ...]
     # The recipe's settings for the cluster; only targets read them.
     site: Section = field(default_factory=dict)
-    # `url` and `commit` of the code that pods clone before they start; None if it is in their image.
+    # `url` and `commit` of the code that pods clone before they start; None if it is in their
+    # image.
     code_from_git: Section | None = None
     # The recipe's settings for plain machines; only targets read them.
     nodes: Section = field(default_factory=dict)
@@ -270,13 +308,21 @@ class Plan:
     facts: Mapping[str, Any] = field(default_factory=dict)
     # The size to request for a claim without one, by the claim's name; empty without an estimate.
     claims_gib: Mapping[str, int] = field(default_factory=dict)
-    most_nodes: int = 1  # machines of the largest stage, if this plan is one of several that share the claims
-    model_image: str = ""  # the image with the base model, which pods mount at `place.model_dir`; empty for none
-    has_gates: bool = False  # whether a stage of the whole plan has gates, so that measurements must be sealed
+    most_nodes: int = (
+        1  # machines of the largest stage, if this plan is one of several that share the claims
+    )
+    model_image: str = (
+        ""  # the image with the base model, which pods mount at `place.model_dir`; empty for none
+    )
+    has_gates: bool = (
+        False  # whether a stage of the whole plan has gates, so that measurements must be sealed
+    )
 
     def claim_gib(self, name: str) -> int:
         """The size to request for a claim: the recipe's, else the estimate's, else a usual one."""
-        stated = next(claim for claim in self.site["claims"] if claim["name"] == name).get("size_gib")
+        stated = next(claim for claim in self.site["claims"] if claim["name"] == name).get(
+            "size_gib"
+        )
         return stated or self.claims_gib.get(name, USUAL_CLAIM_GIB)
 
     def claim_of(self, folder: str) -> Section | None:
@@ -297,16 +343,20 @@ class Plan:
         raise Stop(f"`{self.name}` has no stage `{name}`.", hint, code=2)
 
     def guards(self, stage: Stage) -> list[Stage]:
-        """All gated stages upstream of this one, in order; re-checked because thresholds may have changed."""
-        behind, names = set(), list(stage.reads)
+        """All gated stages upstream of this one, in order; re-checked because thresholds may have
+        changed."""
+        behind = set()
+        names = list(stage.reads)
         while names:
-            if (name := names.pop()) not in behind:
+            name = names.pop()
+            if name not in behind:
                 behind.add(name)
                 names += self.stage(name).reads
         return [other for other in self.stages if other.name in behind and other.gates]
 
     def upto(self, stage: Stage) -> Plan:
-        """The plan for the pod of a stage: this stage and those before it, without the texts of their files."""
+        """The plan for the pod of a stage: this stage and those before it, without the texts of
+        their files."""
         known = self.stages[: [other.name for other in self.stages].index(stage.name) + 1]
         return replace(self, stages=tuple(replace(other, files=()) for other in known))
 
@@ -327,7 +377,8 @@ class Plan:
             return replace(self, stages=(stage,))
         job = self.site.get("job_name")
         site = dict(self.site) | ({"job_name": f"{job}-{stage.name}"} if job else {})
-        most, place = max(other.machines.nodes for other in self.stages), self.place_of(stage)
+        most = max(other.machines.nodes for other in self.stages)
+        place = self.place_of(stage)
         name = f"{self.name}-{stage.name}"
         return replace(self, name=name, place=place, stages=(stage,), site=site, most_nodes=most)
 
@@ -349,7 +400,9 @@ def learned_from(config: EngineConfig) -> Iterator[tuple[str, Any]]:
     """An engine's settings that can change the result, by dotted names."""
     for name, value in flat(config):
         neutral = name in _NEUTRAL or name.startswith(_NEUTRAL_SECTIONS)
-        if not neutral and not (name.startswith(("datasets.", "test_datasets.")) and name.endswith(".path")):
+        if not neutral and not (
+            name.startswith(("datasets.", "test_datasets.")) and name.endswith(".path")
+        ):
             yield name, value
 
 
@@ -368,21 +421,28 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def without_place(value: Any, place: Place) -> Any:
-    """A text with labels instead of the run's folders, so that a moved run folder has the same keys."""
+    """A text with labels instead of the run's folders, so that a moved run folder has the same
+    keys."""
     if not isinstance(value, str):
         return value
-    for label, folder in (("DATA", place.data_dir), ("CONFIG", place.config_dir), ("RUN", place.run_dir)):
+    for label, folder in (
+        ("DATA", place.data_dir),
+        ("CONFIG", place.config_dir),
+        ("RUN", place.run_dir),
+    ):
         value = value.replace(folder, label)
     return value
 
 
 def keys(stages: Iterable[Stage], place: Place) -> dict[str, dict[str, str]]:
-    """For each stage by name, a hash of everything that its results depend on, earlier stages included: under "" for
-    all results, and under each name of `Stage.parts` for that part."""
+    """For each stage by name, a hash of everything that its results depend on, earlier stages
+    included: under "" for all results, and under each name of `Stage.parts` for that part."""
     by_stage: dict[str, dict[str, str]] = {}
     for stage in stages:
         own = {name: without_place(value, place) for name, value in learned_from(stage.config)}
-        before = {name: read_keys(by_stage[name], beginnings) for name, beginnings in stage.reads.items()}
+        before = {
+            name: read_keys(by_stage[name], beginnings) for name, beginnings in stage.reads.items()
+        }
         by_stage[stage.name] = {"": content_hash([stage.name, own, before])}
         for part, settings in stage.parts.items():
             chosen = {name: value for name, value in own.items() if name.split(".")[0] in settings}
@@ -391,6 +451,7 @@ def keys(stages: Iterable[Stage], place: Place) -> dict[str, dict[str, str]]:
 
 
 def read_keys(keys_of_stage: Mapping[str, str], beginnings: Iterable[str]) -> dict[str, str | None]:
-    """The keys, of a stage's keys, of the parts that another stage reads. beginnings: prefixes of files' names."""
+    """The keys, of a stage's keys, of the parts that another stage reads. beginnings: prefixes of
+    files' names."""
     parts = sorted({beginning.split("/")[0] for beginning in beginnings}) or [""]
     return {part: keys_of_stage.get(part) for part in parts}

@@ -1,6 +1,8 @@
-"""Writes `runner/catalog/axolotl-settings.json`: what the installed Axolotl takes, as a JSON Schema without its words.
+"""Writes `runner/catalog/axolotl-settings.json`: what the installed Axolotl takes, as a JSON Schema
+without its words.
 
-`python schemas/axolotl_settings.py`, after another version of Axolotl is pinned; a test holds that the file is Axolotl's own.
+`python schemas/axolotl_settings.py`, after another version of Axolotl is pinned; a test holds that
+the file is Axolotl's own.
 """
 
 from __future__ import annotations
@@ -21,20 +23,26 @@ from runner.catalog.tables import AXOLOTL_SETTINGS_FILE
 # What a judge of values has no use for.
 WORDS = ("title", "description", "default", "examples", "deprecated")
 # Axolotl splits the name at its last dot, and its schema takes any text.
-PLUGIN = {"type": "string", "pattern": r"\w\.\w", "x-pattern-means": "a class with its module (`my_module.MyPlugin`)"}
+PLUGIN = {
+    "type": "string",
+    "pattern": r"\w\.\w",
+    "x-pattern-means": "a class with its module (`my_module.MyPlugin`)",
+}
 
 
 def compact() -> dict[str, Any]:
     """Every setting by each of its names, and the sections that they hold under `$defs`.
 
-    Axolotl drops unknown settings of a section without a word, so here they are refused; but not where several sections
-    are possible, whose settings Axolotl lets people mix (a data set of preferences with messages, say).
+    Axolotl drops unknown settings of a section without a word, so here they are refused; but not
+    where several sections are possible, whose settings Axolotl lets people mix (a data set of
+    preferences with messages, say).
     """
     from axolotl.utils.schemas.config import AxolotlInputConfig
     from pydantic.json_schema import GenerateJsonSchema
 
     class Generate(GenerateJsonSchema):
-        """`axolotl config-schema` gives up at torch's number types, and writes no schema but a list of texts."""
+        """`axolotl config-schema` gives up at torch's number types, and writes no schema but a list
+        of texts."""
 
         def enum_schema(self, schema: Any) -> dict[str, Any]:
             plain = all(isinstance(member.value, str | int | float) for member in schema["members"])
@@ -46,7 +54,9 @@ def compact() -> dict[str, Any]:
     def settings_of(model: Any) -> dict[str, Any]:
         whole = model.model_json_schema(schema_generator=Generate)
         models.update({one.__name__: one for one in _models(model)})
-        sections.update({name: _without_words(part) for name, part in whole.get("$defs", {}).items()})
+        sections.update(
+            {name: _without_words(part) for name, part in whole.get("$defs", {}).items()}
+        )
         return _by_every_name(model, _without_words(whole)["properties"])
 
     models: dict[str, Any] = {}
@@ -64,24 +74,32 @@ def compact() -> dict[str, Any]:
 
 
 def _plugins() -> Iterator[tuple[str, Any]]:
-    """Axolotl's own plug-ins by the names that recipes write, each with the model of its settings. The files are read without
-    their packages, some of which need what is not installed."""
+    """Axolotl's own plug-ins by the names that recipes write, each with the model of its settings.
+    The files are read without their packages, some of which need what is not installed."""
     spec = find_spec("axolotl.integrations")
     for file in sorted(Path(spec.submodule_search_locations[0]).glob("*/args.py")):
         folder = file.parent
         classes = [one for path in sorted(folder.glob("*.py")) for one in _classes(path)]
-        plugin = next(one for one in classes if "BasePlugin" in [ast.unparse(base) for base in one.bases])
+        plugin = next(
+            one for one in classes if "BasePlugin" in [ast.unparse(base) for base in one.bases]
+        )
         reader = next(one for one in plugin.body if getattr(one, "name", "") == "get_input_args")
         returned = next(one for one in ast.walk(reader) if isinstance(one, ast.Return))
         model = ast.literal_eval(returned.value).rpartition(".")[2]
         found = spec_from_file_location(f"{folder.name}_args", file)
-        module = sys.modules[found.name] = module_from_spec(found)  # pydantic looks there for sections
+        module = sys.modules[found.name] = module_from_spec(
+            found
+        )  # pydantic looks there for sections
         found.loader.exec_module(module)
         yield f"axolotl.integrations.{folder.name}.{plugin.name}", getattr(module, model)
 
 
 def _classes(file: Path) -> list[ast.ClassDef]:
-    return [one for one in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(one, ast.ClassDef)]
+    return [
+        one
+        for one in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(one, ast.ClassDef)
+    ]
 
 
 def _models(model: Any) -> Iterator[Any]:
@@ -102,7 +120,9 @@ def _alternatives(part: Any) -> Iterator[str]:
         sections = [choice["$ref"] for choice in part.get("anyOf", []) if "$ref" in choice]
         if len(sections) > 1:
             yield from (section.removeprefix("#/$defs/") for section in sections)
-    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+    for inner in (
+        part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    ):
         yield from _alternatives(inner)
 
 
@@ -138,7 +158,10 @@ def text() -> str:
     """The file, a line a setting, so that a difference shows what has changed."""
     lines = [
         f"{json.dumps(title)}: {{\n"
-        + ",\n".join(f"{json.dumps(name)}: {json.dumps(part, separators=(',', ':'))}" for name, part in parts.items())
+        + ",\n".join(
+            f"{json.dumps(name)}: {json.dumps(part, separators=(',', ':'))}"
+            for name, part in parts.items()
+        )
         + "\n}"
         for title, parts in compact().items()
     ]

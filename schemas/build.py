@@ -1,7 +1,9 @@
-"""Builds `schemas/<scenario>.schema.json`, `docs/settings.md` and the types of `recipe.section.name`
-(`runner/recipe/sections.pyi`) from each scenario's `schema.yaml`, in its folder.
+"""Builds `schemas/<scenario>.schema.json`, `docs/settings.md` and the types of
+`recipe.section.name` (`runner/recipe/sections.pyi`) from each scenario's `schema.yaml`, in its
+folder.
 
-`python schemas/build.py` writes them; `python schemas/build.py --check` exits 1 where one is out of date.
+`python schemas/build.py` writes them; `python schemas/build.py --check` exits 1 where one is out of
+date.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 
 def misused_keywords() -> list[str]:
-    """What is wrong with keywords of ours in the sources of all schemas, a line each; see `keywords.yaml`."""
+    """What is wrong with keywords of ours in the sources of all schemas, a line each; see
+    `keywords.yaml`."""
     keywords = Draft202012Validator(yaml_file.read(ROOT / "schemas" / "keywords.yaml").data)
     problems = []
     for file in sorted([*RUNNER.rglob("schema.yaml"), *RUNNER.rglob("sections.yaml")]):
@@ -52,7 +55,8 @@ def misused_keywords() -> list[str]:
 def _schemas_within(
     value: object, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, object]]]:
-    """Each mapping of a file, with its path; without those that map names of settings to sentences."""
+    """Each mapping of a file, with its path; without those that map names of settings to
+    sentences."""
     if isinstance(value, Mapping):
         yield path, value
         for name, inner in value.items():
@@ -112,16 +116,22 @@ def _values(part: Mapping[str, Any]) -> str:
     if "enum" in part:
         return ", ".join(f"`{value}`" for value in part["enum"])
     kinds = {"object": "section", "array": "list", "string": "text", "boolean": "`true`, `false`"}
-    return editors.allowed(part) if "x-pattern-means" in part or part["type"] not in kinds else kinds[part["type"]]
+    return (
+        editors.allowed(part)
+        if "x-pattern-means" in part or part["type"] not in kinds
+        else kinds[part["type"]]
+    )
 
 
 def types(schemas: dict[str, dict[str, Any]]) -> str:
-    """A stub with a class for each section, over all scenarios: where they differ, a setting has all their types."""
+    """A stub with a class for each section, over all scenarios: where they differ, a setting has
+    all their types."""
     classes: dict[str, dict[str, list[str]]] = {"Sections": {}}
     for schema in schemas.values():
         _add_types(classes, "Sections", "", schema)
     lines = [
-        '"""What each setting of a recipe is, over all scenarios. Generated from each `schema.yaml` of the scenarios by `make schemas`."""',
+        '"""What each setting of a recipe is, over all scenarios. `make schemas` generates it '
+        'from the\n`schema.yaml` of every scenario."""',
         "",
         "from typing import Literal",
         "",
@@ -138,19 +148,30 @@ def _union(kinds: list[str]) -> str:
     choices = [kind.removeprefix("=") for kind in kinds if kind.startswith("=")]
     others = [kind for kind in kinds if not kind.startswith("=") and kind != "None"]
     return " | ".join(
-        [*([f"Literal[{', '.join(choices)}]"] if choices else []), *others, *(["None"] if "None" in kinds else [])]
+        [
+            *([f"Literal[{', '.join(choices)}]"] if choices else []),
+            *others,
+            *(["None"] if "None" in kinds else []),
+        ]
     )
 
 
-def _add_types(classes: dict[str, dict[str, list[str]]], name: str, prefix: str, schema: dict[str, Any]) -> None:
+def _add_types(
+    classes: dict[str, dict[str, list[str]]], name: str, prefix: str, schema: dict[str, Any]
+) -> None:
     known = classes.setdefault(name, {})
     for key, part in schema["properties"].items():
         kinds = known.setdefault(key, [])
-        # What is not there is None, unless the schema fills it in (runner.recipe.recipe.with_defaults).
+        # What is not there is None, unless the schema fills it in
+        # (runner.recipe.recipe.with_defaults).
         filled = (
             ("default" in part and "x-default-unless" not in part)
             or "x-default-twice" in part
-            or (part.get("type") == "object" and not part.get("required") and not part.get("x-only-written"))
+            or (
+                part.get("type") == "object"
+                and not part.get("required")
+                and not part.get("x-only-written")
+            )
             or "x-never-none" in part
         )
         there = [] if key in schema.get("required", []) or filled else ["None"]
@@ -172,14 +193,22 @@ def _kinds(classes: dict[str, dict[str, list[str]]], name: str, part: dict[str, 
     if part["type"] == "object" and "properties" in part:
         _add_types(classes, name, name, part)
         return [name]
-    plain = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "object": "Settings"}
+    plain = {
+        "string": "str",
+        "integer": "int",
+        "number": "float",
+        "boolean": "bool",
+        "object": "Settings",
+    }
     return [plain[part["type"]]]
 
 
 def known() -> dict[str, dict[str, list[str]]]:
     """What each of our parts owns, for the message where one is not installed."""
     return {
-        file.parent.name: {kind: list(getattr(parts.found()[file.parent.name], kind)) for kind in parts.OWNED}
+        file.parent.name: {
+            kind: list(getattr(parts.found()[file.parent.name], kind)) for kind in parts.OWNED
+        }
         for file in sorted(PARTS.glob("*/part.toml"))
     }
 
@@ -188,7 +217,9 @@ def outputs() -> dict[Path, str]:
     """Everything that is built: path and text."""
     whole = schemas()
     files = {
-        ROOT / "schemas" / f"{name}.schema.json": json.dumps(editors.with_words(schema), indent=2, ensure_ascii=False)
+        ROOT / "schemas" / f"{name}.schema.json": json.dumps(
+            editors.with_words(schema), indent=2, ensure_ascii=False
+        )
         + "\n"
         for name, schema in whole.items()
     }
@@ -211,7 +242,9 @@ def main() -> int:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
     for path in stale:
-        print(f"{path}: {'out of date, run `make schemas`' if '--check' in sys.argv else 'written'}")
+        print(
+            f"{path}: {'out of date, run `make schemas`' if '--check' in sys.argv else 'written'}"
+        )
     return 1 if stale and "--check" in sys.argv else 0
 
 

@@ -1,6 +1,8 @@
-"""Writes `runner/catalog/deepspeed-settings.json`: what the installed DeepSpeed reads of its configuration, as a JSON Schema.
+"""Writes `runner/catalog/deepspeed-settings.json`: what the installed DeepSpeed reads of its
+configuration, as a JSON Schema.
 
-`python schemas/deepspeed_settings.py`, after another version of DeepSpeed is pinned; a test holds that the file is DeepSpeed's own.
+`python schemas/deepspeed_settings.py`, after another version of DeepSpeed is pinned; a test holds
+that the file is DeepSpeed's own.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ AUTO = {"const": "auto"}
 
 
 def compact() -> dict[str, Any]:
-    """Every setting that DeepSpeed's class asks for, and the sections of `zero_optimization` with the kinds of their values.
+    """Every setting that DeepSpeed's class asks for, and the sections of `zero_optimization` with
+    the kinds of their values.
 
     DeepSpeed passes over others without a word, and so they are refused here.
     """
@@ -40,13 +43,20 @@ def compact() -> dict[str, Any]:
     definitions["ZeroStageEnum"]["enum"] = sorted(set(definitions["ZeroStageEnum"]["enum"]))
     # What only runs inside DeepSpeed (`param_names`) is no setting of a file.
     zero = _without_words({"properties": _by_every_name(DeepSpeedZeroConfig, whole["properties"])})
-    zero["properties"] = {name: {"anyOf": [part, AUTO]} for name, part in zero["properties"].items()}
+    zero["properties"] = {
+        name: {"anyOf": [part, AUTO]} for name, part in zero["properties"].items()
+    }
     for part in (zero, *(part for part in definitions.values() if "properties" in part)):
         part["additionalProperties"] = False
     definitions["zero_optimization"] = {"type": "object", **zero}
     named: dict[str, Any] = {name: {} for name in asked()}
     named["zero_optimization"] = {"$ref": "#/$defs/zero_optimization"}
-    return {"properties": named, "$defs": definitions, "type": "object", "additionalProperties": False}
+    return {
+        "properties": named,
+        "$defs": definitions,
+        "type": "object",
+        "additionalProperties": False,
+    }
 
 
 def asked() -> list[str]:
@@ -80,7 +90,9 @@ def asked() -> list[str]:
             file.names.add(str(key))
             return super().__contains__(key)
 
-    file = Asked(train_batch_size=1, optimizer={"type": "Adam", "params": {}}, zero_optimization={"stage": 3})
+    file = Asked(
+        train_batch_size=1, optimizer={"type": "Adam", "params": {}}, zero_optimization={"stage": 3}
+    )
     file.names = set()
     DeepSpeedConfig(file)
     # accelerate and transformers read this one before DeepSpeed does.

@@ -1,5 +1,6 @@
-"""What editors show of a schema beside what it judges by, in words that yaml-language-server reads: bounds and defaults in the
-hover (`markdownDescription`), patterns in plain words (`patternErrorMessage`), and what the catalog has (`defaultSnippets`)."""
+"""What editors show of a schema beside what it judges by, in words that yaml-language-server reads:
+bounds and defaults in the hover (`markdownDescription`), patterns in plain words
+(`patternErrorMessage`), and what the catalog has (`defaultSnippets`)."""
 
 from __future__ import annotations
 
@@ -37,7 +38,12 @@ def with_words(part: Any) -> Any:
         inner["markdownDescription"] = _described(part)
         if own := part.get("x-by-rows"):
             inner["x-by-rows"] = {
-                rows: {**other, "markdownDescription": _described({**part, **other, "x-rows": [rows], "x-by-rows": {}})}
+                rows: {
+                    **other,
+                    "markdownDescription": _described(
+                        {**part, **other, "x-rows": [rows], "x-by-rows": {}}
+                    ),
+                }
                 for rows, other in ((rows, own.get(rows, {})) for rows in part.get("x-rows", ROWS))
             }
     if "pattern" in part:
@@ -50,17 +56,25 @@ def with_words(part: Any) -> Any:
 
 
 def _described(part: Mapping[str, Any]) -> str:
-    """The description, and the values that are allowed; for each kind of rows, where they differ."""
+    """The description, and the values that are allowed; for each kind of rows, where they
+    differ."""
     values = by_rows(part, _values)
-    several = [f"For {each(rows)}: {words[:1].lower()}{words[1:] or 'no default.'}" for words, rows in values.items()]
-    return "\n\n".join(filter(None, (part["description"], *(several if len(values) > 1 else values))))
+    several = [
+        f"For {each(rows)}: {words[:1].lower()}{words[1:] or 'no default.'}"
+        for words, rows in values.items()
+    ]
+    return "\n\n".join(
+        filter(None, (part["description"], *(several if len(values) > 1 else values)))
+    )
 
 
 def each(names: Sequence[str]) -> str:
     return " and ".join(", ".join(names).rsplit(", ", 1))
 
 
-def by_rows(part: Mapping[str, Any], words: Callable[[Mapping[str, Any]], str]) -> dict[str, tuple[str, ...]]:
+def by_rows(
+    part: Mapping[str, Any], words: Callable[[Mapping[str, Any]], str]
+) -> dict[str, tuple[str, ...]]:
     """The words for a setting, each with the kinds of rows that they are for."""
     found: dict[str, tuple[str, ...]] = {}
     for rows in part.get("x-rows", ROWS):
@@ -70,19 +84,29 @@ def by_rows(part: Mapping[str, Any], words: Callable[[Mapping[str, Any]], str]) 
 
 
 def allowed(part: Mapping[str, Any]) -> str:
-    """The values of a setting in words, such as «a number, more than 0 and at most 10»; empty for a section or a name."""
+    """The values of a setting in words, such as «a number, more than 0 and at most 10»; empty for a
+    section or a name."""
     if part.get("type") == "object" and "properties" in part:
         return ""
     # That a name is text needs no saying.
-    kind = part.get("x-pattern-means") or ("" if part.get("type") == "string" else KINDS.get(part.get("type", ""), ""))
-    bounds = [words.format(f"{part[name]:,}") for name, words in BOUNDS.items() if part.get(name) is not None]
+    kind = part.get("x-pattern-means") or (
+        "" if part.get("type") == "string" else KINDS.get(part.get("type", ""), "")
+    )
+    bounds = [
+        words.format(f"{part[name]:,}")
+        for name, words in BOUNDS.items()
+        if part.get(name) is not None
+    ]
     return ", ".join(filter(None, (kind, " and ".join(bounds))))
 
 
 def _values(part: Mapping[str, Any]) -> str:
     """The allowed values and the default, in sentences."""
     said = allowed(part)
-    return " ".join(f"{sentence}." for sentence in filter(None, (f"{said[:1].upper()}{said[1:]}", _default(part))))
+    return " ".join(
+        f"{sentence}."
+        for sentence in filter(None, (f"{said[:1].upper()}{said[1:]}", _default(part)))
+    )
 
 
 def _default(part: Mapping[str, Any]) -> str:
@@ -95,7 +119,9 @@ def default(part: Mapping[str, Any]) -> str:
         return f"twice `{other}`"
     if (value := part.get("default")) is None:
         return ""
-    unless = f", unless `{part['x-default-unless']}` is written" if "x-default-unless" in part else ""
+    unless = (
+        f", unless `{part['x-default-unless']}` is written" if "x-default-unless" in part else ""
+    )
     return f"{_code(value)}{unless}{_default_if(part)}"
 
 

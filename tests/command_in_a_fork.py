@@ -1,5 +1,5 @@
-"""`python -m tests.command_in_a_fork STDOUT STDERR ARGS…`: `recipe ARGS…` with its output in two files, because a fork has
-one output for both."""
+"""`python -m tests.command_in_a_fork STDOUT STDERR ARGS…`: `recipe ARGS…` with its output in two
+files, because a fork has one output for both."""
 
 import os
 import sys

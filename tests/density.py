@@ -3,8 +3,9 @@
     python tests/density.py runner                  the whole package
     python tests/density.py runner/plan.py          what you have just changed
 
-A file's own figures above the bounds show where to look; `tests/test_house.py` holds the bounds for the package.
-Size is measured in nodes of the syntax tree, which neither wrapping nor packing changes.
+A file's own figures above the bounds show where to look; `tests/test_house.py` holds the bounds for
+the package. Size is measured in nodes of the syntax tree, which neither wrapping nor packing
+changes.
 """
 
 from __future__ import annotations
@@ -67,12 +68,15 @@ class Counts:
     vague_names: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Counts)))
+        return Counts(
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(Counts))
+        )
 
 
 @dataclass(frozen=True)
 class Density:
-    """The measures of some code. All of them are shares, so that more code in the same style changes none."""
+    """The measures of some code. All of them are shares, so that more code in the same style
+    changes none."""
 
     nodes_per_line: float
     conditional_expressions_per_1000_lines: float
@@ -162,7 +166,9 @@ def _arguments(function: Function) -> Iterator[ast.arg]:
 def _is_typed_any(argument: ast.arg) -> bool:
     if argument.annotation is None:
         return False
-    return any(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(argument.annotation))
+    return any(
+        isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(argument.annotation)
+    )
 
 
 def _bound_names(function: Function) -> set[str]:
@@ -201,7 +207,9 @@ def main(paths: list[str]) -> None:
     for path in map(Path, paths):
         files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
     counts = count_files(files)
-    print(f"{counts.code_lines:,} lines of code, {counts.nodes:,} nodes, {counts.functions:,} functions")
+    print(
+        f"{counts.code_lines:,} lines of code, {counts.nodes:,} nodes, {counts.functions:,} functions"
+    )
     for name, value in vars(density(counts)).items():
         print(f"{value:8.1f}  {name.replace('_', ' ')}")
 

@@ -1,5 +1,5 @@
-"""Recipes drawn over the whole schema: a starter, a place for it, and settings of its scenario set to values in bounds, at them
-and just beyond."""
+"""Recipes drawn over the whole schema: a starter, a place for it, and settings of its scenario set
+to values in bounds, at them and just beyond."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from runner.recipe.recipe import Override
 from runner.tools.text import yaml_text
 from tests.conftest import ROOT, STARTERS
 
-# What exists, where a setting names something that must: of other values there are too many that are simply refused.
+# What exists, where a setting names something that must: of other values there are too many that
+# are simply refused.
 MODELS = sorted(catalog.model_ids())
 ROWS = {
     "lora": "data/lyrics-sample.jsonl",
@@ -89,7 +90,8 @@ class Drawn:
 
 @cache
 def sections(scenario: str) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """Every setting that can be drawn by its dotted path: each leaf, and each section that is there or not."""
+    """Every setting that can be drawn by its dotted path: each leaf, and each section that is there
+    or not."""
 
     def below(part: dict[str, Any], path: str) -> list[tuple[str, dict[str, Any]]]:
         found = []
@@ -212,7 +214,8 @@ def recipes(draw: st.DrawFn, most: int = 8) -> Drawn:
     scenario = scenario_of(starter)
     known = places(scenario)
     changes = list(known[draw(st.sampled_from(sorted(known)))])
-    # Lines that only double-check the others, or that hold the plan to a promise, would refuse most of what is drawn.
+    # Lines that only double-check the others, or that hold the plan to a promise, would refuse most
+    # of what is drawn.
     checks = [name for name in ("train.effective_batch_size", "limits") if has(scenario, name)]
     changes += [Override(name, None, None, by="without") for name in checks]
     there = override(reading.read(starter), changes)[0].data

@@ -1,6 +1,8 @@
-"""The Hugging Face hub, played on this machine: what huggingface_hub 1.17.0 and datasets 4.8.4 ask of it, answered as it does.
+"""The Hugging Face hub, played on this machine: what huggingface_hub 1.17.0 and datasets 4.8.4 ask
+of it, answered as it does.
 
-A second address plays the storage of large files, to which the hub redirects and which refuses whoever shows it a token."""
+A second address plays the storage of large files, to which the hub redirects and which refuses
+whoever shows it a token."""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from urllib.parse import parse_qs, quote, unquote, urlencode
 import yaml
 
 COMMIT = "c0ffee" * 6 + "c0ff"
-LARGE = (".safetensors", ".parquet", ".bin", ".zst")  # what repositories keep in git's large file storage
+LARGE = (
+    ".safetensors",
+    ".parquet",
+    ".bin",
+    ".zst",
+)  # what repositories keep in git's large file storage
 PAGE = 2  # entries on one page of a list; the real hub has 1,000
 
 Files = Mapping[str, bytes]
@@ -26,7 +33,8 @@ Files = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Repository:
-    """Files at one commit. branches: the names that lead to it. gated: whether files need a token of somebody with access."""
+    """Files at one commit. branches: the names that lead to it. gated: whether files need a token
+    of somebody with access."""
 
     files: Files
     commit: str = COMMIT
@@ -39,9 +47,11 @@ class Repository:
 
 @dataclass
 class Hub:
-    """models, datasets: repositories, or only their files, by name. renamed: new names of repositories, by their old ones, of
-    models and data sets alike. token: of a person with access to everything; others are strangers. busy: whether every answer is
-    that there were too many requests. asked: what was asked, `VERB path`. downloaded: the paths of the files whose content was sent."""
+    """models, datasets: repositories, or only their files, by name. renamed: new names of
+    repositories, by their old ones, of models and data sets alike. token: of a person with access
+    to everything; others are strangers. busy: whether every answer is that there were too many
+    requests. asked: what was asked, `VERB path`. downloaded: the paths of the files whose content
+    was sent."""
 
     models: Mapping[str, Repository | Files] = field(default_factory=dict)
     datasets: Mapping[str, Repository | Files] = field(default_factory=dict)
@@ -105,7 +115,12 @@ def is_large(path: str) -> bool:
 
 def entry(path: str, content: bytes) -> dict[str, object]:
     """A file as lists of a repository have it."""
-    facts: dict[str, object] = {"type": "file", "path": path, "size": len(content), "oid": git_blob(content)}
+    facts: dict[str, object] = {
+        "type": "file",
+        "path": path,
+        "size": len(content),
+        "oid": git_blob(content),
+    }
     if is_large(path):
         facts["lfs"] = {"oid": sha256(content), "size": len(content), "pointerSize": 134}
     return facts
@@ -118,7 +133,10 @@ def folders(files: Files) -> set[str]:
 
 def entries(files: Files, folder: str, recursive: bool) -> list[dict[str, object]]:
     """The files and folders in a folder, and with `recursive` also those below."""
-    listed = [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in sorted(folders(files))]
+    listed = [
+        {"type": "directory", "path": path, "size": 0, "oid": "0" * 40}
+        for path in sorted(folders(files))
+    ]
     listed += [entry(path, content) for path, content in files.items()]
     home = f"{folder}/" if folder else ""
     below = [one for one in listed if str(one["path"]).startswith(home)]
@@ -141,7 +159,9 @@ class Handler(BaseHTTPRequestHandler):
     def hub(self) -> Hub:
         return self.server.hub
 
-    def send(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+    def send(
+        self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> None:
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -172,7 +192,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class StorageHandler(Handler):
-    """Large files by their SHA-256. As at an object store, the address is signed, and a token beside it is an error."""
+    """Large files by their SHA-256. As at an object store, the address is signed, and a token
+    beside it is an error."""
 
     def do_GET(self) -> None:
         if self.headers.get("Authorization"):
@@ -191,7 +212,9 @@ class StorageHandler(Handler):
 class HubHandler(Handler):
     API = re.compile(r"/api/(?P<kind>models|datasets)/(?P<rest>.+)")
     ACTIONS: ClassVar[tuple[str, ...]] = ("revision", "tree", "paths-info", "auth-check", "resolve")
-    FILE = re.compile(r"/(?P<kind>datasets/)?(?P<name>.+?)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+    FILE = re.compile(
+        r"/(?P<kind>datasets/)?(?P<name>.+?)/resolve/(?P<revision>[^/]+)/(?P<path>.+)"
+    )
     CACHED = re.compile(
         r"/api/resolve-cache/(?P<kind>models|datasets)/(?P<name>.+?)/(?P<commit>[0-9a-f]{40})/(?P<path>.+)"
     )
@@ -204,12 +227,16 @@ class HubHandler(Handler):
             return
         path, _, query = self.path.partition("?")
         if cached := self.CACHED.fullmatch(path):
-            self.send_cached(cached["kind"], unquote(cached["name"]), cached["commit"], unquote(cached["path"]))
+            self.send_cached(
+                cached["kind"], unquote(cached["name"]), cached["commit"], unquote(cached["path"])
+            )
         elif api := self.API.fullmatch(path):
             self.answer_api(api["kind"], api["rest"], query, body)
         elif file := self.FILE.fullmatch(path):
             kind = "datasets" if file["kind"] else "models"
-            self.send_file(kind, unquote(file["name"]), unquote(file["revision"]), unquote(file["path"]))
+            self.send_file(
+                kind, unquote(file["name"]), unquote(file["revision"]), unquote(file["path"])
+            )
         else:
             self.send(200 if path == "/" else 404)
 
@@ -261,18 +288,23 @@ class HubHandler(Handler):
         """One page of a folder's entries, with the address of the next one."""
         asked = {key: values[0] for key, values in parse_qs(query).items()}
         if folder and folder not in folders(repository.files):
-            self.refuse(404, "EntryNotFound", f"{folder} does not exist on {repository.branches[0]}")
+            self.refuse(
+                404, "EntryNotFound", f"{folder} does not exist on {repository.branches[0]}"
+            )
             return
         listed = entries(repository.files, folder, asked.get("recursive", "").lower() == "true")
         first = int(asked.get("cursor", 0))
         headers = {}
         if first + PAGE < len(listed):
             following = urlencode({**asked, "cursor": first + PAGE})
-            headers["Link"] = f'<{self.hub.url}{self.path.partition("?")[0]}?{following}>; rel="next"'
+            headers["Link"] = (
+                f'<{self.hub.url}{self.path.partition("?")[0]}?{following}>; rel="next"'
+            )
         self.send_json(listed[first : first + PAGE], headers)
 
     def send_file(self, kind: str, name: str, revision: str, path: str) -> None:
-        """The way to a file: large ones are elsewhere, others at an address of the hub that caches them."""
+        """The way to a file: large ones are elsewhere, others at an address of the hub that caches
+        them."""
         repository = self.find(kind, name)
         if repository is None or not self.may_read(repository):
             return
@@ -281,15 +313,23 @@ class HubHandler(Handler):
             return
         content = repository.files.get(path)
         if content is None:
-            self.refuse(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": repository.commit})
+            self.refuse(
+                404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": repository.commit}
+            )
             return
         headers = {"X-Repo-Commit": repository.commit, "X-Linked-Size": str(len(content))}
         if is_large(path):
             address = f"{self.hub.storage_url}/{sha256(content)}"
-            self.send(302, b"", {**headers, "X-Linked-ETag": f'"{sha256(content)}"', "Location": address})
+            self.send(
+                302, b"", {**headers, "X-Linked-ETag": f'"{sha256(content)}"', "Location": address}
+            )
         else:
             address = f"/api/resolve-cache/{kind}/{name}/{repository.commit}/{quote(path)}"
-            self.send(307, b"", {**headers, "X-Linked-ETag": f'"{git_blob(content)}"', "Location": address})
+            self.send(
+                307,
+                b"",
+                {**headers, "X-Linked-ETag": f'"{git_blob(content)}"', "Location": address},
+            )
 
     def send_cached(self, kind: str, name: str, commit: str, path: str) -> None:
         repository = self.hub.repository(kind, name)
@@ -297,10 +337,13 @@ class HubHandler(Handler):
             self.refuse(404, "EntryNotFound", "Entry not found")
             return
         content = repository.files[path]
-        self.send_content(path, content, {"ETag": f'"{git_blob(content)}"', "X-Repo-Commit": commit})
+        self.send_content(
+            path, content, {"ETag": f'"{git_blob(content)}"', "X-Repo-Commit": commit}
+        )
 
     def find(self, kind: str, name: str) -> Repository | None:
-        """The repository of a name; None after an answer that leads elsewhere, or that there is none."""
+        """The repository of a name; None after an answer that leads elsewhere, or that there is
+        none."""
         if new_name := self.hub.renamed.get(name):
             self.send(307, b"", {"Location": self.path.replace(f"/{name}", f"/{new_name}", 1)})
             return None
@@ -317,18 +360,27 @@ class HubHandler(Handler):
             return True
         if shown:
             self.refuse(
-                403, "GatedRepo", "Access to this repository is restricted and you are not in the authorized list."
+                403,
+                "GatedRepo",
+                "Access to this repository is restricted and you are not in the authorized list.",
             )
         else:
-            self.refuse(401, "GatedRepo", "Access to this repository is restricted. You must be authenticated.")
+            self.refuse(
+                401,
+                "GatedRepo",
+                "Access to this repository is restricted. You must be authenticated.",
+            )
         return False
 
-    def refuse(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+    def refuse(
+        self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         facts = {"X-Error-Code": code, "X-Error-Message": message}
         self.send_json({"error": message}, {**facts, **(headers or {})}, status)
 
     def refuse_for_now(self) -> None:
-        """Nothing is left of what may be asked in five minutes. The client waits until then, and a second more."""
+        """Nothing is left of what may be asked in five minutes. The client waits until then, and a
+        second more."""
         limits = {
             "RateLimit": '"api";r=0;t=0',
             "RateLimit-Policy": '"fixed window";"api";q=500;w=300',
@@ -336,8 +388,14 @@ class HubHandler(Handler):
         }
         self.send_json({"error": "Too Many Requests"}, limits, status=429)
 
-    def send_json(self, answer: object, headers: Mapping[str, str] | None = None, status: int = 200) -> None:
-        self.send(status, json.dumps(answer).encode(), {"Content-Type": "application/json", **(headers or {})})
+    def send_json(
+        self, answer: object, headers: Mapping[str, str] | None = None, status: int = 200
+    ) -> None:
+        self.send(
+            status,
+            json.dumps(answer).encode(),
+            {"Content-Type": "application/json", **(headers or {})},
+        )
 
 
 def parquet(rows: Iterable[Mapping[str, object]]) -> bytes:

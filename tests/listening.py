@@ -1,4 +1,5 @@
-"""Whoever asks a training while it runs: Prometheus at one port, OpenShift AI's Trainer at the other."""
+"""Whoever asks a training while it runs: Prometheus at one port, OpenShift AI's Trainer at the
+other."""
 
 from __future__ import annotations
 
@@ -13,17 +14,27 @@ from typing import Any
 from runner.parts.jobs import training_metrics
 from tests.parts.openshift.api import free_port
 
-# As Go reads the Trainer's struct (opendatahub-io/trainer, pkg/rhai/progression, TrainerStatus): a number of another kind, or one that
-# is no JSON, costs it the whole answer.
-WHOLE = ("progressPercentage", "estimatedRemainingSeconds", "currentStep", "totalSteps", "totalEpochs")
+# As Go reads the Trainer's struct (opendatahub-io/trainer, pkg/rhai/progression, TrainerStatus): a
+# number of another kind, or one that is no JSON, costs it the whole answer.
+WHOLE = (
+    "progressPercentage",
+    "estimatedRemainingSeconds",
+    "currentStep",
+    "totalSteps",
+    "totalEpochs",
+)
 MAPS = ("trainMetrics", "evalMetrics")
 
 
 class Listener:
-    """Asks both ports again and again while it is entered. env: what names them; metrics, answers: all that was said."""
+    """Asks both ports again and again while it is entered. env: what names them; metrics, answers:
+    all that was said."""
 
     def __init__(self) -> None:
-        self.ports = {name: free_port() for name in (training_metrics.METRICS_PORT, training_metrics.PROGRESS_PORT)}
+        self.ports = {
+            name: free_port()
+            for name in (training_metrics.METRICS_PORT, training_metrics.PROGRESS_PORT)
+        }
         self.env = {name: str(port) for name, port in self.ports.items()}
         self.metrics: list[str] = []
         self.answers: list[str] = []
@@ -51,7 +62,10 @@ class Listener:
 
 def ask(port: int) -> str:
     """What is said at a port; empty while nobody answers."""
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with (
+        suppress(OSError),
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer,
+    ):
         return answer.read().decode()
     return ""
 
@@ -72,7 +86,8 @@ def as_the_trainer_reads(text: str) -> dict[str, Any]:
 
 
 def as_prometheus_reads(text: str) -> dict[str, float]:
-    """The samples of an exposition by name and labels; each line is one, or about one (Prometheus' text format 0.0.4)."""
+    """The samples of an exposition by name and labels; each line is one, or about one (Prometheus'
+    text format 0.0.4)."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         if not line.startswith(("# HELP ", "# TYPE ")):

@@ -1,5 +1,5 @@
-"""Loads what recipes and the catalog name from the hub that HF_ENDPOINT names, with the project's own code. A process of its own,
-because the hub's client reads that variable when it is imported.
+"""Loads what recipes and the catalog name from the hub that HF_ENDPOINT names, with the project's
+own code. A process of its own, because the hub's client reads that variable when it is imported.
 
 `python -m tests.loading_from_hub FILE`: FILE names `data_sets` with a split, `models` and
 `tokenizers`; prints what each gave, as JSON."""
@@ -40,7 +40,9 @@ def tokens_of_a_model(name: str) -> int:
 def main(file: str) -> None:
     wanted = json.loads(Path(file).read_text("utf-8"))
     found = {
-        "data_sets": {f"{name} {split}": columns_of_a_row(name, split) for name, split in wanted["data_sets"]},
+        "data_sets": {
+            f"{name} {split}": columns_of_a_row(name, split) for name, split in wanted["data_sets"]
+        },
         "models": {name: entry_of_a_model(name) for name in wanted["models"]},
         "tokenizers": {name: tokens_of_a_model(name) for name in wanted["tokenizers"]},
     }

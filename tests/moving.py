@@ -1,4 +1,5 @@
-"""A plug-in of Axolotl's that counts, at every step of the optimizer, the weights with a gradient and those of them that moved."""
+"""A plug-in of Axolotl's that counts, at every step of the optimizer, the weights with a gradient
+and those of them that moved."""
 
 from __future__ import annotations
 

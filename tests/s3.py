@@ -13,11 +13,16 @@ import pytest
 
 from runner.data import object_store
 
-KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
 
 
 class Server:
-    """url: of the server; line: of a proxy before it, which `cut` after so many bytes from the client; None: never."""
+    """url: of the server; line: of a proxy before it, which `cut` after so many bytes from the
+    client; None: never."""
 
     def __init__(self) -> None:
         from moto.server import ThreadedMotoServer
@@ -26,7 +31,9 @@ class Server:
         self.moto.start()
         host, port = self.moto.get_host_and_port()
         self.url, self.cut = f"http://{host}:{port}", None
-        urllib.request.urlopen(f"{self.url}/moto-api/reset", b"").read()  # all servers of a process share their buckets
+        urllib.request.urlopen(
+            f"{self.url}/moto-api/reset", b""
+        ).read()  # all servers of a process share their buckets
         self.proxy = socket.create_server(("127.0.0.1", 0))
         self.line = f"http://127.0.0.1:{self.proxy.getsockname()[1]}"
         self.port = port
@@ -38,7 +45,9 @@ class Server:
                 client, _ = self.proxy.accept()
                 server = socket.create_connection(("127.0.0.1", self.port))
                 for source, target, counted in ((client, server, True), (server, client, False)):
-                    threading.Thread(target=self._pass_on, args=(source, target, counted), daemon=True).start()
+                    threading.Thread(
+                        target=self._pass_on, args=(source, target, counted), daemon=True
+                    ).start()
 
     def _pass_on(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
         with suppress(OSError):
@@ -81,7 +90,11 @@ class Server:
 def started() -> Iterator[Server]:
     """The server, with a bucket `team`; this process has its address and keys."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("AWS_")]:
+        for name in [
+            name
+            for name in os.environ
+            if name.lower().endswith("_proxy") or name.startswith("AWS_")
+        ]:
             patch.delenv(name)
         server = Server()
         for name, value in {**KEYS, "AWS_ENDPOINT_URL_S3": server.url}.items():

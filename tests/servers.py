@@ -1,4 +1,5 @@
-"""Servers of the tests: `recipe serve` as a process, and what transformers' own server gives a model to read."""
+"""Servers of the tests: `recipe serve` as a process, and what transformers' own server gives a
+model to read."""
 
 from __future__ import annotations
 
@@ -28,10 +29,23 @@ def served(recipe: Path, run: Path, *options: str) -> Iterator[tuple[str, subpro
 
 
 @contextmanager
-def shown(command: str, recipe: Path, run: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def shown(
+    command: str, recipe: Path, run: Path, *options: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A command that serves something as a process: the address that it says, and the process."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "runner", command, str(recipe), "--run", str(run), "--port", "0", *options],
+        [
+            sys.executable,
+            "-m",
+            "runner",
+            command,
+            str(recipe),
+            "--run",
+            str(run),
+            "--port",
+            "0",
+            *options,
+        ],
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -53,15 +67,20 @@ def shown(command: str, recipe: Path, run: Path, *options: str) -> Iterator[tupl
 
 @contextmanager
 def listening(model: Path) -> Iterator[Any]:
-    """transformers' server in this process, with one model: a function that sends it messages and gives the numbers of the tokens
-    that the model was given for them."""
+    """transformers' server in this process, with one model: a function that sends it messages and
+    gives the numbers of the tokens that the model was given for them."""
     from transformers.cli.serve import Serve
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = Serve(
-        force_model=str(model), device="cpu", dtype="float32", port=port, host="127.0.0.1", non_blocking=True
+        force_model=str(model),
+        device="cpu",
+        dtype="float32",
+        port=port,
+        host="127.0.0.1",
+        non_blocking=True,
     )
     (known,) = server._model_manager.loaded_models.values()
     heard: list[list[int]] = []
@@ -80,7 +99,9 @@ def listening(model: Path) -> Iterator[Any]:
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=SECONDS).close()
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            request, timeout=SECONDS
+        ).close()
         return heard.pop()
 
     end = time.monotonic() + SECONDS

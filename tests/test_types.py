@@ -34,12 +34,18 @@ CLAIMS = {
 @pytest.mark.long
 def test_settings_have_the_types_of_the_schemas(tmp_path):
     lines = ["from runner.recipe.recipe import Recipe"]
-    lines += [f"def f{number}(recipe: Recipe) -> object: return {claim}" for number, claim in enumerate(CLAIMS)]
+    lines += [
+        f"def f{number}(recipe: Recipe) -> object: return {claim}"
+        for number, claim in enumerate(CLAIMS)
+    ]
     file = tmp_path / "claims.py"
     file.write_text("\n".join(lines) + "\n", "utf-8")
-    done = subprocess.run([sys.executable, "-m", "mypy", str(file)], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", str(file)], cwd=ROOT, capture_output=True, text=True
+    )
     complaints = {
-        int(line): kind for line, kind in re.findall(r"claims\.py:(\d+): error: .*\[([a-z-]+)\]", done.stdout)
+        int(line): kind
+        for line, kind in re.findall(r"claims\.py:(\d+): error: .*\[([a-z-]+)\]", done.stdout)
     }
     expected = {number: kind for number, kind in enumerate(CLAIMS.values(), start=2) if kind}
     assert complaints == expected, done.stdout

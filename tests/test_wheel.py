@@ -18,14 +18,28 @@ from tests.parts.editor.browsing import editing, needs_nicegui
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+    ]
     subprocess.run([*command, str(ROOT)], check=True, capture_output=True, text=True)
     (built,) = folder.glob("recipe_runner-*.whl")
     return built
 
 
 def test_the_wheel_has_every_file_of_the_package(wheel):
-    here = (file for file in (ROOT / "runner").rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    here = (
+        file
+        for file in (ROOT / "runner").rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    )
     files = {file.relative_to(ROOT).as_posix() for file in here}
     assert files <= {*zipfile.ZipFile(wheel).namelist()}
     assert {Path(file).suffix for file in files} >= {".jinja", ".css", ".js", ".toml", ".yaml"}
@@ -38,14 +52,30 @@ def installed(wheel, tmp_path_factory):
     run = {"check": True, "capture_output": True, "text": True}
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], **run)
     python = folder / "venv" / "bin" / "python"
-    subprocess.run([str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel)], **run)
+    subprocess.run(
+        [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "-c",
+            str(ROOT / "constraints.txt"),
+            str(wheel),
+        ],
+        **run,
+    )
     empty = folder / "empty"
     empty.mkdir()
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def recipe(*arguments: str):
         return subprocess.run(
-            [str(folder / "venv" / "bin" / "recipe"), *arguments], cwd=empty, env=env, capture_output=True, text=True
+            [str(folder / "venv" / "bin" / "recipe"), *arguments],
+            cwd=empty,
+            env=env,
+            capture_output=True,
+            text=True,
         )
 
     recipe.folder = empty
@@ -61,11 +91,17 @@ def test_list_new_check_and_render_work_in_an_empty_folder(installed):
     assert names[2 + len(RECIPES) :] == [f"minimal/{path.stem}" for path in MINIMAL]
     for path in RECIPES:
         name = f"my-{path.stem}"
-        for command in (["new", name, "--from", path.stem], ["check", f"{name}.yaml"], ["render", f"{name}.yaml"]):
+        for command in (
+            ["new", name, "--from", path.stem],
+            ["check", f"{name}.yaml"],
+            ["render", f"{name}.yaml"],
+        ):
             done = installed(*command)
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         assert any((installed.folder / "build" / name).iterdir())
-    assert installed("site", "my-survival.yaml").returncode == 0, "its templates are not in the wheel"
+    assert installed("site", "my-survival.yaml").returncode == 0, (
+        "its templates are not in the wheel"
+    )
     assert list(installed.folder.glob("*.schema.json"))
     for command in (
         ["new", "short", "--from", "survival", "--minimal"],
@@ -79,7 +115,9 @@ def test_list_new_check_and_render_work_in_an_empty_folder(installed):
 @pytest.mark.long
 def test_the_light_install_is_light(installed):
     done = subprocess.run(
-        [str(installed.python), "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True
+        [str(installed.python), "-m", "pip", "list", "--format=freeze"],
+        capture_output=True,
+        text=True,
     )
     names = {line.split("==")[0].lower() for line in done.stdout.split()}
     assert len(names) < 20
@@ -94,7 +132,10 @@ def test_training_without_the_extra_says_what_to_install(installed):
         assert done.returncode == 1, done.stdout + done.stderr
         assert "is not installed." in done.stderr, done.stderr
         install = done.stderr.splitlines()[-1]
-        assert install.startswith("pip install 'axolotl[deepspeed]==") and "recipe-runner" not in install
+        assert (
+            install.startswith("pip install 'axolotl[deepspeed]==")
+            and "recipe-runner" not in install
+        )
 
 
 @needs_nicegui
@@ -111,4 +152,6 @@ def test_the_page_of_recipe_edit_is_served_from_the_wheel(wheel, tmp_path):
             with urllib.request.urlopen(asked, timeout=60) as answer:
                 return answer.read().decode()
 
-        assert ".recipe-verdict" in got("") and "export function reveal" in got("editor.js").replace("async ", "")
+        assert ".recipe-verdict" in got("") and "export function reveal" in got(
+            "editor.js"
+        ).replace("async ", "")

@@ -1,4 +1,5 @@
-"""What people read is plain English: no phrase of a translation, short sentences, one word for one thing."""
+"""What people read is plain English: no phrase of a translation, short sentences, one word for one
+thing."""
 
 from __future__ import annotations
 
@@ -110,7 +111,9 @@ IN_CODE = {
 
 
 def compiled(phrases: dict[str, str]) -> dict[re.Pattern[str], str]:
-    return {re.compile(rf"\b{pattern}\b", re.IGNORECASE): better for pattern, better in phrases.items()}
+    return {
+        re.compile(rf"\b{pattern}\b", re.IGNORECASE): better for pattern, better in phrases.items()
+    }
 
 
 PHRASES, PHRASES_IN_CODE = compiled(INSTEAD | READ), compiled(INSTEAD | IN_CODE)
@@ -122,11 +125,18 @@ MESSAGES = [
     *sorted((ROOT / "tests" / "golden" / "messages").rglob("*.txt")),
     *sorted((ROOT / "runner").rglob("messages.toml")),
 ]
-SCHEMAS = sorted([*(ROOT / "runner").rglob("schema.yaml"), *(ROOT / "runner").rglob("sections.yaml")])
+SCHEMAS = sorted(
+    [*(ROOT / "runner").rglob("schema.yaml"), *(ROOT / "runner").rglob("sections.yaml")]
+)
 RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
 # The rooms of the code, and the modules beside them.
-ROOMS = sorted(path for path in (ROOT / "runner").iterdir() if path.suffix == ".py" or next(path.rglob("*.py"), None))
-# Made of the code and of other people's words; the sentences are tested where they come from, except the first paragraph.
+ROOMS = sorted(
+    path
+    for path in (ROOT / "runner").iterdir()
+    if path.suffix == ".py" or next(path.rglob("*.py"), None)
+)
+# Made of the code and of other people's words; the sentences are tested where they come from,
+# except the first paragraph.
 MADE = {"settings.md", "troubles.md", "hardware.md"}
 WRITTEN = [page for page in PAGES if page.name not in MADE]
 # What `recipe --help` and the help of a command begin with.
@@ -137,7 +147,8 @@ VERBS = re.compile(
 
 
 def prose(page: str) -> str:
-    """A page's paragraphs and lists, without code, tables, headings and pictures; names in code are one word."""
+    """A page's paragraphs and lists, without code, tables, headings and pictures; names in code are
+    one word."""
     page = re.sub(r"```.*?```|<!--.*?-->", "", page, flags=re.DOTALL)
     page = re.sub(r"^(?:\||#|    |!\[).*", "", page, flags=re.MULTILINE)
     page = re.sub(r"^\s*(?:[-*]|\d+\.) ", ". ", page, flags=re.MULTILINE)
@@ -161,11 +172,15 @@ def words(sentence: str) -> int:
 
 
 def messages(file: Path) -> Iterator[str]:
-    """The lines of golden messages that are sentences: no tables, rows of data or emitted files; and those of a table of
-    messages, whether or not a test gets them."""
+    """The lines of golden messages that are sentences: no tables, rows of data or emitted files;
+    and those of a table of messages, whether or not a test gets them."""
     text = file.read_text("utf-8")
     if file.suffix == ".toml":
-        every = (line for message in tomllib.loads(text).values() for line in "\n".join(message.values()).splitlines())
+        every = (
+            line
+            for message in tomllib.loads(text).values()
+            for line in "\n".join(message.values()).splitlines()
+        )
         yield from (re.sub(r"\{[^}]*\}", "NAME", line) for line in every)
         return
     for line in text.splitlines():
@@ -175,13 +190,19 @@ def messages(file: Path) -> Iterator[str]:
 
 
 def found(text: str, phrases: dict[re.Pattern[str], str] = PHRASES) -> list[str]:
-    return [f"{hit[0]!r}: write {better}" for pattern, better in phrases.items() for hit in pattern.finditer(text)]
+    return [
+        f"{hit[0]!r}: write {better}"
+        for pattern, better in phrases.items()
+        for hit in pattern.finditer(text)
+    ]
 
 
 def remarks(source: str) -> Iterator[tuple[int, str]]:
     """Docstrings and comments of a module, each with its line."""
     for node in ast.walk(ast.parse(source)):
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        documented = isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        )
         if documented and (text := ast.get_docstring(node)):
             yield node.body[0].lineno, " ".join(text.split())
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -192,7 +213,11 @@ def remarks(source: str) -> Iterator[tuple[int, str]]:
 def described(node: object) -> Iterator[str]:
     """Titles and descriptions of a schema."""
     if isinstance(node, dict):
-        yield from (node[key] for key in ("title", "description", "x-pattern-means") if isinstance(node.get(key), str))
+        yield from (
+            node[key]
+            for key in ("title", "description", "x-pattern-means")
+            if isinstance(node.get(key), str)
+        )
         for value in node.values():
             yield from described(value)
     elif isinstance(node, list):
@@ -222,9 +247,18 @@ def test_comments_of_recipes_have_none(file):
 
 
 def test_comments_of_emitted_files_have_none():
-    files = [file for folder in ("openshift", "tests/golden") for file in (ROOT / folder).rglob("*.[sy]*")]
-    comments = {line for file in files for line in re.findall(r"(?:^|\s)# (.*)", file.read_text("utf-8"))}
-    assert len(comments) > 100 and [hit for text in sorted(comments) for hit in found(quoted(text))] == []
+    files = [
+        file
+        for folder in ("openshift", "tests/golden")
+        for file in (ROOT / folder).rglob("*.[sy]*")
+    ]
+    comments = {
+        line for file in files for line in re.findall(r"(?:^|\s)# (.*)", file.read_text("utf-8"))
+    }
+    assert (
+        len(comments) > 100
+        and [hit for text in sorted(comments) for hit in found(quoted(text))] == []
+    )
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=name)
@@ -263,9 +297,15 @@ def test_all_messages_together_are_easy_to_read():
     assert len(said) > 10_000 and textstat.flesch_reading_ease(quoted(said)) >= EASE
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != README and page.parent.name == "docs"], ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page != README and page.parent.name == "docs"], ids=name
+)
 def test_the_first_paragraph_of_a_page_says_who_it_is_for(page):
-    first = next(part for part in page.read_text("utf-8").split("\n\n")[1:] if not part.startswith(("<!--", "#")))
+    first = next(
+        part
+        for part in page.read_text("utf-8").split("\n\n")[1:]
+        if not part.startswith(("<!--", "#"))
+    )
     assert re.match(r"For (?:people|anyone|everybody) ", first), first
 
 
@@ -289,9 +329,16 @@ def test_one_word_stands_for_one_thing():
     assert [term for term in TERMS.split() if term.replace("_", " ") not in explained] == []
     assert "PersistentVolumeClaim" in explained["claim"] and "node" in explained["machine"]
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", others, re.M)
-    unused = [word.strip() for use, other in rows if use not in ("use", "---") for word in other.split(",")]
+    unused = [
+        word.strip()
+        for use, other in rows
+        if use not in ("use", "---")
+        for word in other.split(",")
+    ]
     assert len(unused) >= 8
-    texts = {name(page): prose(page.read_text("utf-8")) for page in WRITTEN if page.name != "glossary.md"}
+    texts = {
+        name(page): prose(page.read_text("utf-8")) for page in WRITTEN if page.name != "glossary.md"
+    }
     texts |= {name(file): "\n".join(map(quoted, messages(file))) for file in MESSAGES}
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, unused))})\b", re.IGNORECASE)
     assert {place: hits for place, text in texts.items() if (hits := pattern.findall(text))} == {}

@@ -1,4 +1,5 @@
-"""The pages of figures, all of them the plan's: what hardware for what, and the arithmetic of the lyrics demo."""
+"""The pages of figures, all of them the plan's: what hardware for what, and the arithmetic of the
+lyrics demo."""
 
 from __future__ import annotations
 
@@ -82,10 +83,15 @@ def hardware() -> str:
         "",
     ]
     # Without that for this machine's own model, which needs no GPU.
-    starters = [path for path in packaged.starters() if "base: small" not in path.read_text("utf-8")]
+    starters = [
+        path for path in packaged.starters() if "base: small" not in path.read_text("utf-8")
+    ]
     names = [name for name, path in packaged.named().items() if path in starters]
     recipes = {name: load(packaged.named()[name])[0] for name in names}
-    heads = [f"{name} ({recipes[name].machines.nodes} × {recipes[name].machines.gpus_per_node})" for name in names]
+    heads = [
+        f"{name} ({recipes[name].machines.nodes} × {recipes[name].machines.gpus_per_node})"
+        for name in names
+    ]
     lines += [f"| card | usable GiB | {' | '.join(heads)} |", "|---|---|" + "---|" * len(names)]
     for label in catalog.gpu_names():
         card = catalog.gpu(label)
@@ -205,7 +211,9 @@ def songs() -> str:
         "```",
         "",
         "```text",
-        *_table(said("plan", "recipes/lyrics.yaml", "--machines", "1,2,4,8,16,32,64,128,256,512,1024")),
+        *_table(
+            said("plan", "recipes/lyrics.yaml", "--machines", "1,2,4,8,16,32,64,128,256,512,1024")
+        ),
         "```",
         "",
         f"Two epochs take {units.duration(time['total_seconds'])} on one L40S. The fastest card of the catalog, {faster.title}, takes {units.duration(best.time.total_seconds)}:",

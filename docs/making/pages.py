@@ -1,6 +1,8 @@
-"""Writes the pages of `docs/` that follow from the code: troubles, hardware, models, the lyrics demo's arithmetic, and one for each starter.
+"""Writes the pages of `docs/` that follow from the code: troubles, hardware, models, the lyrics
+demo's arithmetic, and one for each starter.
 
-`python docs/making/pages.py` writes them; `make golden` does too, and a test fails where one is out of date.
+`python docs/making/pages.py` writes them; `make golden` does too, and a test fails where one is out
+of date.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from runner.tools import packaged
 
 DOCS = ROOT / "docs"
 QUOTED = re.compile(r": \{said\}| \(\{said\}\)| The cluster reports: \{said\}")
-# Where a trouble is looked for, and what a person would call that; the places of troubles.py, in the page's order.
+# Where a trouble is looked for, and what a person would call that; the places of troubles.py, in
+# the page's order.
 PLACES = {
     troubles.LOG: "In the log of a run",
     troubles.UNMADE: "No pod is created",
@@ -98,12 +101,20 @@ def _troubles() -> str:
             if remedy.strip():
                 lines += [_plain(remedy.strip()), ""]
             if found:
-                lines += ["The log or the cluster shows, for example:", "", "```text", _cut(found.line), "```", ""]
+                lines += [
+                    "The log or the cluster shows, for example:",
+                    "",
+                    "```text",
+                    _cut(found.line),
+                    "```",
+                    "",
+                ]
     return "\n".join(lines)
 
 
 def _shown(name: str) -> troubles.FoundTrouble | None:
-    """The trouble as somebody has met it, in the words of the tests' examples; None where there is none."""
+    """The trouble as somebody has met it, in the words of the tests' examples; None where there is
+    none."""
     cases = tomllib.loads((ROOT / "tests/fixtures/troubles.toml").read_text("utf-8"))
     for case, shown in cases.items():
         if shown.get("trouble", case) == name:
@@ -120,7 +131,9 @@ def _sentence(text: str) -> str:
 def _plain(text: str) -> str:
     """Words for a page: outside of code nothing of them is markup."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([*_<>\[\]\\])", r"\\\1", part) for part in parts)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*_<>\[\]\\])", r"\\\1", part) for part in parts
+    )
 
 
 def _cut(line: str, most: int = 160) -> str:
@@ -175,7 +188,10 @@ def _models() -> str:
         "",
         "## Models that cannot be trained",
         "",
-        *(f"- `{name}`: {_plain(facts['why'])}." for name, facts in catalog.table("unsuitable").items()),
+        *(
+            f"- `{name}`: {_plain(facts['why'])}."
+            for name, facts in catalog.table("unsuitable").items()
+        ),
         "",
     ]
     return "\n".join(lines)

@@ -1,8 +1,10 @@
-"""Pictures of what commands say, for the pages: SVG, drawn by rich of real output, without a font from elsewhere.
+"""Pictures of what commands say, for the pages: SVG, drawn by rich of real output, without a font
+from elsewhere.
 
-Those of quick commands are made with the pages (pages.py). `python docs/making/pictures.py` makes those of whole rehearsals, in a
-few minutes, and that of `recipe edit`, which `python docs/making/pictures.py edit` makes alone. After `make demo`,
-`python docs/making/pictures.py chat runs/museum` makes that of the chat page. All take Debian's Chromium.
+Those of quick commands are made with the pages (pages.py). `python docs/making/pictures.py` makes
+those of whole rehearsals, in a few minutes, and that of `recipe edit`, which `python
+docs/making/pictures.py edit` makes alone. After `make demo`, `python docs/making/pictures.py chat
+runs/museum` makes that of the chat page. All take Debian's Chromium.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def quick() -> dict[Path, str]:
     """What `list`, `check` and `plan` say of a copy of a starter, by where the picture lies."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        starters = said("list", folder=folder, columns=COLUMNS)  # where nobody has rehearsed anything yet
+        starters = said(
+            "list", folder=folder, columns=COLUMNS
+        )  # where nobody has rehearsed anything yet
         said("new", "my-demo", "--from", "survival", folder=folder)
         recipe = folder / "my-demo.yaml"
         right = recipe.read_text("utf-8")
@@ -65,8 +69,15 @@ def quick() -> dict[Path, str]:
 
 
 def drawing(name: str, command: str, text: str) -> str:
-    """A terminal with a command and what it has said, long lines cut, as SVG. name: tells its styles from those of other pictures."""
-    console = Console(width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    """A terminal with a command and what it has said, long lines cut, as SVG. name: tells its
+    styles from those of other pictures."""
+    console = Console(
+        width=COLUMNS,
+        record=True,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+    )
     console.print(Text(f"$ {command}", style="bold"))
     for line in Text.from_ansi(text).split(allow_blank=True):
         line.truncate(COLUMNS, overflow="ellipsis")
@@ -78,21 +89,27 @@ def drawing(name: str, command: str, text: str) -> str:
 
 
 def rehearsed() -> None:
-    """Rehearses copies of two starters, and keeps a picture of the first one's end and of the tops of both pages."""
+    """Rehearses copies of two starters, and keeps a picture of the first one's end and of the tops
+    of both pages."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         sys.exit("The picture of a page needs Chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = _rehearse(folder, "my-demo", "survival")
-        (PICTURES / "rehearse.svg").write_text(drawing("rehearse", "recipe rehearse my-demo.yaml", _end(text)), "utf-8")
-        _picture(browser, folder / "runs/my-demo-rehearsal/report.html", PICTURES / "first-page.png")
+        (PICTURES / "rehearse.svg").write_text(
+            drawing("rehearse", "recipe rehearse my-demo.yaml", _end(text)), "utf-8"
+        )
+        _picture(
+            browser, folder / "runs/my-demo-rehearsal/report.html", PICTURES / "first-page.png"
+        )
         _rehearse(folder, "my-images", "minimal/image-classification")
         _picture(browser, folder / "runs/my-images-rehearsal/report.html", PICTURES / "page.png")
 
 
 def edited() -> None:
-    """Types into a copy of a starter what no longer fits its GPU, and keeps a picture of what the page of `recipe edit` says."""
+    """Types into a copy of a starter what no longer fits its GPU, and keeps a picture of what the
+    page of `recipe edit` says."""
     from tests.parts.editor.browsing import editing, tab_of
 
     with tempfile.TemporaryDirectory() as name:
@@ -107,13 +124,16 @@ def edited() -> None:
             tab.until("document.querySelector('.recipe-too-large')")
             # The problem leads to its line.
             tab.click(".recipe-problem")
-            tab.until("document.querySelector('.recipe-line-error') && document.querySelector('.q-field--error')")
+            tab.until(
+                "document.querySelector('.recipe-line-error') && document.querySelector('.q-field--error')"
+            )
             tab.picture(file)
         _in_few_colours(file)
 
 
 def chatted(run: Path) -> None:
-    """Asks both models of a run of the museum what a ticket costs, and keeps a picture of the chat page."""
+    """Asks both models of a run of the museum what a ticket costs, and keeps a picture of the chat
+    page."""
     from tests import servers
     from tests.parts.report.browser import Browser
 
@@ -125,7 +145,13 @@ def chatted(run: Path) -> None:
         Browser(Path(profile)) as tab,
     ):
         tab.open(url, width=1100)
-        tab.ask("Emulation.setDeviceMetricsOverride", width=1100, height=720, deviceScaleFactor=1, mobile=False)
+        tab.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=1100,
+            height=720,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         labelled = f"e => e.innerText.includes({json.dumps(answers['question'])})"
         button = f"[...document.querySelectorAll('button')].find({labelled})"
         _until(tab, button)
@@ -155,7 +181,8 @@ def _rehearse(folder: Path, copy: str, starter: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "runner", "rehearse", f"{copy}.yaml"],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
     )
@@ -166,8 +193,16 @@ def _rehearse(folder: Path, copy: str, starter: str) -> str:
 
 def _picture(browser: str, page: Path, file: Path) -> None:
     """The top of a page."""
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1100,900")
-    subprocess.run([browser, *flags, f"--screenshot={file}", page.as_uri()], check=True, capture_output=True)
+    flags = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--window-size=1100,900",
+    )
+    subprocess.run(
+        [browser, *flags, f"--screenshot={file}", page.as_uri()], check=True, capture_output=True
+    )
     _in_few_colours(file)
 
 

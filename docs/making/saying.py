@@ -21,12 +21,20 @@ class _Screen(io.StringIO):
 
 
 def said(*arguments: str, folder: Path = ROOT, columns: int = 0) -> str:
-    """All that a command prints. columns: of the terminal that it prints to; 0 for none, as in a pipe."""
-    out, before, where = _Screen() if columns else io.StringIO(), os.environ.get("COLUMNS"), Path.cwd()
+    """All that a command prints. columns: of the terminal that it prints to; 0 for none, as in a
+    pipe."""
+    out, before, where = (
+        _Screen() if columns else io.StringIO(),
+        os.environ.get("COLUMNS"),
+        Path.cwd(),
+    )
     os.environ["COLUMNS"] = str(columns or 120)
     os.chdir(folder)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO() if "json" in arguments else out):
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(io.StringIO() if "json" in arguments else out),
+        ):
             cli._code([*arguments])
     finally:
         os.chdir(where)

@@ -1,4 +1,5 @@
-"""Facts about models, GPUs, data sets and the pinned engine, kept as data with a source for each."""
+"""Facts about models, GPUs, data sets and the pinned engine, kept as data with a source for
+each."""
 
 from runner.catalog.hardware import Gpu, alike, gpu, gpu_names, label_of
 from runner.catalog.models import (

@@ -3,21 +3,23 @@
 import math
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from runner.catalog.tables import table
 from runner.tools.files import cache_folder, read_record
 from runner.tools.problem import nearest
 
-# PCIe with 16 lanes, one direction, 10^9 bytes a second, by the compute capability of cards that talk over NVLink:
-# NVIDIA's data sheets of V100 (Gen3), A100 (Gen4), H100 and B200 (Gen5).
+# PCIe with 16 lanes, one direction, 10^9 bytes a second, by the compute capability of cards that
+# talk over NVLink: NVIDIA's data sheets of V100 (Gen3), A100 (Gen4), H100 and B200 (Gen5).
 _PCIE = ((9.0, 64.0), (8.0, 32.0), (0.0, 16.0))
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`). usable_gib: the
-    part that PyTorch can use. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. …_tflops: dense rates, 10^12
-    operations a second, 0 for none. link: nvlink, pcie or host; link_gb_s: in one direction."""
+    """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it
+    (`8.9`). usable_gib: the part that PyTorch can use. memory_gb_s: its memory's bandwidth, 10^9
+    bytes a second. …_tflops: dense rates, 10^12 operations a second, 0 for none. link: nvlink, pcie
+    or host; link_gb_s: in one direction."""
 
     name: str
     title: str
@@ -44,12 +46,18 @@ class Gpu:
         return self.capability >= 9.0
 
     def precision(self, fp16: bool) -> str:
-        """The smallest number format in which training works on it. fp16: whether the model's activations fit fp16."""
-        return "bf16" if self.bf16 else "fp16" if fp16 else "fp32"
+        """The smallest number format in which training works on it. fp16: whether the model's
+        activations fit fp16."""
+        if self.bf16:
+            return "bf16"
+        if fp16:
+            return "fp16"
+        return "fp32"
 
     @property
     def pcie_gb_s(self) -> float:
-        """The data sheet's speed of the connection to main memory, one direction, 10^9 bytes a second."""
+        """The data sheet's speed of the connection to main memory, one direction, 10^9 bytes a
+        second."""
         if self.link != "nvlink":
             return self.link_gb_s
         return next(rate for least, rate in _PCIE if self.capability >= least)
@@ -65,7 +73,8 @@ def gpu_names() -> list[str]:
 
 def alike(name: str) -> list[str]:
     """The labels that `name` may mean; empty if none is similar."""
-    bare, near = label_of(name).lower(), nearest(name, gpu_names())
+    bare = label_of(name).lower()
+    near = nearest(name, gpu_names())
     return [label for label in gpu_names() if bare in label.lower()] or ([near] if near else [])
 
 
@@ -74,54 +83,70 @@ def label_of(name: str) -> str:
     return name.replace(" ", "-")
 
 
-# The label of this machine's processor if it trains instead of a GPU, and the file that the planner writes about it.
+# The label of this machine's processor if it trains instead of a GPU, and the file that the planner
+# writes about it.
 PROCESSOR, MEASURED = "processor", "processor.json"
-# What a recipe writes for `machines.gpu` to train on the processor, also where a GPU is; and what people write instead.
+# What a recipe writes for `machines.gpu` to train on the processor, also where a GPU is; and what
+# people write instead.
 NO_GPU = "none"
 LIKE_NO_GPU = ("cpu", "no", "false", "no-gpu")
 
 
 def gpu(name: str) -> Gpu | None:
     """The catalog's GPU with that label, or this machine's processor as a GPU; None if unknown."""
-    facts = read_record(cache_folder() / MEASURED) if name == PROCESSOR else table("gpus").get(name)
+    facts: dict[str, Any] | None
+    if name == PROCESSOR:
+        facts = read_record(cache_folder() / MEASURED)
+    else:
+        facts = table("gpus").get(name)
     # Another version may have written other facts.
     with suppress(TypeError):
-        return Gpu(**{"name": name, **facts}) if facts else None
+        if facts:
+            return Gpu(**{"name": name, **facts})
+        return None
     return None
 
 
 GIB = 2**30
-# The oldest driver for each CUDA (NVIDIA's "minor version compatibility"); our PyTorch is built for the last one.
+# The oldest driver for each CUDA (NVIDIA's "minor version compatibility"); our PyTorch is built for
+# the last one.
 DRIVERS = {"12": 525, "13": 580}
 DRIVER = DRIVERS["13"]
-# The project's own image: its size in GB, and what its build takes, in layers and while it is pushed.
+# The project's own image: its size in GB, and what its build takes, in layers and while it is
+# pushed.
 IMAGE_GB, BUILD_GIB = 10, 40
 IMAGE_NEEDS = (
     f"The image has about {IMAGE_GB} GB; its build takes {BUILD_GIB} GiB of temporary storage, and machines with GPUs need "
     f"NVIDIA driver {DRIVER} or newer."
 )
-# Linux describes each page of 4 KiB in 64 bytes (`struct page`), and does not count those bytes as memory.
+# Linux describes each page of 4 KiB in 64 bytes (`struct page`), and does not count those bytes as
+# memory.
 KERNEL = 64 / 4096
 
 
 def memory(size: float) -> float:
     """Allocatable memory of a machine with `size` bytes, in bytes."""
     counted = left = size * (1 - KERNEL)
-    reserved, facts = 0.0, table("reserved")["memory"]
+    reserved = 0.0
+    facts = table("reserved")["memory"]
     for step, share in facts["steps"]:
         part = min(left, step * GIB)
-        reserved, left = reserved + share * part, left - part
+        reserved = reserved + share * part
+        left = left - part
     return float(counted - reserved - facts["eviction"])
 
 
 def cpus(threads: int) -> float:
     """Allocatable CPUs of a machine with this number of CPU threads."""
     reserved = table("reserved")["cpus"]
-    return float(threads - max(reserved["least"], reserved["first"] + reserved["others"] * (threads - 1)))
+    return float(
+        threads - max(reserved["least"], reserved["first"] + reserved["others"] * (threads - 1))
+    )
 
 
 def pod_memory_gib(size: float) -> int:
-    """The memory for one pod beside the cluster's own pods, in whole GiB; 0 or less if nothing is left."""
+    """The memory for one pod beside the cluster's own pods, in whole GiB; 0 or less if nothing is
+    left."""
     return math.floor(memory(size) / GIB - float(table("reserved")["memory"]["pods"]))
 
 

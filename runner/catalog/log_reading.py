@@ -1,4 +1,5 @@
-"""Reads logs of training and of servers: the level of each line, Python's traces, and the error that ended each process."""
+"""Reads logs of training and of servers: the level of each line, Python's traces, and the error
+that ended each process."""
 
 from __future__ import annotations
 
@@ -28,12 +29,14 @@ _WORDS = {
     "INFO": INFO,
     "DEBUG": INFO,
 }
-# `[2026-11-28 22:35:29,945] [WARNING] [torchao] `, `WARNING:root:`, `ERROR 11-28 22:35:34 [core.py:1] `.
+# `[2026-11-28 22:35:29,945] [WARNING] [torchao] `, `WARNING:root:`, `ERROR 11-28 22:35:34
+# [core.py:1] `.
 _WORD = re.compile(
     rf"(?!\s).{{0,80}}?\b(?P<level>{'|'.join(_WORDS)})\b[\]:|> -]+(?:\d\d-\d\d [\d:]+ )?(?:\[[\w./:]+\] ?)?"
 )
 _LETTERS = {"F": ERROR, "E": ERROR, "W": WARNING, "I": INFO, "D": INFO}
-# Google's form, which PyTorch uses: `W1128 22:35:30.613 21057 torch/x.py:630] `, `[E626 06:24:44.903 socket.cpp:957] `.
+# Google's form, which PyTorch uses: `W1128 22:35:30.613 21057 torch/x.py:630] `, `[E626
+# 06:24:44.903 socket.cpp:957] `.
 _LETTER = re.compile(r"\[?(?P<level>[FEWID])(?:\d{3,4} [\d:.]+)?(?: +\d+)? [\w./-]+:\d+\] ?")
 _PYTHON_WARNING = re.compile(r"\S+:\d+: \w*Warning: ")
 _NCCL = re.compile(r"\S.{0,120}?\bNCCL (?P<level>INFO|WARN) ")
@@ -44,15 +47,17 @@ _ABOUT_OTHERS = re.compile(r"torch\.distributed\.|\[c10d\]|ProcessGroup")
 _TRACE = "Traceback (most recent call last):"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # A message without its trace.
-_RAISED = re.compile(r"(?:[\w.]+\.)?(?:\w+(?:Error|Exception)|TrainingStopped)(?::|$)|[\w.]+\.Error(?::|$)")
+_RAISED = re.compile(
+    r"(?:[\w.]+\.)?(?:\w+(?:Error|Exception)|TrainingStopped)(?::|$)|[\w.]+\.Error(?::|$)"
+)
 # Launchers report that a process has ended; the process itself reports why.
 _LAUNCHERS = re.compile(r"ChildFailedError|CalledProcessError")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a log. text: without what comes before it; process: its mark, empty for none; by_logger: whether a
-    logger has written it, with a level."""
+    """A line of a log. text: without what comes before it; process: its mark, empty for none;
+    by_logger: whether a logger has written it, with a level."""
 
     text: str
     process: str = ""
@@ -62,9 +67,10 @@ class Line:
 
 @dataclass
 class Ending:
-    """An error. messages: its own, after those of its causes, each as lines; has_trace: whether its trace comes with it;
-    by_logger: whether a logger has written the trace, with a level on each line. in_frames, is_chained: whether the next
-    line is a frame of the trace, or another trace of the same failure; raised_at: the last lines of its last frame."""
+    """An error. messages: its own, after those of its causes, each as lines; has_trace: whether its
+    trace comes with it; by_logger: whether a logger has written the trace, with a level on each
+    line. in_frames, is_chained: whether the next line is a frame of the trace, or another trace of
+    the same failure; raised_at: the last lines of its last frame."""
 
     has_trace: bool = False
     by_logger: bool = False
@@ -91,7 +97,9 @@ class Ending:
     def stop(self) -> str:
         """The message of a training that stopped itself; empty for any other error."""
         name, _, message = "\n".join(self.messages[-1]).partition(": ")
-        return message.strip() if name.rpartition(".")[2] == OWN_STOP else ""
+        if name.rpartition(".")[2] == OWN_STOP:
+            return message.strip()
+        return ""
 
     def read(self, text: str) -> None:
         if text.startswith(_CHAINED):
@@ -107,8 +115,9 @@ class Ending:
 
 @dataclass
 class LogReading:
-    """What logs show of a failure. stop: why the runner stopped itself, empty if it did not; endings: the last error of
-    each process; evidence: all lines that may show a reason: no warnings, no information, no events."""
+    """What logs show of a failure. stop: why the runner stopped itself, empty if it did not;
+    endings: the last error of each process; evidence: all lines that may show a reason: no
+    warnings, no information, no events."""
 
     stop: str = ""
     endings: list[Ending] = field(default_factory=list)
@@ -147,7 +156,8 @@ def read_line(raw: str) -> Line:
     if _RAISED.match(text):
         return Line(text, process)
     for form, levels in ((_NCCL, _NCCL_LEVELS), (_LETTER, _LETTERS), (_WORD, _WORDS)):
-        if found := form.match(text):
+        found = form.match(text)
+        if found:
             level = levels[found["level"]]
             if level == WARNING and _ABOUT_OTHERS.search(text):
                 level = ERROR
@@ -191,7 +201,8 @@ class _LogReader:
         return last
 
     def _read_event(self, line: Line) -> None:
-        """Training that begins has outlived everything before; a process that makes a step has outlived its error."""
+        """Training that begins has outlived everything before; a process that makes a step has
+        outlived its error."""
         self.in_stop = self.in_remark = False
         for event in child_process.events(line.text):
             if event.get("event") == "begin":
@@ -215,13 +226,17 @@ class _LogReader:
         return self.in_stop
 
     def _read_error(self, line: Line) -> None:
-        """Reads a line of a trace, or of the message after it; a message may come without a trace."""
+        """Reads a line of a trace, or of the message after it; a message may come without a
+        trace."""
         current = self.open.get(line.process)
         begins_trace = line.text.startswith(_TRACE)
         if begins_trace and current is not None and current.is_chained:
-            current.in_frames, current.is_chained = True, False
+            current.in_frames = True
+            current.is_chained = False
         elif begins_trace:
-            self._open(line.process, Ending(has_trace=True, by_logger=line.by_logger, in_frames=True))
+            self._open(
+                line.process, Ending(has_trace=True, by_logger=line.by_logger, in_frames=True)
+            )
         elif _RAISED.match(line.text) and not (current and current.has_trace):
             self._open(line.process, Ending(messages=[[line.text]]))
         elif current is not None and current.by_logger == line.by_logger:

@@ -22,18 +22,20 @@ ModelConfig = Mapping[str, Any]  # the contents of CONFIG
 class Model:
     """The facts about a model that training needs.
 
-    id: hub name or folder. Sizes are counts. tied: whether embedding and LM head are one tensor. layers_path,
-    embedding, lm_head: names inside the model, as `named_parameters()` gives them. layer_class: the class of one
-    transformer layer, for FSDP. linear: the linear layers inside one, for LoRA. parameters: all parameters, tied ones
-    once; None if they were not counted. chat_template: the special tokens it was trained to see, a section of
-    templates.toml; empty if unknown. fp16: whether its activations stay within fp16. own_template: whether its
-    tokenizer has a chat template, as far as is known. custom_code: whether it runs code that comes with the model;
-    remote_code: whether that code is fetched from the hub. published: the hub's own count of parameters, which may
-    count tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before a
-    download. revision: the commit in a lock file; empty without one. usual_glu: whether its feed-forward part has the
-    activation of its family and no biases, which is what fused kernels compute; False if unknown. config: what else its
-    class needs, as JSON. beside: parameters in its files that are not trained. stored: the quantization method of its
-    files; empty for plain numbers."""
+    id: hub name or folder. Sizes are counts. tied: whether embedding and LM head are one tensor.
+    layers_path, embedding, lm_head: names inside the model, as `named_parameters()` gives them.
+    layer_class: the class of one transformer layer, for FSDP. linear: the linear layers inside one,
+    for LoRA. parameters: all parameters, tied ones once; None if they were not counted.
+    chat_template: the special tokens it was trained to see, a section of templates.toml; empty if
+    unknown. fp16: whether its activations stay within fp16. own_template: whether its tokenizer has
+    a chat template, as far as is known. custom_code: whether it runs code that comes with the
+    model; remote_code: whether that code is fetched from the hub. published: the hub's own count of
+    parameters, which may count tied ones twice. licence: as the hub abbreviates it; gated: whether
+    it must be accepted there before a download. revision: the commit in a lock file; empty without
+    one. usual_glu: whether its feed-forward part has the activation of its family and no biases,
+    which is what fused kernels compute; False if unknown. config: what else its class needs, as
+    JSON. beside: parameters in its files that are not trained. stored: the quantization method of
+    its files; empty for plain numbers."""
 
     id: str
     model_type: str
@@ -89,10 +91,13 @@ class Model:
     @property
     def has_experts(self) -> bool:
         """Whether it has experts: some models of an architecture with experts have none."""
-        return "experts" in self.family and any(self.own.get(name) for name in self.own if name.endswith("_experts"))
+        return "experts" in self.family and any(
+            self.own.get(name) for name in self.own if name.endswith("_experts")
+        )
 
     def mixes_rows(self, attention: str) -> bool:
-        """Whether a row would see the row before it, if both were joined. attention: the one that the model has."""
+        """Whether a row would see the row before it, if both were joined. attention: the one that
+        the model has."""
         return self.family.get("mixes_rows") in (True, attention)
 
     @property
@@ -102,27 +107,43 @@ class Model:
 
     @property
     def fused_lora(self) -> bool:
-        """Whether Axolotl's fused LoRA kernels support its layers: they look for separate query, key and value, and
-        stop a run if these are one layer (Phi), or if a norm covers the whole of one (OLMo). Untried with experts."""
+        """Whether Axolotl's fused LoRA kernels support its layers: they look for separate query,
+        key and value, and stop a run if these are one layer (Phi), or if a norm covers the whole of
+        one (OLMo). Untried with experts."""
         joint = self.family.get("joint_norms") or "layer" in self.family
         return {"q_proj", "k_proj", "v_proj"} <= set(self.linear) and not joint
 
     def linear_path(self, layer: int, name: str) -> str:
         """The path of a linear layer inside a transformer layer."""
-        usual = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj") else "mlp"
+        if name in ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"):
+            usual = "self_attn"
+        else:
+            usual = "mlp"
         return f"{self.layers_path}.{layer}.{self.family.get('homes', {}).get(name, usual)}.{name}"
 
     def fitting(self, asked: str) -> dict[str, int]:
-        """The linear layers that a name or pattern matches, by peft's rule for lists, each counted. Raises re.error."""
+        """The linear layers that a name or pattern matches, by peft's rule for lists, each counted.
+        Raises re.error."""
         pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
-        paths = {name: [self.linear_path(at, name) for at in range(self.num_hidden_layers)] for name in self.linear}
-        found = {name: sum(bool(pattern.fullmatch(path)) for path in own) for name, own in paths.items()}
+        paths = {
+            name: [self.linear_path(at, name) for at in range(self.num_hidden_layers)]
+            for name in self.linear
+        }
+        found = {
+            name: sum(bool(pattern.fullmatch(path)) for path in own) for name, own in paths.items()
+        }
         return {name: times for name, times in found.items() if times}
 
     def matched(self, pattern: str) -> dict[str, bool]:
-        """The modules that a pattern matches by peft's rule for a text, and whether each is linear. Raises re.error."""
+        """The modules that a pattern matches by peft's rule for a text, and whether each is linear.
+        Raises re.error."""
         every = (self._modules(layer) for layer in range(self.num_hidden_layers))
-        return {path: linear for one in every for path, linear in one.items() if re.fullmatch(pattern, path)}
+        return {
+            path: linear
+            for one in every
+            for path, linear in one.items()
+            if re.fullmatch(pattern, path)
+        }
 
     def named(self, pattern: str) -> list[str]:
         """The names, each once, of the modules that a pattern matches, as above."""
@@ -136,27 +157,34 @@ class Model:
     def kinds(self, layer: int) -> Iterator[str]:
         """What a transformer layer is, as the keys of `layer` in families.toml."""
         yield "every"
-        if types := self.own.get("layer_types"):
+        types = self.own.get("layer_types")
+        if types:
             # Granite's older names, as all others call them.
-            yield {"mamba": "linear_attention", "attention": "full_attention"}.get(types[layer], types[layer])
+            yield {"mamba": "linear_attention", "attention": "full_attention"}.get(
+                types[layer], types[layer]
+            )
         yield "dense" if layer < self.own.get(self.family.get("dense", ""), 0) else "sparse"
 
     def _modules(self, layer: int) -> dict[str, bool]:
-        """The known modules of a transformer layer, by their paths, and whether each is a linear layer."""
-        at, known = f"{self.layers_path}.{layer}", self.family.get("layer", {})
+        """The known modules of a transformer layer, by their paths, and whether each is a linear
+        layer."""
+        at = f"{self.layers_path}.{layer}"
+        known = self.family.get("layer", {})
         weights = [f"{at}.{name}" for kind in self.kinds(layer) for name in known.get(kind, ())]
         paths = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
         paths = paths or [self.linear_path(layer, name) for name in self.linear]
         if self.family.get("head_norms"):
             paths += [f"{at}.self_attn.{name}" for name in ("q_norm", "k_norm")]
         homes = {path.rpartition(".")[0]: False for path in paths}
-        return {at: False} | homes | {path: path.rpartition(".")[2] in self.linear for path in paths}
+        return (
+            {at: False} | homes | {path: path.rpartition(".")[2] in self.linear for path in paths}
+        )
 
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model that a Python package contains: a row of packaged-models.toml, which explains each field. name: as a
-    recipe names it."""
+    """A model that a Python package contains: a row of packaged-models.toml, which explains each
+    field. name: as a recipe names it."""
 
     name: str
     like: str
@@ -171,7 +199,9 @@ class PackagedModel:
     @property
     def facts(self) -> Model:
         """Those of the model that it was quantised from, under its own name."""
-        return replace(of_facts({"usual_glu": True, **_facts(self.like), "id": self.name}), source=self.source)
+        return replace(
+            of_facts({"usual_glu": True, **_facts(self.like), "id": self.name}), source=self.source
+        )
 
     @property
     def title(self) -> str:
@@ -188,10 +218,13 @@ def packaged_model(name: str) -> PackagedModel | None:
 
 @cache
 def _facts(name: str) -> Facts:
-    """A model's facts, with those that it shares with another; empty if the catalog does not have it."""
+    """A model's facts, with those that it shares with another; empty if the catalog does not have
+    it."""
     facts = dict(table("models").get(name, {}))
     like = facts.pop("like", "")
-    return {**_facts(like), **facts} if like else facts
+    if like:
+        return {**_facts(like), **facts}
+    return facts
 
 
 def model_ids() -> list[str]:
@@ -205,37 +238,53 @@ def model_types() -> frozenset[str]:
 
 
 def near_model(name: str) -> str | None:
-    """The catalog's model most like `name`, with or without its owner, preferably one that begins with it, or None."""
-    without_owner, low = {known.partition("/")[2]: known for known in model_ids()}, name.lower()
+    """The catalog's model most like `name`, with or without its owner, preferably one that begins
+    with it, or None."""
+    without_owner = {known.partition("/")[2]: known for known in model_ids()}
+    low = name.lower()
     begins = (
-        known for short, known in without_owner.items() if any(one.lower().startswith(low) for one in (short, known))
+        known
+        for short, known in without_owner.items()
+        if any(one.lower().startswith(low) for one in (short, known))
     )
-    return next(begins, None) or nearest(name, model_ids()) or without_owner.get(nearest(name, without_owner) or "")
+    return (
+        next(begins, None)
+        or nearest(name, model_ids())
+        or without_owner.get(nearest(name, without_owner) or "")
+    )
 
 
 def unsuitable(name: str, folder: Path | None = None) -> tuple[str, str] | None:
-    """The problem with a model that the pinned stack cannot train, and the hint, by its name or its `config.json`; None
-    without a known reason."""
+    """The problem with a model that the pinned stack cannot train, and the hint, by its name or its
+    `config.json`; None without a known reason."""
     return unsuitable_type({} if _known(name) else config_of(name, folder), name)
 
 
 def unsuitable_type(config: ModelConfig, name: str) -> tuple[str, str] | None:
     """The same by the content of a `config.json`, if the name is not in the table."""
-    rows, kind = table("unsuitable"), config.get("model_type")
+    rows = table("unsuitable")
+    kind = config.get("model_type")
     of_type = (facts for facts in rows.values() if facts["model_type"] == kind)
-    if (facts := rows.get(name) or (next(of_type, None) if kind else None)) is None:
+    facts = rows.get(name) or (next(of_type, None) if kind else None)
+    if facts is None:
         return None
     others = f"Use {listed(facts['instead'], 'or')} instead; the first is the nearest in size and licence."
-    return f"The packages that recipe-runner uses cannot train `{name}`.", f"{facts['why']}. {others}"
+    return (
+        f"The packages that recipe-runner uses cannot train `{name}`.",
+        f"{facts['why']}. {others}",
+    )
 
 
 @cache
 def _known(name: str) -> Model | None:
     """The catalog's model of that name: one object, so that caches by model find it at once."""
-    if packaged := packaged_model(name):
+    packaged = packaged_model(name)
+    if packaged:
         return packaged.facts
     facts = _facts(name)
-    return of_facts({"usual_glu": True, **facts, "id": name}) if facts else None
+    if facts:
+        return of_facts({"usual_glu": True, **facts, "id": name})
+    return None
 
 
 class UnknownArchitecture(Exception):
@@ -245,15 +294,19 @@ class UnknownArchitecture(Exception):
 def of_facts(facts: Mapping[str, Any]) -> Model:
     """A Model from its fields as JSON or TOML has them."""
     config = facts.get("config", "{}")
-    config = config if isinstance(config, str) else json.dumps(config, sort_keys=True)
+    if not isinstance(config, str):
+        config = json.dumps(config, sort_keys=True)
     return Model(**{**facts, "linear": tuple(facts["linear"]), "config": config})
 
 
 def model(name: str, folder: Path | None = None) -> Model | None:
-    """The catalog's model of that name, else that of `config.json` in the folder `name` (below `folder`), or None."""
-    if known := _known(name):
+    """The catalog's model of that name, else that of `config.json` in the folder `name` (below
+    `folder`), or None."""
+    known = _known(name)
+    if known:
         return known
-    if config := config_of(name, folder):
+    config = config_of(name, folder)
+    if config:
         with suppress(*NO_GEOMETRY):
             return from_config(name, config)
     return None
@@ -266,46 +319,63 @@ def config_of(name: str, folder: Path | None) -> Facts:
 
 # The errors of `from_config` if a config lacks the size of its model.
 NO_GEOMETRY = (KeyError, TypeError, ValueError, ZeroDivisionError)
-# Facts that a `config.json` lacks: those that models of one type share, and those of one vocabulary.
+# Facts that a `config.json` lacks: those that models of one type share, and those of one
+# vocabulary.
 INHERITED = ("layers_path", "embedding", "lm_head", "layer_class", "fp16")
 SPOKEN = ("chat_template", "eos_token", "pad_token", "bos_token")
-# The setting in a tiny twin's `config.json` with these facts about its original, which need not be in the catalog; older
-# twins contain only its name.
+# The setting in a tiny twin's `config.json` with these facts about its original, which need not be
+# in the catalog; older twins contain only its name.
 TWIN_OF = "twin_of"
 
 
 def cached_model(name: str, revision: str) -> Model | None:
-    """The model of that name and revision (branch, tag or commit) from the hub's cache on this machine, or None."""
+    """The model of that name and revision (branch, tag or commit) from the hub's cache on this
+    machine, or None."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cached = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    cached = (
+        Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    )
     ref = cached / "refs" / revision
     try:
-        commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else revision
+        if ref.is_file():
+            commit = ref.read_text(encoding="utf-8").strip()
+        else:
+            commit = revision
         config = read_record(cached / "snapshots" / commit / CONFIG)
         # Not a folder as the source: the model, with any code of its own, is on the hub.
-        return replace(from_config(name, config), source=f"config.json of {name} in the hub's cache")
+        return replace(
+            from_config(name, config), source=f"config.json of {name} in the hub's cache"
+        )
     except (*NO_GEOMETRY, OSError):
         return None
 
 
 def from_config(name: str, config: ModelConfig) -> Model:
-    """A Model from a Hugging Face `config.json`. Missing values come from a twin's original, else from the catalog's
-    first model of that type, and special tokens only if the vocabulary has the same size. Other names inside the model
-    default to those of the LLaMA family. Raises KeyError if the config lacks a size, or another of NO_GEOMETRY if a
-    size is not a number."""
+    """A Model from a Hugging Face `config.json`. Missing values come from a twin's original, else
+    from the catalog's first model of that type, and special tokens only if the vocabulary has the
+    same size. Other names inside the model default to those of the LLaMA family. Raises KeyError if
+    the config lacks a size, or another of NO_GEOMETRY if a size is not a number."""
     if not isinstance(config["model_type"], str):
         raise TypeError("model_type is not text")
-    alike = [facts for facts in map(_facts, model_ids()) if facts["model_type"] == config["model_type"]]
+    alike = [
+        facts for facts in map(_facts, model_ids()) if facts["model_type"] == config["model_type"]
+    ]
     family: Facts = table("families").get(config["model_type"], {})
     if not alike or "layer" in family:
         config = _by_usual_names(config)
     origin = config.get(TWIN_OF, "")
-    twin = _facts(origin) if isinstance(origin, str) else origin
-    same_words = twin or next((facts for facts in alike if facts["vocab_size"] == config["vocab_size"]), {})
+    if isinstance(origin, str):
+        twin = _facts(origin)
+    else:
+        twin = origin
+    same_words = twin or next(
+        (facts for facts in alike if facts["vocab_size"] == config["vocab_size"]), {}
+    )
     kin = twin or (alike[0] if alike else family)
     heads = config["num_attention_heads"]
     code = [str(place) for place in (config.get("auto_map") or {}).values()]
-    # The settings that the shapes of an architecture need, under the names that its class has for them.
+    # The settings that the shapes of an architecture need, under the names that its class has for
+    # them.
     pairs = (entry.partition("=") for entry in family.get("config", ()))
     needed = {name: config.get(name, config.get(other)) for name, _, other in pairs}
     for size in (*_SIZES, *(name for name in _OPTIONAL if config.get(name) is not None)):
@@ -313,7 +383,9 @@ def from_config(name: str, config: ModelConfig) -> Model:
             raise ValueError(f"{size} is not a count")
     head = config.get("head_dim") or config["hidden_size"] // heads
     if alike and (head % 2 or heads % (config.get("num_key_value_heads") or heads)):
-        raise ValueError("rotary positions turn numbers in pairs, and heads share keys and values in equal groups")
+        raise ValueError(
+            "rotary positions turn numbers in pairs, and heads share keys and values in equal groups"
+        )
     return Model(
         id=name,
         model_type=config["model_type"],
@@ -321,13 +393,20 @@ def from_config(name: str, config: ModelConfig) -> Model:
         num_key_value_heads=config.get("num_key_value_heads") or heads,
         head_dim=head,
         tied=config.get("tie_word_embeddings", False),
-        linear=tuple(kin.get("linear", ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))),
+        linear=tuple(
+            kin.get(
+                "linear",
+                ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+            )
+        ),
         # If transformers has the class, code beside the weights (Phi) is not used.
         custom_code=bool(code) and not kin,
         # `owner/name--module.Class` means that the code is in another repository than the weights.
         remote_code=any("--" in place for place in code),
         usual_glu=_usual_glu(config),
-        config=json.dumps({name: value for name, value in needed.items() if value is not None}, sort_keys=True),
+        config=json.dumps(
+            {name: value for name, value in needed.items() if value is not None}, sort_keys=True
+        ),
         stored=str((config.get("quantization_config") or {}).get("quant_method", "")),
         source=f"{name}/config.json",
         **{key: kin[key] for key in INHERITED if key in kin},
@@ -335,47 +414,68 @@ def from_config(name: str, config: ModelConfig) -> Model:
     )
 
 
-_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "vocab_size",
+)
 _OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 UNBOUNDED = 2**31 - 1  # models without positions accept rows of any length
 
 
 def _by_usual_names(config: ModelConfig) -> Facts:
-    """The config of an architecture that the catalog does not contain, with its sizes under the usual names. Sizes that
-    it may lack (heads of a state-space model, positions of ALiBi) get neutral values, because only a trace counts."""
+    """The config of an architecture that the catalog does not contain, with its sizes under the
+    usual names. Sizes that it may lack (heads of a state-space model, positions of ALiBi) get
+    neutral values, because only a trace counts."""
     other_names = table("synonyms")["sizes"]
-    kinds = next((config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ())
-    known: Facts = {"intermediate_size": 0, "num_attention_heads": 1, "max_position_embeddings": UNBOUNDED}
+    kinds = next(
+        (config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ()
+    )
+    known: Facts = {
+        "intermediate_size": 0,
+        "num_attention_heads": 1,
+        "max_position_embeddings": UNBOUNDED,
+    }
     known |= {"num_hidden_layers": len(kinds)} if kinds else {}
     for name, others in other_names.items():
         sizes = (config.get(other) for other in (name, *others))
         known |= next(({name: size} for size in sizes if isinstance(size, int) and size > 0), {})
     if "hidden_size" in known:
         known["intermediate_size"] = known["intermediate_size"] or 4 * known["hidden_size"]
-    if config.get("block_auto_adjust_ff_dim"):  # LFM2's class makes its feed-forward part this much narrower
-        step, factor = config.get("block_multiple_of", 256), config.get("block_ffn_dim_multiplier") or 1
+    if config.get(
+        "block_auto_adjust_ff_dim"
+    ):  # LFM2's class makes its feed-forward part this much narrower
+        step = config.get("block_multiple_of", 256)
+        factor = config.get("block_ffn_dim_multiplier") or 1
         narrow = int(factor * int(2 * known["intermediate_size"] / 3))
         known |= {"intermediate_size": -(-narrow // step) * step, "block_auto_adjust_ff_dim": False}
     # Lists of values by layer are dropped.
     odd = {name for name in _OPTIONAL if not isinstance(config.get(name), int)}
-    return {key: value for key, value in config.items() if key not in odd and key not in other_names} | known
+    return {
+        key: value for key, value in config.items() if key not in odd and key not in other_names
+    } | known
 
 
 def _usual_glu(config: ModelConfig) -> bool:
     own = config.get("hidden_activation") or config.get("hidden_act") or "silu"
     gemma = str(config["model_type"]).startswith("gemma")
-    return own in (("gelu_pytorch_tanh",) if gemma else ("silu", "swish")) and not config.get("mlp_bias")
+    return own in (("gelu_pytorch_tanh",) if gemma else ("silu", "swish")) and not config.get(
+        "mlp_bias"
+    )
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
     """The special tokens around each message of a conversation.
 
-    axolotl: Axolotl's name for it. turn: the form of a message, with `{role}` and `{content}`; after `{answer}` the
-    form of an answer, if it differs. end: the token that ends a message. assistant: the name of the answering role.
-    tokens: texts that the tokenizer must have as one token each. begin: the text before the first message, if the
-    model's own tokenizer writes one. system: the form of a system prompt without a turn of its own, with `{content}`;
-    it precedes the words of the next question."""
+    axolotl: Axolotl's name for it. turn: the form of a message, with `{role}` and `{content}`;
+    after `{answer}` the form of an answer, if it differs. end: the token that ends a message.
+    assistant: the name of the answering role. tokens: texts that the tokenizer must have as one
+    token each. begin: the text before the first message, if the model's own tokenizer writes one.
+    system: the form of a system prompt without a turn of its own, with `{content}`; it precedes the
+    words of the next question."""
 
     axolotl: str
     turn: str
@@ -387,28 +487,40 @@ class ChatTemplate:
 
     def conversation(self, messages: Iterable[tuple[str, str]]) -> str:
         """The messages, each a role and its content, as the model sees them."""
-        parts, waiting = [self.begin], ""
+        parts = [self.begin]
+        waiting = ""
         for role, content in messages:
             if role == "system" and self.system:
                 waiting += self.system.replace("{content}", content)
                 continue
             if role == "user":
-                content, waiting = waiting + content, ""
+                content = waiting + content
+                waiting = ""
             parts.append(self.message(role, content))
         return "".join(parts)
 
     def turn_of(self, role: str) -> str:
         asking, _, answering = self.turn.partition("{answer}")
-        return answering if role == "assistant" and answering else asking
+        if role == "assistant" and answering:
+            return answering
+        return asking
 
     def message(self, role: str, content: str) -> str:
-        named = self.assistant if role == "assistant" else role
+        if role == "assistant":
+            named = self.assistant
+        else:
+            named = role
         return self.turn_of(role).replace("{role}", named).replace("{content}", content)
 
     @property
     def reply(self) -> str:
         """The text before an answer."""
-        return self.turn_of("assistant").partition("{content}")[0].replace("{role}", self.assistant).rstrip(" ")
+        return (
+            self.turn_of("assistant")
+            .partition("{content}")[0]
+            .replace("{role}", self.assistant)
+            .rstrip(" ")
+        )
 
 
 def chat_template(name: str) -> ChatTemplate:
@@ -444,28 +556,48 @@ def in_folder(folder: Path, name: str) -> Model:
 
 
 def described(name: str, fetch: Fetch) -> Model:
-    """The facts from a model's own files. fetch: gives a file by its name, or None. Raises Stop if they describe no
-    model that can be trained."""
+    """The facts from a model's own files. fetch: gives a file by its name, or None. Raises Stop if
+    they describe no model that can be trained."""
     config = _json(fetch(CONFIG), name)
     if not config:
         raise Stop(*worded("catalog.no-config", name=name, config=CONFIG))
-    if refusal := unsuitable_type(config, name):
+    refusal = unsuitable_type(config, name)
+    if refusal:
         raise Stop(*refusal)
     try:
         model = from_config(name, config)
     except NO_GEOMETRY as error:
         kind = config.get("model_type", "no type")
-        lacks = f"lacks {error}" if isinstance(error, KeyError) else "has sizes that are not numbers"
-        raise Stop(*worded("catalog.unknown-type", name=name, kind=kind, config=CONFIG, lacks=lacks)) from None
+        if isinstance(error, KeyError):
+            lacks = f"lacks {error}"
+        else:
+            lacks = "has sizes that are not numbers"
+        raise Stop(
+            *worded("catalog.unknown-type", name=name, kind=kind, config=CONFIG, lacks=lacks)
+        ) from None
     words, ends = (_json(fetch(file), name) for file in BESIDE[:2])
     file = fetch(BESIDE[2])
-    own = file.read_text(encoding="utf-8", errors="replace") if file else words.get("chat_template") or ""
-    said: Facts = {key: _token(words.get(key)) or getattr(model, key) for key in SPOKEN if key != "chat_template"}
+    if file:
+        own = file.read_text(encoding="utf-8", errors="replace")
+    else:
+        own = words.get("chat_template") or ""
+    said: Facts = {
+        key: _token(words.get(key)) or getattr(model, key)
+        for key in SPOKEN
+        if key != "chat_template"
+    }
     number = ends.get("eos_token_id")
-    first = number[0] if isinstance(number, list) and number else number
-    said["eos_token"] = said["eos_token"] or _token((words.get("added_tokens_decoder") or {}).get(str(first)))
+    if isinstance(number, list) and number:
+        first = number[0]
+    else:
+        first = number
+    said["eos_token"] = said["eos_token"] or _token(
+        (words.get("added_tokens_decoder") or {}).get(str(first))
+    )
     said["pad_token"] = said["pad_token"] or said["eos_token"]
-    said["chat_template"] = _template(model.chat_template, json.dumps(own, ensure_ascii=False), words)
+    said["chat_template"] = _template(
+        model.chat_template, json.dumps(own, ensure_ascii=False), words
+    )
     return replace(model, **said)
 
 
@@ -476,21 +608,36 @@ def _json(file: Path | None, name: str) -> Mapping[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise Stop(*worded("catalog.broken-json", file=file, name=name)) from None
-    return content if isinstance(content, dict) else {}
+    if isinstance(content, dict):
+        return content
+    return {}
 
 
 def _token(value: Any) -> str:
-    content = value.get("content") if isinstance(value, dict) else value
-    return content if isinstance(content, str) else ""
+    if isinstance(value, dict):
+        content = value.get("content")
+    else:
+        content = value
+    if isinstance(content, str):
+        return content
+    return ""
 
 
 def _template(kin: str, own: str, words: Mapping[str, Any]) -> str:
-    """The catalog's template whose tokens are all in the model's own template: that of related models (`kin`) if it
-    fits, else the one with the most tokens. A model without a template gets `kin` if its tokenizer has the tokens.
-    Empty if none fits; then its own is used."""
+    """The catalog's template whose tokens are all in the model's own template: that of related
+    models (`kin`) if it fits, else the one with the most tokens. A model without a template gets
+    `kin` if its tokenizer has the tokens. Empty if none fits; then its own is used."""
     known = {name: chat_template(name).tokens for name in table("templates")}
     added = {_token(value) for value in (words.get("added_tokens_decoder") or {}).values()}
     if own in ('""', "[]"):
-        return kin if kin and set(known[kin]) <= added else ""
-    fitting = [name for name, tokens in known.items() if len(tokens) > 1 and all(token in own for token in tokens)]
-    return kin if kin in fitting else max(fitting, key=lambda name: len(known[name]), default="")
+        if kin and set(known[kin]) <= added:
+            return kin
+        return ""
+    fitting = [
+        name
+        for name, tokens in known.items()
+        if len(tokens) > 1 and all(token in own for token in tokens)
+    ]
+    if kin in fitting:
+        return kin
+    return max(fitting, key=lambda name: len(known[name]), default="")

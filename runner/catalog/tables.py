@@ -18,9 +18,11 @@ AXOLOTL_VERSION = "0.19.0"
 AXOLOTL_SETTINGS_FILE = HERE / "axolotl-settings.json"
 DEEPSPEED_VERSION = "0.18.9"
 DEEPSPEED_SETTINGS_FILE = HERE / "deepspeed-settings.json"
-# Basic blocks in each of the four stages of a network for images: 18 layers with weights, counting stem and classifier.
+# Basic blocks in each of the four stages of a network for images: 18 layers with weights, counting
+# stem and classifier.
 DEPTHS = {"resnet18": (2, 2, 2, 2)}
-# The most blocks of validation text that are saved and evaluated; more would only make every evaluation slower.
+# The most blocks of validation text that are saved and evaluated; more would only make every
+# evaluation slower.
 VALIDATION_BLOCKS = 1024
 
 
@@ -52,28 +54,35 @@ class Optimizer:
     rate: float = 1.0
 
     def kept(self, wide: float) -> float:
-        """Bytes of each number that it stores for a weight of `wide` bytes, with its part of a scale."""
+        """Bytes of each number that it stores for a weight of `wide` bytes, with its part of a
+        scale."""
         return (self.bits / 8 or wide) + (4 / self.group if self.group else 0)
 
 
 @cache
 def optimizers() -> dict[str, Optimizer]:
-    return {name: Optimizer(**{"matrices": facts["moments"], **facts}) for name, facts in table("optimizers").items()}
+    return {
+        name: Optimizer(**{"matrices": facts["moments"], **facts})
+        for name, facts in table("optimizers").items()
+    }
 
 
 def dataset(name: str | None, subset: str | None = None) -> Facts:
-    """The facts of a data set on the hub, or of its subset, as datasets.toml has them; empty if it is not there."""
+    """The facts of a data set on the hub, or of its subset, as datasets.toml has them; empty if it
+    is not there."""
     return table("datasets").get(f"{name}:{subset}" if subset else name or "", {})
 
 
 def dataset_of(data: Mapping[str, Any]) -> Facts:
     """The same for a recipe's section with a data set; nothing is known of single files of it."""
-    return {} if data.get("files") else dataset(data.get("hub"), data.get("subset"))
+    if data.get("files"):
+        return {}
+    return dataset(data.get("hub"), data.get("subset"))
 
 
 def near_dataset(name: str) -> str | None:
-    """The data set of the catalog that a misspelt name means, or one without its owner; None for an exact name, or without
-    a similar one."""
+    """The data set of the catalog that a misspelt name means, or one without its owner; None for an
+    exact name, or without a similar one."""
     known = {known.partition(":")[0] for known in table("datasets")}
     if name in known:
         return None
@@ -81,7 +90,9 @@ def near_dataset(name: str) -> str | None:
         return nearest(name, known, ALIKE)
     without_owner = {full_name.partition("/")[2]: full_name for full_name in known}
     near = nearest(name, without_owner, ALIKE)
-    return without_owner[near] if near else None
+    if near:
+        return without_owner[near]
+    return None
 
 
 def setting_called(word: str, known: Iterable[str]) -> str | None:
@@ -93,19 +104,21 @@ def setting_called(word: str, known: Iterable[str]) -> str | None:
 
 @cache
 def axolotl_settings() -> Schema:
-    """The settings of the pinned Axolotl, as a JSON Schema; `plugins` has those of each plug-in. Written by
-    `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
+    """The settings of the pinned Axolotl, as a JSON Schema; `plugins` has those of each plug-in.
+    Written by `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
     return cast(Schema, json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8")))
 
 
 @cache
 def deepspeed_settings() -> Schema:
-    """The same for DeepSpeed's file, with every value of `zero_optimization`, by `schemas/deepspeed_settings.py`."""
+    """The same for DeepSpeed's file, with every value of `zero_optimization`, by
+    `schemas/deepspeed_settings.py`."""
     return cast(Schema, json.loads(DEEPSPEED_SETTINGS_FILE.read_text(encoding="utf-8")))
 
 
 @cache
 def fused_loss_models() -> frozenset[str]:
-    """The model types whose last layer and cross-entropy Axolotl can compute as one, through liger-kernel 0.8.1, so
-    that memory never holds the logits. Tests compare them with the package itself."""
+    """The model types whose last layer and cross-entropy Axolotl can compute as one, through
+    liger-kernel 0.8.1, so that memory never holds the logits. Tests compare them with the package
+    itself."""
     return frozenset((HERE / "fused-loss-models.txt").read_text(encoding="utf-8").split())

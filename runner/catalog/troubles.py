@@ -1,4 +1,5 @@
-"""Troubles: error messages in logs, events and pods, and their meaning, as a table (`troubles.toml`)."""
+"""Troubles: error messages in logs, events and pods, and their meaning, as a table
+(`troubles.toml`)."""
 
 from __future__ import annotations
 
@@ -15,12 +16,24 @@ from runner.catalog.tables import table
 from runner.tools import packaged
 from runner.tools.child_process import MARK
 
-PLACES = ("log", "unmade", "queue", "placing", "image", "missing", "mount", "taken", "ended", "server")
+PLACES = (
+    "log",
+    "unmade",
+    "queue",
+    "placing",
+    "image",
+    "missing",
+    "mount",
+    "taken",
+    "ended",
+    "server",
+)
 LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES
 _SPARE = ("advice", "busy", "plan", "ranks")  # optional words of a sentence
 SHOWN = 300  # characters of a message that are shown
 _NAMES_ERROR = re.compile(r"\b(?:\w*Error|\w*Exception)\b")
-# Errors of which the log has the reason elsewhere: in the words of a library below Python, or of another process.
+# Errors of which the log has the reason elsewhere: in the words of a library below Python, or of
+# another process.
 _REASON_ELSEWHERE = re.compile(
     r"NCCL|CUDA error|CUDA driver error|CUDA failure|cuDNN|CUBLAS|DistBackendError|DistNetworkError|DistStoreError"
     r"|RendezvousConnectionError|RendezvousTimeoutError|SignalException|DataLoader worker|Gloo|gloo"
@@ -29,8 +42,9 @@ _REASON_ELSEWHERE = re.compile(
 
 
 class Trouble(NamedTuple):
-    """One thing that goes wrong: the places to look for it, its patterns, its meaning and remedy. needs: a word from
-    the caller; reads: the reader that adds words from the text; follows: whether another machine usually causes it."""
+    """One thing that goes wrong: the places to look for it, its patterns, its meaning and remedy.
+    needs: a word from the caller; reads: the reader that adds words from the text; follows: whether
+    another machine usually causes it."""
 
     name: str
     places: tuple[str, ...]
@@ -49,25 +63,48 @@ class Trouble(NamedTuple):
     def found_in(
         self, text: str, words: Mapping[str, str], whole: str = "", anywhere: bool = False
     ) -> FoundTrouble | None:
-        """The last match in a text, or None. whole: the log that the text is from, for the reader; by default the text.
-        anywhere: for a text of unknown origin, whose line must show its kind."""
+        """The last match in a text, or None. whole: the log that the text is from, for the reader;
+        by default the text. anywhere: for a text of unknown origin, whose line must show its
+        kind."""
         if self.needs and not words.get(self.needs):
             return None
         places = table("trouble-places")
-        kinds = [places.get(place, {"shown_by": ""})["shown_by"] for place in self.places] if anywhere else [""]
+        if anywhere:
+            kinds = [places.get(place, {"shown_by": ""})["shown_by"] for place in self.places]
+        else:
+            kinds = [""]
         for pattern in self.patterns:
             found = pattern.finditer(text)
-            matches = [one for one in found if any(re.search(kind, _line(text, one.start())) for kind in kinds)]
+            matches = [
+                one
+                for one in found
+                if any(re.search(kind, _line(text, one.start())) for kind in kinds)
+            ]
             if matches:
-                groups = {name: said for match in matches for name, said in match.groupdict().items() if said}
+                groups = {
+                    name: said
+                    for match in matches
+                    for name, said in match.groupdict().items()
+                    if said
+                }
                 firsts = dict.fromkeys(match[1] for match in matches if pattern.groups and match[1])
                 at = matches[-1].start()
                 line = _line(text, at)
                 # A long line is shown from the match on.
-                line = (line if len(line) <= SHOWN else text[at : at + len(line)].splitlines()[0]).strip()[:SHOWN]
-                own = _READERS[self.reads](whole or text, groups | dict(words)) if self.reads else {}
+                line = (
+                    line if len(line) <= SHOWN else text[at : at + len(line)].splitlines()[0]
+                ).strip()[:SHOWN]
+                if self.reads:
+                    own = _READERS[self.reads](whole or text, groups | dict(words))
+                else:
+                    own = {}
                 said = line.rstrip(".")
-                known = {"said": said, "claims": said, "less": "the recipe", "all": ", ".join(firsts)}
+                known = {
+                    "said": said,
+                    "claims": said,
+                    "less": "the recipe",
+                    "all": ", ".join(firsts),
+                }
                 return FoundTrouble(self, line, known | groups | own | dict(words))
         return None
 
@@ -101,15 +138,18 @@ def known() -> tuple[Trouble, ...]:
     """The table. The first trouble that a text shows counts."""
     rows = []
     for name, entry in table("troubles").items():
-        patterns = [entry["pattern"]] if isinstance(entry["pattern"], str) else entry["pattern"]
+        if isinstance(entry["pattern"], str):
+            patterns = [entry["pattern"]]
+        else:
+            patterns = entry["pattern"]
         rest = {key: value for key, value in entry.items() if key not in ("in", "pattern")}
         rows.append(Trouble(name, tuple(entry["in"]), tuple(map(re.compile, patterns)), **rest))
     return tuple(rows)
 
 
 def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
-    """The first trouble of the table that a cluster's message shows, of these places. words: the caller's, for the
-    sentences."""
+    """The first trouble of the table that a cluster's message shows, of these places. words: the
+    caller's, for the sentences."""
     for trouble in known():
         if set(trouble.places) & set(places) and (found := trouble.found_in(text, words)):
             return found
@@ -118,8 +158,9 @@ def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a process failed, by its log. stop: the runner's own reason, empty if it did not stop itself; trouble: of the
-    table, None if the log shows none; error: the line that names the last error, empty without one."""
+    """Why a process failed, by its log. stop: the runner's own reason, empty if it did not stop
+    itself; trouble: of the table, None if the log shows none; error: the line that names the last
+    error, empty without one."""
 
     stop: str = ""
     trouble: FoundTrouble | None = None
@@ -132,23 +173,30 @@ class Diagnosis:
 
     @property
     def line(self) -> str:
-        """The line of the log that shows the trouble, or else names the last error; empty for the runner's own reason."""
+        """The line of the log that shows the trouble, or else names the last error; empty for the
+        runner's own reason."""
         if self.stop:
             return ""
-        return self.trouble.line if self.trouble else self.error
+        if self.trouble:
+            return self.trouble.line
+        return self.error
 
 
 def diagnose(logs: str | Sequence[str], *places: str, **words: str) -> Diagnosis:
-    """Why a process failed, by the logs of all its machines. places: LOG by default. words: as in `find`.
+    """Why a process failed, by the logs of all its machines. places: LOG by default. words: as in
+    `find`.
 
-    The runner's own reason counts first. Then the errors that ended processes, with all of their causes; only where
-    they say nothing of the reason, other lines count. Warnings never do: they are in the logs of successful runs as well."""
-    logs = [logs] if isinstance(logs, str) else logs
+    The runner's own reason counts first. Then the errors that ended processes, with all of their
+    causes; only where they say nothing of the reason, other lines count. Warnings never do: they
+    are in the logs of successful runs as well."""
+    if isinstance(logs, str):
+        logs = [logs]
     return _diagnose(read_logs(logs), places or (LOG,), words)
 
 
 def diagnose_anything(text: str, **words: str) -> Diagnosis:
-    """What a text shows whose origin is unknown: a log, or events and descriptions of a cluster. words: as in `find`."""
+    """What a text shows whose origin is unknown: a log, or events and descriptions of a cluster.
+    words: as in `find`."""
     reading = read_logs([text])
     found = _diagnose(reading, (LOG, SERVER), words)
     if found.meaning or reading.has_trace:
@@ -170,40 +218,56 @@ def _diagnose(reading: LogReading, places: tuple[str, ...], words: Mapping[str, 
         found = _first([*causes, *effects], reading.evidence, words)
         return Diagnosis(trouble=found, error=_last_error(reading))
     errors = "\n".join(ending.with_place for ending in reading.endings)
-    return Diagnosis(trouble=_first(causes, errors, words, reading.evidence), error=own[-1].error[:SHOWN])
+    return Diagnosis(
+        trouble=_first(causes, errors, words, reading.evidence), error=own[-1].error[:SHOWN]
+    )
 
 
 def _has_own_reason(ending: Ending, effects: Sequence[Trouble]) -> bool:
-    """Whether an error is a reason itself, rather than the effect of something that the log shows elsewhere."""
+    """Whether an error is a reason itself, rather than the effect of something that the log shows
+    elsewhere."""
     return not _REASON_ELSEWHERE.search(ending.text) and not _first(effects, ending.text, {})
 
 
 def _first(
-    troubles: Iterable[Trouble], text: str, words: Mapping[str, str], whole: str = "", anywhere: bool = False
+    troubles: Iterable[Trouble],
+    text: str,
+    words: Mapping[str, str],
+    whole: str = "",
+    anywhere: bool = False,
 ) -> FoundTrouble | None:
-    return next(filter(None, (one.found_in(text, words, whole, anywhere) for one in troubles)), None)
+    return next(
+        filter(None, (one.found_in(text, words, whole, anywhere) for one in troubles)), None
+    )
 
 
 def _last_error(reading: LogReading) -> str:
     if reading.endings:
         return reading.endings[-1].error[:SHOWN]
     lines = [line.strip() for line in reading.evidence.splitlines() if _NAMES_ERROR.search(line)]
-    return lines[-1][:SHOWN] if lines else ""
+    if lines:
+        return lines[-1][:SHOWN]
+    return ""
 
 
 def planned(memory: str) -> str:
     """A sentence about the planned memory of each GPU; empty if unknown."""
-    return f"`recipe plan` had estimated {memory} for each GPU." if memory else ""
+    if memory:
+        return f"`recipe plan` had estimated {memory} for each GPU."
+    return ""
 
 
 def last_line(log: str) -> str:
     """The last line of a log that is for people, cut to SHOWN."""
     lines = spoken(log)
-    return lines[-1].strip()[:SHOWN] if lines else ""
+    if lines:
+        return lines[-1].strip()[:SHOWN]
+    return ""
 
 
 def spoken(text: str) -> list[str]:
-    """The lines of a log that are for people: neither empty, nor an event of training, nor other JSON."""
+    """The lines of a log that are for people: neither empty, nor an event of training, nor other
+    JSON."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and MARK not in line]
     return [line for line in lines if not (line.startswith("{") and line.endswith("}"))]
 
@@ -214,7 +278,8 @@ def _line(text: str, at: int) -> str:
 
 
 def _package(_text: str, words: Mapping[str, str]) -> dict[str, str]:
-    """A missing package, and how to install it. Code that comes with a model may need one outside the extras."""
+    """A missing package, and how to install it. Code that comes with a model may need one outside
+    the extras."""
     package = words["module"].partition(".")[0]
     extra = packaged.bringing(package)
     own = f"pip install {table('distributions')['packages'].get(package, package)}"
@@ -234,25 +299,33 @@ _WRITES = re.compile(r"\[[rR]ank ?(\d+)\]")  # PyTorch's mark of the process tha
 
 
 def late(text: str, world_size: int = 0) -> str:
-    """Which rank came late to a collective that never ended, as a sentence; empty if the logs do not show who waited.
-    text: the log of one machine or, with `world_size` (ranks), of all of them together."""
+    """Which rank came late to a collective that never ended, as a sentence; empty if the logs do
+    not show who waited. text: the log of one machine or, with `world_size` (ranks), of all of them
+    together."""
     found = _WAITED.findall(text)
     if not found:
         return ""
-    # By rank: the number of the collective that it waited for first, and of the last one that it has begun.
+    # By rank: the number of the collective that it waited for first, and of the last one that it
+    # has begun.
     waited = {int(rank): int(number) for rank, number, _, _ in reversed(found)}
     reached = {int(rank): int(number) for rank, number in _REACHED.findall(text)}
     writing = {int(rank) for rank in _WRITES.findall(text)} | set(waited) | set(reached)
     known = list(range(world_size))
     if not world_size:
-        # All ranks of the machine that has these. Every machine has the same number of ranks, in sequence.
-        first, last = min(writing), max(writing)
-        count = next(count for count in range(last - first + 1, last + 2) if first // count == last // count)
+        # All ranks of the machine that has these. Every machine has the same number of ranks, in
+        # sequence.
+        first = min(writing)
+        last = max(writing)
+        count = next(
+            count for count in range(last - first + 1, last + 2) if first // count == last // count
+        )
         known = list(range(first // count * count, (first // count + 1) * count))
     missing = [rank for rank in known if rank not in waited]
     for numbers in (waited, reached):
         if not missing and len(set(numbers.values())) > 1:
-            missing = sorted(rank for rank, number in numbers.items() if number == min(numbers.values()))
+            missing = sorted(
+                rank for rank, number in numbers.items() if number == min(numbers.values())
+            )
     _, _, what, milliseconds = found[0]
     at = f"collective {max(waited.values())} ({what}), for {int(milliseconds) / 60_000:g} minutes"
     if missing:
@@ -269,6 +342,13 @@ def numbered(word: str, numbers: list[int]) -> str:
     distances = groupby(enumerate(numbers), key=lambda placed: placed[1] - placed[0])
     runs = [[number for _, number in run] for _, run in distances]
     # Two neighbours are both named; of more, only the first and the last.
-    parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
-    listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    parts = [
+        part
+        for run in runs
+        for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))
+    ]
+    if len(parts) == 1:
+        listed = parts[0]
+    else:
+        listed = f"{', '.join(parts[:-1])} and {parts[-1]}"
     return f"{word}{'s' if len(numbers) > 1 else ''} {listed}"

@@ -21,12 +21,24 @@ from runner.tools.text import json_text
 ENDINGS = (".yaml", ".yml")
 OWN = {"build", "runs"}  # folders that recipe-runner writes: generated files and runs
 # Hardly any other YAML has two of these sections.
-SECTIONS = {"scenario", "model", "train", "data", "machines", "openshift", "nodes", "demo", "limits", "pretrain", "sft"}
+SECTIONS = {
+    "scenario",
+    "model",
+    "train",
+    "data",
+    "machines",
+    "openshift",
+    "nodes",
+    "demo",
+    "limits",
+    "pretrain",
+    "sft",
+}
 
 
 def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[str]]:
-    """The recipe files at these paths, in their order, and other YAML below folders. strict: all YAML below a folder
-    is a recipe. Raises Stop (exit 2) if a folder has none."""
+    """The recipe files at these paths, in their order, and other YAML below folders. strict: all
+    YAML below a folder is a recipe. Raises Stop (exit 2) if a folder has none."""
     recipes: list[str] = []
     others: list[str] = []
     for path in paths:
@@ -35,11 +47,21 @@ def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[st
             continue
         below = list(_yaml_below(Path(path)))
         if not below:
-            raise Stop(f"There is no YAML file below `{path}`.", "Name a recipe, or a folder with recipes.", code=2)
+            raise Stop(
+                f"There is no YAML file below `{path}`.",
+                "Name a recipe, or a folder with recipes.",
+                code=2,
+            )
         meant = [file for file in below if strict or is_meant(file)]
         if not meant:
-            number = "The one YAML file" if len(below) == 1 else f"None of the {len(below)} YAML files"
-            looks = "does not look" if len(below) == 1 else "looks"
+            if len(below) == 1:
+                number = "The one YAML file"
+            else:
+                number = f"None of the {len(below)} YAML files"
+            if len(below) == 1:
+                looks = "does not look"
+            else:
+                looks = "looks"
             raise Stop(*worded("check.no-scenario", number=number, path=path, looks=looks), code=2)
         recipes += map(str, meant)
         others += map(str, sorted(set(below) - set(meant)))
@@ -48,7 +70,11 @@ def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[st
 
 def within(folder: Path) -> list[Path]:
     """The recipes in a folder itself, and not below it, sorted."""
-    return [file for file in sorted(folder.iterdir()) if _may_be(file.name) and file.is_file() and is_meant(file)]
+    return [
+        file
+        for file in sorted(folder.iterdir())
+        if _may_be(file.name) and file.is_file() and is_meant(file)
+    ]
 
 
 def _may_be(name: str) -> bool:
@@ -64,7 +90,8 @@ def _yaml_below(root: Path) -> Iterator[Path]:
 
 
 def is_meant(file: Path) -> bool:
-    """Whether the first names in a file's lines are those of a recipe, or of an Axolotl file that a part reads."""
+    """Whether the first names in a file's lines are those of a recipe, or of an Axolotl file that a
+    part reads."""
     names = {found[1] for _, line in _lines(file) if (found := _SETTING.match(line))}
     of_a_recipe = "scenario" in names or len(names & SECTIONS) >= 2
     return of_a_recipe or ("base_model" in names and bool(parts.hooks("other_file")))
@@ -80,34 +107,49 @@ def shared_names(files: Iterable[str]) -> Iterator[Problem]:
     first: dict[tuple[Path, str], str] = {}
     for file in files:
         for number, line in _lines(Path(file)):
-            if not (found := _NAME.match(line)):
+            found = _NAME.match(line)
+            if not found:
                 continue
             other = first.setdefault((Path(file).parent, found[2]), file)
             if other != file:
                 said = worded("check.same-name", other=other, name=found[2])
-                yield Problem(file, number, found.start(2) + 1, *said, line, len(found[2]), severity="note")
+                yield Problem(
+                    file, number, found.start(2) + 1, *said, line, len(found[2]), severity="note"
+                )
             break
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     with suppress(OSError):
-        raw = file.read_bytes() if file.stat().st_size <= reading.MAX_BYTES else b""
-        text = raw.decode("utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig", "replace")
+        if file.stat().st_size <= reading.MAX_BYTES:
+            raw = file.read_bytes()
+        else:
+            raw = b""
+        text = raw.decode(
+            "utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig",
+            "replace",
+        )
         yield from enumerate(text.splitlines(), 1)
 
 
-WORTH_A_PROCESS = 100  # checking this many recipes takes several times as long as starting a process
+WORTH_A_PROCESS = (
+    100  # checking this many recipes takes several times as long as starting a process
+)
 
 
 def processes(files: Sequence[Path | str]) -> int:
-    """How many processes are worth starting. Those of others cannot read this one's standard input."""
+    """How many processes are worth starting. Those of others cannot read this one's standard
+    input."""
     wanted = len(files) // WORTH_A_PROCESS
-    return min(wanted, cores()) if wanted > 1 and "-" not in files else 1
+    if wanted > 1 and "-" not in files:
+        return min(wanted, cores())
+    return 1
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The result of `recipe check`. checked, bugs: the numbers of recipes, and of those that crashed the runner."""
+    """The result of `recipe check`. checked, bugs: the numbers of recipes, and of those that
+    crashed the runner."""
 
     checked: int
     problems: tuple[Problem, ...]
@@ -120,7 +162,11 @@ class CheckReport:
     def as_json(self) -> Mapping[str, object]:
         """For other programs: errors, and notes in a separate list."""
         notes = [problem.as_json() for problem in self.problems if problem.severity != "error"]
-        return {"checked": self.checked, "problems": [problem.as_json() for problem in self.errors], "notes": notes}
+        return {
+            "checked": self.checked,
+            "problems": [problem.as_json() for problem in self.errors],
+            "notes": notes,
+        }
 
 
 def judged(
@@ -130,7 +176,8 @@ def judged(
     allowed: Collection[str] = (),
     jobs: int = 1,
 ) -> CheckReport:
-    """Judges every file, with the same changes, in `jobs` processes. A bug on one file does not affect the others."""
+    """Judges every file, with the same changes, in `jobs` processes. A bug on one file does not
+    affect the others."""
     one = partial(_examined, changes=changes, online=online, allowed=allowed)
     if jobs == 1 or len(files) == 1:
         found = list(map(one, files))
@@ -139,7 +186,9 @@ def judged(
 
         with ProcessPoolExecutor(min(jobs, len(files))) as pool:
             found = list(pool.map(one, files, chunksize=max(1, len(files) // jobs // 8)))
-    problems = [problem for some, _ in found for problem in some] + list(shared_names(map(str, files)))
+    problems = [problem for some, _ in found for problem in some] + list(
+        shared_names(map(str, files))
+    )
     return CheckReport(len(files), tuple(problems), sum(failed for _, failed in found))
 
 
@@ -159,4 +208,6 @@ Format = Callable[[Sequence[str], CheckReport], str]
 def formats() -> Mapping[str, Format]:
     """The output formats of `recipe check` besides text, by name."""
     own: dict[str, Format] = {"json": lambda files, verdict: json_text(verdict.as_json())}
-    return own | {name: form for more in parts.hooks("check_formats") for name, form in more().items()}
+    return own | {
+        name: form for more in parts.hooks("check_formats") for name, form in more().items()
+    }

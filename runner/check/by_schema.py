@@ -1,4 +1,5 @@
-"""Judges a document by its scenario's schema, and reads its settings, with refused values marked as broken."""
+"""Judges a document by its scenario's schema, and reads its settings, with refused values marked as
+broken."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def schema(scenario: str, rows: str = "") -> Schema:
-    """The schema of a scenario. rows: the kind of rows to narrow it to, if the scenario has several."""
+    """The schema of a scenario. rows: the kind of rows to narrow it to, if the scenario has
+    several."""
     return _schema(scenario, rows)
 
 
@@ -39,10 +41,17 @@ def _schema(scenario: str, rows: str) -> Schema:
 def schema_text(scenario: str) -> str:
     """The schema for editors: our file, with the additions of other people's parts."""
     file = packaged.schema_file(scenario)
-    ours = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if file.is_file():
+        ours = file.read_text(encoding="utf-8")
+    else:
+        ours = ""
     if ours and not any(part.foreign for part in parts.found().values()):
         return ours
-    whole: Schema = json.loads(ours) if ours else scenarios.composed(scenario)
+    whole: Schema
+    if ours:
+        whole = json.loads(ours)
+    else:
+        whole = scenarios.composed(scenario)
     properties = {**whole["properties"], **scenarios.foreign_sections()}
     return json.dumps({**whole, "properties": properties}, indent=2, ensure_ascii=False) + "\n"
 
@@ -69,14 +78,20 @@ def has(scenario: Any, setting: str) -> bool:
 
 def part(scenario: Any, setting: str | Path_) -> Schema:
     """The scenario's schema of a setting, dotted or a path; empty if it has none."""
-    path = path_of(setting) if isinstance(setting, str) else setting
+    if isinstance(setting, str):
+        path = path_of(setting)
+    else:
+        path = setting
     return below(schema(scenario) if scenario in scenarios.names() else {}, path)
 
 
 def part_in(document: Document, path: Path_) -> Schema:
-    """The schema of a setting, narrowed to the rows of the document or stage; empty if these rows do not have it."""
+    """The schema of a setting, narrowed to the rows of the document or stage; empty if these rows
+    do not have it."""
     for _, index, one in stages.documents(document):
-        if path[:2] == (stages.STAGES, index) and (own := part_in(one, stages.alone(path[2:], one))):
+        if path[:2] == (stages.STAGES, index) and (
+            own := part_in(one, stages.alone(path[2:], one))
+        ):
             return own
     return below(schema(document.data["scenario"], _rows(document)), path)
 
@@ -84,7 +99,10 @@ def part_in(document: Document, path: Path_) -> Schema:
 def below(part: Schema, path: Path_) -> Schema:
     """The schema of the setting at a path below a section; empty if there is none."""
     for key in path:
-        part = part.get("items", {}) if isinstance(key, int) else part.get("properties", {}).get(key, {})
+        if isinstance(key, int):
+            part = part.get("items", {})
+        else:
+            part = part.get("properties", {}).get(key, {})
     return part
 
 
@@ -94,29 +112,38 @@ def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
 
 
 def sentence(scenario: str, path: Path_) -> str:
-    """The first sentence of a setting's description, without its full stop; empty if it has none."""
-    return str(part(scenario, path).get("description", "")).strip().partition(". ")[0].removesuffix(".")
+    """The first sentence of a setting's description, without its full stop; empty if it has
+    none."""
+    return (
+        str(part(scenario, path).get("description", ""))
+        .strip()
+        .partition(". ")[0]
+        .removesuffix(".")
+    )
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
-    """The changes, with the text as typed for settings that are texts: shells drop quotes, so the version `3.10`
-    arrives as a number, and the column `[Question]` as a list."""
+    """The changes, with the text as typed for settings that are texts: shells drop quotes, so the
+    version `3.10` arrives as a number, and the column `[Question]` as a list."""
 
     def one(change: Override) -> Override:
         option, _, typed = change.by.partition("=")
         other = option.startswith("--set ") and isinstance(change.after, bool | int | float | list)
         text = other and part(document.data.get("scenario"), change.path).get("type") == "string"
-        return replace(change, after=typed.strip()) if text else change
+        if text:
+            return replace(change, after=typed.strip())
+        return change
 
     return [one(change) for change in changes]
 
 
 def read(document: Document) -> tuple[Settings, list[Problem]]:
-    """The settings of a document whose scenario is known, with defaults, and BROKEN for each value that the schema
-    refused; and the reasons."""
+    """The settings of a document whose scenario is known, with defaults, and BROKEN for each value
+    that the schema refused; and the reasons."""
     scenario = document.data["scenario"]
     rows = _rows(document)
-    whole, filled = schema(scenario, rows), _filled(document)
+    whole = schema(scenario, rows)
+    filled = _filled(document)
     if fits(whole, document.data):
         return Settings(filled, whole), []
     errors = list(_validator(scenario, rows).iter_errors(document.data))
@@ -125,7 +152,9 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
     # Infinity and not-a-number pass every bound of a schema, and are never intended.
     for path in [path for path, value in leaves(document.data, bool) if not _finite(value)]:
         if path not in refused:
-            problems.append(document.problem(path, "This is not a finite number.", "Write its digits."))
+            problems.append(
+                document.problem(path, "This is not a finite number.", "Write its digits.")
+            )
         _mark(filled, path)
     # What an error is about is marked as broken, so that no rule judges it.
     for error in errors:
@@ -134,11 +163,14 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
         elif (section := _below(filled, error.absolute_path)) is BROKEN:
             continue
         elif error.validator == "required":
-            section.update({key: BROKEN for key in error.validator_value if key not in error.instance})
+            section.update(
+                {key: BROKEN for key in error.validator_value if key not in error.instance}
+            )
         else:
             for key in [key for key in section if key not in error.schema["properties"]]:
                 del section[key]
-                if (meant := schema_errors.meant(key, error.schema["properties"])) and meant not in error.instance:
+                meant = schema_errors.meant(key, error.schema["properties"])
+                if meant and meant not in error.instance:
                     section[meant] = BROKEN
     for section in lost:
         _mark(filled, (section,))
@@ -158,13 +190,22 @@ def _filled(document: Document) -> MutableMapping[str, Any]:
 
 
 def scenario_problem(document: Document) -> Problem | None:
-    at, scenario, known = ("scenario",), document.data.get("scenario"), scenarios.names()
+    at = ("scenario",)
+    scenario = document.data.get("scenario")
+    known = scenarios.names()
     choices = f"Use {listed(known, 'or')}."
-    if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
+    if (
+        scenario is None
+        and (near := nearest("scenario", map(str, document.data)))
+        and near != "scenario"
+    ):
         return document.problem((near,), *worded("check.no-setting", near=near), key=True)
     if scenario is None:
-        return document.problem(at, "The recipe lacks `scenario`, which selects the kind of training.", choices)
-    if part := parts.missing("scenarios", str(scenario)):
+        return document.problem(
+            at, "The recipe lacks `scenario`, which selects the kind of training.", choices
+        )
+    part = parts.missing("scenarios", str(scenario))
+    if part:
         return document.problem(at, parts.not_here(str(scenario), part), parts.INSTALL)
     if scenario not in known:
         hint = f"{choices} {did_you_mean(str(scenario), known)}".rstrip()
@@ -175,7 +216,10 @@ def scenario_problem(document: Document) -> Problem | None:
 def missing_parts(document: Document) -> list[Problem]:
     """A Problem for each section, and each section of `data`, whose part is not installed."""
     data = document.data.get("data")
-    inner = [("data", name) for name in data] if isinstance(data, dict) else []
+    if isinstance(data, dict):
+        inner = [("data", name) for name in data]
+    else:
+        inner = []
     return [
         document.problem(path, parts.not_here(path[-1], part), parts.INSTALL, key=True)
         for path in [*((section,) for section in document.data), *inner]
@@ -201,7 +245,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a text matches a pattern with JSON Schema's `$`. Python's also matches before a newline at the end."""
+    """Whether a text matches a pattern with JSON Schema's `$`. Python's also matches before a
+    newline at the end."""
     return _compiled(pattern).search(text) is not None
 
 
@@ -218,8 +263,8 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
 }
-# Each applies to values of the schema's kind, and takes the value and what the schema says. `enum` and `const` are for texts
-# only, because in Python 1 equals True.
+# Each applies to values of the schema's kind, and takes the value and what the schema says. `enum`
+# and `const` are for texts only, because in Python 1 equals True.
 _MET: dict[str, Callable[[Any, Any], bool]] = {
     "enum": lambda value, choices: value in choices,
     "const": operator.eq,
@@ -243,18 +288,27 @@ _NO_CONDITION = {
 
 
 def fits(schema: Mapping[str, Any] | bool, value: Any) -> bool:
-    """Whether a value certainly fits the schema, without jsonschema, whose import takes longer than the rest of a check. True
-    only if every keyword is known and met; else jsonschema decides."""
+    """Whether a value certainly fits the schema, without jsonschema, whose import takes longer than
+    the rest of a check. True only if every keyword is known and met; else jsonschema decides."""
     if schema is True or schema is False:  # without calls, which 1,000 recipes would feel
         return schema and all(_finite(each) for _, each in leaves(value, bool))
-    kind = "string" if "enum" in schema or "const" in schema else schema.get("type")
+    kind: Any
+    if "enum" in schema or "const" in schema:
+        kind = "string"
+    else:
+        kind = schema.get("type")
     if kind.__class__ is not str or not _KINDS[kind](value):
         return False
     for name, wanted in schema.items():
-        if name not in _NO_CONDITION and name[:2] != "x-" and not (name in _MET and _MET[name](value, wanted)):
+        if (
+            name not in _NO_CONDITION
+            and name[:2] != "x-"
+            and not (name in _MET and _MET[name](value, wanted))
+        ):
             return False
     if kind == "object":
-        known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+        known = schema.get("properties", {})
+        others = schema.get("additionalProperties", True)
         for name, inner in value.items():
             if not fits(known.get(name, others), inner):
                 return False

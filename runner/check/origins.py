@@ -26,13 +26,16 @@ class Computed(NamedTuple):
 
 
 def origin(document: Document, path: Path_) -> str:
-    """Where the value at `path` comes from: a line of the file, an outside source, or the schema's default."""
+    """Where the value at `path` comes from: a line of the file, an outside source, or the schema's
+    default."""
     if document.lookup(path) is None:
         return DEFAULT
     for length in range(len(path), 0, -1):
-        if by := document.origins.get(path[:length]):
+        by = document.origins.get(path[:length])
+        if by:
             return by
-        if place := document.keys.get(path[:length]) or document.values.get(path[:length]):
+        place = document.keys.get(path[:length]) or document.values.get(path[:length])
+        if place:
             return f"line {place.line}"
     return DEFAULT
 
@@ -43,11 +46,17 @@ def origins(document: Document, value: Any) -> dict[str, str]:
 
 
 def as_yaml(recipe: Recipe, schema: Schema, computed: Mapping[Path_, Computed]) -> str:
-    """The same recipe with every default, in the schema's order. Computed values without a line are comments."""
+    """The same recipe with every default, in the schema's order. Computed values without a line are
+    comments."""
     stages = [one.settings for one in recipe.stage_recipes.values()]
-    lines = _Writer(recipe.document, computed, stages).section(recipe.settings.plain(), schema, (), "")
+    lines = _Writer(recipe.document, computed, stages).section(
+        recipe.settings.plain(), schema, (), ""
+    )
     # The name of a source may have several lines.
-    return "".join(f"{text:<{COLUMN - 2}}  # {' '.join(why.split())}\n" if why else f"{text}\n" for text, why in lines)
+    return "".join(
+        f"{text:<{COLUMN - 2}}  # {' '.join(why.split())}\n" if why else f"{text}\n"
+        for text, why in lines
+    )
 
 
 class _Writer(NamedTuple):
@@ -55,25 +64,35 @@ class _Writer(NamedTuple):
     computed: Mapping[Path_, Computed]
     stages: Sequence[Section]
 
-    def section(self, values: Mapping[str, Any], schema: Schema, path: Path_, indent: str) -> Iterator[Line]:
+    def section(
+        self, values: Mapping[str, Any], schema: Schema, path: Path_, indent: str
+    ) -> Iterator[Line]:
         known: Schema = schema.get("properties", {})
         others = [*values, *(str(where[-1]) for where in self.computed if where[:-1] == path)]
         for key in dict.fromkeys([*known, *others]):
-            here, note = (*path, key), self.computed.get((*path, key))
+            here = (*path, key)
+            note = self.computed.get((*path, key))
             if key in values and not self.varies(here, values[key]):
-                how = f"; {note.how}: {written(note.value)}" if note else ""
+                if note:
+                    how = f"; {note.how}: {written(note.value)}"
+                else:
+                    how = ""
                 yield from self.setting(key, values[key], known.get(key, {}), here, indent, how)
             elif note and key not in values:
                 yield f"{indent}# {key}: {written(note.value)}", f"computed: {note.how}"
 
     def varies(self, path: Path_, value: Any) -> bool:
-        """Whether a stage has another default for a setting that no line gives. A line would be for all stages."""
+        """Whether a stage has another default for a setting that no line gives. A line would be for
+        all stages."""
         if isinstance(value, dict) or origin(self.document, path) != DEFAULT:
             return False
         return any(value_at(one, path) not in (None, value) for one in self.stages)
 
-    def setting(self, key: str, value: Any, schema: Schema, path: Path_, indent: str, how: str) -> Iterator[Line]:
-        head, why = f"{indent}{written(key)}:", origin(self.document, path) + how
+    def setting(
+        self, key: str, value: Any, schema: Schema, path: Path_, indent: str, how: str
+    ) -> Iterator[Line]:
+        head = f"{indent}{written(key)}:"
+        why = origin(self.document, path) + how
         if isinstance(value, dict):
             inner = list(self.section(value, schema, path, f"{indent}  "))
             if any(not text.lstrip().startswith("#") for text, _ in inner):
@@ -81,7 +100,9 @@ class _Writer(NamedTuple):
             elif inner or why != DEFAULT:
                 yield f"{head} {{}}", why
             yield from inner
-        elif isinstance(value, list) and (any(isinstance(item, dict) for item in value) or len(written(value)) > SHORT):
+        elif isinstance(value, list) and (
+            any(isinstance(item, dict) for item in value) or len(written(value)) > SHORT
+        ):
             yield head, ""
             for index, item in enumerate(value):
                 yield from self.item(item, schema.get("items", {}), (*path, index), f"{indent}  ")
@@ -101,25 +122,37 @@ class _Writer(NamedTuple):
 
 
 def _fits_block(text: str) -> bool:
-    """Whether a text of several lines stays the same as a block scalar, which changes indentation and some spaces."""
+    """Whether a text of several lines stays the same as a block scalar, which changes indentation
+    and some spaces."""
     lines = text.removesuffix("\n").split("\n")
     plain = all(line.isprintable() and line == line.rstrip() for line in lines)
     return len(lines) > 1 and plain and bool(lines[-1]) and lines[0][:1] not in ("", " ")
 
 
 def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
-    """Values that follow from several lines: batches, learning rates, layers, and requests to a cluster."""
+    """Values that follow from several lines: batches, learning rates, layers, and requests to a
+    cluster."""
     gpus = common.replicas(recipe)
-    many = f"{gpus} {'GPU' if gpus == common.world_size(recipe) else 'group'}{'s' if gpus > 1 else ''}"
+    many = (
+        f"{gpus} {'GPU' if gpus == common.world_size(recipe) else 'group'}{'s' if gpus > 1 else ''}"
+    )
     for name, part in recipe.sections.items():
         if not part.knows("gradient_accumulation_steps"):
             continue
-        micro, accumulation = part["micro_batch_size"], part["gradient_accumulation_steps"]
+        micro = part["micro_batch_size"]
+        accumulation = part["gradient_accumulation_steps"]
         how = f"{micro} × {accumulation} × {many}"
         yield (name, "effective_batch_size"), Computed(micro * accumulation * gpus, how)
         if part.get("learning_rate_scaling") == "linear":
             yield (name, "learning_rate"), Computed(common.learning_rate(recipe), f"times {many}")
-        if part.knows("lora_layers") and part.get("lora_layers") is None and not part.get("lora_pattern"):
-            yield (name, "lora_layers"), Computed(list(recipe.facts.linear), "every linear layer of the base model")
+        if (
+            part.knows("lora_layers")
+            and part.get("lora_layers") is None
+            and not part.get("lora_pattern")
+        ):
+            yield (
+                (name, "lora_layers"),
+                Computed(list(recipe.facts.linear), "every linear layer of the base model"),
+            )
     for more in parts.hooks("computed"):
         yield from more(recipe)

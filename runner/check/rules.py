@@ -1,8 +1,9 @@
-"""Rules that a schema cannot express: a base model that is unknown or cannot be trained, contradictions between lines,
-lines that do not fit model, GPU or data, and notes on unusual values and on texts that probably mean something else.
+"""Rules that a schema cannot express: a base model that is unknown or cannot be trained,
+contradictions between lines, lines that do not fit model, GPU or data, and notes on unusual values
+and on texts that probably mean something else.
 
-A rule is a function from a Recipe to Problems. These look at settings, not at scenarios, and yield nothing without
-their settings; a scenario's own rules are in its folder, in `rules.py`.
+A rule is a function from a Recipe to Problems. These look at settings, not at scenarios, and yield
+nothing without their settings; a scenario's own rules are in its folder, in `rules.py`.
 """
 
 import json
@@ -33,18 +34,33 @@ from runner.tools.text import hub_name
 
 
 def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
-    """Every Problem found by the shared rules, the rules of parts and those of the scenario. A rule whose settings the
-    schema refused yields nothing. look: whether to read the recipe's files, which may be on another machine."""
+    """Every Problem found by the shared rules, the rules of parts and those of the scenario. A rule
+    whose settings the schema refused yields nothing. look: whether to read the recipe's files,
+    which may be on another machine."""
     problems: list[Problem] = []
     of_settings = (
-        (setting, part.module(name)) for part in parts.found().values() for setting, name in part.rules_of.items()
+        (setting, part.module(name))
+        for part in parts.found().values()
+        for setting, name in part.rules_of.items()
     )
-    written = (name for setting, name in of_settings if recipe.document.lookup(path_of(setting)) is not None)
+    written = (
+        name
+        for setting, name in of_settings
+        if recipe.document.lookup(path_of(setting)) is not None
+    )
     modules = (*parts.modules("rules"), *map(import_module, written))
     shared = (*RULES, *(rule for module in modules for rule in module.RULES))
-    files = (*FILE_RULES, *(rule for module in modules for rule in getattr(module, "FILE_RULES", ()))) if look else ()
+    if look:
+        files = (
+            *FILE_RULES,
+            *(rule for module in modules for rule in getattr(module, "FILE_RULES", ())),
+        )
+    else:
+        files = ()
     if recipe.settings.knows(STAGES):
-        shared, files = (), ()  # they judge each stage's own recipe
+        # they judge each stage's own recipe
+        shared = ()
+        files = ()
     for rule in (*shared, *files, *scenarios.rules(recipe.scenario, look)):
         try:
             problems.extend(rule(recipe))
@@ -54,11 +70,16 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
 
 
 def of_section(name: str, *judges: Callable[[Recipe, Any], Iterator[Problem]]) -> tuple[Rule, ...]:
-    """Rules from functions of a recipe and its section of that name. They yield nothing without the section."""
+    """Rules from functions of a recipe and its section of that name. They yield nothing without the
+    section."""
 
-    def rule(judge: Callable[[Recipe, Any], Iterator[Problem]], recipe: Recipe) -> Iterator[Problem]:
+    def rule(
+        judge: Callable[[Recipe, Any], Iterator[Problem]], recipe: Recipe
+    ) -> Iterator[Problem]:
         section = recipe.settings.get(name)
-        return judge(recipe, section) if section is not None else iter(())
+        if section is not None:
+            return judge(recipe, section)
+        return iter(())
 
     return tuple(partial(rule, judge) for judge in judges)
 
@@ -69,11 +90,15 @@ def _base(recipe: Recipe) -> str:
 
 
 def known_model(recipe: Recipe) -> Iterator[Problem]:
-    if not (base := _base(recipe)):
+    base = _base(recipe)
+    if not base:
         return
-    if unsuitable := catalog.unsuitable(base, recipe.folder):
+    unsuitable = catalog.unsuitable(base, recipe.folder)
+    if unsuitable:
         yield recipe.problem("model.base", *unsuitable)
-    elif base not in catalog.model_ids() and (broken := lock.find(recipe.folder, base, recipe.model.revision)[1]):
+    elif base not in catalog.model_ids() and (
+        broken := lock.find(recipe.folder, base, recipe.model.revision)[1]
+    ):
         yield from broken
     elif not recipe.model_facts:
         yield unknown_model(recipe)
@@ -84,7 +109,10 @@ def known_model(recipe: Recipe) -> Iterator[Problem]:
 def as_locked(recipe: Recipe) -> Iterator[Problem]:
     """A folder on this machine must still match its entry in the lock file."""
     base = _base(recipe)
-    folder = recipe.base_folder if base and base not in catalog.model_ids() else None
+    if base and base not in catalog.model_ids():
+        folder = recipe.base_folder
+    else:
+        folder = None
     if folder is None or not (folder / models.CONFIG).is_file():
         return
     locked, _ = lock.find(recipe.folder, base, recipe.model.revision)
@@ -97,22 +125,28 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
         return
     shape = catalog.table("lock-file")["shape"]["fields"]
     both = ((name, getattr(locked, name), getattr(here, name)) for name in shape)
-    if changed := [f"`{name}` is {now} and was {was}" for name, was, now in both if was != now]:
+    changed = [f"`{name}` is {now} and was {was}" for name, was, now in both if was != now]
+    if changed:
         said = worded("check.other-model", recipe=recipe, lock=lock, changed=", ".join(changed))
         yield recipe.problem("model.base", *said)
 
 
 def unknown_model(recipe: Recipe) -> Problem:
-    """The problem of an unknown base model. A copied recipe may have it, because a lock file can follow."""
+    """The problem of an unknown base model. A copied recipe may have it, because a lock file can
+    follow."""
     return recipe.problem("model.base", *_why_unknown(recipe, recipe.model.base))
 
 
 def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
-    if named := hub_name(base):
+    named = hub_name(base)
+    if named:
         return worded("check.page-address", base=base, named=named)
-    if config := models.config_of(base, recipe.folder):
+    config = models.config_of(base, recipe.folder)
+    if config:
         return _no_geometry(base, config)
-    folder, near, elsewhere = recipe.folder / base, models.near_model(base), recipe.elsewhere(base)
+    folder = recipe.folder / base
+    near = models.near_model(base)
+    elsewhere = recipe.elsewhere(base)
     if isdir(folder) and not elsewhere:
         below = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
         hint = "Name the folder in which the model was saved."
@@ -121,23 +155,39 @@ def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
         return worded("check.folder-without-model", base=base, hint=hint)
     could_be_a_folder = base.startswith((".", "/", "~")) or base.count("/") != 1
     if could_be_a_folder and not elsewhere and ("/" in base or not near):
-        beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if isdir(folder.parent) else []
+        if isdir(folder.parent):
+            beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()]
+        else:
+            beside = []
         name = nearest(folder.name, beside)
-        meant = f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{name}`? " if name else ""
+        if name:
+            meant = f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{name}`? "
+        else:
+            meant = ""
         return worded("check.neither-folder-nor-model", folder=folder, base=base, near=meant)
     add = f"`recipe models add {base} --recipe {recipe.file}"
     if recipe.on_claim(base):
         return worded("check.model-on-claim", base=base, add=add, recipe=recipe)
     if elsewhere:
         return worded("check.model-at-address", base=base, add=add)
-    version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
-    meant = f"Did you mean `{near}`? " if near else ""
+    if recipe.model.revision == "main":
+        version = ""
+    else:
+        version = f" --revision {recipe.model.revision}"
+    if near:
+        meant = f"Did you mean `{near}`? "
+    else:
+        meant = ""
     return worded("check.unknown-model", base=base, near=meant, add=add, version=version)
 
 
 def _no_geometry(base: str, config: models.ModelConfig) -> tuple[str, str]:
-    """The problem that a folder's `config.json` lacks the size of its language model, or describes several."""
-    if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
+    """The problem that a folder's `config.json` lacks the size of its language model, or describes
+    several."""
+    parts = [
+        name for name, part in config.items() if isinstance(part, dict) and "model_type" in part
+    ]
+    if parts:
         return worded("check.several-models", base=base, parts=listed(parts))
     wrong = "has an impossible type or size"
     try:
@@ -150,46 +200,79 @@ def _no_geometry(base: str, config: models.ModelConfig) -> tuple[str, str]:
 
 
 def custom_code(recipe: Recipe) -> Iterator[Problem]:
-    """A model's own code runs with the user's rights, so it needs permission, and a version that cannot change."""
+    """A model's own code runs with the user's rights, so it needs permission, and a version that
+    cannot change."""
     if "base" not in (recipe.settings.get("model") or {}):
         return
-    model, facts = recipe.model, recipe.model_facts
+    model = recipe.model
+    facts = recipe.model_facts
     on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
-    if model.trust_remote_code and on_hub and not re.fullmatch("[0-9a-f]{40}", recipe.model_revision):
-        line = "revision" if recipe.document.lookup(("model", "revision")) is not None else "trust_remote_code"
+    if (
+        model.trust_remote_code
+        and on_hub
+        and not re.fullmatch("[0-9a-f]{40}", recipe.model_revision)
+    ):
+        if recipe.document.lookup(("model", "revision")) is not None:
+            line = "revision"
+        else:
+            line = "trust_remote_code"
         yield recipe.problem(f"model.{line}", *worded("check.code-can-change", model=model))
 
 
 def chat_template(recipe: Recipe) -> Iterator[Problem]:
-    """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an answer.
-    `tokenizer_default` needs a tokenizer with a template, and `mistral_common` one of mistral-common."""
+    """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an
+    answer. `tokenizer_default` needs a tokenizer with a template, and `mistral_common` one of
+    mistral-common."""
     facts = recipe.model_facts
-    template = recipe.data.get("chat_template") if facts else None
+    if facts:
+        template = recipe.data.get("chat_template")
+    else:
+        template = None
     if not facts or not template:
         return
-    added = "<|im_end|>" in str(recipe.document.lookup(("advanced", "axolotl")))  # by `special_tokens` or `tokens`
+    added = "<|im_end|>" in str(
+        recipe.document.lookup(("advanced", "axolotl"))
+    )  # by `special_tokens` or `tokens`
     if template == "chatml" and facts.chat_template not in ("", "chatml") and not added:
-        yield recipe.problem("data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto")
-    folder, has_template = recipe.base_folder, facts.own_template
-    whole = folder if folder and (folder / models.CONFIG).is_file() else None
+        yield recipe.problem(
+            "data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto"
+        )
+    folder = recipe.base_folder
+    has_template = facts.own_template
+    if folder and (folder / models.CONFIG).is_file():
+        whole = folder
+    else:
+        whole = None
     mistrals = facts.model_type in common.table("mistral_common")["model_types"]
     if template == MISTRAL and not mistrals:
-        yield recipe.problem("data.chat_template", *worded("check.not-mistrals", facts=facts), mending="auto")
+        yield recipe.problem(
+            "data.chat_template", *worded("check.not-mistrals", facts=facts), mending="auto"
+        )
     elif whole and (said := unfit(template, str(folder), mistrals and (whole / TEKKEN).is_file())):
-        mending = "auto" if template == MISTRAL else MISTRAL
+        if template == MISTRAL:
+            mending = "auto"
+        else:
+            mending = MISTRAL
         yield recipe.problem("data.chat_template", *said, mending=mending)
     if template == "tokenizer_default":
         if folder and (folder / "tokenizer_config.json").is_file():
             own = read_record(folder / "tokenizer_config.json").get("chat_template")
             has_template = bool(own) or any(folder.glob("chat_template*"))
         if not has_template:
-            yield recipe.problem("data.chat_template", *worded("check.no-chat-template", recipe=recipe), mending="auto")
+            yield recipe.problem(
+                "data.chat_template",
+                *worded("check.no-chat-template", recipe=recipe),
+                mending="auto",
+            )
 
 
 def advised_precision(recipe: Recipe) -> str:
-    gpu, facts = catalog.gpu(recipe.machines.gpu), recipe.model_facts
+    gpu = catalog.gpu(recipe.machines.gpu)
+    facts = recipe.model_facts
     known = by_schema.part(recipe.scenario, "model.precision").get("enum", ())
-    return gpu.precision("fp16" in known and (facts is None or facts.fp16)) if gpu else "bf16"
+    if gpu:
+        return gpu.precision("fp16" in known and (facts is None or facts.fp16))
+    return "bf16"
 
 
 def similar_gpus(recipe: Recipe) -> str:
@@ -197,7 +280,9 @@ def similar_gpus(recipe: Recipe) -> str:
         return f"Write `gpu: {NO_GPU}` to train on the CPU of this machine."
     # People write `L40S` or `H100`, but the cluster's label is longer.
     meant = listed(catalog.alike(recipe.machines.gpu), "or")
-    return f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
+    if meant:
+        return f"Did you mean {meant}?"
+    return f"Known: {listed(catalog.gpu_names())}."
 
 
 # No machine has less or more, so another unit was meant.
@@ -211,18 +296,28 @@ def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
     if site is not None:
         stated |= {"openshift.requests": site.requests, "openshift.limits": site.limits}
     for section, part in stated.items():
-        if (memory := part.memory) and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
-            owner = "machine" if section == "machines" else "pod"
-            yield recipe.problem(f"{section}.memory", *worded("check.odd-main-memory", owner=owner, memory=memory))
+        memory = part.memory
+        if memory and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
+            if section == "machines":
+                owner = "machine"
+            else:
+                owner = "pod"
+            yield recipe.problem(
+                f"{section}.memory", *worded("check.odd-main-memory", owner=owner, memory=memory)
+            )
 
 
 def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
     """A limit of zero would end training after its first step, and count it as finished."""
     limits = recipe.settings.get("limits") or {}
-    if (time := limits.get("time")) and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
+    time = limits.get("time")
+    if time and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
         yield recipe.problem("limits.time", *worded("check.impossible-time-limit", time=time[:40]))
-    if (memory := limits.get("gpu_memory")) and not 0 < units.size(memory) <= MOST_MEMORY:
-        yield recipe.problem("limits.gpu_memory", *worded("check.odd-gpu-limit", memory=memory[:40]))
+    memory = limits.get("gpu_memory")
+    if memory and not 0 < units.size(memory) <= MOST_MEMORY:
+        yield recipe.problem(
+            "limits.gpu_memory", *worded("check.odd-gpu-limit", memory=memory[:40])
+        )
 
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
@@ -233,24 +328,39 @@ BELOW_ZERO, BELOW_ONE, WARMUPS = (
 
 
 def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
-    """Axolotl drops settings that it does not know without a message, and refuses values only when training starts."""
+    """Axolotl drops settings that it does not know without a message, and refuses values only when
+    training starts."""
     schema = catalog.axolotl_settings()
-    known = dict(part for plugin in schema["plugins"].values() for part in plugin.items()) | schema["properties"]
+    known = (
+        dict(part for plugin in schema["plugins"].values() for part in plugin.items())
+        | schema["properties"]
+    )
     for home, extra in (recipe.settings.get("advanced") or {}).items():
         owner = "train" if home == "axolotl" else home
         section = recipe.settings.get(owner) or {}
         for key, value in (extra.plain() if isinstance(extra, Settings) else {}).items():
-            path, name = ("advanced", home, key), f"advanced.{home}.{key}"
-            if (other := WARMUPS.get(key)) and section.get(other) is not None:
+            path = ("advanced", home, key)
+            name = f"advanced.{home}.{key}"
+            other = WARMUPS.get(key)
+            if other and section.get(other) is not None:
                 instead = f"change `{owner}.{other}`. `recipe plan` shows the number of steps"
                 if by_schema.has(recipe.scenario, f"{owner}.{key}"):
                     instead = f"write `{key}` under `{owner}` instead of `{other}`"
-                said = worded("check.refused-warmup", owner=owner, other=other, key=key, instead=instead)
+                said = worded(
+                    "check.refused-warmup", owner=owner, other=other, key=key, instead=instead
+                )
                 yield recipe.problem(path, *said)
-            elif isinstance(value, int | float) and value < 0 and key in known and key not in BELOW_ZERO:
+            elif (
+                isinstance(value, int | float)
+                and value < 0
+                and key in known
+                and key not in BELOW_ZERO
+            ):
                 yield recipe.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
             elif key in BELOW_ONE and isinstance(value, int | float) and value >= 1:
-                yield recipe.problem(path, f"`{name}` cannot be `{value:g}`.", "Write a number below 1.")
+                yield recipe.problem(
+                    path, f"`{name}` cannot be `{value:g}`.", "Write a number below 1."
+                )
             elif key in known:
                 part = {**known[key], "$defs": schema["$defs"]}
                 yield from schema_errors.values(recipe.document, path, part, value, AXOLOTL, name)
@@ -259,15 +369,20 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
 
 
 def disk_of_pods(recipe: Recipe) -> bool:
-    """Whether pods have the folder on a disk. Their `/tmp` is the machine's (`runner.parts.jobs.podspec.folders`)."""
+    """Whether pods have the folder on a disk. Their `/tmp` is the machine's
+    (`runner.parts.jobs.podspec.folders`)."""
     path = str(recipe.settings["sharding"]["nvme_path"])
     return recipe.on_claim(path) or path.startswith("/tmp/")
 
 
 def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
-    """A user's own file must have DeepSpeed's or Axolotl's settings, and should not contradict the recipe."""
+    """A user's own file must have DeepSpeed's or Axolotl's settings, and should not contradict the
+    recipe."""
     try:
-        document = sharding.own_file(recipe) if "sharding" in recipe.settings else None
+        if "sharding" in recipe.settings:
+            document = sharding.own_file(recipe)
+        else:
+            document = None
     except Stop as stop:
         (problem,) = stop.problems
         yield recipe.problem("sharding.file", *worded("check.own-engine-file", problem=problem))
@@ -278,32 +393,55 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
     if fsdp:
         definitions = catalog.axolotl_settings()["$defs"]
         section = {**definitions["FSDPConfig"], "$defs": definitions}
-        yield from schema_errors.values(document, (), section, document.data, AXOLOTL, "fsdp_config")
+        yield from schema_errors.values(
+            document, (), section, document.data, AXOLOTL, "fsdp_config"
+        )
         decides = sharding.fsdp_decided(recipe)
     else:
-        yield from schema_errors.values(document, (), catalog.deepspeed_settings(), document.data, DEEPSPEED, "")
+        yield from schema_errors.values(
+            document, (), catalog.deepspeed_settings(), document.data, DEEPSPEED, ""
+        )
         train = recipe.settings.get("train") or {}
-        longest = train.get("max_grad_norm") or (recipe.settings.get("sft") or {}).get("max_grad_norm") or 1.0
+        longest = (
+            train.get("max_grad_norm")
+            or (recipe.settings.get("sft") or {}).get("max_grad_norm")
+            or 1.0
+        )
         stated = recipe.model.precision
-        decides = sharding.decided(recipe, "bf16" if stated in ("auto", "fp8") else str(stated), longest)
+        decides = sharding.decided(
+            recipe, "bf16" if stated in ("auto", "fp8") else str(stated), longest
+        )
     for path, here, ours in sharding.overruled(document.data, decides):
-        name, value = ".".join(map(str, path)), "{…}" if isinstance(here, Mapping) else json.dumps(here)
+        name = ".".join(map(str, path))
+        if isinstance(here, Mapping):
+            value = "{…}"
+        else:
+            value = json.dumps(here)
         said = worded("check.recipe-wins", name=name, value=value, ours=json.dumps(ours))
         if ours is None:
             said = worded("check.section-is-ignored", name=name)
         yield document.problem(path, *said, key=ours is None, severity="note")
 
 
-# The weight of an adapter, alpha / rank: below an eighth it has hardly any effect, above four training diverges. PEFT's
-# published run of rsLoRA has 8 (method_comparison, rank 64).
+# The weight of an adapter, alpha / rank: below an eighth it has hardly any effect, above four
+# training diverges. PEFT's published run of rsLoRA has 8 (method_comparison, rank 64).
 LEAST_SCALE, MOST_SCALE, MOST_STABLE = 1 / 8, 4, 8
 
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
     for name, section in recipe.sections.items():
         for of in (of for of in ("", "lora_") if f"{of}rank" in section):
-            rank, alpha, stable = section.get(f"{of}rank"), section.get(f"{of}alpha"), section.get("use_rslora")
-            by, root, most = (rank**0.5, "√", MOST_STABLE) if rank and stable else (rank, "", MOST_SCALE)
+            rank = section.get(f"{of}rank")
+            alpha = section.get(f"{of}alpha")
+            stable = section.get("use_rslora")
+            if rank and stable:
+                by = rank**0.5
+                root = "√"
+                most = MOST_STABLE
+            else:
+                by = rank
+                root = ""
+                most = MOST_SCALE
             if not rank or not alpha or LEAST_SCALE <= alpha / by <= most:
                 continue
             message = f"An alpha of {alpha:g} is so small for a rank of {rank} that the adapter has almost no effect."
@@ -321,8 +459,13 @@ _COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
 
 def answers(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sets():
-        asked = "prompt" if section.get("prompt") else "question"
-        columns, taught = (set(_COLUMN.findall(section.get(name) or "")) for name in (asked, "answer"))
+        if section.get("prompt"):
+            asked = "prompt"
+        else:
+            asked = "question"
+        columns, taught = (
+            set(_COLUMN.findall(section.get(name) or "")) for name in (asked, "answer")
+        )
         if taught and taught <= columns:
             yield recipe.note((*home, "answer"), *worded("check.answer-is-question", asked=asked))
         if section.get("chosen") and section["chosen"] == section.get("rejected"):
@@ -330,18 +473,23 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
 
 
 def prompts(recipe: Recipe) -> Iterator[Problem]:
-    """A system prompt is one text for all rows, without the marks of a chat template, and leaves room for them: a word is
-    at least one token."""
+    """A system prompt is one text for all rows, without the marks of a chat template, and leaves
+    room for them: a word is at least one token."""
     for home, section in recipe.data_sections:
         text = section.get("system_prompt") or ""
-        if mark := _MARK.search(text):
+        mark = _MARK.search(text)
+        if mark:
             yield recipe.note((*home, "system_prompt"), *worded("check.template-marks", mark=mark))
         elif column := _COLUMN.search(text):
-            yield recipe.note((*home, "system_prompt"), *worded("check.column-in-prompt", column=column))
+            yield recipe.note(
+                (*home, "system_prompt"), *worded("check.column-in-prompt", column=column)
+            )
         words = len(text.split())
         where, length = recipe.longest_row(home)
         if length and words >= length:
-            yield recipe.problem(where, *worded("check.prompt-too-long", words=words, length=length))
+            yield recipe.problem(
+                where, *worded("check.prompt-too-long", words=words, length=length)
+            )
 
 
 _QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
@@ -374,13 +522,18 @@ _SOURCE = re.compile(r"^ +(?:hub|path|sample): (\S+)", re.MULTILINE)
 
 @cache
 def _starters() -> tuple[tuple[str, frozenset[str], frozenset[str]], ...]:
-    """For each starter recipe: its name, the items of its lists (the questions among them), and its data."""
+    """For each starter recipe: its name, the items of its lists (the questions among them), and its
+    data."""
     texts = ((name, file.read_text(encoding="utf-8")) for name, file in packaged.named().items())
-    return tuple((name, frozenset(_QUESTION.findall(text)), frozenset(_SOURCE.findall(text))) for name, text in texts)
+    return tuple(
+        (name, frozenset(_QUESTION.findall(text)), frozenset(_SOURCE.findall(text)))
+        for name, text in texts
+    )
 
 
 def questions_of_starters(recipe: Recipe) -> tuple[str, list[str]]:
-    """The name of a starter with other data, and its questions in this recipe's demo; none if there is no such starter."""
+    """The name of a starter with other data, and its questions in this recipe's demo; none if there
+    is no such starter."""
     data = _sources(recipe)
     asked = [question for _, question in recipe.demo_questions]
     for name, questions, learned in _starters() if data and asked else ():
@@ -391,7 +544,9 @@ def questions_of_starters(recipe: Recipe) -> tuple[str, list[str]]:
 
 
 def _sources(recipe: Recipe) -> list[str]:
-    return [name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name]
+    return [
+        name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name
+    ]
 
 
 def demo(recipe: Recipe) -> Iterator[Problem]:
@@ -400,7 +555,10 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
     if theirs:
         place = recipe.place_of_question(theirs[0])
         source = _sources(recipe)[0]
-        yield recipe.note(place, *worded("check.question-of-starter", question=theirs[0], name=name, source=source))
+        yield recipe.note(
+            place,
+            *worded("check.question-of-starter", question=theirs[0], name=name, source=source),
+        )
 
 
 # Notes on values that are valid, but probably not intended.
@@ -417,7 +575,9 @@ RULES: tuple[Rule, ...] = (
         ),
         disk_of_pods=disk_of_pods,
         similar_gpus=similar_gpus,
-        on_pods=lambda recipe: "openshift" in recipe.settings,  # also if the schema refused the section
+        on_pods=lambda recipe: (
+            "openshift" in recipe.settings
+        ),  # also if the schema refused the section
     ),
     *UNUSUAL,
 )

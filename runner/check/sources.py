@@ -1,4 +1,5 @@
-"""Rules about where rows come from: one source in each section, files with the named columns, and the hub."""
+"""Rules about where rows come from: one source in each section, files with the named columns, and
+the hub."""
 
 import os
 import re
@@ -14,7 +15,16 @@ from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.tools.files import remote, saved_by_datasets, text_files
-from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed, nearest, worded
+from runner.tools.problem import (
+    Problem,
+    Stop,
+    Unreachable,
+    did_you_mean,
+    errors_of,
+    listed,
+    nearest,
+    worded,
+)
 from runner.tools.problem import setting as name_of
 
 # Settings of a single data set, which a section with `sets` cannot have.
@@ -23,16 +33,33 @@ OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")
 
 def one_source(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections:
-        beside = [setting for setting in OF_ONE if data.get(setting)] if data.get("sets") else []
+        if data.get("sets"):
+            beside = [setting for setting in OF_ONE if data.get(setting)]
+        else:
+            beside = []
         for setting in beside:
-            them = "it" if len(beside) == 1 else "these lines"
+            if len(beside) == 1:
+                them = "it"
+            else:
+                them = "these lines"
             said = worded("check.of-one-data-set", setting=setting, home=name_of(home), them=them)
             yield recipe.problem((*home, setting), *said)
     for home, data in recipe.data_sets():
         given = [source for source in ("path", "hub", "packed") if data.get(source)]
         if len(given) > 1:
-            both, lines = ("both ", "one of the two lines") if len(given) == 2 else ("", "all but one of the lines")
-            said = worded("check.several-sources", home=name_of(home), both=both, given=listed(given), lines=lines)
+            if len(given) == 2:
+                both = "both "
+                lines = "one of the two lines"
+            else:
+                both = ""
+                lines = "all but one of the lines"
+            said = worded(
+                "check.several-sources",
+                home=name_of(home),
+                both=both,
+                given=listed(given),
+                lines=lines,
+            )
             yield recipe.problem((*home, given[0]), *said)
         if not given:
             yield recipe.problem(home, *worded("check.no-source", home=name_of(home)), key=True)
@@ -44,55 +71,87 @@ def once(recipe: Recipe) -> Iterator[Problem]:
         seen: dict[tuple[str | None, ...], Path_] = {}
         for path, one in sets_of(home, data):
             name = one.get("path")
-            file = name if not name or remote(name) else os.path.realpath(recipe.folder / name)
-            same = (file, *(one.get(setting) for setting in ("hub", "subset", "split", "revision", "files")))
-            if (first := seen.setdefault(same, path)) != path:
+            if not name or remote(name):
+                file = name
+            else:
+                file = os.path.realpath(recipe.folder / name)
+            same = (
+                file,
+                *(one.get(setting) for setting in ("hub", "subset", "split", "revision", "files")),
+            )
+            first = seen.setdefault(same, path)
+            if first != path:
                 place = (*path, "path" if file else "hub")
-                yield recipe.problem(place, *worded("check.same-data", path=name_of(path), first=name_of(first)))
+                yield recipe.problem(
+                    place, *worded("check.same-data", path=name_of(path), first=name_of(first))
+                )
 
 
 def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Shares that add up to 1 look like parts of a mix, but each is a part of its own data set's rows."""
+    """Shares that add up to 1 look like parts of a mix, but each is a part of its own data set's
+    rows."""
     for home, data in recipe.data_sections:
         shares = [own["share"] for own in data.get("sets") or () if own.get("share")]
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
             sets = f"`{name_of(home)}.sets`"
-            yield recipe.note((*home, "sets", 0, "share"), *worded("check.shares-add-up", sets=sets))
+            yield recipe.note(
+                (*home, "sets", 0, "share"), *worded("check.shares-add-up", sets=sets)
+            )
 
 
 QUESTION_ANSWER = ("question", "answer")
 
 
 def one_form(recipe: Recipe) -> Iterator[Problem]:
-    """Rows in columns need templates for question and answer; rows in other forms cannot have them."""
+    """Rows in columns need templates for question and answer; rows in other forms cannot have
+    them."""
     for home, data in recipe.data_sets():
         if not data.knows("question"):
             continue
-        form, there = data["form"], [setting for setting in QUESTION_ANSWER if data.get(setting)]
+        form = data["form"]
+        there = [setting for setting in QUESTION_ANSWER if data.get(setting)]
         missing = [setting for setting in QUESTION_ANSWER if setting not in there]
         if there and form not in ("auto", "columns"):
-            said = worded("check.form-has-columns", first=there[0], home=name_of(home), form=form, there=listed(there))
+            said = worded(
+                "check.form-has-columns",
+                first=there[0],
+                home=name_of(home),
+                form=form,
+                there=listed(there),
+            )
             yield of_set(home, recipe.problem((*home, there[0]), *said, key=True))
         elif missing and (there or form == "columns"):
-            lacks, first = listed(missing), missing[0]
-            said = worded("check.columns-need-templates", home=name_of(home), missing=lacks, first=first)
-            yield of_set(home, recipe.problem((*home, there[0] if there else "form"), *said, key=True))
+            lacks = listed(missing)
+            first = missing[0]
+            said = worded(
+                "check.columns-need-templates", home=name_of(home), missing=lacks, first=first
+            )
+            yield of_set(
+                home, recipe.problem((*home, there[0] if there else "form"), *said, key=True)
+            )
         elif form == "auto" and missing and data.get("hub") and not data.get("path"):
-            yield of_set(home, recipe.note((*home, "hub"), *worded("check.form-is-found", data=data)))
+            yield of_set(
+                home, recipe.note((*home, "hub"), *worded("check.form-is-found", data=data))
+            )
 
 
 def of_set(home: Path_, problem: Problem) -> Problem:
     """The problem with a data set, which it names if there are several."""
     name = f"`{name_of(home)}`"
     clear = isinstance(home[-1], str) or name in problem.message
-    return problem if clear else replace(problem, message=f"{name}: {problem.message}")
+    if clear:
+        return problem
+    return replace(problem, message=f"{name}: {problem.message}")
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
     """Local data files exist and have the columns that the templates name."""
     for home, data in recipe.data_sections:
         for path, one in sets_of(home, data):
-            yield from (of_set(path, problem) for problem in _data_files(recipe, path, one, ("path", "sample")))
+            yield from (
+                of_set(path, problem)
+                for problem in _data_files(recipe, path, one, ("path", "sample"))
+            )
         yield from _data_files(recipe, home, data, ("validation_path",))
 
 
@@ -100,27 +159,37 @@ def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
     stated = [
         ((*path, setting), one.get(setting))
         for home, data in recipe.data_sections
-        for path, one in [(home, data), *(((*home, "sets", at), own) for at, own in enumerate(data.get("sets") or ()))]
+        for path, one in [
+            (home, data),
+            *(((*home, "sets", at), own) for at, own in enumerate(data.get("sets") or ())),
+        ]
         for setting in templates.SETTINGS
     ]
     for path, template in stated:
         if template and templates.unclosed(template) is not None:
             yield recipe.problem(path, *worded("check.open-bracket", path=path[-1]))
         elif template and not templates.columns(template):
-            said = worded("check.names-no-column", setting=path[-1], column=template.strip() or path[-1])
+            said = worded(
+                "check.names-no-column", setting=path[-1], column=template.strip() or path[-1]
+            )
             yield recipe.problem(path, *said)
 
 
-def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, ...]) -> Iterator[Problem]:
+def _data_files(
+    recipe: Recipe, home: Path_, data: Settings, files: tuple[str, ...]
+) -> Iterator[Problem]:
     for setting in files:
         name = data.get(setting)
         if not name:
             continue
-        place, file = (*home, setting), recipe.folder / name
+        place = (*home, setting)
+        file = recipe.folder / name
         if remote(name):
             yield recipe.note(place, *worded("check.file-at-address", name=name))
             continue
-        if os.path.isdir(file) and (data.get("image_column") or (data.get("text") and text_files(file))):
+        if os.path.isdir(file) and (
+            data.get("image_column") or (data.get("text") and text_files(file))
+        ):
             continue
         if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
             # The rehearsal reads it; opening Parquet here would slow down every check.
@@ -129,7 +198,9 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             yield recipe.note(place, *worded("check.file-on-claim", name=name))
         elif not os.path.exists(file) and not name.isprintable():
             message = "This path contains a line break or a tab. In double quotes, `\\n`, `\\r` and `\\t` mean those."
-            yield recipe.problem(place, message, "Put single quotes around a Windows path, or write it with `/`.")
+            yield recipe.problem(
+                place, message, "Put single quotes around a Windows path, or write it with `/`."
+            )
         elif not os.path.exists(file):
             yield recipe.problem(place, *worded("check.no-file", file=file))
         elif data.get("image_column") and file.suffix != ".parquet":
@@ -138,48 +209,88 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             try:
                 columns = rows.columns(file, data.get("split"))
             except row_files.Unreadable as reason:
-                yield recipe.problem(place, f"`{file}` cannot be read: {reason}", reason.hint, severity=reason.severity)
+                yield recipe.problem(
+                    place,
+                    f"`{file}` cannot be read: {reason}",
+                    reason.hint,
+                    severity=reason.severity,
+                )
                 continue
             # The sample of a copied starter does not describe the user's own file.
             copied = setting == "sample" and data.get("path")
-            other = " Or delete the line `sample`, if it belongs to other data." if copied else ""
+            if copied:
+                other = " Or delete the line `sample`, if it belongs to other data."
+            else:
+                other = ""
             yield from fits(recipe, home, data, setting, str(file), columns, other)
 
 
 # By a setting of preferences: the columns of preferences in the other form, and the hint.
 OTHER_FORMS = {
-    "chosen": (("completion", "label"), "Its answers have labels, from which `train.objective: kto` learns."),
-    "completion": (("chosen", "rejected"), "Its rows have two answers, from which `train.objective: dpo` learns."),
+    "chosen": (
+        ("completion", "label"),
+        "Its answers have labels, from which `train.objective: kto` learns.",
+    ),
+    "completion": (
+        ("chosen", "rejected"),
+        "Its rows have two answers, from which `train.objective: dpo` learns.",
+    ),
 }
 
 
 def fits(
-    recipe: Recipe, home: Path_, data: Settings, setting: str, source: str, columns: list[str], other: str = ""
+    recipe: Recipe,
+    home: Path_,
+    data: Settings,
+    setting: str,
+    source: str,
+    columns: list[str],
+    other: str = "",
 ) -> Iterator[Problem]:
-    """The columns must match a form, and include those that the recipe names. setting: the setting that names the data;
-    source: the data's name in messages; other: one more remedy."""
+    """The columns must match a form, and include those that the recipe names. setting: the setting
+    that names the data; source: the data's name in messages; other: one more remedy."""
     if data.knows("question"):  # the recipe's form, else the one that the columns indicate
         stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
         shown = conversation_formats.told(columns)
         form = stated or shown
-        needed = conversation_formats.COLUMNS.get(form, ()) if form else ()
+        if form:
+            needed = conversation_formats.COLUMNS.get(form, ())
+        else:
+            needed = ()
         missing = [column for column in needed if column not in columns]
         if form is None or missing:
             lacks = f"lacks {listed(missing)}, which the form {form} needs"
-            wrong = lacks if form else "has columns that match no form"
+            if form:
+                wrong = lacks
+            else:
+                wrong = "has columns that match no form"
             message = f"`{source}` {wrong}. Its columns are {listed(columns)}."
-            hint = f"Write `form: {shown}`, or delete the line." if shown else conversation_formats.NO_FORM
+            if shown:
+                hint = f"Write `form: {shown}`, or delete the line."
+            else:
+                hint = conversation_formats.NO_FORM
             yield recipe.problem((*home, setting), message, hint)
         elif stated is None:
-            yield recipe.note((*home, setting), *worded("check.form-by-columns", source=source, form=form))
+            yield recipe.note(
+                (*home, setting), *worded("check.form-by-columns", source=source, form=form)
+            )
     for column, user in templates.needed(data).items():
-        place, count = (*home, *user.split(".")), columns.count(column)
+        place = (*home, *user.split("."))
+        count = columns.count(column)
         if count > 1:
-            yield recipe.problem(place, *worded("check.columns-alike", source=source, count=count, column=column))
+            yield recipe.problem(
+                place, *worded("check.columns-alike", source=source, count=count, column=column)
+            )
         elif not count:
             near = nearest(column, columns)
-            meant = f"[{near}]" if user in templates.SETTINGS else near
-            hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(columns)}.{other}"
+            meant: str | None
+            if user in templates.SETTINGS:
+                meant = f"[{near}]"
+            else:
+                meant = near
+            hint = (
+                f"Did you mean `{meant}`? " if near else ""
+            ) + f"Its columns are {listed(columns)}.{other}"
             other_form = OTHER_FORMS.get(user)
             if other_form and data.get("form") == "preferences" and {*other_form[0]} <= {*columns}:
                 hint = other_form[1]
@@ -193,14 +304,20 @@ ASK_HUB = "`recipe check --online` asks the hub"
 def hub_names(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sets():
         hub = section.get("hub")
-        near = catalog.near_dataset(hub) if hub else None
+        if hub:
+            near = catalog.near_dataset(hub)
+        else:
+            near = None
         if hub and near:
-            yield recipe.note((*home, "hub"), *worded("check.similar-data-set", hub=hub, near=near, ask=ASK_HUB))
+            yield recipe.note(
+                (*home, "hub"), *worded("check.similar-data-set", hub=hub, near=near, ask=ASK_HUB)
+            )
 
 
 def unasked(recipe: Recipe) -> Iterator[Problem]:
-    """Notes on missing columns of data sets in the catalog, because only the hub is certain; and one note on all data
-    sets outside the catalog. `hub_names` reports names that are probably misspelt."""
+    """Notes on missing columns of data sets in the catalog, because only the hub is certain; and
+    one note on all data sets outside the catalog. `hub_names` reports names that are probably
+    misspelt."""
     unknown: dict[str, Path_] = {}
     for home, section in recipe.data_sets():
         hub = section.get("hub")
@@ -219,16 +336,25 @@ def commits(recipe: Recipe) -> Iterator[Problem]:
     for home in dict.fromkeys([("model",), ("tokenizer",), *data]):
         revision = recipe.document.lookup((*home, "revision"))
         if isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
-            yield recipe.problem((*home, "revision"), *worded("check.short-commit", revision=revision))
+            yield recipe.problem(
+                (*home, "revision"), *worded("check.short-commit", revision=revision)
+            )
 
 
 def splits(recipe: Recipe) -> Iterator[Problem]:
-    """Compares split names with those in the catalog. `train[:10%]` is a part of one, `train+test` are two."""
+    """Compares split names with those in the catalog. `train[:10%]` is a part of one, `train+test`
+    are two."""
     for home, section in recipe.data_sets():
         hub = section.get("hub")
-        there = catalog.dataset_of(section).get("splits") if hub else None
+        if hub:
+            there = catalog.dataset_of(section).get("splits")
+        else:
+            there = None
         for setting in ("split", "validation_split", "test_split"):
-            named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
+            if section.knows(setting):
+                named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "")
+            else:
+                named = []
             if there and (gone := [name for name in named if name not in there]):
                 hint = f"{did_you_mean(gone[0], there)}It has {listed(there)}; {ASK_HUB}."
                 yield recipe.problem((*home, setting), f"`{hub}` has no split `{gone[0]}`.", hint)
@@ -249,9 +375,21 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
         if saved_by_datasets(recipe.folder / path) or recipe.elsewhere(path):
             names = [name for name in names if name in ("revision", "subset", "files")]
         if names:
-            are, lines, have = ("is", "line", "has") if len(names) == 1 else ("are", "lines", "have")
+            if len(names) == 1:
+                are = "is"
+                lines = "line"
+                have = "has"
+            else:
+                are = "are"
+                lines = "lines"
+                have = "have"
             said = worded(
-                "check.hub-lines-without-hub", names=listed(names), are=are, path=path, lines=lines, have=have
+                "check.hub-lines-without-hub",
+                names=listed(names),
+                are=are,
+                path=path,
+                lines=lines,
+                have=have,
             )
             yield recipe.note((*home, names[0]), *said)
 
@@ -260,20 +398,33 @@ LATER = "The job that prepares the data asks again, before a GPU is reserved."
 
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:
-    """Asks the hub, with the library that reads rows later, whether its data sets exist and have the named columns."""
+    """Asks the hub, with the library that reads rows later, whether its data sets exist and have
+    the named columns."""
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return
-    if why := why_no_hub() if find_spec("datasets") else "the library `datasets` is not installed":
+    if find_spec("datasets"):
+        why = why_no_hub()
+    else:
+        why = "the library `datasets` is not installed"
+    if why:
         names = listed(dict.fromkeys(data["hub"] for _, data in named))
-        yield recipe.note((*named[0][0], "hub"), *worded("check.columns-unknown", names=names, why=why, later=LATER))
+        yield recipe.note(
+            (*named[0][0], "hub"),
+            *worded("check.columns-unknown", names=names, why=why, later=LATER),
+        )
         return
     for home, data in named:
-        asked = {setting: data.get(setting) for setting in ("hub", "revision", "subset", "split", "files")}
+        asked = {
+            setting: data.get(setting)
+            for setting in ("hub", "revision", "subset", "split", "files")
+        }
         source = DataSource(**asked, path=None)
         found: list[Problem]
         try:
-            found = list(fits(recipe, home, data, "hub", data["hub"], data_sets.hub_columns(source)))
+            found = list(
+                fits(recipe, home, data, "hub", data["hub"], data_sets.hub_columns(source))
+            )
             found += renamed(recipe, home, source)
         except Stop as reason:
             message, _, remedy = reason.text.partition("\n")
@@ -284,12 +435,27 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
 
 
 def renamed(recipe: Recipe, home: Path_, source: DataSource) -> Iterator[Problem]:
-    """A data set that has another name on the hub than in the recipe. Raises Stop as `name_on_hub` does."""
+    """A data set that has another name on the hub than in the recipe. Raises Stop as `name_on_hub`
+    does."""
     name = data_sets.name_on_hub(source)
     if name != source.hub:
         message = f"The data set `{source.hub}` is now called `{name}` on the hub."
-        yield recipe.note((*home, "hub"), message, f"Write `{name}`. The old name works until somebody else takes it.")
+        yield recipe.note(
+            (*home, "hub"),
+            message,
+            f"Write `{name}`. The old name works until somebody else takes it.",
+        )
 
 
-RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns, splits, left_over, hub_names, commits)
+RULES = (
+    one_source,
+    once,
+    shares_of_rows,
+    one_form,
+    templates_name_columns,
+    splits,
+    left_over,
+    hub_names,
+    commits,
+)
 FILE_RULES = (data_files,)

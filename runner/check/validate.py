@@ -21,27 +21,43 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 
 
 def load(
-    file: Path | str, changes: Iterable[Override] = (), environment: Mapping[str, str] | None = None, look: bool = True
+    file: Path | str,
+    changes: Iterable[Override] = (),
+    environment: Mapping[str, str] | None = None,
+    look: bool = True,
 ) -> tuple[Recipe, list[Override], list[Problem]]:
-    """The recipe in a file after the environment's changes and then `changes`, the changes that had an effect, and
-    notes. look: whether to read the files that it names. Raises Stop with every Problem at once if it is invalid."""
+    """The recipe in a file after the environment's changes and then `changes`, the changes that had
+    an effect, and notes. look: whether to read the files that it names. Raises Stop with every
+    Problem at once if it is invalid."""
     document, aside = opened(reading.read(file))
     scenario = document.data.get("scenario")
-    requested, idle = changing.from_environment(environment or {}, lambda setting: by_schema.has(scenario, setting))
+    requested, idle = changing.from_environment(
+        environment or {}, lambda setting: by_schema.has(scenario, setting)
+    )
     document, made = override(document, [*requested, *changes])
     recipe, notes = valid(document, look)
-    lost = (Problem(document.file, 0, 0, *worded("check.no-such-setting", name=name), severity="note") for name in idle)
+    lost = (
+        Problem(document.file, 0, 0, *worded("check.no-such-setting", name=name), severity="note")
+        for name in idle
+    )
     return recipe, made, [*aside, *notes, *lost]
 
 
 def opened(document: Document) -> tuple[Document, list[Problem]]:
-    """The document itself, or a recipe that a part made from another tool's file, with notes on the conversion."""
-    ways = parts.hooks("as_recipe") if "scenario" not in document.data else ()
+    """The document itself, or a recipe that a part made from another tool's file, with notes on the
+    conversion."""
+    if "scenario" not in document.data:
+        ways = parts.hooks("as_recipe")
+    else:
+        ways = ()
     return next((made for way in ways if (made := way(document))), (document, []))
 
 
-def valid(document: Document, look: bool = True, earlier: tuple[Recipe, ...] = ()) -> tuple[Recipe, list[Problem]]:
-    """The document as a Recipe, and notes. earlier: as in Recipe. Raises Stop with every Problem at once."""
+def valid(
+    document: Document, look: bool = True, earlier: tuple[Recipe, ...] = ()
+) -> tuple[Recipe, list[Problem]]:
+    """The document as a Recipe, and notes. earlier: as in Recipe. Raises Stop with every Problem at
+    once."""
     recipe, problems = judge(document, look, earlier)
     if recipe is None or errors_of(problems):
         raise Stop(errors_of(problems))
@@ -49,13 +65,19 @@ def valid(document: Document, look: bool = True, earlier: tuple[Recipe, ...] = (
 
 
 def override(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
-    """A new Document with the changes and their derived changes applied, and those that had an effect."""
+    """A new Document with the changes and their derived changes applied, and those that had an
+    effect."""
     requested = by_schema.as_text(document, changes)
-    return changing.apply(document, with_followers(document, requested)) if requested else (document, [])
+    if requested:
+        return changing.apply(document, with_followers(document, requested))
+    return (document, [])
 
 
-def changed(recipe: Recipe, changes: Iterable[Override], look: bool = True) -> tuple[Recipe, list[Override]]:
-    """The recipe with the changes, and those that had an effect. Raises Stop if it is then invalid."""
+def changed(
+    recipe: Recipe, changes: Iterable[Override], look: bool = True
+) -> tuple[Recipe, list[Override]]:
+    """The recipe with the changes, and those that had an effect. Raises Stop if it is then
+    invalid."""
     document, made = override(recipe.document, changes)
     return valid(document, look, recipe.earlier)[0], made
 
@@ -63,13 +85,15 @@ def changed(recipe: Recipe, changes: Iterable[Override], look: bool = True) -> t
 def judge(
     document: Document, look: bool = True, earlier: tuple[Recipe, ...] = ()
 ) -> tuple[Recipe | None, list[Problem]]:
-    """The document as a Recipe, or None if the schema refuses it, and all Problems with it. earlier: as in Recipe."""
+    """The document as a Recipe, or None if the schema refuses it, and all Problems with it.
+    earlier: as in Recipe."""
     recipe, problems, valid = _judged(document, look, earlier)
     return recipe if valid else None, problems
 
 
 def as_written(document: Document) -> Recipe:
-    """The document as a Recipe, as far as its schema accepts it, without rules. Raises Stop for an unknown scenario."""
+    """The document as a Recipe, as far as its schema accepts it, without rules. Raises Stop for an
+    unknown scenario."""
     recipe, problems, _ = _judged(document, look=None)
     if recipe is None:
         raise Stop(problems)
@@ -79,14 +103,17 @@ def as_written(document: Document) -> Recipe:
 def _judged(
     document: Document, look: bool | None, earlier: tuple[Recipe, ...] = ()
 ) -> tuple[Recipe | None, list[Problem], bool]:
-    """The Recipe as far as the schema accepts it, its Problems, and whether the schema accepts all of it. look: None
-    for no rules; earlier: for a stage, the recipes of the stages before it."""
-    if problem := by_schema.scenario_problem(document):
+    """The Recipe as far as the schema accepts it, its Problems, and whether the schema accepts all
+    of it. look: None for no rules; earlier: for a stage, the recipes of the stages before it."""
+    problem = by_schema.scenario_problem(document)
+    if problem:
         return None, [problem], False
-    if missing := by_schema.missing_parts(document):
+    missing = by_schema.missing_parts(document)
+    if missing:
         return None, missing, False
     settings, refusals = by_schema.read(document)
-    stages, in_stages = list[tuple[str, Recipe]](), list[Problem]()
+    stages = list[tuple[str, Recipe]]()
+    in_stages = list[Problem]()
     for name, index, one in of_stages.documents(document):
         recipe, wrong, _ = _judged(one, look, tuple(before for _, before in stages))
         in_stages += [of_stages.found_in(document, index, problem) for problem in wrong]
@@ -102,21 +129,35 @@ def _judged(
     return whole, problems, not (refusals or errors_of(in_stages))
 
 
-def _model_facts(document: Document, settings: Settings, stages: Sequence[Recipe]) -> catalog.Model | None:
-    """The facts about the base model. stages: the earlier ones of a stage, or the first one of a whole recipe."""
+def _model_facts(
+    document: Document, settings: Settings, stages: Sequence[Recipe]
+) -> catalog.Model | None:
+    """The facts about the base model. stages: the earlier ones of a stage, or the first one of a
+    whole recipe."""
     try:
-        if described := scenarios.model_facts(document.data["scenario"], settings):
+        described = scenarios.model_facts(document.data["scenario"], settings)
+        if described:
             return described
-        # The `base` of a stage after pretraining is the pretraining stage; the whole recipe has no `base`.
+        # The `base` of a stage after pretraining is the pretraining stage; the whole recipe has no
+        # `base`.
         name = settings["model"].get("base")
-        if made := next((one for one in stages if PRETRAIN in one.settings and name in (one.name, None)), None):
+        made = next(
+            (one for one in stages if PRETRAIN in one.settings and name in (one.name, None)), None
+        )
+        if made:
             return made.model_facts
-        name, revision, folder = settings["model"]["base"], settings["model"]["revision"], Path(document.file).parent
+        name = settings["model"]["base"]
+        revision = settings["model"]["revision"]
+        folder = Path(document.file).parent
         if name in catalog.model_ids():
             return catalog.model(name)
         locked, problems = lock.find(folder, name, revision)
         # A rule reports a broken lock file, and no other source replaces it.
-        return locked or (None if problems else catalog.model(name, folder) or catalog.cached_model(name, revision))
+        return locked or (
+            None
+            if problems
+            else catalog.model(name, folder) or catalog.cached_model(name, revision)
+        )
     except (BrokenSetting, KeyError, AttributeError):
         return None
 
@@ -127,27 +168,44 @@ ALLOWED = (TOO_LARGE,)
 
 
 def examine(
-    file: Path | str, changes: Iterable[Override] = (), online: bool = False, allowed: Collection[str] = ()
+    file: Path | str,
+    changes: Iterable[Override] = (),
+    online: bool = False,
+    allowed: Collection[str] = (),
 ) -> list[Problem]:
-    """Every Problem with the recipe in a file (`-` for standard input), notes and problems of translating it included.
-    online: ask the hub too; allowed: the problems, of ALLOWED, that become notes."""
+    """Every Problem with the recipe in a file (`-` for standard input), notes and problems of
+    translating it included. online: ask the hub too; allowed: the problems, of ALLOWED, that become
+    notes."""
     try:
-        document = reading.standard_input() if file == "-" else reading.read(file)
+        if file == "-":
+            document = reading.standard_input()
+        else:
+            document = reading.read(file)
         for of_another in parts.hooks("other_file") if "scenario" not in document.data else ():
-            if (found := of_another(document)) is not None and (not changes or errors_of(found)):
+            found = of_another(document)
+            if found is not None and (not changes or errors_of(found)):
                 return list(found)
         document, _ = override(opened(document)[0], changes)
         return examined(document, online, allowed)[1]
     except Stop as stop:
         return stop.problems or [Problem(str(file), 0, 0, stop.text)]
     except OSError as error:  # no permission for a folder on the way, or a name that is too long
-        return [Problem(str(file), 0, 0, f"`{error.filename}`: {error.strerror}.", "Check the paths in the recipe.")]
+        return [
+            Problem(
+                str(file),
+                0,
+                0,
+                f"`{error.filename}`: {error.strerror}.",
+                "Check the paths in the recipe.",
+            )
+        ]
 
 
 def examined(
     document: Document, online: bool = False, allowed: Collection[str] = ()
 ) -> tuple[Recipe | None, list[Problem]]:
-    """The document as a Recipe, or None if it has no plan, and the Problems that `examine` finds."""
+    """The document as a Recipe, or None if it has no plan, and the Problems that `examine`
+    finds."""
     recipe, problems = judge(document)
     if recipe is None or errors_of(problems):
         return None, problems
@@ -160,17 +218,23 @@ def examined(
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:
-    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none if that is allowed. Raises
-    Stop if a stage cannot fit, unless that is allowed."""
-    problems, gpu = forecasting().problems(recipe, plan, allowed), recipe.document.problem(("machines", "gpu"), "")
-    if wrong := errors_of(problems):
+    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none if that
+    is allowed. Raises Stop if a stage cannot fit, unless that is allowed."""
+    problems = forecasting().problems(recipe, plan, allowed)
+    gpu = recipe.document.problem(("machines", "gpu"), "")
+    wrong = errors_of(problems)
+    if wrong:
         raise Stop(wrong)
-    return [note for note in problems if note.source == gpu.source and note.file == gpu.file and not allowed]
+    return [
+        note
+        for note in problems
+        if note.source == gpu.source and note.file == gpu.file and not allowed
+    ]
 
 
-# Derived settings: lines that only repeat others change with them. `train.effective_batch_size` is the product of other
-# lines, and `machines` counts the entries of `nodes.machines`. A line that the user also changes stays. So does a line
-# that was wrong before, and a rule reports it.
+# Derived settings: lines that only repeat others change with them. `train.effective_batch_size` is
+# the product of other lines, and `machines` counts the entries of `nodes.machines`. A line that the
+# user also changes stays. So does a line that was wrong before, and a rule reports it.
 BATCH = "train.effective_batch_size"
 OF_BATCH = (
     *("train.micro_batch_size", "train.gradient_accumulation_steps"),
@@ -186,8 +250,14 @@ def with_followers(document: Document, changes: list[Override]) -> list[Override
         # The batch counts the GPUs of the machines that remain, so it comes last.
         for causes, follow in (*of_parts, (OF_BATCH, _multiplied)):
             given = [change for change in changes if _concerns(change, causes)]
-            before = _as_recipe(document) if given else None
-            after = _as_recipe(changing.apply(document, whole)[0]) if before else None
+            if given:
+                before = _as_recipe(document)
+            else:
+                before = None
+            if before:
+                after = _as_recipe(changing.apply(document, whole)[0])
+            else:
+                after = None
             if not before or not after:
                 continue
             by = ", ".join(dict.fromkeys(change.by for change in given))
@@ -198,16 +268,21 @@ def with_followers(document: Document, changes: list[Override]) -> list[Override
 
 
 def _multiplied(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    stated, kept = (one.settings.get("train", {}).get("effective_batch_size") for one in (before, after))
+    stated, kept = (
+        one.settings.get("train", {}).get("effective_batch_size") for one in (before, after)
+    )
     if stated is not None and kept is not None and stated == common.effective_batch_size(before):
         yield BATCH, common.effective_batch_size(after)
 
 
 def _concerns(change: Override, settings: Iterable[str]) -> bool:
-    """Whether a change is of one of the settings, of a part of it, or of a section that contains it."""
+    """Whether a change is of one of the settings, of a part of it, or of a section that contains
+    it."""
     paths = (Override(setting, None, None, "").path for setting in settings)
     return any(all(a == b for a, b in zip(change.path, path, strict=False)) for path in paths)
 
 
 def _as_recipe(document: Document) -> Recipe | None:
-    return None if by_schema.scenario_problem(document) else Recipe(document, by_schema.read(document)[0], None)
+    if by_schema.scenario_problem(document):
+        return None
+    return Recipe(document, by_schema.read(document)[0], None)

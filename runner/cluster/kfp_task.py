@@ -1,4 +1,5 @@
-"""Alias of `runner.parts.kfp.task`, for one release: pods of 0.1 run the tasks of Kubeflow Pipelines by this name."""
+"""Alias of `runner.parts.kfp.task`, for one release: pods of 0.1 run the tasks of Kubeflow
+Pipelines by this name."""
 
 import runpy
 

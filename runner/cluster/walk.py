@@ -1,4 +1,5 @@
-"""Alias of `runner.parts.openshift.controller`, for one release: pods of 0.1 run it by this name."""
+"""Alias of `runner.parts.openshift.controller`, for one release: pods of 0.1 run it by this
+name."""
 
 import runpy
 

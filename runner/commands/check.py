@@ -20,20 +20,26 @@ def check(
     strict: bool,
     allowed: tuple[str, ...],
 ) -> int:
-    """Find every mistake in recipes: its file, its line, and how to fix it. A folder means every recipe below it, except
-    in `build` and `runs`, which contain generated copies. A YAML file with `scenario`, or with two sections of a recipe,
-    counts as a recipe.
+    """Find every mistake in recipes: its file, its line, and how to fix it. A folder means every
+    recipe below it, except in `build` and `runs`, which contain generated copies. A YAML file with
+    `scenario`, or with two sections of a recipe, counts as a recipe.
 
     `-` means the recipe on standard input.
 
     `check` needs no network, unless you add `--online`. `recipe submit` always asks the hub.
     """
     recipes, others = batch.find(paths, strict)
-    verdict = batch.judged(recipes, changing.from_options(sets), online, allowed, jobs or batch.processes(recipes))
+    verdict = batch.judged(
+        recipes, changing.from_options(sets), online, allowed, jobs or batch.processes(recipes)
+    )
     errors = len(verdict.errors)
-    shown = replace(verdict, problems=verdict.errors) if quiet else verdict
+    if quiet:
+        shown = replace(verdict, problems=verdict.errors)
+    else:
+        shown = verdict
     if style != "text":
-        if text := batch.formats()[style](recipes, shown):
+        text = batch.formats()[style](recipes, shown)
+        if text:
             say(text)
         return code(verdict)
     for problem in shown.problems:
@@ -41,24 +47,43 @@ def check(
     if not quiet:
         notes = len(verdict.problems) - errors
         counts = counted(errors, "error") + (f", {counted(notes, 'note')}" if notes else "")
-        say(f"{counted(verdict.checked, 'recipe')} checked, {counts if errors or notes else 'no problems'}.")
+        say(
+            f"{counted(verdict.checked, 'recipe')} checked, {counts if errors or notes else 'no problems'}."
+        )
         if others:
-            left, do = counted(len(others), "other YAML file"), "does" if len(others) == 1 else "do"
+            left = counted(len(others), "other YAML file")
+            do = "does" if len(others) == 1 else "do"
             say(f"Skipped {left}, which {do} not look like a recipe. `--strict` checks all files.")
         if errors:
-            fix = "it" if errors == 1 else "the first one first"
+            if errors == 1:
+                fix = "it"
+            else:
+                fix = "the first one first"
             same = not any(problem.file.startswith("--set") for problem in verdict.errors)
-            end(f"{counted(errors, 'error')} found. Fix {fix}, then check again.", "check", *paths, same=same)
+            end(
+                f"{counted(errors, 'error')} found. Fix {fix}, then check again.",
+                "check",
+                *paths,
+                same=same,
+            )
         elif verdict.checked == 1:
             named = ["RECIPE" if name == "-" else name for name in paths]
             end("The recipe is valid, as far as it can be checked before it runs.", "plan", *named)
         else:
-            end("The recipes are valid, as far as they can be checked before they run.", "plan", recipes[0])
+            end(
+                "The recipes are valid, as far as they can be checked before they run.",
+                "plan",
+                recipes[0],
+            )
     return code(verdict)
 
 
 def code(verdict: batch.CheckReport) -> int:
-    return 3 if verdict.bugs else 1 if verdict.errors else 0
+    if verdict.bugs:
+        return 3
+    if verdict.errors:
+        return 1
+    return 0
 
 
 def counted(number: int, what: str) -> str:

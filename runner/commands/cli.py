@@ -1,6 +1,7 @@
 """The `recipe` command: finds the subcommand, and turns every outcome into an exit code.
 
-0 success; 1 a failure of recipe, data, training, gate, limit or cluster; 2 wrong use; 3 our own bug; 130 on ^C.
+0 success; 1 a failure of recipe, data, training, gate, limit or cluster; 2 wrong use; 3 our own
+bug; 130 on ^C.
 """
 
 import errno
@@ -17,8 +18,8 @@ from runner.tools import packaged
 from runner.tools.problem import Interrupted, Stop, nearest, report_bug
 from runner.tools.process import ensure_home, hush
 
-# The core's own commands, each with its module and its line of `recipe --help`; the order of all commands, by heading; what
-# to do about errors of the operating system, by their names.
+# The core's own commands, each with its module and its line of `recipe --help`; the order of all
+# commands, by heading; what to do about errors of the operating system, by their names.
 _TABLE = packaged.toml(__file__, "commands.toml")
 CORE = _TABLE["core"]
 GROUPS = _TABLE["groups"]
@@ -29,12 +30,17 @@ ORDER = tuple(name for names in GROUPS.values() for name in names)
 @cache
 def commands() -> dict[str, tuple[str, str]]:
     """The line of `recipe --help` for each command, and its module."""
-    known = {name: (told, f"runner.commands.{module}") for name, (module, told) in CORE.items()} | parts.commands()
-    return {name: known[name] for name in sorted(known, key=lambda name: (*ORDER, name).index(name))}
+    known = {
+        name: (told, f"runner.commands.{module}") for name, (module, told) in CORE.items()
+    } | parts.commands()
+    return {
+        name: known[name] for name in sorted(known, key=lambda name: (*ORDER, name).index(name))
+    }
 
 
 class _Commands(click.Group):
-    """Imports a command's module when it is used, so that `check` never waits for what `run` needs."""
+    """Imports a command's module when it is used, so that `check` never waits for what `run`
+    needs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(commands())
@@ -52,34 +58,49 @@ class _Commands(click.Group):
         if args and args[0] not in commands():
             from runner.catalog import tables
 
-            if part := parts.missing("commands", args[0]):
+            part = parts.missing("commands", args[0])
+            if part:
                 raise Stop(parts.not_here(args[0], part), parts.INSTALL, code=2)
             others = tables.table("synonyms")["commands"]  # other tools' names for our commands
             near = others.get(args[0].lower().replace("_", "-")) or nearest(args[0], commands())
-            hint = f" Did you mean `{near}`?" if near else ""
+            if near:
+                hint = f" Did you mean `{near}`?"
+            else:
+                hint = ""
             raise click.UsageError(f"There is no command `{args[0]}`.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Completes without the commands' modules, whose import takes too long while somebody types."""
-        begun = [(name, told) for name, (told, _) in commands().items() if name.startswith(incomplete)]
+        """Completes without the commands' modules, whose import takes too long while somebody
+        types."""
+        begun = [
+            (name, told) for name, (told, _) in commands().items() if name.startswith(incomplete)
+        ]
         return [CompletionItem(name, help=told) for name, told in begun]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for heading, names in {**GROUPS, "More": tuple(name for name in commands() if name not in ORDER)}.items():
-            if listed := [(name, commands()[name][0]) for name in names if name in commands()]:
+        for heading, names in {
+            **GROUPS,
+            "More": tuple(name for name in commands() if name not in ORDER),
+        }.items():
+            listed = [(name, commands()[name][0]) for name in names if name in commands()]
+            if listed:
                 with formatter.section(heading):
                     formatter.write_dl(listed)
 
 
-@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="recipe")
 @click.pass_context
 def cli(context: click.Context) -> int | None:
     """Turn one YAML recipe into a trained model.
 
-    The everyday commands are new, check, plan, rehearse and run. `recipe` alone shows how far you are with the recipe
-    in this folder, and which command comes next.
+    The everyday commands are new, check, plan, rehearse and run. `recipe` alone shows how far you
+    are with the recipe in this folder, and which command comes next.
     """
     if context.invoked_subcommand:
         return None
@@ -107,7 +128,9 @@ def main(arguments: list[str] | None = None) -> None:
 def _code(arguments: list[str] | None) -> int:
     try:
         result = cli.main(arguments, prog_name="recipe", standalone_mode=False)
-        return result if isinstance(result, int) else 0
+        if isinstance(result, int):
+            return result
+        return 0
     except Stop as stop:
         _tell(stop.text)
         return stop.code
@@ -116,18 +139,23 @@ def _code(arguments: list[str] | None) -> int:
         return 2
     except (KeyboardInterrupt, click.Abort) as ended:
         if _input_has_ended(ended):
-            _tell("The input ended before the question was answered, so nothing was started or changed.")
+            _tell(
+                "The input ended before the question was answered, so nothing was started or changed."
+            )
             _tell("Run the command in a terminal, or answer with options: `--help` lists them.")
             return 1
         # click replaces the exception for ^C, and keeps the original as its cause.
-        told = next((each for each in (ended, ended.__cause__) if isinstance(each, Interrupted)), None)
+        told = next(
+            (each for each in (ended, ended.__cause__) if isinstance(each, Interrupted)), None
+        )
         _tell(str(told or "Stopped by ^C. The same command starts again."))
         return 130
     except SystemExit:
         return 0  # click's own exit when the reader of a pipe (`| head`) stops
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if extra := packaged.bringing(package):
+        extra = packaged.bringing(package)
+        if extra:
             _tell(f"This needs the package `{package}`, which is not installed.")
             _tell(packaged.install(extra))
             return 1
@@ -135,7 +163,8 @@ def _code(arguments: list[str] | None) -> int:
         return 3
     except OSError as error:
         _tell(f"{error.filename or 'A file'}: {error.strerror or error}.")
-        if remedy := REMEDIES.get(errno.errorcode.get(error.errno or 0, "")):
+        remedy = REMEDIES.get(errno.errorcode.get(error.errno or 0, ""))
+        if remedy:
             _tell(remedy)
         return 1
     except Exception:
@@ -144,7 +173,8 @@ def _code(arguments: list[str] | None) -> int:
 
 
 def _input_has_ended(error: BaseException) -> bool:
-    """Whether an exception comes from the end of the input, which click reports as it reports ^C."""
+    """Whether an exception comes from the end of the input, which click reports as it reports
+    ^C."""
     while error.__context__ is not None:
         error = error.__context__
     return isinstance(error, EOFError)

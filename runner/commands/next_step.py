@@ -1,4 +1,5 @@
-"""The command that comes after a rehearsal, by what is here: the small real model, a GPU, a login to a cluster."""
+"""The command that comes after a rehearsal, by what is here: the small real model, a GPU, a login
+to a cluster."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,13 +11,20 @@ from runner.run.run_folder import folder
 from runner.tools.problem import Stop
 
 SMALL = "small"  # the packaged model of `recipe rehearse --model`
-DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # a GPU's driver on Linux: NVIDIA's, that of WSL, AMD's
+DEVICES = (
+    "/dev/nvidiactl",
+    "/dev/dxg",
+    "/dev/kfd",
+)  # a GPU's driver on Linux: NVIDIA's, that of WSL, AMD's
 LONGEST = 24 * 3600  # seconds of training on a processor that are worth proposing
 
 
 def training_verb(recipe: Recipe) -> str:
-    """The command that begins the real training, on the machines that the recipe names, if they can be reached."""
-    if "openshift" in recipe.settings and any(logged_in() for logged_in in parts.hooks("logged_in")):
+    """The command that begins the real training, on the machines that the recipe names, if they can
+    be reached."""
+    if "openshift" in recipe.settings and any(
+        logged_in() for logged_in in parts.hooks("logged_in")
+    ):
         return "submit"
     if "nodes" in recipe.settings:
         return "render"
@@ -30,12 +38,16 @@ def after_rehearsal(recipe: Recipe, path: str, model: str | None) -> tuple[str, 
     verb = training_verb(recipe)
     if has_gpu(recipe) or verb != "run" or trains_in_a_day(recipe):
         return ("run" if has_gpu(recipe) else verb, path)
-    # Neither a GPU nor a cluster, and too much for this processor: a plan names the GPU that the recipe needs.
-    return ("chat", path, "--page") if model else ("plan", path)
+    # Neither a GPU nor a cluster, and too much for this processor: a plan names the GPU that the
+    # recipe needs.
+    if model:
+        return ("chat", path, "--page")
+    return ("plan", path)
 
 
 def can_train_small(recipe: Recipe) -> bool:
-    """Whether the recipe has one base model that the packaged small one can replace, and that one is installed."""
+    """Whether the recipe has one base model that the packaged small one can replace, and that one
+    is installed."""
     packaged = catalog.packaged_model(SMALL)
     if packaged is None or find_spec(packaged.module) is None:
         return False
@@ -44,15 +56,19 @@ def can_train_small(recipe: Recipe) -> bool:
 
 
 def has_gpu(recipe: Recipe) -> bool:
-    """Whether this machine has a GPU that the recipe may use. PyTorch, which takes seconds to import, decides only where
-    a driver is."""
-    return any(Path(device).exists() for device in DEVICES) and bool(this_machine.gpus_here(recipe)[0])
+    """Whether this machine has a GPU that the recipe may use. PyTorch, which takes seconds to
+    import, decides only where a driver is."""
+    return any(Path(device).exists() for device in DEVICES) and bool(
+        this_machine.gpus_here(recipe)[0]
+    )
 
 
 def trains_in_a_day(recipe: Recipe) -> bool:
     """Whether this machine's processor can train the recipe in a day, as far as that is known."""
     try:
-        predictions = this_machine.local_run(recipe, folder(recipe.name, "run")).predictions.values()
+        predictions = this_machine.local_run(
+            recipe, folder(recipe.name, "run")
+        ).predictions.values()
     except Stop:
         return False
     known = [prediction.seconds for prediction in predictions if prediction.seconds is not None]

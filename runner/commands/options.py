@@ -34,17 +34,24 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 def _words(begun: str, known: Iterable[str]) -> list[CompletionItem]:
     """The known words that begin with `begun`, in any case; if none does, those that contain it."""
-    words, low = list(known), begun.lower()
+    words = list(known)
+    low = begun.lower()
     first = [word for word in words if word.lower().startswith(low)]
-    return [CompletionItem(word) for word in first or [word for word in words if low in word.lower()]]
+    return [
+        CompletionItem(word) for word in first or [word for word in words if low in word.lower()]
+    ]
 
 
-def complete_recipe(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+def complete_recipe(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
     """Files and folders, which the shell completes itself."""
     return [CompletionItem(begun, type="file")]
 
 
-def complete_starter(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+def complete_starter(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
     return _words(begun, packaged.named()) or complete_recipe(context, parameter, begun)
 
 
@@ -53,63 +60,95 @@ def _completing(names: Callable[[], Iterable[str]]) -> Completing:
 
 
 complete_gpu, complete_model = _completing(catalog.gpu_names), _completing(catalog.model_ids)
-OFFERED = {"gpus": catalog.gpu_names, "models": catalog.model_ids}  # the catalog's values, by a schema's `x-offers`
+OFFERED = {
+    "gpus": catalog.gpu_names,
+    "models": catalog.model_ids,
+}  # the catalog's values, by a schema's `x-offers`
 
 
-def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Settings of the recipe that the command line names, or of all scenarios; after a `=`, the setting's values."""
+def complete_setting(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Settings of the recipe that the command line names, or of all scenarios; after a `=`, the
+    setting's values."""
     having = _scenarios(context)
     name, equals, value = begun.partition("=")
     if not equals:
-        ending = "=" if parameter.name == "sets" else ""
+        if parameter.name == "sets":
+            ending = "="
+        else:
+            ending = ""
         settings = (f"{each}{ending}" for one in having for each, _ in by_schema.settings(one))
         return _words(begun, dict.fromkeys(settings))
     parts = [part for one in having if (part := by_schema.part(one, name))]
     of_kind = {"boolean": ("true", "false")}
-    values = (choice for part in parts for choice in part.get("enum", of_kind.get(str(part.get("type")), ())))
-    offered = next((OFFERED[part["x-offers"]]() for part in parts if part.get("x-offers") in OFFERED), None)
-    known = dict.fromkeys(map(str, values)) if offered is None else offered
-    return [CompletionItem(f"{name}={item.value}") for item in _words(value, known)]
+    values = (
+        choice
+        for part in parts
+        for choice in part.get("enum", of_kind.get(str(part.get("type")), ()))
+    )
+    offered = next(
+        (OFFERED[part["x-offers"]]() for part in parts if part.get("x-offers") in OFFERED), None
+    )
+    if offered is None:
+        offered = list(dict.fromkeys(map(str, values)))
+    return [CompletionItem(f"{name}={item.value}") for item in _words(value, offered)]
 
 
 def _scenarios(context: click.Context) -> Sequence[str]:
-    """The scenario of the recipe, or the starter, that the command line names; all if it names no readable one."""
-    # `args` has the words that click could not assign yet, because the option before them lacks its value.
+    """The scenario of the recipe, or the starter, that the command line names; all if it names no
+    readable one."""
+    # `args` has the words that click could not assign yet, because the option before them lacks its
+    # value.
     words = [context.params.get("path"), context.params.get("source"), *context.args]
     for file in (packaged.named().get(str(word), Path(str(word))) for word in words if word):
         with suppress(Stop, OSError):
-            if file.is_file() and (scenario := read(file).data.get("scenario")) in scenarios.names():
+            if (
+                file.is_file()
+                and (scenario := read(file).data.get("scenario")) in scenarios.names()
+            ):
                 return [scenario]
     return scenarios.names()
 
 
 OPTIONS = "options.toml"  # beside the modules of commands; ours explains its entries
-recipe_path = click.argument("path", metavar="RECIPE", shell_complete=complete_recipe)  # for commands without a table
+recipe_path = click.argument(
+    "path", metavar="RECIPE", shell_complete=complete_recipe
+)  # for commands without a table
 
 
 def command(function: Callable[..., object]) -> click.Command:
-    """The click command of a function, with its name, and the arguments and options of `with_options`. A `_` at the end,
-    which keeps a word of Python's free, is not in the name."""
+    """The click command of a function, with its name, and the arguments and options of
+    `with_options`. A `_` at the end, which keeps a word of Python's free, is not in the name."""
     return click.command(function.__name__.rstrip("_").replace("_", "-"))(with_options(function))
 
 
 def with_options(function: Command) -> Command:
-    """Gives a command's function the arguments and options of its parameters, in their order, for click. The signature
-    says their types: `bool` is a flag, a tuple is repeatable, and what may be None can be left out. The tables
-    `options.toml`, here and beside its module, say the rest. Raises LookupError for a parameter that they do not have."""
-    ours, own = _beside(Path(__file__)), _beside(Path(getfile(function)))
+    """Gives a command's function the arguments and options of its parameters, in their order, for
+    click. The signature says their types: `bool` is a flag, a tuple is repeatable, and what may be
+    None can be left out. The tables `options.toml`, here and beside its module, say the rest.
+    Raises LookupError for a parameter that they do not have."""
+    ours = _beside(Path(__file__))
+    own = _beside(Path(getfile(function)))
     layers = (ours["shared"], own.get("shared", {}), own.get(function.__name__, {}))
     for one in reversed([*signature(function, eval_str=True).parameters.values()]):
         if one.kind is not one.VAR_KEYWORD:
-            if not (entry := {key: value for layer in layers for key, value in layer.get(one.name, {}).items()}):
-                raise LookupError(f"{OPTIONS} lacks the parameter `{one.name}` of the command `{function.__name__}`.")
+            entry = {
+                key: value for layer in layers for key, value in layer.get(one.name, {}).items()
+            }
+            if not entry:
+                raise LookupError(
+                    f"{OPTIONS} lacks the parameter `{one.name}` of the command `{function.__name__}`."
+                )
             parameter(one.name, one.annotation, **entry)(function)
     return function
 
 
 def _beside(module: Path) -> Mapping[str, Any]:
     file = module.with_name(OPTIONS)
-    return packaged.toml(str(file), OPTIONS) if file.is_file() else {}
+    if file.is_file():
+        return packaged.toml(str(file), OPTIONS)
+    return {}
 
 
 def parameter(
@@ -123,20 +162,36 @@ def parameter(
     complete: str = "",
     **told: Any,
 ) -> Callable[[Command], Command]:
-    """Click's argument or option for a parameter. of: its type in the signature; told: the entries that click knows itself."""
-    several, optional = get_origin(of) is tuple, NoneType in get_args(of)
-    one = get_args(of)[0] if several or optional else of
+    """Click's argument or option for a parameter. of: its type in the signature; told: the entries
+    that click knows itself."""
+    several = get_origin(of) is tuple
+    optional = NoneType in get_args(of)
+    if several or optional:
+        one = get_args(of)[0]
+    else:
+        one = of
     if choices:
         told["type"] = click.Choice(_named(choices) if isinstance(choices, str) else choices)
     elif range:
         told["type"] = {int: click.IntRange, float: click.FloatRange}[one](*range)
     else:
-        told["type"] = click.Path(dir_okay=False, path_type=Path) if one is Path else one
-    told["shell_complete"] = _named(complete) if complete else None
+        if one is Path:
+            told["type"] = click.Path(dir_okay=False, path_type=Path)
+        else:
+            told["type"] = one
+    if complete:
+        told["shell_complete"] = _named(complete)
+    else:
+        told["shell_complete"] = None
     if argument:
         if optional and "metavar" in told:
             told["metavar"] = f"[{told['metavar']}]"
-        return click.argument(name, nargs=-1 if several else 1, required=not optional and "default" not in told, **told)
+        return click.argument(
+            name,
+            nargs=-1 if several else 1,
+            required=not optional and "default" not in told,
+            **told,
+        )
     if one is bool:
         told["is_flag"] = True
     told["required"] = one is not bool and not (several or optional or "default" in told)
@@ -165,17 +220,27 @@ def say(text: str = "", err: bool = False) -> None:
     click.echo(text if isinstance(text, Styled) else printable(text), err=err)
 
 
-# The least width of a last column that is wrapped beside the others, and of other columns, in characters.
+# The least width of a last column that is wrapped beside the others, and of other columns, in
+# characters.
 BESIDE, KEEPS = 30, 12
 
 
 def table(rows: Sequence[Sequence[str]], below: Collection[str] = ()) -> None:
-    """Prints rows in columns. In a narrow terminal the columns `below`, else the last, move under the others."""
-    titles, widths = rows[0], [max(map(len, column)) for column in zip(*rows, strict=True)]
+    """Prints rows in columns. In a narrow terminal the columns `below`, else the last, move under
+    the others."""
+    titles = rows[0]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     # A narrow terminal would break lines anywhere; piped output keeps one line for each row.
-    columns = max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else sys.maxsize
-    room, last = columns - sum(width + 2 for width in widths[:-1]), len(widths) - 1
-    under = [at for at, title in enumerate(titles) if title in below] if room < widths[last] else []
+    if sys.stdout.isatty():
+        columns = max(40, shutil.get_terminal_size().columns)
+    else:
+        columns = sys.maxsize
+    room = columns - sum(width + 2 for width in widths[:-1])
+    last = len(widths) - 1
+    if room < widths[last]:
+        under = [at for at, title in enumerate(titles) if title in below]
+    else:
+        under = []
     if not under and room < min(BESIDE, widths[last]):
         under = [last]
     widths[last] = min(widths[last], room)
@@ -184,11 +249,19 @@ def table(rows: Sequence[Sequence[str]], below: Collection[str] = ()) -> None:
         # Names in the first column are copied, so they are wrapped last.
         widths[max(firsts, key=lambda at: (at > 0 and widths[at] > KEEPS, widths[at]))] -= 1
     for row in rows:
-        several = zip_longest(*(textwrap.wrap(row[at], max(1, widths[at])) for at in firsts), fillvalue="")
-        padded = [[cell.ljust(widths[at]) for cell, at in zip(cells, firsts, strict=True)] for cells in several]
+        several = zip_longest(
+            *(textwrap.wrap(row[at], max(1, widths[at])) for at in firsts), fillvalue=""
+        )
+        padded = [
+            [cell.ljust(widths[at]) for cell, at in zip(cells, firsts, strict=True)]
+            for cells in several
+        ]
         rest = "".join(row[at] for at in under)
         if len(under) > 1:
-            rest = " · ".join(f"{titles[at]}: {row[at]}" for at in under) if row is not titles else ""
+            if row is not titles:
+                rest = " · ".join(f"{titles[at]}: {row[at]}" for at in under)
+            else:
+                rest = ""
         elif len(padded) == 1 and len(rest) <= room:
             padded[0].append(rest)
             rest = ""
@@ -204,13 +277,17 @@ _WITH_RUN = {"ask", "chat", "compare", "evaluate", "gate", "merge", "promote", "
 
 
 def end(said: str, verb: str, *then: object, same: bool = True) -> None:
-    """The last two lines of a command, for people: the result, and the next command to type. They go to standard error,
-    because programs read the output. same: with this command's `--set` and `--run`, if it is about the same recipe."""
-    context, words = click.get_current_context(silent=True), [verb, *map(str, then)]
+    """The last two lines of a command, for people: the result, and the next command to type. They
+    go to standard error, because programs read the output. same: with this command's `--set` and
+    `--run`, if it is about the same recipe."""
+    context = click.get_current_context(silent=True)
+    words = [verb, *map(str, then)]
     given = context.params if context else {}
     shared = [path for path in (given.get("path"), *given.get("paths", ())) if path in words[1:]]
     if same and shared and verb not in _WITHOUT_SET:
-        run = ("--run", given["run_dir"]) if given.get("run_dir") and verb in _WITH_RUN else ()
+        run: tuple[str, ...] = ()
+        if given.get("run_dir") and verb in _WITH_RUN:
+            run = ("--run", given["run_dir"])
         at = words.index(shared[0], 1) + 1
         words[at:at] = [*set_words(given.get("sets", ())), *run]
     command = " ".join(word if word.isupper() else shlex.quote(word) for word in words)
@@ -226,8 +303,9 @@ def open_recipe(
     look: bool = True,
     aside: bool = False,
 ) -> tuple[Recipe, list[Override]]:
-    """The recipe after the changes of the environment (if `environment` is true), `--set` and `more`, in this order.
-    Prints what changed. look: whether to read the files that it names. aside: print on standard error."""
+    """The recipe after the changes of the environment (if `environment` is true), `--set` and
+    `more`, in this order. Prints what changed. look: whether to read the files that it names.
+    aside: print on standard error."""
     wished = os.environ if environment else {}
     recipe, made, notes = load(path, [*from_options(sets), *(more or [])], wished, look)
     print_notes(notes)
@@ -243,7 +321,8 @@ def print_notes(problems: Iterable[Problem]) -> None:
 
 
 def with_section(recipe: Recipe, section: str, by: str) -> Recipe:
-    """The recipe with a section that it may lack, if its scenario has one. by: the option that needs it."""
+    """The recipe with a section that it may lack, if its scenario has one. by: the option that
+    needs it."""
     if section in recipe.settings or not recipe.settings.knows(section):
         return recipe
     document, _ = override(recipe.document, [Override(section, None, {}, by=by)])

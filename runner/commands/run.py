@@ -1,4 +1,5 @@
-"""`recipe run`, `rehearse` and `prepare`: a recipe, with a tiny model, or its data alone; `ask`: its model."""
+"""`recipe run`, `rehearse` and `prepare`: a recipe, with a tiny model, or its data alone; `ask`:
+its model."""
 
 import os
 import sys
@@ -31,7 +32,8 @@ from runner.tools.problem import Stop, worded
 from runner.tools.run_files import TRACKED
 from runner.tools.text import Styled, printable
 
-# Set by a program that watches, and then reads each event as a line (see `runner.tools.child_process`).
+# Set by a program that watches, and then reads each event as a line (see
+# `runner.tools.child_process`).
 EVENTS = "RECIPE_EVENTS"
 
 
@@ -45,14 +47,20 @@ def at_work(
     data_below: str = "",
     more: list[Override] | None = None,
 ) -> Iterator[tuple[Recipe, list[Override], RunFolder]]:
-    """The recipe, the user's changes, and its locked run folder: `out`, else OUTPUT_DIR. At the end, successful or not,
-    parts do their work, such as the page. data_below: the folder in DATA_DIR; more: further changes."""
+    """The recipe, the user's changes, and its locked run folder: `out`, else OUTPUT_DIR. At the
+    end, successful or not, parts do their work, such as the page. data_below: the folder in
+    DATA_DIR; more: further changes."""
     recipe, made = open_recipe(path, sets, environment=True, more=more)
-    output_dir, data_dir = os.environ.get("OUTPUT_DIR"), os.environ.get("DATA_DIR")
+    output_dir = os.environ.get("OUTPUT_DIR")
+    data_dir = os.environ.get("DATA_DIR")
     if output_dir and not out:
         say(f"run folder: {output_dir}  (OUTPUT_DIR={output_dir})")
     home = folder(recipe.name, kind, out or output_dir)
-    if data := os.path.abspath(os.path.join(data_dir, data_below)) if data_dir else None:
+    if data_dir:
+        data = os.path.abspath(os.path.join(data_dir, data_below))
+    else:
+        data = None
+    if data:
         say(f"prepared data: {data}  (DATA_DIR={data_dir})")
     with session(home, recipe.name, fresh, data), ExitStack() as all_of_them:
         all_of_them.callback(send_results, home)  # last, because the run's page is sent too
@@ -71,20 +79,34 @@ def send_results(run: RunFolder) -> None:
 
 @contextmanager
 def watch(brief: bool = False) -> Iterator[Callable[[Event], None]]:
-    """Shows training's progress: a bar on a terminal, a line now and then if output is piped. brief: only that."""
+    """Shows training's progress: a bar on a terminal, a line now and then if output is piped.
+    brief: only that."""
     if not sys.stdout.isatty():
         yield (lambda event: say(event_line(event))) if os.environ.get(EVENTS) else _lines(brief)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
     from rich.text import Text
 
-    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("  {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, TextColumn("{task.fields[loss]}")) as bar:
         task = bar.add_task("starting", total=None, loss="")
 
         def show(event: Event) -> None:
             if event["event"] == "begin":
-                bar.update(task, description=TRAINING, total=event["steps"], completed=event["step"])
+                bar.update(
+                    task, description=TRAINING, total=event["steps"], completed=event["step"]
+                )
             elif event["event"] == "phase":
                 bar.update(task, description=event["phase"])
             elif event["event"] == "step":
@@ -103,7 +125,10 @@ def _lines(brief: bool) -> Callable[[Event], None]:
 
     def show(event: Event) -> None:
         nonlocal shown
-        if event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
+        if (
+            event["event"] == "step"
+            and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown
+        ):
             shown = tenth
             say(f"  step {event['step']} of {event['steps']}, {_step(event)}")
         if brief:
@@ -119,8 +144,13 @@ def _lasting(event: Event) -> Iterator[str]:
     if event["event"] == "proof":
         yield from proof_lines(event["folder"])
     elif event["event"] == "evaluation":
-        epoch, loss, reward = f"  epoch {event['epoch']:g}: ", event["validation_loss"], event.get("reward")
-        accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
+        epoch = f"  epoch {event['epoch']:g}: "
+        loss = event["validation_loss"]
+        reward = event.get("reward")
+        if "accuracy" in event:
+            accuracy = f", accuracy {event['accuracy']:.1%}"
+        else:
+            accuracy = ""
         if reward is not None:
             yield f"{epoch}mean reward {reward:.3f}"
         elif loss is not None:
@@ -133,22 +163,30 @@ STYLES = packaged.toml(__file__, "styles.toml")
 
 
 def proof_lines(folder: str, rows: bool = False) -> Iterator[Styled]:
-    """The lines of a folder's proof, with tokens in colour. click removes colours if the output is not a terminal. rows:
-    whether to show its rows, token by token."""
+    """The lines of a folder's proof, with tokens in colour. click removes colours if the output is
+    not a terminal. rows: whether to show its rows, token by token."""
     for line in chain.from_iterable(shown(folder, rows) for shown in parts.hooks("shown")):
         words = ((printable(text), STYLES.get(kind)) for kind, text in line)
-        yield Styled("  " + "".join(click.style(text, **style) if style else text for text, style in words))
+        yield Styled(
+            "  " + "".join(click.style(text, **style) if style else text for text, style in words)
+        )
 
 
 def _step(event: Event) -> str:
-    """A step's loss, or its reward: the loss of answers that are compared with each other is always about 0."""
-    name = "loss" if event.get("reward") is None else "reward"
+    """A step's loss, or its reward: the loss of answers that are compared with each other is always
+    about 0."""
+    if event.get("reward") is None:
+        name = "loss"
+    else:
+        name = "reward"
     return f"{name} {event[name]:.3f}"
 
 
-def confirm(yes: bool, takes: str, instead: str = "`recipe rehearse RECIPE` takes minutes.") -> bool:
-    """Asks on a terminal whether something long may start; without one, `--yes` must answer beforehand. instead: what
-    takes less time, as a sentence."""
+def confirm(
+    yes: bool, takes: str, instead: str = "`recipe rehearse RECIPE` takes minutes."
+) -> bool:
+    """Asks on a terminal whether something long may start; without one, `--yes` must answer
+    beforehand. instead: what takes less time, as a sentence."""
     if not yes and not sys.stdin.isatty():
         verb = click.get_current_context().info_name
         raise Stop(
@@ -170,11 +208,20 @@ def run(
     fresh: bool,
     brief: bool,
 ) -> None:
-    """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An interrupted run
-    continues where it stopped."""
+    """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An
+    interrupted run continues where it stopped."""
     watching = partial(watch, brief)
     with at_work("run", path, sets, out, fresh) as (recipe, made, home), forking():
-        running.run(recipe, home, Selection(stage, first, last), say, watching, made, partial(confirm, yes), brief)
+        running.run(
+            recipe,
+            home,
+            Selection(stage, first, last),
+            say,
+            watching,
+            made,
+            partial(confirm, yes),
+            brief,
+        )
     part = stage or first or last
     done = f"{'The chosen stages are finished' if part else 'Training finished'}. The results are in {home.shown}."
     if brief and not part:
@@ -196,9 +243,13 @@ def rehearse(
     fresh: bool,
     yes: bool,
 ) -> None:
-    """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
+    """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no
+    download."""
     watch_parent()  # of the page, which may be killed
-    with at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
+    with (
+        at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home),
+        forking(),
+    ):
         chosen = Selection(stage, first, last)
         asks = partial(confirm, yes, instead="")
         running.rehearse(recipe, home, data, chosen, say, watch, made, model, confirm=asks)
@@ -207,9 +258,11 @@ def rehearse(
 
 
 @command
-def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
-    """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports how every row was
-    used."""
+def prepare(
+    path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None
+) -> None:
+    """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports
+    how every row was used."""
     if data and STAGES in read(path).data:
         raise one_file()
     recipe, _ = open_recipe(path, sets, more=from_data_option(data))
@@ -227,10 +280,16 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
 
 @command
 def ask(
-    path: str, question: str, sets: tuple[str, ...], run_dir: str | None, base: bool, stage: str | None, url: str | None
+    path: str,
+    question: str,
+    sets: tuple[str, ...],
+    run_dir: str | None,
+    base: bool,
+    stage: str | None,
+    url: str | None,
 ) -> None:
-    """Ask the trained model a QUESTION, formatted as in training. Ask a model for images about the file of a
-    PICTURE."""
+    """Ask the trained model a QUESTION, formatted as in training. Ask a model for images about the
+    file of a PICTURE."""
     recipe, _ = open_recipe(path, sets, look=False)
     if url:
         server = parts.hook("models_at")(url, recipe, stage)
@@ -238,17 +297,33 @@ def ask(
         say(f"{chat.model} at {server.url}")
         say()
         say(server.answers(chat, [question])[0])
-        end(f"The {'original' if base else 'trained'} model has answered.", "compare", path, "--url", url)
+        end(
+            f"The {'original' if base else 'trained'} model has answered.",
+            "compare",
+            path,
+            "--url",
+            url,
+        )
         return
-    folder, formatted = inference.folder_of(recipe, run_dir, stage), "The question was formatted as in training."
-    if classes := inference.of_pictures(folder):
+    folder = inference.folder_of(recipe, run_dir, stage)
+    formatted = "The question was formatted as in training."
+    classes = inference.of_pictures(folder)
+    if classes:
         if base:
             raise Stop(*worded("commands.no-original"))
-        said, formatted = inference.shares(classes(Path(question).expanduser())), "It read the picture as in training."
-        say(f"The model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.shown}")
+        said = inference.shares(classes(Path(question).expanduser()))
+        formatted = "It read the picture as in training."
+        say(
+            f"The model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.shown}"
+        )
     else:
         before, after = inference.models(recipe, folder)
-        chat, did = (before, "started from") if base else (after, "trained")
+        if base:
+            chat = before
+            did = "started from"
+        else:
+            chat = after
+            did = "trained"
         say(f"The model that `{folder.stage.name}` {did} in this {folder.run.kind}: {chat.model}")
         if folder.run.is_of_twin:
             formatted = "It is a rehearsal's tiny twin, so it writes fragments."

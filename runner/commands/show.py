@@ -1,4 +1,5 @@
-"""`recipe show`, `render` and `list`: a recipe with its defaults, the files made from it, and all recipes and runs."""
+"""`recipe show`, `render` and `list`: a recipe with its defaults, the files made from it, and all
+recipes and runs."""
 
 import os
 import time
@@ -19,7 +20,8 @@ from runner.tools.text import json_text
 
 @command
 def show(path: str, sets: tuple[str, ...], style: str) -> None:
-    """Print a recipe with all its defaults, and where each setting comes from, as `recipe run` would use it.
+    """Print a recipe with all its defaults, and where each setting comes from, as `recipe run`
+    would use it.
 
     The output is a complete recipe that does the same. RECIPE can also be the name of a starter.
     """
@@ -29,27 +31,53 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     recipe = scenarios.in_stages(recipe)
     found = dict(origins.computed(recipe))
     if style == "json":
-        figures = {".".join(map(str, where)): {"value": one.value, "how": one.how} for where, one in found.items()}
+        figures = {
+            ".".join(map(str, where)): {"value": one.value, "how": one.how}
+            for where, one in found.items()
+        }
         values = recipe.settings.plain()
-        say(json_text({"recipe": values, "from": origins.origins(recipe.document, values), "computed": figures}))
+        say(
+            json_text(
+                {
+                    "recipe": values,
+                    "from": origins.origins(recipe.document, values),
+                    "computed": figures,
+                }
+            )
+        )
         return
     say(f"# {path} with all its settings.")
-    say("# The comments show where each value comes from: a line of that file, a change, or the default.")
+    say(
+        "# The comments show where each value comes from: a line of that file, a change, or the default."
+    )
     say("# Lines that begin with # are computed from other settings.")
     say(origins.as_yaml(recipe, by_schema.schema(recipe.scenario), found).rstrip("\n"))
-    then = ("check", path) if file == Path(path) else ("new", "my-demo", "--from", path)
+    then: tuple[str, ...]
+    if file == Path(path):
+        then = ("check", path)
+    else:
+        then = ("new", "my-demo", "--from", path)
     end(f"All settings of {path} are printed. The output is itself a recipe.", *then)
 
 
 @command
 def render(
-    path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...], allowed: tuple[str, ...]
+    path: str,
+    sets: tuple[str, ...],
+    out: str | None,
+    targets: tuple[str, ...],
+    allowed: tuple[str, ...],
 ) -> None:
-    """Generate the training settings and the manifests of a recipe. This needs no GPU, no cluster and no
-    network."""
+    """Generate the training settings and the manifests of a recipe. This needs no GPU, no cluster
+    and no network."""
     recipe, _ = open_recipe(path, sets)
-    print_notes(validate.require_fits(recipe, scenarios.translate(recipe, scenarios.place(recipe)), allowed))
-    folder = Path(out) if out else Path("build") / recipe.name
+    print_notes(
+        validate.require_fits(recipe, scenarios.translate(recipe, scenarios.place(recipe)), allowed)
+    )
+    if out:
+        folder = Path(out)
+    else:
+        folder = Path("build") / recipe.name
     written = write_all(folder, emit(recipe, targets))
     for file in written:
         if file.suffix == ".sh":
@@ -61,20 +89,35 @@ def render(
     said = f"{len(written)} {'file is' if len(written) == 1 else 'files are'} in {folder}/."
     if "openshift" in recipe.settings:
         then = {"kserve": ("serve", path, "--cluster"), "kfp": ("status", path)}
-        how = " The first lines of `kfp/pipeline.yaml` show how to start it." if targets == ("kfp",) else ""
+        if targets == ("kfp",):
+            how = " The first lines of `kfp/pipeline.yaml` show how to start it."
+        else:
+            how = ""
         end(f"{said}{how}", *then.get(targets[0] if len(targets) == 1 else "", ("submit", path)))
     else:
-        end(f"{said} Copy them to every machine, check each machine, and start its script there.", "doctor", path)
+        end(
+            f"{said} Copy them to every machine, check each machine, and start its script there.",
+            "doctor",
+            path,
+        )
 
 
 def facts(path: Path, name: str = "") -> dict[str, str]:
-    """A recipe's row in the list, under `name` or its own; an invalid one refers to `recipe check`."""
+    """A recipe's row in the list, under `name` or its own; an invalid one refers to `recipe
+    check`."""
     try:
         recipe, _, _ = validate.load(path, look=False)
     except Stop:
         said = f"`recipe check {path}` shows its problems"
-        return {"name": name or str(path), "scenario": "-", "model": "-", "machines": "-", "description": said}
-    machines, model = recipe.machines, recipe.settings.get("model") or {}
+        return {
+            "name": name or str(path),
+            "scenario": "-",
+            "model": "-",
+            "machines": "-",
+            "description": said,
+        }
+    machines = recipe.machines
+    model = recipe.settings.get("model") or {}
     return {
         "name": name or recipe.name,
         "scenario": recipe.scenario,
@@ -87,16 +130,28 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
 def run_row(run: RunFolder) -> dict[str, str]:
     """A run folder's row in the list."""
     state = run.state
-    status = "interrupted" if state.status == "running" and not run.at_work else state.status
+    if state.status == "running" and not run.at_work:
+        status = "interrupted"
+    else:
+        status = state.status
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime((run.path / RUN).stat().st_mtime))
-    return {"folder": str(run.shown), "recipe": state.recipe, "kind": run.kind, "status": status, "changed": changed}
+    return {
+        "folder": str(run.shown),
+        "recipe": state.recipe,
+        "kind": run.kind,
+        "status": status,
+        "changed": changed,
+    }
 
 
 @command
 def list_(style: str) -> None:
-    """List the starter recipes that `recipe new` copies, and the recipes and runs of this folder."""
+    """List the starter recipes that `recipe new` copies, and the recipes and runs of this
+    folder."""
     starters = [facts(path) for path in packaged.starters()]
-    minimal = [facts(path, name) for name, path in packaged.named().items() if path in packaged.minimal()]
+    minimal = [
+        facts(path, name) for name, path in packaged.named().items() if path in packaged.minimal()
+    ]
     own = [facts(path, str(path)) for path in batch.within(Path())]
     made = list(map(run_row, all_here()))
     if style == "json":
@@ -110,7 +165,13 @@ def list_(style: str) -> None:
         if rows:
             say(f"\n{title}:")
             _table(rows)
-    end(f"{len(starters) + len(minimal)} starter recipes are available.", "new", "my-demo", "--from", "survival")
+    end(
+        f"{len(starters) + len(minimal)} starter recipes are available.",
+        "new",
+        "my-demo",
+        "--from",
+        "survival",
+    )
 
 
 def _table(rows: list[dict[str, str]]) -> None:

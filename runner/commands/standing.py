@@ -13,16 +13,21 @@ STANDING = packaged.toml(__file__, "standing.toml")
 
 
 def standing(path: str) -> int:
-    """Print how far the recipe at `path` has come on this machine, and the command that comes next."""
+    """Print how far the recipe at `path` has come on this machine, and the command that comes
+    next."""
     verdict = batch.judged([path])
     rows = [("checked", counted(len(verdict.errors), "mistake"))]
     following = ["check"] if verdict.errors else []
     if not verdict.errors:
         recipe, _, _ = validate.load(path, [], {})
-        for kind, command, done in (("rehearsal", "rehearse", "rehearsed"), ("run", training_verb(recipe), "trained")):
+        for kind, command, done in (
+            ("rehearsal", "rehearse", "rehearsed"),
+            ("run", training_verb(recipe), "trained"),
+        ):
             text, next_command = _progress(folder(recipe.name, kind), recipe, command)
             rows.append((done, text))
-            following += [next_command] if next_command else []
+            if next_command:
+                following += [next_command]
     say(f"{path}\n")
     table(rows)
     command = [*following, "compare"][0]
@@ -31,14 +36,18 @@ def standing(path: str) -> int:
 
 
 def _progress(run: RunFolder, recipe: Recipe, command: str) -> tuple[str, str]:
-    """How far a run of the recipe is, and the command that comes next; empty if the run needs none."""
+    """How far a run of the recipe is, and the command that comes next; empty if the run needs
+    none."""
     state = run.state
     if not state or state.recipe != recipe.name:
         return "not yet", command
     if run.at_work:
         return f"running now, in {run.shown}", "why"
     if state.status != "finished":
-        again = "rehearse" if run.kind == "rehearsal" else "run"
+        if run.kind == "rehearsal":
+            again = "rehearse"
+        else:
+            again = "run"
         if not run.has_trained:
             return f"stopped before training, in {run.shown}", again
         return f"stopped, in {run.shown}; `recipe {again}` continues it", again

@@ -1,12 +1,13 @@
-"""Prepares rows as Parquet. Each kind of data has a module with a frozen dataclass of settings, `prepare`, which takes
-it, and `first`, which shows rows as the model will see them."""
+"""Prepares rows as Parquet. Each kind of data has a module with a frozen dataclass of settings,
+`prepare`, which takes it, and `first`, which shows rows as the model will see them."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Self, TypeVar
 
 from runner.tools.text import GENERAL_TEXT
 
-# The preparers of the kinds of data that several scenarios may have; a scenario's own are in its folder.
+# The preparers of the kinds of data that several scenarios may have; a scenario's own are in its
+# folder.
 PREPARERS = {
     "plain-text": "runner.data.blocks",
     **dict.fromkeys(("chat", "preferences", "labels", "prompts"), "runner.data.chat"),
@@ -17,8 +18,8 @@ Made = TypeVar("Made")
 
 
 class RenderedExample(NamedTuple):
-    """A row: its question or the beginning of its text, and the complete row with the marks around each message.
-    picture: the row's image, as PNG; its text is then the class."""
+    """A row: its question or the beginning of its text, and the complete row with the marks around
+    each message. picture: the row's image, as PNG; its text is then the class."""
 
     asked: str
     text: str

@@ -1,7 +1,8 @@
 """Plain text as blocks: rows of exactly N tokens, streamed to a Parquet file for each side.
 
-Each document is tokenised whole and followed by the end-of-text token. The resulting sequence is cut every N tokens;
-only tokens after the last whole block are dropped. Memory depends on the batch, not on the text.
+Each document is tokenised whole and followed by the end-of-text token. The resulting sequence is
+cut every N tokens; only tokens after the last whole block are dropped. Memory depends on the batch,
+not on the text.
 """
 
 import os
@@ -34,9 +35,10 @@ GROUP_TOKENS = 512 * 1024  # tokens in a group of written rows, 2 MB
 
 @dataclass
 class TextReport(Examined):
-    """How the documents were used. key: hash of everything that the result depends on. train, validation: counts of
-    `documents`, `tokens`, `blocks`, `dropped` (tokens); validation is empty if there is none. skipped: rows that gave
-    no document, by reason. sets: training documents by data set."""
+    """How the documents were used. key: hash of everything that the result depends on. train,
+    validation: counts of `documents`, `tokens`, `blocks`, `dropped` (tokens); validation is empty
+    if there is none. skipped: rows that gave no document, by reason. sets: training documents by
+    data set."""
 
     KIND, LEFT_OUT = "text", "skipped"
     key: str = ""
@@ -56,24 +58,44 @@ class TextReport(Examined):
     @property
     def facts(self) -> dict[str, Any]:
         train, validation = (side.get("blocks", 0) for side in (self.train, self.validation))
-        lengths, sets = Lengths(mean=self.block_len, high=self.block_len), parts_of(self.sets, self.train["documents"])
-        return {"train_rows": train, "validation_rows": validation, "lengths": lengths, "sets": sets}
+        lengths = Lengths(mean=self.block_len, high=self.block_len)
+        sets = parts_of(self.sets, self.train["documents"])
+        return {
+            "train_rows": train,
+            "validation_rows": validation,
+            "lengths": lengths,
+            "sets": sets,
+        }
 
 
 def prepare(
-    plain_text: PlainText, out: Path, *, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None
+    plain_text: PlainText,
+    out: Path,
+    *,
+    tokenizer_for: TokenizerFor | None = None,
+    sample_rows: int | None = None,
 ) -> TextReport:
-    """Writes `train.parquet`, `validation.parquet` if there is validation data, and `report.json`. sample_rows: make at
-    most this many blocks, the first ones. Raises Stop if there is no tokenizer, or too little text for one block."""
-    sides = [side for side in SIDES if side == "train" or plain_text.validation_sets or plain_text.validation_share]
-    tokenizer = tokenizer_for(documents(plain_text, "train", TextReport())) if tokenizer_for else None
+    """Writes `train.parquet`, `validation.parquet` if there is validation data, and `report.json`.
+    sample_rows: make at most this many blocks, the first ones. Raises Stop if there is no
+    tokenizer, or too little text for one block."""
+    sides = [
+        side
+        for side in SIDES
+        if side == "train" or plain_text.validation_sets or plain_text.validation_share
+    ]
+    if tokenizer_for:
+        tokenizer = tokenizer_for(documents(plain_text, "train", TextReport()))
+    else:
+        tokenizer = None
     if tokenizer is None or tokenizer.eos_token_id is None:
         raise Stop(*worded("data.no-tokenizer"))
     contents = [one.content for one in (*plain_text.sets, *plain_text.validation_sets)]
     tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
     figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
     settings = {
-        name: value for name, value in asdict(plain_text, dict_factory=data_sets.stated).items() if name not in figures
+        name: value
+        for name, value in asdict(plain_text, dict_factory=data_sets.stated).items()
+        if name not in figures
     }
     key = content_hash([settings, contents, tokens, sample_rows], 32)
     known = TextReport.read(out)
@@ -81,20 +103,40 @@ def prepare(
         known.notes = lines_of("text_notes", plain_text, known)
         return known
     said_as = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
-    report = TextReport(key=key, source=plain_text.name, tokenizer=said_as, block_len=plain_text.sequence_len)
+    report = TextReport(
+        key=key, source=plain_text.name, tokenizer=said_as, block_len=plain_text.sequence_len
+    )
     (out / "validation.parquet").unlink(missing_ok=True)
-    examining = examiners(report) if sample_rows is None else []
+    if sample_rows is None:
+        examining = examiners(report)
+    else:
+        examining = []
     for side in sides:
-        texts, file = documents(plain_text, side, report, examining if side == "train" else ()), out / f"{side}.parquet"
+        texts = documents(plain_text, side, report, examining if side == "train" else ())
+        file = out / f"{side}.parquet"
         counts = write(texts, tokenizer, plain_text.sequence_len, file, most_blocks=sample_rows)
         setattr(report, side, vars(counts))
         report.cut_short |= counts.blocks == sample_rows
-        require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.lines("left_out"))
+        require_few(
+            report.lost, report.rows_in, plain_text.max_lost_share, report.lines("left_out")
+        )
         if not counts.blocks:
-            share = "raise `data.validation_share`, " if side == "validation" and plain_text.validation_share else ""
+            if side == "validation" and plain_text.validation_share:
+                share = "raise `data.validation_share`, "
+            else:
+                share = ""
             named = "training" if side == "train" else side
             lines = "".join(f"\n{line}" for line in report.lines("left_out"))
-            raise Stop(*worded("data.no-block", side=named, counts=counts, report=report, lines=lines, share=share))
+            raise Stop(
+                *worded(
+                    "data.no-block",
+                    side=named,
+                    counts=counts,
+                    report=report,
+                    lines=lines,
+                    share=share,
+                )
+            )
     if sample_rows is None:
         report.licence = data_sets.licences(plain_text)
     for examiner in examining:
@@ -112,14 +154,21 @@ def first(plain_text: PlainText, side: str = "train") -> Iterator[RenderedExampl
 def documents(
     plain_text: PlainText, side: str, report: TextReport, examining: Sequence[Examiner] = ()
 ) -> Iterator[str]:
-    """The texts of one side, in order. A hash of seed and text draws the share for validation, so that equal documents
-    are on the same side, and a new document moves no other. Several data sets give one document each in turn, so that
-    the first blocks have some of all. examining: examiners that get the training rows."""
-    own = plain_text.validation_sets if side == "validation" else ()
+    """The texts of one side, in order. A hash of seed and text draws the share for validation, so
+    that equal documents are on the same side, and a new document moves no other. Several data sets
+    give one document each in turn, so that the first blocks have some of all. examining: examiners
+    that get the training rows."""
+    if side == "validation":
+        own = plain_text.validation_sets
+    else:
+        own = ()
     source = replace(plain_text, sets=own or plain_text.sets)
-    waiting = deque(_of_set(source, index, side, report, examining) for index in range(len(source.sets)))
+    waiting = deque(
+        _of_set(source, index, side, report, examining) for index in range(len(source.sets))
+    )
     while waiting:
-        if (text := next(waiting[0], None)) is None:
+        text = next(waiting[0], None)
+        if text is None:
             waiting.popleft()
         else:
             yield text
@@ -129,13 +178,17 @@ def documents(
 def _of_set(
     source: PlainText, index: int, side: str, report: TextReport, examining: Sequence[Examiner]
 ) -> Iterator[str]:
-    one, share = source.sets[index], source.validation_share
+    one = source.sets[index]
+    share = source.validation_share
     # Both sides of a share read the same rows; they are counted once.
     counted = side == "train" or not share
     for number, row in rows.read(one, column=one.text):
         report.rows_in += counted
         line = data_sets.where(source, index, number)
-        reason = "not a row" if isinstance(row, Bad) else _wrong(row, one.text)
+        if isinstance(row, Bad):
+            reason = "not a row"
+        else:
+            reason = _wrong(row, one.text)
         if reason and counted:
             report.lose(line, reason, row.reason if isinstance(row, Bad) else "")
         if isinstance(row, Bad) or reason:
@@ -145,7 +198,9 @@ def _of_set(
                 report.leave_out("beyond the `share` of its data set, drawn by the seed")
             continue
         text = row[one.text]
-        if not share or (data_sets.hash_64(f"{source.seed}\n{text}") < share * 2**64) == (side == "validation"):
+        if not share or (data_sets.hash_64(f"{source.seed}\n{text}") < share * 2**64) == (
+            side == "validation"
+        ):
             if side == "train":
                 said = f"{data_sets.set_name(index)} {one.name}"
                 report.sets[said] = report.sets.get(said, 0) + 1
@@ -160,12 +215,15 @@ def _wrong(row: DataRow, column: str) -> str:
     text = row[column]
     if not isinstance(text, str | None):
         return f"column `{column}` is not text"
-    return "" if text and text.strip() else "the text is empty"
+    if text and text.strip():
+        return ""
+    return "the text is empty"
 
 
 @dataclass
 class BlockCounts:
-    """How the text was used. tokens counts the end-of-text tokens too; dropped: the tokens outside blocks."""
+    """How the text was used. tokens counts the end-of-text tokens too; dropped: the tokens outside
+    blocks."""
 
     documents: int = 0
     tokens: int = 0
@@ -174,16 +232,25 @@ class BlockCounts:
 
 
 COLUMNS = pa.schema(
-    {"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32()), "attention_mask": pa.list_(pa.int8())}
+    {
+        "input_ids": pa.list_(pa.int32()),
+        "labels": pa.list_(pa.int32()),
+        "attention_mask": pa.list_(pa.int8()),
+    }
 )
 
 
 def write(
-    documents: Iterable[str], tokenizer: Any, block_len: int, file: Path, *, most_blocks: int | None = None
+    documents: Iterable[str],
+    tokenizer: Any,
+    block_len: int,
+    file: Path,
+    *,
+    most_blocks: int | None = None,
 ) -> BlockCounts:
-    """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears
-    when it is complete. documents: are read once. most_blocks: stop after this many. tokenizer: has an end-of-text
-    token."""
+    """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a
+    row), which appears when it is complete. documents: are read once. most_blocks: stop after this
+    many. tokenizer: has an end-of-text token."""
     counts = BlockCounts()
     tokenised = tokenise(documents, tokenizer, tokenizer.eos_token_id)
     with (
@@ -199,13 +266,21 @@ def write(
 
 
 def cut(
-    documents: Iterable[np.ndarray], length: int, counts: BlockCounts, most_blocks: int | None = None
+    documents: Iterable[np.ndarray],
+    length: int,
+    counts: BlockCounts,
+    most_blocks: int | None = None,
 ) -> Iterator[np.ndarray]:
-    """Whole blocks of the sequence of tokens: arrays (blocks, `length`) of about GROUP_TOKENS, each valid until the
-    next. documents: the tokens of each. counts: is filled. most_blocks: stop after this many."""
-    room = None if most_blocks is None else most_blocks * length
+    """Whole blocks of the sequence of tokens: arrays (blocks, `length`) of about GROUP_TOKENS, each
+    valid until the next. documents: the tokens of each. counts: is filled. most_blocks: stop after
+    this many."""
+    if most_blocks is None:
+        room = None
+    else:
+        room = most_blocks * length
     buffer = np.empty((max(1, GROUP_TOKENS // length), length), np.int32)
-    line, filled = buffer.reshape(-1), 0
+    line = buffer.reshape(-1)
+    filled = 0
     for tokens in documents:
         counts.documents += 1
         counts.tokens += len(tokens)
@@ -215,7 +290,8 @@ def cut(
         while len(left):
             part = left[: len(line) - filled]
             line[filled : filled + len(part)] = part
-            filled, left = filled + len(part), left[len(part) :]
+            filled = filled + len(part)
+            left = left[len(part) :]
             if filled == len(line):
                 counts.blocks += len(buffer)
                 yield buffer
@@ -230,27 +306,35 @@ def cut(
 
 
 def tokenise(documents: Iterable[str], tokenizer: Any, end_of_text: int) -> Iterator[np.ndarray]:
-    """Each document's tokens (int32, `end_of_text` last), in order, without the tokenizer's own special tokens."""
+    """Each document's tokens (int32, `end_of_text` last), in order, without the tokenizer's own
+    special tokens."""
     encode = _encoder(tokenizer)
 
     def encoded(texts: list[str]) -> list[np.ndarray]:
-        return [np.array([*getattr(each, "ids", each), end_of_text], np.int32) for each in encode(texts)]
+        return [
+            np.array([*getattr(each, "ids", each), end_of_text], np.int32) for each in encode(texts)
+        ]
 
     return in_threads(documents, encoded)
 
 
 def lengths(documents: Iterable[str], tokenizer: Any) -> np.ndarray:
-    """The number of tokens of each document, without the tokenizer's own special tokens around each text."""
+    """The number of tokens of each document, without the tokenizer's own special tokens around each
+    text."""
     encode = _encoder(tokenizer)
     return np.fromiter(in_threads(documents, lambda texts: list(map(len, encode(texts)))), np.int64)
 
 
 def histogram(counts: np.ndarray) -> list[tuple[int, int, int]]:
-    """At most 24 bins of equal width: the first and the last number of each, and the number of counts in it."""
+    """At most 24 bins of equal width: the first and the last number of each, and the number of
+    counts in it."""
     first = int(counts.min())
     width = -(-(int(counts.max()) - first + 1) // 24)
     in_bins = np.bincount((counts - first) // width)
-    return [(first + width * bin, first + width * (bin + 1) - 1, int(rows)) for bin, rows in enumerate(in_bins)]
+    return [
+        (first + width * bin, first + width * (bin + 1) - 1, int(rows))
+        for bin, rows in enumerate(in_bins)
+    ]
 
 
 def figures(counts: np.ndarray) -> dict[str, int]:
@@ -264,11 +348,13 @@ def figures(counts: np.ndarray) -> dict[str, int]:
 
 
 def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]) -> Iterator[Made]:
-    """The results of `work` for batches of documents, in order, with a thread for each core: the tokenizer's Rust code
-    releases the interpreter's lock. At most two batches a thread are pending, so slow readers take little memory."""
+    """The results of `work` for batches of documents, in order, with a thread for each core: the
+    tokenizer's Rust code releases the interpreter's lock. At most two batches a thread are pending,
+    so slow readers take little memory."""
     threads = len(os.sched_getaffinity(0))
     theirs = os.environ.get("TOKENIZERS_PARALLELISM")
-    # The tokenizer would divide every batch over the cores again, and compete with these threads (a quarter slower).
+    # The tokenizer would divide every batch over the cores again, and compete with these threads (a
+    # quarter slower).
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     waiting: deque[Future[list[Made]]] = deque()
     pool = ThreadPoolExecutor(threads)
@@ -287,21 +373,29 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
             os.environ["TOKENIZERS_PARALLELISM"] = theirs
 
 
-def in_groups(things: Iterable[Made], size: Callable[[Made], int], enough: int) -> Iterator[list[Made]]:
-    """Lists of items in order. A list ends as soon as its sizes add up to `enough`; the last one has the rest."""
-    group, together = list[Made](), 0
+def in_groups(
+    things: Iterable[Made], size: Callable[[Made], int], enough: int
+) -> Iterator[list[Made]]:
+    """Lists of items in order. A list ends as soon as its sizes add up to `enough`; the last one
+    has the rest."""
+    group = list[Made]()
+    together = 0
     for thing in things:
         group.append(thing)
         together += size(thing)
         if together >= enough:
             yield group
-            group, together = [], 0
+            group = []
+            together = 0
     if group:
         yield group
 
 
 def _encoder(tokenizer: Any) -> Callable[[list[str]], Any]:
     """Texts to tokens, as lists or as Encodings of tokenizers."""
-    if rust := getattr(getattr(tokenizer, "backend_tokenizer", None), "encode_batch_fast", None):
-        return partial(rust, add_special_tokens=False)  # without offsets and masks, which are not needed here
+    rust = getattr(getattr(tokenizer, "backend_tokenizer", None), "encode_batch_fast", None)
+    if rust:
+        return partial(
+            rust, add_special_tokens=False
+        )  # without offsets and masks, which are not needed here
     return lambda texts: tokenizer(texts, add_special_tokens=False)["input_ids"]

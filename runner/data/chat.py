@@ -1,6 +1,6 @@
-"""Prepares conversations of any form as Parquet: without duplicates, none too long, with a split that leaks no
-question. Also preferences (a question with a better and a worse answer, or one answer with a label), and prompts (a
-question with a reference answer)."""
+"""Prepares conversations of any form as Parquet: without duplicates, none too long, with a split
+that leaks no question. Also preferences (a question with a better and a worse answer, or one answer
+with a label), and prompts (a question with a reference answer)."""
 
 import json
 from collections.abc import Iterator
@@ -25,11 +25,15 @@ Asked = formats.ChatData | Preferences | Labels | Prompts
 
 
 def prepare(
-    asked: Asked, out: Path, *, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None
+    asked: Asked,
+    out: Path,
+    *,
+    tokenizer_for: TokenizerFor | None = None,
+    sample_rows: int | None = None,
 ) -> Report:
-    """Writes `train.parquet`, `validation.parquet` (columns `full-question`, `messages`, and `answer`, `chosen` and
-    `rejected`, or `completion` and `label`) and `report.json`. sample_rows: keep at most this many rows, drawn by the
-    seed. Raises Stop if too few rows remain."""
+    """Writes `train.parquet`, `validation.parquet` (columns `full-question`, `messages`, and
+    `answer`, `chosen` and `rejected`, or `completion` and `label`) and `report.json`. sample_rows:
+    keep at most this many rows, drawn by the seed. Raises Stop if too few rows remain."""
     return _preparer(asked).prepare(out, tokenizer_for, sample_rows)
 
 
@@ -47,52 +51,73 @@ Talk = TypeVar("Talk", bound=formats.Conversations)
 
 
 class ConversationRows(ItemPreparer[Talk]):
-    """Conversations as columns: `full-question`, `answer`, `messages` for Axolotl, and `tools`, if any."""
+    """Conversations as columns: `full-question`, `answer`, `messages` for Axolotl, and `tools`, if
+    any."""
 
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of all rows, with the additional fields of turns, if any has some."""
-        text, tools = pa.string(), False
+        text = pa.string()
+        tools = False
         types = [pa.schema({"role": text, "content": text})]
         for batch in self.spool.batches(np.arange(len(self.spool))):
             tools = tools or any(conversation.tools for conversation in batch)
-            if there := {turn.besides for conversation in batch for turn in conversation.turns} - {""}:
+            there = {turn.besides for conversation in batch for turn in conversation.turns} - {""}
+            if there:
                 # The order of a set differs from run to run, but that of columns must not.
-                types.append(pa.schema(list(pa.infer_type([json.loads(besides) for besides in sorted(there)]))))
+                types.append(
+                    pa.schema(
+                        list(pa.infer_type([json.loads(besides) for besides in sorted(there)]))
+                    )
+                )
         fields = list(pa.unify_schemas(types, promote_options="permissive"))
-        fields += [pa.field(formats.TRAINING, pa.bool_())] if self.asked.train_on == "last" else []
+        if self.asked.train_on == "last":
+            fields += [pa.field(formats.TRAINING, pa.bool_())]
         columns = {"full-question": text, "answer": text, "messages": pa.list_(pa.struct(fields))}
         return pa.schema(columns | ({"tools": text} if tools else {}))
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
-        asked, report = self.asked, self.report
+        asked = self.asked
+        report = self.report
         # A twin's tokenizer gives other lengths than the model's.
         of_twin = hasattr(tokenizer, "said_as")
         template = getattr(tokenizer, "chat_template", None)
-        if asked.special_tokens.axolotl == formats.OWN and isinstance(template, str) and not of_twin:
+        if (
+            asked.special_tokens.axolotl == formats.OWN
+            and isinstance(template, str)
+            and not of_twin
+        ):
             written = []
             for line, conversation in zip(self.where(kept), self.spool.items(kept), strict=True):
                 name = formats.unwritten(conversation, template)
                 written.append(name is None)
                 if name:
-                    report.lose(line, f"`{name}`, which the tokenizer's chat template does not write")
+                    report.lose(
+                        line, f"`{name}`, which the tokenizer's chat template does not write"
+                    )
             kept = kept[np.array(written)]
         if asked.special_tokens.axolotl == MISTRAL:
             kept, lengths = self._by_mistral(kept, tokenizer)
         else:
             lengths = self.lengths(kept, tokenizer)
-        return self.within(asked.sequence_len, kept, lengths, tokenizer) if len(kept) else kept
+        if len(kept):
+            return self.within(asked.sequence_len, kept, lengths, tokenizer)
+        return kept
 
     def _by_mistral(self, kept: np.ndarray, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of the items that mistral-common can write, and their lengths. It would stop training at others."""
+        """The numbers of the items that mistral-common can write, and their lengths. It would stop
+        training at others."""
         lengths = []
         for line, conversation in zip(self.where(kept), self.spool.items(kept), strict=True):
             *asked, answer = formats.behind(self.asked.system_prompt, conversation.turns)
             tools = json.loads(conversation.tools or "[]")
             try:
-                # It writes no complete conversation unless it trains; an answer's own end is one token.
+                # It writes no complete conversation unless it trains; an answer's own end is one
+                # token.
                 said = tokenizer.encode(answer["content"], add_special_tokens=False)
-                lengths.append(len(tokens(tokenizer, asked, asking=True, tools=tools)) + len(said) + 1)
+                lengths.append(
+                    len(tokens(tokenizer, asked, asking=True, tools=tools)) + len(said) + 1
+                )
             except Exception as error:  # its own kinds, and pydantic's
                 self.report.lose(line, "mistral-common cannot write it", first_line(error))
                 lengths.append(0)
@@ -138,7 +163,9 @@ class PreferenceRows(ItemPreparer[Prompted]):
     @property
     def answers(self) -> tuple[str, ...]:
         """The columns with answers; the first is learned."""
-        return {"labels": ("completion",), "prompts": ("answer",)}.get(self.asked.kind, ("chosen", "rejected"))
+        return {"labels": ("completion",), "prompts": ("answer",)}.get(
+            self.asked.kind, ("chosen", "rejected")
+        )
 
     def items_of(self) -> Iterator[ItemOf]:
         return (one.item for one in self.asked.sets)
@@ -148,7 +175,9 @@ class PreferenceRows(ItemPreparer[Prompted]):
         seen = {item.answers["label"] for item in self.spool.items(kept) if "label" in item.answers}
         if len(seen) == 1:
             (only,) = seen
-            raise Stop(*worded("data.one-label", only=str(only).lower(), other=str(not only).lower()))
+            raise Stop(
+                *worded("data.one-label", only=str(only).lower(), other=str(not only).lower())
+            )
         return kept
 
     def told(self, item: judged.Answered, answer: str = "") -> str:
@@ -158,7 +187,8 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     def rendered(self, item: judged.Answered) -> RenderedExample:
         name, beside = list(item.answers.items())[-1]
-        name = "reference" if name == "answer" else name
+        if name == "answer":
+            name = "reference"
         return RenderedExample(item.question, f"{self.told(item)}\n\n{name}: {beside}")
 
     def said(self, item: judged.Answered) -> tuple[Any, ...]:
@@ -166,7 +196,8 @@ class PreferenceRows(ItemPreparer[Prompted]):
         return "\n".join((item.said, *map(str, answers))), answers[0], item.answers.get("label")
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
-        """Counts the tokens of each row's prompt with its longest answer, and the tokens that training cuts."""
+        """Counts the tokens of each row's prompt with its longest answer, and the tokens that
+        training cuts."""
         limit = self.asked.sequence_len
         lengths = np.stack([self.lengths(kept, tokenizer, answer=name) for name in self.answers])
         longer = lengths.max(axis=0)
@@ -178,7 +209,9 @@ class PreferenceRows(ItemPreparer[Prompted]):
     def table(self, batch: list[judged.Answered]) -> pa.Table:
         messages = [formats.behind(self.asked.system_prompt, item.turns) for item in batch]
         answers = {name: [item.answers[name] for item in batch] for name in batch[0].answers}
-        return pa.table({"full-question": [item.question for item in batch], "messages": messages, **answers})
+        return pa.table(
+            {"full-question": [item.question for item in batch], "messages": messages, **answers}
+        )
 
 
 class PromptRows(PreferenceRows[Prompts]):

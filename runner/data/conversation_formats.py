@@ -1,4 +1,5 @@
-"""Conversations: the forms of their rows, the turns that each row becomes, and the text that the model sees."""
+"""Conversations: the forms of their rows, the turns that each row becomes, and the text that the
+model sees."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -29,9 +30,11 @@ ROLES = {
     **{"system": "system", "tool": "tool"},
 }
 TrainOn = Literal["assistant", "last", "all"]
-# The field of a turn that Axolotl's `message_field_training` names, needed if not all turns of a role are learned.
+# The field of a turn that Axolotl's `message_field_training` names, needed if not all turns of a
+# role are learned.
 TRAINING = "training"
-# Axolotl's name for the template in the model's own tokenizer. The catalog's templates write only roles and contents.
+# Axolotl's name for the template in the model's own tokenizer. The catalog's templates write only
+# roles and contents.
 OWN = "tokenizer_default"
 # Additional fields of a turn, for templates that support them.
 CALLS, REASONING, THINKING = "tool_calls", "reasoning_content", "thinking"
@@ -39,23 +42,29 @@ BESIDES = (CALLS, "tool_call_id", "name")
 OF_TEMPLATES = (REASONING, THINKING, CALLS)  # the fields that some templates write
 
 
-Message = dict[str, Any]  # a turn as Axolotl reads it: `role`, `content`, and other fields of templates
+Message = dict[
+    str, Any
+]  # a turn as Axolotl reads it: `role`, `content`, and other fields of templates
 
 
 class Turn(NamedTuple):
-    """The text of one role. besides: JSON of the turn's thoughts and fields of `BESIDES`; empty if it has none."""
+    """The text of one role. besides: JSON of the turn's thoughts and fields of `BESIDES`; empty if
+    it has none."""
 
     role: str
     content: str
     besides: str = ""
 
     def message(self) -> Message:
-        return {"role": self.role, "content": self.content} | (json.loads(self.besides) if self.besides else {})
+        return {"role": self.role, "content": self.content} | (
+            json.loads(self.besides) if self.besides else {}
+        )
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """turns: in order; the last one answers. tools: JSON of the functions that may be called; empty for none."""
+    """turns: in order; the last one answers. tools: JSON of the functions that may be called; empty
+    for none."""
 
     turns: tuple[Turn, ...]
     tools: str = ""
@@ -76,13 +85,17 @@ class Conversation:
 
     @property
     def group(self) -> str:
-        """Conversations of one group stay on one side of the split: those with the same first question."""
+        """Conversations of one group stay on one side of the split: those with the same first
+        question."""
         return same(self.question)
 
 
 def behind(system_prompt: str | None, turns: Sequence[Turn]) -> list[Message]:
     """The messages of turns, after the system prompt if they have none of their own."""
-    own = [Turn("system", system_prompt.strip())] if system_prompt and turns[0].role != "system" else []
+    if system_prompt and turns[0].role != "system":
+        own = [Turn("system", system_prompt.strip())]
+    else:
+        own = []
     return [turn.message() for turn in (*own, *turns)]
 
 
@@ -92,8 +105,9 @@ def pair(question: str, answer: str) -> tuple[Turn, Turn]:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversations(SplitDataSets):
-    """How conversations are prepared. system_prompt: for those without a system turn. train_on: the turns that are
-    learned. special_tokens: of each message. sequence_len: the most tokens of a conversation, by `tokenizer`."""
+    """How conversations are prepared. system_prompt: for those without a system turn. train_on: the
+    turns that are learned. special_tokens: of each message. sequence_len: the most tokens of a
+    conversation, by `tokenizer`."""
 
     system_prompt: str | None
     train_on: TrainOn = "assistant"
@@ -104,9 +118,9 @@ class Conversations(SplitDataSets):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatSet(DataSet):
-    """Rows in one form. form: None if it follows from the rows. question, answer: for the form of columns, templates
-    with the columns in brackets. drop_system: whether system turns are left out; thinking_field: of a turn's
-    thoughts."""
+    """Rows in one form. form: None if it follows from the rows. question, answer: for the form of
+    columns, templates with the columns in brackets. drop_system: whether system turns are left out;
+    thinking_field: of a turn's thoughts."""
 
     form: Form | None = "columns"
     question: str | None = None
@@ -115,37 +129,54 @@ class ChatSet(DataSet):
     thinking_field: str | None = None
 
     def conversation(self, template: str, row: DataRow) -> Conversation | str:
-        """The conversation of a row, or why it has none. template: Axolotl's name of its template."""
+        """The conversation of a row, or why it has none. template: Axolotl's name of its
+        template."""
         assert self.form is not None
         if self.form != "columns":
             if not all(map(row.__contains__, COLUMNS[self.form])) and (other := told(row)):
                 raise NoText(f"it has the form {other}, but the others have {self.form}")
-            tools = as_json(row["tools"], "its `tools` are") if row.get("tools") else ""
+            if row.get("tools"):
+                tools = as_json(row["tools"], "its `tools` are")
+            else:
+                tools = ""
             said = turns(self.form, row, self.thinking_field or REASONING)
-            kept = tuple(turn for turn in said if turn.role != "system") if self.drop_system else said
+            if self.drop_system:
+                kept = tuple(turn for turn in said if turn.role != "system")
+            else:
+                kept = said
             conversation = Conversation(kept, tools)
             # With mistral-common, Axolotl 0.19.0 does not train the end of a tool call.
             if template == MISTRAL and (name := unwritten(conversation, "tools")):
-                raise NoText(f"it has `{name}`, which cannot be learned with `chat_template: {MISTRAL}`")
+                raise NoText(
+                    f"it has `{name}`, which cannot be learned with `chat_template: {MISTRAL}`"
+                )
             if template not in (OWN, MISTRAL) and (name := unwritten(conversation, "")):
                 raise NoText(
                     f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
                 )
             return conversation
-        question, answer = (templates.fill(each or "", row).strip() for each in (self.question, self.answer))
-        return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
+        question, answer = (
+            templates.fill(each or "", row).strip() for each in (self.question, self.answer)
+        )
+        if question and answer:
+            return Conversation(pair(question, answer))
+        return "the question or the answer is empty"
 
     def told(self) -> Self:
-        """This data set with the form of its first recognisable row. Raises Stop if its columns match no form."""
+        """This data set with the form of its first recognisable row. Raises Stop if its columns
+        match no form."""
         if self.form:
             return self
         columns: list[str] = []
         for row in rows.good(self):
-            if form := told(row):
+            form = told(row)
+            if form:
                 return replace(self, form=form)
             columns = columns or list(row)
         if columns:
-            raise Stop(f"The columns of {self.name} match no form. They are {listed(columns)}.", NO_FORM)
+            raise Stop(
+                f"The columns of {self.name} match no form. They are {listed(columns)}.", NO_FORM
+            )
         # Any form fits: there are no rows, and the reader reports that.
         return replace(self, form="messages")
 
@@ -157,9 +188,12 @@ class ChatData(Conversations):
 
 
 def stated(form: str, question: str | None, answer: str | None) -> Form | None:
-    """The form that a recipe states, by its name or by templates of columns; None if it follows from the rows."""
+    """The form that a recipe states, by its name or by templates of columns; None if it follows
+    from the rows."""
     if form == "auto":
-        return "columns" if question or answer else None
+        if question or answer:
+            return "columns"
+        return None
     return cast(Form, form)
 
 
@@ -168,17 +202,27 @@ def told(columns: Collection[str]) -> Form | None:
 
 
 def turns(form: Form, row: DataRow, thoughts: str = REASONING) -> tuple[Turn, ...]:
-    """The turns of a row in a form other than columns; the last one answers. thoughts: the field with these. Raises
-    KeyError with the name of a column that the row lacks, NoText if it is not a conversation."""
+    """The turns of a row in a form other than columns; the last one answers. thoughts: the field
+    with these. Raises KeyError with the name of a column that the row lacks, NoText if it is not a
+    conversation."""
     said: list[Any]
     if form == "alpaca":
         # Separated by a line end, as in Axolotl's own prompts for Alpaca.
         asked = "\n".join(
-            filter(None, (text_in(row["instruction"], "instruction"), text_in(row.get("input"), "input")))
+            filter(
+                None,
+                (text_in(row["instruction"], "instruction"), text_in(row.get("input"), "input")),
+            )
         )
-        said = [{"role": "user", "content": asked}, {"role": "assistant", "content": text_in(row["output"], "output")}]
+        said = [
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": text_in(row["output"], "output")},
+        ]
     elif form == "prompt_completion":
-        said = [*turns_in(row["prompt"], "prompt", "user"), *turns_in(row["completion"], "completion", "assistant")]
+        said = [
+            *turns_in(row["prompt"], "prompt", "user"),
+            *turns_in(row["completion"], "completion", "assistant"),
+        ]
     else:
         (column,) = COLUMNS[form]
         said = turns_in(row[column], column)
@@ -203,7 +247,8 @@ def text_in(value: Any, column: str) -> str:
 
 
 def turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
-    """The turns in a column; in a table they are JSON. role: the role of a plain text; None if that is not allowed."""
+    """The turns in a column; in a table they are JSON. role: the role of a plain text; None if that
+    is not allowed."""
     turns = value
     if isinstance(value, str):
         try:
@@ -213,7 +258,9 @@ def turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
                 raise NoText(f"`{column}` is text that is not JSON") from None
     if role and value is not None:
         each = turns if isinstance(turns, list) else []
-        if not each or not all(isinstance(one, Mapping) and one.keys() & {"role", "from"} for one in each):
+        if not each or not all(
+            isinstance(one, Mapping) and one.keys() & {"role", "from"} for one in each
+        ):
             return [{"role": role, "content": text_of(value, column)}]
     if not isinstance(turns, list) or not turns:
         raise NoText(f"`{column}` is {('not a list of turns' if turns else 'empty')}")
@@ -241,7 +288,9 @@ def turn_of(message: Any, number: int, thoughts: str = REASONING) -> Turn:
     if CALLS in besides:
         besides[CALLS] = [_call(call, number) for call in turns_in(besides[CALLS], CALLS)]
     if isinstance(content, list):  # of parts, each `{type: text, text: …}`
-        if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content):
+        if not all(
+            isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content
+        ):
             raise NoText(f"turn {number} contains something other than text")
         content = "".join(str(part["text"]) for part in content)
     if content is None and not besides:
@@ -249,22 +298,33 @@ def turn_of(message: Any, number: int, thoughts: str = REASONING) -> Turn:
     for name, value in ({"content": content or ""} | besides).items():
         if name != CALLS and not isinstance(value, str):
             raise NoText(f"`{name}` of turn {number} is not text")
-    more = json.dumps(besides, ensure_ascii=False, sort_keys=True) if besides else ""
+    if besides:
+        more = json.dumps(besides, ensure_ascii=False, sort_keys=True)
+    else:
+        more = ""
     return Turn(role, (content or "").strip(), more)
 
 
 def _call(call: Any, number: int) -> Message:
     """A tool call with its arguments as JSON, which Axolotl reads."""
-    function = call.get("function") if isinstance(call, Mapping) else None
+    if isinstance(call, Mapping):
+        function = call.get("function")
+    else:
+        function = None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise NoText(f"a tool call of turn {number} names no function (`function`, with `name` and `arguments`)")
-    given = as_json(function.get("arguments") or {}, f"the arguments of a tool call of turn {number} are")
+        raise NoText(
+            f"a tool call of turn {number} names no function (`function`, with `name` and `arguments`)"
+        )
+    given = as_json(
+        function.get("arguments") or {}, f"the arguments of a tool call of turn {number} are"
+    )
     plain = {"type": "function", "function": {"name": function["name"], "arguments": given}}
     return plain | ({"id": str(call["id"])} if call.get("id") else {})
 
 
 def as_json(value: Any, what: str) -> str:
-    """A value of any shape as JSON, so that different rows fit into one column; text is JSON already."""
+    """A value of any shape as JSON, so that different rows fit into one column; text is JSON
+    already."""
     if not isinstance(value, str):
         return json.dumps(_without_nulls(value), ensure_ascii=False)
     try:
@@ -278,21 +338,28 @@ def _without_nulls(value: Any) -> Any:
     """A value without the nulls that Parquet adds for fields of other rows."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
 
 
 def unwritten(conversation: Conversation, template: str) -> str | None:
     """A field of a conversation that a template would drop silently, or None."""
-    there = {name for turn in conversation.turns if turn.besides for name in json.loads(turn.besides)}
+    there = {
+        name for turn in conversation.turns if turn.besides for name in json.loads(turn.besides)
+    }
     there = there & {*OF_TEMPLATES} | ({"tools"} if conversation.tools else set())
     return next((name for name in sorted(there) if name not in template), None)
 
 
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
-    """A conversation as the model will see it. A turn's additional fields come before its words, about as long as the
-    model's own template writes them."""
+    """A conversation as the model will see it. A turn's additional fields come before its words,
+    about as long as the model's own template writes them."""
     besides = ([turn[name] for name in OF_TEMPLATES if turn.get(name)] for turn in conversation)
-    written = ("".join(json.dumps(value, ensure_ascii=False) for value in values) for values in besides)
+    written = (
+        "".join(json.dumps(value, ensure_ascii=False) for value in values) for values in besides
+    )
     return template.conversation(
-        (turn["role"], before + turn["content"]) for turn, before in zip(conversation, written, strict=True)
+        (turn["role"], before + turn["content"])
+        for turn, before in zip(conversation, written, strict=True)
     )

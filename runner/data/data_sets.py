@@ -1,4 +1,5 @@
-"""The sources of rows: files, folders, datasets on the hub; and the hub's facts about its datasets."""
+"""The sources of rows: files, folders, datasets on the hub; and the hub's facts about its
+datasets."""
 
 import hashlib
 import json
@@ -16,14 +17,15 @@ from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of, remote
 from runner.tools.problem import Stop, Unreachable
 
-# UTF-8 bytes per token of English text, for vocabularies of 50,000 tokens and more. Other scripts have fewer letters
-# per token and more bytes per letter.
+# UTF-8 bytes per token of English text, for vocabularies of 50,000 tokens and more. Other scripts
+# have fewer letters per token and more bytes per letter.
 BYTES_A_TOKEN = 4.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """The source of rows: the file or folder `path`, else the dataset `hub` or its `files`, subset, split and revision."""
+    """The source of rows: the file or folder `path`, else the dataset `hub` or its `files`, subset,
+    split and revision."""
 
     hub: str | None
     revision: str | None
@@ -38,20 +40,26 @@ class DataSource:
 
     @property
     def file(self) -> Path | None:
-        """The file or folder; the first question after one at an `s3://` address copies it to this machine."""
+        """The file or folder; the first question after one at an `s3://` address copies it to this
+        machine."""
         if remote(self.path):
             return object_store.local(str(self.path))
-        return Path(self.path) if self.path else None
+        if self.path:
+            return Path(self.path)
+        return None
 
     @property
     def content(self) -> str:
         """The hash of the file or folder; empty for a dataset, which has a revision."""
-        return content_of(self.file) if self.file and self.file.exists() else ""
+        if self.file and self.file.exists():
+            return content_of(self.file)
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet(DataSource):
-    """One of the data sets of a recipe. share: the part of its rows that is taken, above 0 and up to 1."""
+    """One of the data sets of a recipe. share: the part of its rows that is taken, above 0 and up
+    to 1."""
 
     share: float = 1.0
 
@@ -75,13 +83,15 @@ class DataSets:
     def size(self) -> int | None:
         """Bytes of all files together; None if one is not a file."""
         files = [one.file for one in self.sets if one.file and one.file.is_file()]
-        return sum(file.stat().st_size for file in files) if len(files) == len(self.sets) else None
+        if len(files) == len(self.sets):
+            return sum(file.stat().st_size for file in files)
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitDataSets(DataSets):
-    """Rows that a draw by `seed` splits. validation_share: of the rows, 0 to 1. max_lost_share: the share of rows that
-    may be bad or too long, 0 to 1."""
+    """Rows that a draw by `seed` splits. validation_share: of the rows, 0 to 1. max_lost_share: the
+    share of rows that may be bad or too long, 0 to 1."""
 
     validation_share: float
     max_lost_share: float = 0.01
@@ -96,9 +106,10 @@ class TextSet(DataSet):
 
 @dataclass(frozen=True, kw_only=True)
 class PlainText(DataSets):
-    """Documents for blocks of `sequence_len` tokens. validation_sets, validation_share (of the documents, 0 to 1): at
-    most one of them. max_lost_share: the share of rows that may give no document. effective_batch_size (blocks),
-    epochs, warmup_steps, eval_steps: of training, for the report."""
+    """Documents for blocks of `sequence_len` tokens. validation_sets, validation_share (of the
+    documents, 0 to 1): at most one of them. max_lost_share: the share of rows that may give no
+    document. effective_batch_size (blocks), epochs, warmup_steps, eval_steps: of training, for the
+    report."""
 
     kind: Literal["plain-text"] = "plain-text"
     sets: tuple[TextSet, ...]
@@ -113,10 +124,13 @@ class PlainText(DataSets):
     eval_steps: int | None
 
 
-Where = int | str  # a row's place, after the word `line`: its number, and its set if there are several
+Where = (
+    int | str
+)  # a row's place, after the word `line`: its number, and its set if there are several
 
 
-# Settings that came later: unwritten, they are no part of a request, so that the rows of older runs still count.
+# Settings that came later: unwritten, they are no part of a request, so that the rows of older runs
+# still count.
 LATER = ("drop_system", "thinking_field", "files")
 
 
@@ -126,7 +140,9 @@ def stated(fields: Iterable[tuple[str, Any]], later: Sequence[str] = LATER) -> d
 
 
 def where(sources: DataSets, index: int, number: int) -> Where:
-    return number if len(sources.sets) == 1 else f"{number} of {set_name(index)}"
+    if len(sources.sets) == 1:
+        return number
+    return f"{number} of {set_name(index)}"
 
 
 def set_name(index: int) -> str:
@@ -141,17 +157,24 @@ def drawn(row: DataRow, share: float, seed: int) -> bool:
 
 def hash_64(text: str) -> int:
     """A hash of a text, below 2^64 and the same on every machine, for draws."""
-    return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big")
+    return int.from_bytes(
+        hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big"
+    )
 
 
 @contextmanager
 def from_hub(source: DataSource, stream: bool) -> Iterator[Any]:
-    """A dataset on the hub. stream: its rows as they come, else after a download. Raises Stop if it cannot be read in the
-    block, Unreachable if the hub does not answer; a stream asks the hub only when its first row is read."""
+    """A dataset on the hub. stream: its rows as they come, else after a download. Raises Stop if it
+    cannot be read in the block, Unreachable if the hub does not answer; a stream asks the hub only
+    when its first row is read."""
     try:
         from datasets import load_dataset
 
-        how = {"split": source.split, "revision": source.revision, "data_files": source.files and list(source.files)}
+        how = {
+            "split": source.split,
+            "revision": source.revision,
+            "data_files": source.files and list(source.files),
+        }
         yield load_dataset(source.hub, source.subset, streaming=stream, **how)
     except Exception as error:
         raise no_dataset(source, error) from None
@@ -167,7 +190,8 @@ def hub_columns(source: DataSource) -> list[str]:
 
 
 def name_on_hub(source: DataSource) -> str:
-    """The name that a dataset has on the hub today: an old one leads to it. Raises as `from_hub` does."""
+    """The name that a dataset has on the hub today: an old one leads to it. Raises as `from_hub`
+    does."""
     from huggingface_hub import HfApi
 
     try:
@@ -198,9 +222,13 @@ def licences(source: DataSets) -> str:
 
 
 def no_dataset(source: DataSource, error: Exception) -> Stop:
-    kind, reason, remedy = Stop, reason_of(error), "Check `subset`, `split` and `files` of the data set."
-    if failure := hub_failure(error):
-        reason, remedy = failure.reason, failure.remedy
+    kind = Stop
+    reason = reason_of(error)
+    remedy = "Check `subset`, `split` and `files` of the data set."
+    failure = hub_failure(error)
+    if failure:
+        reason = failure.reason
+        remedy = failure.remedy
         if failure.temporary:
             kind = Unreachable
     return kind(
@@ -212,6 +240,7 @@ def no_dataset(source: DataSource, error: Exception) -> Stop:
 def reason_of(error: Exception) -> str:
     """An error of the library about the content of a data set, in words without a full stop."""
     text = str(error).strip()
-    if several := re.search(r"config name is missing.*?\[(.*?)\]", text, re.IGNORECASE | re.DOTALL):
+    several = re.search(r"config name is missing.*?\[(.*?)\]", text, re.IGNORECASE | re.DOTALL)
+    if several:
         return f"it has several subsets, and `subset` must name one: {several[1]}"
     return text.split("\n")[0].rstrip(".")

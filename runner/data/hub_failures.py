@@ -1,4 +1,5 @@
-"""Why the hub gave nothing, in plain words: from the errors of huggingface_hub 1.17.0 and of datasets 4.8.4."""
+"""Why the hub gave nothing, in plain words: from the errors of huggingface_hub 1.17.0 and of
+datasets 4.8.4."""
 
 import re
 from collections.abc import Iterator
@@ -7,17 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class HubFailure:
-    """reason: the end of a sentence about the repository, without a full stop. remedy: what to do. temporary: whether the repository may well exist, and
-    another attempt succeed without a change."""
+    """reason: the end of a sentence about the repository, without a full stop. remedy: what to do.
+    temporary: whether the repository may well exist, and another attempt succeed without a
+    change."""
 
     reason: str
     remedy: str
     temporary: bool = False
 
 
-LOGIN = (
-    "run `hf auth login`, or set HF_TOKEN; on the cluster, name the token's Secret under `openshift.hub_token_secret`."
-)
+LOGIN = "run `hf auth login`, or set HF_TOKEN; on the cluster, name the token's Secret under `openshift.hub_token_secret`."
 NOT_FOUND = HubFailure(
     "the hub has none of that name that you can read",
     f"Check the name. For a private one, {LOGIN}",
@@ -44,10 +44,14 @@ TOO_MANY_REQUESTS = HubFailure(
 )
 FAULT = HubFailure("the hub has a fault of its own", "Repeat the command later.", temporary=True)
 OFFLINE = HubFailure(
-    "HF_HUB_OFFLINE is set, and this machine has no copy of it", "Unset HF_HUB_OFFLINE.", temporary=True
+    "HF_HUB_OFFLINE is set, and this machine has no copy of it",
+    "Unset HF_HUB_OFFLINE.",
+    temporary=True,
 )
 UNREACHABLE = HubFailure(
-    "this machine cannot reach the hub", "Check the network, and HF_ENDPOINT if you set it.", temporary=True
+    "this machine cannot reach the hub",
+    "Check the network, and HF_ENDPOINT if you set it.",
+    temporary=True,
 )
 
 # By the header X-Error-Code of an answer.
@@ -78,10 +82,12 @@ def hub_failure(error: BaseException) -> HubFailure | None:
     """Why the hub gave nothing; None for an error of another kind."""
     errors = list(chain(error))
     for one in errors:
-        if failure := _by_answer(one):
+        failure = _by_answer(one)
+        if failure:
             return failure
     for one in errors:
-        if failure := _by_text(one):
+        failure = _by_text(one)
+        if failure:
             return failure
     return None
 
@@ -104,7 +110,9 @@ def _by_answer(error: BaseException) -> HubFailure | None:
         return None
     code = response.headers.get("X-Error-Code", "")
     if code == "GatedRepo":
-        return GATED if status == 401 else NO_ACCESS
+        if status == 401:
+            return GATED
+        return NO_ACCESS
     if code in BY_CODE:
         return BY_CODE[code]
     if status >= 500:
@@ -114,7 +122,8 @@ def _by_answer(error: BaseException) -> HubFailure | None:
 
 def _by_text(error: BaseException) -> HubFailure | None:
     """By what an error without an answer says."""
-    kind, text = type(error).__name__, str(error)
+    kind = type(error).__name__
+    text = str(error)
     for pattern, failure in BY_TEXT.items():
         if re.search(pattern, text):
             return failure

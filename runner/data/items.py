@@ -1,5 +1,5 @@
-"""Items: rows of any kind, spooled to disk, without duplicates, examined, counted in tokens, and written as a training
-and a validation side. Memory holds only keys, groups and lines."""
+"""Items: rows of any kind, spooled to disk, without duplicates, examined, counted in tokens, and
+written as a training and a validation side. Memory holds only keys, groups and lines."""
 
 from __future__ import annotations
 
@@ -38,22 +38,24 @@ BATCH_CHARACTERS = 2**20  # rows are put on disk in batches of about this many c
 # A separate process must read this many bytes to be worth its start, half a second.
 PART_BYTES = 16 * 2**20
 GROUP_BYTES = 16 * 2**20  # bytes of a row group in the written files
-# Makes an item of a row, or returns the reason why it has none. Items with equal keys are learned once; those of one
-# group stay on one side of the split. Raises KeyError for a column that the row lacks, and
-# NoText with the reason that is listed for this line. It can be pickled.
+# Makes an item of a row, or returns the reason why it has none. Items with equal keys are learned
+# once; those of one group stay on one side of the split. Raises KeyError for a column that the row
+# lacks, and NoText with the reason that is listed for this line. It can be pickled.
 ItemOf = Callable[[DataRow], conversation_formats.Conversation | str]
 Asked = TypeVar("Asked", bound=conversation_formats.Conversations | Judged)
 
 
 class ItemPreparer(ABC, Generic[Asked]):
-    """How rows of one kind become a training and a validation side. asked: the data sets. spool: the items, once they
-    are read. report: how they were used. uncounted: why tokens are not counted without a tokenizer."""
+    """How rows of one kind become a training and a validation side. asked: the data sets. spool:
+    the items, once they are read. report: how they were used. uncounted: why tokens are not counted
+    without a tokenizer."""
 
     spool: Spool
     uncounted = "the base model's tokenizer is not on this machine"
 
     def __init__(self, asked: Asked) -> None:
-        self.asked, self.report = asked, Report.of(asked)
+        self.asked = asked
+        self.report = Report.of(asked)
 
     @abstractmethod
     def items_of(self) -> Iterator[ItemOf]:
@@ -80,12 +82,18 @@ class ItemPreparer(ABC, Generic[Asked]):
     def table(self, batch: list[Any]) -> pa.Table:
         """The table to write for some items, with the same types for all of them."""
 
-    def within(self, limit: int, kept: np.ndarray, lengths: np.ndarray, tokenizer: Any) -> np.ndarray:
-        """Those of the numbers `kept` whose items have at most `limit` tokens. Fills in the report's lengths."""
+    def within(
+        self, limit: int, kept: np.ndarray, lengths: np.ndarray, tokenizer: Any
+    ) -> np.ndarray:
+        """Those of the numbers `kept` whose items have at most `limit` tokens. Fills in the
+        report's lengths."""
         report = self.report
-        report.token_lengths, report.length_bins = blocks.figures(lengths), blocks.histogram(lengths)
+        report.token_lengths = blocks.figures(lengths)
+        report.length_bins = blocks.histogram(lengths)
         if len(whole := lengths[lengths <= limit]):
-            report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
+            report.lengths = Lengths(
+                float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99))
+            )
             report.longest_kept = int(whole.max())
         lines = self.where(kept[lengths > limit])
         for line in lines:
@@ -99,8 +107,8 @@ class ItemPreparer(ABC, Generic[Asked]):
     def find_too_long(
         self, lengths: np.ndarray, limit: int, lines: list[data_sets.Where], lost: int, fate: str
     ) -> None:
-        """Reports rows of more than `limit` tokens. lengths: tokens of each row; lines: of the long ones; lost: tokens
-        that they lose; fate: what happens to them."""
+        """Reports rows of more than `limit` tokens. lengths: tokens of each row; lines: of the long
+        ones; lost: tokens that they lose; fate: what happens to them."""
         if not lines:
             return
         ordered = np.sort(lengths)
@@ -121,16 +129,22 @@ class ItemPreparer(ABC, Generic[Asked]):
                         yield self.rendered(item)
 
     def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
-        """Spools the items of all rows below `place`; returns the numbers of items without an equal one before them, or
-        of a sample of these. A process for each core reads large files of lines or row groups."""
-        report, sets = self.report, self.asked.sets
+        """Spools the items of all rows below `place`; returns the numbers of items without an equal
+        one before them, or of a sample of these. A process for each core reads large files of lines
+        or row groups."""
+        report = self.report
+        sets = self.asked.sets
         spools = []
         # The form of each set first, so that one without a form is reported before any is read.
         for index, item_of in enumerate(list(self.items_of())):
-            file, parts = sets[index].file, None
+            file = sets[index].file
+            parts = None
             if file and file.is_file():
                 count = min(len(os.sched_getaffinity(0)), file.stat().st_size // PART_BYTES)
-                parts = rows.parts_of_file(file, None, count) if count > 1 else None
+                if count > 1:
+                    parts = rows.parts_of_file(file, None, count)
+                else:
+                    parts = None
             jobs = [
                 (self.asked, index, part, item_of, place / f"{index}-{number}.arrow")
                 for number, part in enumerate(parts or [None])
@@ -138,8 +152,11 @@ class ItemPreparer(ABC, Generic[Asked]):
             with ExitStack() as opened:
                 made: Iterator[tuple[Spool, Report]] = map(_of_rows, jobs)
                 if parts:
-                    # Fresh interpreters, because a fork would copy the locks of threads, but not the threads.
-                    pool = ProcessPoolExecutor(len(parts), get_context("spawn"), _begin, (os.getpid(),))
+                    # Fresh interpreters, because a fork would copy the locks of threads, but not
+                    # the threads.
+                    pool = ProcessPoolExecutor(
+                        len(parts), get_context("spawn"), _begin, (os.getpid(),)
+                    )
                     made = opened.enter_context(pool).map(_of_rows, jobs)
                 for part, counted in made:
                     spools.append(part)
@@ -148,24 +165,36 @@ class ItemPreparer(ABC, Generic[Asked]):
         self.spool = Spool(files, np.concatenate([spool.facts for spool in spools]))
         kept = np.sort(np.unique(self.spool.facts["key"], return_index=True)[1])
         report.duplicates = len(self.spool) - len(kept)
-        report.duplicate_lines = self.where(np.delete(np.arange(len(self.spool)), kept)[:MOST_NAMED])
+        report.duplicate_lines = self.where(
+            np.delete(np.arange(len(self.spool)), kept)[:MOST_NAMED]
+        )
         report.distinct = len(np.unique(self.spool.facts["group"][kept]))
         if sample_rows is not None and len(kept) > sample_rows:
             report.sampled_from = len(kept)
-            kept = kept[sorted(random.Random(self.asked.seed).sample(range(len(kept)), sample_rows))]
+            kept = kept[
+                sorted(random.Random(self.asked.seed).sample(range(len(kept)), sample_rows))
+            ]
         return kept
 
-    def measured(self, kept: np.ndarray, tokenizer_for: tokenizers.TokenizerFor | None) -> np.ndarray:
-        """Counts tokens if there is a tokenizer; returns those of the numbers `kept` whose items are not too long."""
-        tokenizer = tokenizer_for(map(self.told, self.spool.items(kept))) if tokenizer_for and len(kept) else None
+    def measured(
+        self, kept: np.ndarray, tokenizer_for: tokenizers.TokenizerFor | None
+    ) -> np.ndarray:
+        """Counts tokens if there is a tokenizer; returns those of the numbers `kept` whose items
+        are not too long."""
+        if tokenizer_for and len(kept):
+            tokenizer = tokenizer_for(map(self.told, self.spool.items(kept)))
+        else:
+            tokenizer = None
         if tokenizer is None:
             self.report.tokenizer = self.uncounted
             return kept
         from transformers.tokenization_mistral_common import MistralCommonBackend
 
-        template, base = self.asked.special_tokens.axolotl, str(tokenizer.name_or_path)
+        template = self.asked.special_tokens.axolotl
+        base = str(tokenizer.name_or_path)
         # transformers takes mistral-common wherever a model has a file of it.
-        if said := tokenizers.unfit(template, base, isinstance(tokenizer, MistralCommonBackend)):
+        said = tokenizers.unfit(template, base, isinstance(tokenizer, MistralCommonBackend))
+        if said:
             raise Stop(*said)
         self.report.tokenizer = getattr(tokenizer, "said_as", base)
         return self.counted(kept, tokenizer)
@@ -176,32 +205,52 @@ class ItemPreparer(ABC, Generic[Asked]):
 
     def where(self, kept: np.ndarray) -> list[data_sets.Where]:
         """The places of items in the data sets, as messages name them."""
-        return [data_sets.where(self.asked, *place) for place in self.spool.facts[["origin", "line"]][kept].tolist()]
+        return [
+            data_sets.where(self.asked, *place)
+            for place in self.spool.facts[["origin", "line"]][kept].tolist()
+        ]
 
     def prepare(
-        self, out: Path, tokenizer_for: tokenizers.TokenizerFor | None = None, sample_rows: int | None = None
+        self,
+        out: Path,
+        tokenizer_for: tokenizers.TokenizerFor | None = None,
+        sample_rows: int | None = None,
     ) -> Report:
-        """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they exist already. sample_rows: of a
-        rehearsal, whose rows are not examined. Raises Stop if too few rows are left, or `out` contains Parquet files
-        of another origin."""
-        asked, report = self.asked, self.report
+        """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they exist
+        already. sample_rows: of a rehearsal, whose rows are not examined. Raises Stop if too few
+        rows are left, or `out` contains Parquet files of another origin."""
+        asked = self.asked
+        report = self.report
         # Everything that the result depends on.
-        tokens = tokenizers.content(asked.tokenizer.base) if asked.tokenizer else ""
-        unwritten = partial(data_sets.stated, later=("files",))  # rows of before this setting still count
-        report.key = content_hash([asdict(asked, dict_factory=unwritten), asked.content, tokens, sample_rows], 32)
+        if asked.tokenizer:
+            tokens = tokenizers.content(asked.tokenizer.base)
+        else:
+            tokens = ""
+        unwritten = partial(
+            data_sets.stated, later=("files",)
+        )  # rows of before this setting still count
+        report.key = content_hash(
+            [asdict(asked, dict_factory=unwritten), asked.content, tokens, sample_rows], 32
+        )
         known = Report.read(out)
         if known is None and any(out.glob("*.parquet")):
             raise Stop(*worded("data.foreign-parquet", out=out))
         there = all((out / f"{side}.parquet").is_file() for side in blocks.SIDES)
         # Tokens that could not be counted without a tokenizer may be counted now.
-        if known and known.key == report.key and there and (known.token_lengths or tokenizer_for is None):
+        if (
+            known
+            and known.key == report.key
+            and there
+            and (known.token_lengths or tokenizer_for is None)
+        ):
             return known
         with folder(out) as place:
             kept = self.read(place, sample_rows)
             report.require_few_lost(report.lost, report.rows_in, asked.max_lost_share, out)
             if sample_rows is None:
                 self.look_through(kept)
-            lost, rows_before = report.lost, len(kept)
+            lost = report.lost
+            rows_before = len(kept)
             kept = self.measured(kept, tokenizer_for)
             report.require_few_lost(report.lost - lost, rows_before, asked.max_lost_share, out)
             is_validation = drawn(self.spool.facts["group"][kept], asked.validation_share)
@@ -210,7 +259,9 @@ class ItemPreparer(ABC, Generic[Asked]):
             for index, counts in enumerate(report.sets):
                 counts.train_rows = int((self.spool.facts["origin"][sides[0]] == index).sum())
             if not all(map(len, sides)):
-                raise Stop(*worded("data.too-few-rows", lines="\n".join(report.lines()), report=report))
+                raise Stop(
+                    *worded("data.too-few-rows", lines="\n".join(report.lines()), report=report)
+                )
             for name, side in zip(blocks.SIDES, sides, strict=True):
                 with replacing(out / f"{name}.parquet") as begun:
                     _write(map(self.table, self.spool.batches(side)), begun)
@@ -227,14 +278,15 @@ class ItemPreparer(ABC, Generic[Asked]):
             examiner.end()
 
 
-# For each item: its key and its group, as the first 128 bits of a hash; the line and the number of the data set that it
-# came from. The seed fixes the order of groups.
+# For each item: its key and its group, as the first 128 bits of a hash; the line and the number of
+# the data set that it came from. The seed fixes the order of groups.
 FACTS = np.dtype([("key", "S16"), ("group", "S16"), ("line", np.int64), ("origin", np.int64)])
 
 
 @dataclass(frozen=True)
 class Spool:
-    """Items on disk, in the order they came. files: pickled lists of them, one after the other. facts: an array of FACTS."""
+    """Items on disk, in the order they came. files: pickled lists of them, one after the other.
+    facts: an array of FACTS."""
 
     files: tuple[Path, ...]
     facts: np.ndarray
@@ -260,12 +312,15 @@ class Spool:
 
 def hashes(texts: Sequence[str], before: str = "") -> np.ndarray:
     """The first 128 bits of SHA-256 of `before` and each text."""
-    return np.array([hashlib.sha256((before + text).encode()).digest()[:16] for text in texts], "S16")
+    return np.array(
+        [hashlib.sha256((before + text).encode()).digest()[:16] for text in texts], "S16"
+    )
 
 
 @contextmanager
 def folder(out: Path) -> Iterator[Path]:
-    """A folder for a spool below `out`, removed at the end, or after a kill by the next process with this id."""
+    """A folder for a spool below `out`, removed at the end, or after a kill by the next process
+    with this id."""
     place = out / f".rows.{os.getpid()}.partial"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -275,8 +330,11 @@ def folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def spool(items: Iterable[tuple[conversation_formats.Conversation, int, int]], seed: int, file: Path) -> Spool:
-    """Writes items, with their lines and data sets' numbers, into a file. seed: of the order of groups."""
+def spool(
+    items: Iterable[tuple[conversation_formats.Conversation, int, int]], seed: int, file: Path
+) -> Spool:
+    """Writes items, with their lines and data sets' numbers, into a file. seed: of the order of
+    groups."""
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
     facts = [np.empty(0, FACTS)]
     with file.open("wb") as lists:
@@ -284,7 +342,10 @@ def spool(items: Iterable[tuple[conversation_formats.Conversation, int, int]], s
             those, keys, *places = zip(*held, strict=True)
             pickle.dump(those, lists, pickle.HIGHEST_PROTOCOL)
             part = np.empty(len(those), FACTS)
-            part["key"], part["group"] = hashes(keys), hashes([item.group for item in those], f"{seed}\n")
+            part["key"], part["group"] = (
+                hashes(keys),
+                hashes([item.group for item in those], f"{seed}\n"),
+            )
             part["line"], part["origin"] = places
             facts.append(part)
     return Spool((file,), np.concatenate(facts))
@@ -296,8 +357,11 @@ def _begin(parent: int) -> None:
     gc.disable()
 
 
-def _of_rows(job: tuple[data_sets.DataSets, int, FilePart | None, ItemOf, Path]) -> tuple[Spool, Report]:
-    """The items of a data set, or of a part of its file, in a file; and a report with the lines that give none."""
+def _of_rows(
+    job: tuple[data_sets.DataSets, int, FilePart | None, ItemOf, Path],
+) -> tuple[Spool, Report]:
+    """The items of a data set, or of a part of its file, in a file; and a report with the lines
+    that give none."""
     sources, index, part, item_of, file = job
     report = Report.of(sources)
 
@@ -309,12 +373,14 @@ def _of_rows(job: tuple[data_sets.DataSets, int, FilePart | None, ItemOf, Path])
                 reason = "a column is missing"
                 why = f"no column `{column.args[0]}`; the row has {listed(list(row)[:10])}"
             except NoText as error:
-                reason, why = "not a conversation", str(error)
+                reason = "not a conversation"
+                why = str(error)
             else:
                 if not isinstance(item, str):
                     yield item, number, index
                     continue
-                reason, why = item, ""
+                reason = item
+                why = ""
             report.lose(data_sets.where(sources, index, number), reason, why)
 
     return spool(items(), sources.seed, file), report
@@ -323,7 +389,10 @@ def _of_rows(job: tuple[data_sets.DataSets, int, FilePart | None, ItemOf, Path])
 def _write(tables: Iterator[pa.Table], file: Path) -> None:
     first = next(tables)
     groups = blocks.in_groups(chain([first], tables), lambda table: table.nbytes, GROUP_BYTES)
-    with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer, ThreadPoolExecutor(1) as pool:
+    with (
+        parquet.ParquetWriter(file, first.schema, compression="zstd") as writer,
+        ThreadPoolExecutor(1) as pool,
+    ):
         # A group is compressed while the next is made.
         written: Future[None] | None = None
         for group in map(pa.concat_tables, groups):
@@ -335,10 +404,12 @@ def _write(tables: Iterator[pa.Table], file: Path) -> None:
 
 
 def drawn(groups: np.ndarray, share: float) -> np.ndarray:
-    """Which items are for validation. Groups are drawn in order until `share` of all items is reached; a group stays
-    together, and one remains for training."""
+    """Which items are for validation. Groups are drawn in order until `share` of all items is
+    reached; a group stays together, and one remains for training."""
     _, number_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    target, taken, chosen = max(1, round(share * len(groups))), 0, list[int]()
+    target = max(1, round(share * len(groups)))
+    taken = 0
+    chosen = list[int]()
     for number, size in enumerate(sizes.tolist()):
         if taken >= target or len(chosen) == len(sizes) - 1:
             break

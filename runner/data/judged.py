@@ -1,4 +1,5 @@
-"""Rows with a prompt and its answers: two, of which one is better; one with a label; or a reference answer for rewards."""
+"""Rows with a prompt and its answers: two, of which one is better; one with a label; or a reference
+answer for rewards."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from runner.catalog import ChatTemplate
-from runner.data.conversation_formats import BESIDES, REASONING, Conversation, Turn, text_in, turn_of, turns_in
+from runner.data.conversation_formats import (
+    BESIDES,
+    REASONING,
+    Conversation,
+    Turn,
+    text_in,
+    turn_of,
+    turns_in,
+)
 from runner.data.data_sets import DataSet, DataSets, SplitDataSets
 from runner.data.row_files import DataRow
 from runner.data.tokenizers import Pretrained
@@ -18,8 +27,9 @@ from runner.tools.problem import listed
 
 @dataclass(frozen=True)
 class Answered(Conversation):
-    """A prompt, whose last turn asks. answers: by column, in the columns' order: `chosen` and `rejected`; `completion`
-    and whether its `label` is good; or `answer`, the reference that rewards compare with."""
+    """A prompt, whose last turn asks. answers: by column, in the columns' order: `chosen` and
+    `rejected`; `completion` and whether its `label` is good; or `answer`, the reference that
+    rewards compare with."""
 
     answers: Mapping[str, str | bool] = field(default_factory=dict)
 
@@ -45,7 +55,9 @@ def _answer(template: str, row: DataRow, prompt: tuple[Turn, ...]) -> str:
     *before, answer = _turns_of(template, row, "assistant")
     if answer.role != "assistant":
         raise NoText(f"`{template}` ends with the role `{answer.role}`, but an answer must be last")
-    asked, before = ([turn for turn in turns if turn.role != "system"] for turns in (prompt, before))
+    asked, before = (
+        [turn for turn in turns if turn.role != "system"] for turns in (prompt, before)
+    )
     if before not in ([], asked):
         raise NoText(f"`{template}` has other turns before its answer than the prompt")
     return answer.content
@@ -53,18 +65,22 @@ def _answer(template: str, row: DataRow, prompt: tuple[Turn, ...]) -> str:
 
 def _turns_of(template: str, row: DataRow, role: str) -> tuple[Turn, ...]:
     """The turns that a template gives: those in its column, or its text as a turn of this role."""
-    column, said = template[1:-1], list[Any]()
+    column = template[1:-1]
+    said = list[Any]()
     if templates.columns(template) == [column]:
         said = turns_in(row[column], column, role)
     turns = tuple(turn_of(message, number) for number, message in enumerate(said, 1))
     if any(turn.besides for turn in turns):
-        raise NoText(f"`{column}` has {listed((REASONING, *BESIDES), 'or')}, which only conversations may have")
+        raise NoText(
+            f"`{column}` has {listed((REASONING, *BESIDES), 'or')}, which only conversations may have"
+        )
     return turns or (Turn(role, templates.fill(template, row).strip()),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceSet(DataSet):
-    """A prompt and two answers, each a template with columns in brackets. A single column may contain turns."""
+    """A prompt and two answers, each a template with columns in brackets. A single column may
+    contain turns."""
 
     prompt: str
     chosen: str
@@ -76,25 +92,34 @@ class PreferenceSet(DataSet):
         if not prompt[-1].content or not chosen or not rejected:
             return "a part is empty"
         both = {"chosen": chosen, "rejected": rejected}
-        return Answered(prompt, answers=both) if chosen != rejected else "both answers are the same"
+        if chosen != rejected:
+            return Answered(prompt, answers=both)
+        return "both answers are the same"
 
 
 # How files write labels.
-WRITTEN = {**dict.fromkeys(("true", "1", "1.0", "yes"), True), **dict.fromkeys(("false", "0", "0.0", "no"), False)}
+WRITTEN = {
+    **dict.fromkeys(("true", "1", "1.0", "yes"), True),
+    **dict.fromkeys(("false", "0", "0.0", "no"), False),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSet(DataSet):
-    """A prompt, one answer and its label, as in PreferenceSet. prompt: None if the row's columns show it."""
+    """A prompt, one answer and its label, as in PreferenceSet. prompt: None if the row's columns
+    show it."""
 
     prompt: str | None = None
     completion: str
     label: str
 
     def item(self, row: DataRow) -> Answered | str:
-        asks = self.prompt or next((f"[{column}]" for column in PROMPTS if column in row), self.completion)
+        asks = self.prompt or next(
+            (f"[{column}]" for column in PROMPTS if column in row), self.completion
+        )
         prompt = _asked(asks, row, asks == self.completion)
-        completion, label = _answer(self.completion, row, prompt), templates.fill(self.label, row).strip().lower()
+        completion = _answer(self.completion, row, prompt)
+        label = templates.fill(self.label, row).strip().lower()
         if not prompt[-1].content or not completion:
             return "a part is empty"
         if label not in WRITTEN:
@@ -132,17 +157,25 @@ class PromptSet(DataSet):
     answer: str
 
     def item(self, row: DataRow) -> Answered | str:
-        prompt, answer = _asked(self.prompt, row, False), templates.fill(self.answer, row).strip()
-        return Answered(prompt, answers={"answer": answer}) if prompt[-1].content and answer else "a part is empty"
+        prompt = _asked(self.prompt, row, False)
+        answer = templates.fill(self.answer, row).strip()
+        if prompt[-1].content and answer:
+            return Answered(prompt, answers={"answer": answer})
+        return "a part is empty"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompts(Judged):
-    """Prompts with reference answers. sequence_len: tokens of prompt and answer; answer_tokens: of the answer alone."""
+    """Prompts with reference answers. sequence_len: tokens of prompt and answer; answer_tokens: of
+    the answer alone."""
 
     kind: Literal["prompts"] = "prompts"
     sets: tuple[PromptSet, ...]
     answer_tokens: int
 
 
-KINDS: Mapping[str, type[DataSets]] = {"preferences": Preferences, "labels": Labels, "prompts": Prompts}
+KINDS: Mapping[str, type[DataSets]] = {
+    "preferences": Preferences,
+    "labels": Labels,
+    "prompts": Prompts,
+}

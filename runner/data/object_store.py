@@ -1,4 +1,5 @@
-"""Files at `s3://` addresses: whole copies here, and failures in words. Keys and endpoint come from the environment."""
+"""Files at `s3://` addresses: whole copies here, and failures in words. Keys and endpoint come from
+the environment."""
 
 import os
 import shutil
@@ -15,13 +16,15 @@ from runner.tools.files import cache_folder, content_hash, replacing
 from runner.tools.problem import Stop, Unreachable, first_line, worded
 
 S3 = "s3://"
-# The variables with the server's address, by which S3's own tools know it, and the key of a connection's Secret.
+# The variables with the server's address, by which S3's own tools know it, and the key of a
+# connection's Secret.
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_S3_ENDPOINT")
 SECONDS = 10  # until a server counts as away
 
 
 class Object(NamedTuple):
-    """A file on the server. path: with its bucket; changed: its time of writing, in seconds since 1970."""
+    """A file on the server. path: with its bucket; changed: its time of writing, in seconds since
+    1970."""
 
     path: str
     size: int
@@ -31,20 +34,29 @@ class Object(NamedTuple):
 
 @contextmanager
 def asking(address: str, keys: Mapping[str, str] = MappingProxyType({})) -> Iterator[Any]:
-    """The file system of S3, in which a path is `BUCKET/NAME`. keys: variables in the place of the environment's. Raises
-    Stop for any error in the block, in words that name the cause."""
+    """The file system of S3, in which a path is `BUCKET/NAME`. keys: variables in the place of the
+    environment's. Raises Stop for any error in the block, in words that name the cause."""
     try:
         import s3fs
     except ImportError:
         raise Stop(*worded("data.no-s3fs", install=packaged.install("s3"))) from None
-    patience = {"connect_timeout": SECONDS, "read_timeout": 6 * SECONDS, "retries": {"max_attempts": 1}}
+    patience = {
+        "connect_timeout": SECONDS,
+        "read_timeout": 6 * SECONDS,
+        "retries": {"max_attempts": 1},
+    }
     # No listing is cached, because other processes write too.
     fresh = {"skip_instance_cache": True, "use_listings_cache": False}
     known = os.environ | keys
     endpoint = next((value for name in ENDPOINTS if (value := known.get(name))), None)
-    own = {"key": keys["AWS_ACCESS_KEY_ID"], "secret": keys["AWS_SECRET_ACCESS_KEY"]} if keys else {}
+    if keys:
+        own = {"key": keys["AWS_ACCESS_KEY_ID"], "secret": keys["AWS_SECRET_ACCESS_KEY"]}
+    else:
+        own = {}
     place = {"region_name": known.get("AWS_DEFAULT_REGION")}
-    store = s3fs.S3FileSystem(endpoint_url=endpoint, client_kwargs=place, config_kwargs=patience, **own, **fresh)
+    store = s3fs.S3FileSystem(
+        endpoint_url=endpoint, client_kwargs=place, config_kwargs=patience, **own, **fresh
+    )
     try:
         yield store
     except Stop:
@@ -54,14 +66,19 @@ def asking(address: str, keys: Mapping[str, str] = MappingProxyType({})) -> Iter
 
 
 def why(store: Any, address: str, error: Exception) -> Stop:
-    """An error at an address, in words. Most answers have only a number, so the bucket is asked for its reason."""
-    bucket, server = path_of(address).partition("/")[0], store.endpoint_url or "Amazon S3"
-    code, reason = "", first_line(error)
+    """An error at an address, in words. Most answers have only a number, so the bucket is asked for
+    its reason."""
+    bucket = path_of(address).partition("/")[0]
+    server = store.endpoint_url or "Amazon S3"
+    code = ""
+    reason = first_line(error)
     try:
         store.call_s3("list_objects_v2", Bucket=bucket, MaxKeys=1)
     except Exception as refusal:  # of the same kinds
         cause = refusal.__cause__ or refusal
-        code = (getattr(cause, "response", None) or {}).get("Error", {}).get("Code") or type(cause).__name__
+        code = (getattr(cause, "response", None) or {}).get("Error", {}).get("Code") or type(
+            cause
+        ).__name__
         reason = first_line(refusal)
     if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError"):
         return Stop(*worded("data.wrong-key", server=server, address=address, error=reason))
@@ -81,13 +98,14 @@ def path_of(address: str) -> str:
 
 
 def objects(store: Any, address: str) -> dict[str, Object]:
-    """The files at an address, by their names below it; the one at it has its own name. Raises FileNotFoundError without
-    any."""
+    """The files at an address, by their names below it; the one at it has its own name. Raises
+    FileNotFoundError without any."""
     path = path_of(address)
     found = {}
     for name, facts in store.find(path, detail=True).items():
         if facts["type"] == "file" and not name.endswith("/"):
-            etag, changed = str(facts.get("ETag", "")).strip('"'), facts["LastModified"].timestamp()
+            etag = str(facts.get("ETag", "")).strip('"')
+            changed = facts["LastModified"].timestamp()
             below = name.removeprefix(path).lstrip("/") or PurePosixPath(path).name
             found[below] = Object(name, facts["size"], etag, changed)
     if not found:
@@ -101,29 +119,36 @@ def etags(there: Mapping[str, Object]) -> dict[str, str]:
 
 
 def download(store: Any, there: Mapping[str, Object], folder: Path) -> None:
-    """Copies files into a folder, each whole or not at all. A copy that has the time and size of its original stays.
-    Raises Stop if a file changes meanwhile."""
+    """Copies files into a folder, each whole or not at all. A copy that has the time and size of
+    its original stays. Raises Stop if a file changes meanwhile."""
     for name, one in there.items():
         file = folder / name
         if not file.resolve().is_relative_to(folder.resolve()):
             raise Stop(*worded("data.outside-folder", name=name))
-        if file.is_file() and (file.stat().st_size, file.stat().st_mtime) == (one.size, one.changed):
+        if file.is_file() and (file.stat().st_size, file.stat().st_mtime) == (
+            one.size,
+            one.changed,
+        ):
             continue
         with replacing(file) as partial:
             store.get_file(one.path, str(partial))
             now = store.info(one.path)
-            if (partial.stat().st_size, str(now.get("ETag", "")).strip('"')) != (one.size, one.etag):
+            if (partial.stat().st_size, str(now.get("ETag", "")).strip('"')) != (
+                one.size,
+                one.etag,
+            ):
                 raise Stop(*worded("data.object-changed", path=one.path))
             os.utime(partial, (one.changed, one.changed))
 
 
 @cache
 def local(address: str) -> Path:
-    """The file or folder at an address, copied to this machine once for each of its versions. Raises Stop if it cannot be
-    read."""
+    """The file or folder at an address, copied to this machine once for each of its versions.
+    Raises Stop if it cannot be read."""
     with asking(address) as store:
         there = objects(store, address)
-        home, name = content_hash([address, etags(there)]), PurePosixPath(path_of(address)).name
+        home = content_hash([address, etags(there)])
+        name = PurePosixPath(path_of(address)).name
         # Beside the hub's cache if that has a place of its own, which in pods is on a claim.
         target = Path(os.environ.get("HF_HOME") or cache_folder()) / "s3" / home / name
         if not target.exists():

@@ -1,8 +1,8 @@
 """Models that a Python package contains (`small`), as folders that every other program reads.
 
-The package's file is quantised, so it is converted once, into the cache of this user: 0.5 GB of plain fp32 weights with
-the tokenizer. `python -m runner.data.packaged_models FILE FOLDER PARAMETERS` converts, in a process of its own, because
-transformers needs 2 GB of memory for it.
+The package's file is quantised, so it is converted once, into the cache of this user: 0.5 GB of
+plain fp32 weights with the tokenizer. `python -m runner.data.packaged_models FILE FOLDER
+PARAMETERS` converts, in a process of its own, because transformers needs 2 GB of memory for it.
 """
 
 import fcntl
@@ -24,12 +24,14 @@ from runner.tools.files import cache_folder, read_record, replacing_folder, sha2
 from runner.tools.problem import Stop, Tell
 from runner.tools.process import hush
 
-# The record in the folder: what it was converted from, in which form, and the SHA-256 of every file. It is written last.
+# The record in the folder: what it was converted from, in which form, and the SHA-256 of every
+# file. It is written last.
 RECORD = "converted.json"
 # It changes when `convert` writes something else, so that older folders are converted again.
 FORM = 1
-# What llama.cpp and transformers 5.16.1 make of the file's tokenizer is not what the model was trained with: digits are
-# split, nothing is replaced before or after, and an answer ends with `<|im_end|>` (the file's reader names `<|im_start|>`).
+# What llama.cpp and transformers 5.16.1 make of the file's tokenizer is not what the model was
+# trained with: digits are split, nothing is replaced before or after, and an answer ends with
+# `<|im_end|>` (the file's reader names `<|im_start|>`).
 SPLITTING = {
     "type": "Sequence",
     "pretokenizers": [
@@ -53,8 +55,8 @@ def folder_of(model: PackagedModel) -> Path:
 
 
 def make_ready(stages: Iterable[Stage], tell: Tell = lambda line: None) -> None:
-    """Converts the packaged models that these stages read, if they are not in the cache. A rehearsal's stages read a
-    twin instead. Raises Stop as `converted`."""
+    """Converts the packaged models that these stages read, if they are not in the cache. A
+    rehearsal's stages read a twin instead. Raises Stop as `converted`."""
     real = [stage for stage in stages if "twin" not in stage.config]
     read = {value for stage in real for _, value in flat(stage.config) if isinstance(value, str)}
     for model in catalog.packaged_models():
@@ -63,8 +65,8 @@ def make_ready(stages: Iterable[Stage], tell: Tell = lambda line: None) -> None:
 
 
 def converted(model: PackagedModel, tell: Tell) -> Path:
-    """The folder of the model. It is converted first if it is missing, incomplete or changed. Raises Stop if the
-    package is missing, or has another file, or the conversion fails."""
+    """The folder of the model. It is converted first if it is missing, incomplete or changed.
+    Raises Stop if the package is missing, or has another file, or the conversion fails."""
     folder = folder_of(model)
     if _is_whole(folder, model):
         return folder
@@ -82,7 +84,12 @@ def converted(model: PackagedModel, tell: Tell) -> Path:
 
 
 def _origin(model: PackagedModel) -> dict[str, Any]:
-    return {"model": model.like, "package": f"{model.package} {model.version}", "sha256": model.sha256, "form": FORM}
+    return {
+        "model": model.like,
+        "package": f"{model.package} {model.version}",
+        "sha256": model.sha256,
+        "form": FORM,
+    }
 
 
 def _is_whole(folder: Path, model: PackagedModel) -> bool:
@@ -91,7 +98,10 @@ def _is_whole(folder: Path, model: PackagedModel) -> bool:
     files = record.pop("files", None)
     if record != _origin(model) or not isinstance(files, dict):
         return False
-    return all((folder / name).is_file() and sha256(folder / name) == digest for name, digest in files.items())
+    return all(
+        (folder / name).is_file() and sha256(folder / name) == digest
+        for name, digest in files.items()
+    )
 
 
 @contextmanager
@@ -103,7 +113,8 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def _package_file(model: PackagedModel) -> Path:
-    """The file inside the installed package, which is not imported: it would need packages that are not installed."""
+    """The file inside the installed package, which is not imported: it would need packages that are
+    not installed."""
     found = find_spec(model.module)
     if found is None or found.origin is None:
         raise Stop(
@@ -125,23 +136,31 @@ def _convert_apart(file: Path, folder: Path, model: PackagedModel) -> None:
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     task = [str(file), str(folder), str(model.facts.parameters)]
-    command, env = [sys.executable, "-m", __name__, *task], os.environ | {child_process.PARENT: str(os.getpid())}
+    command = [sys.executable, "-m", __name__, *task]
+    env = os.environ | {child_process.PARENT: str(os.getpid())}
     done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        why = lines[-1] if lines else f"exit status {done.returncode}"
+        if lines:
+            why = lines[-1]
+        else:
+            why = f"exit status {done.returncode}"
         raise Stop(
-            f"The model `{model.name}` could not be converted: {why}", "Check memory and disk, and run it again."
+            f"The model `{model.name}` could not be converted: {why}",
+            "Check memory and disk, and run it again.",
         )
 
 
 def convert(file: Path, folder: Path, parameters: int) -> None:
-    """Writes the model of a GGUF file, with its tokenizer, as transformers reads them. parameters: how many it has.
-    Raises ValueError if the file has another number of them, or a weight that is not a number."""
+    """Writes the model of a GGUF file, with its tokenizer, as transformers reads them. parameters:
+    how many it has. Raises ValueError if the file has another number of them, or a weight that is
+    not a number."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        str(file.parent), gguf_file=file.name, dtype=torch.float32
+    )
     found = sum(weight.numel() for weight in model.parameters())
     if found != parameters:
         raise ValueError(f"{file.name} has {found:,} parameters instead of {parameters:,}")
@@ -152,13 +171,19 @@ def convert(file: Path, folder: Path, parameters: int) -> None:
 
 
 def tokenizer(file: Path) -> Any:
-    """The tokenizer of a GGUF file, with vocabulary and chat template of the file and everything else as the model's own."""
+    """The tokenizer of a GGUF file, with vocabulary and chat template of the file and everything
+    else as the model's own."""
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     read = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
     parts = json.loads(read.backend_tokenizer.to_str())
-    parts |= {"normalizer": None, "pre_tokenizer": SPLITTING, "post_processor": None, "decoder": JOINING}
+    parts |= {
+        "normalizer": None,
+        "pre_tokenizer": SPLITTING,
+        "post_processor": None,
+        "decoder": JOINING,
+    }
     parts["model"] |= {"unk_token": None, "fuse_unk": False, "byte_fallback": False}
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(parts)),

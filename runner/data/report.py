@@ -28,23 +28,41 @@ def numbers(lines: Sequence[Where], count: int) -> str:
     """The first line numbers of `count`, as the end of a line of the report; empty if unknown."""
     if not lines:
         return ""
-    shown = ", ".join(f"{line:,}" if isinstance(line, int) else line for line in lines[:SHOWN_BAD_LINES])
-    more = f" and {count - SHOWN_BAD_LINES:,} more" if count > SHOWN_BAD_LINES else ""
+    shown = ", ".join(
+        f"{line:,}" if isinstance(line, int) else line for line in lines[:SHOWN_BAD_LINES]
+    )
+    if count > SHOWN_BAD_LINES:
+        more = f" and {count - SHOWN_BAD_LINES:,} more"
+    else:
+        more = ""
     return f": line{'' if count == 1 else 's'} {shown}{more}"
 
 
 def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
-    """Raises Stop if more than `share` of the rows are lost. lines: of the report, which name them."""
+    """Raises Stop if more than `share` of the rows are lost. lines: of the report, which name
+    them."""
     if lost <= share * of:
         return
-    said, part = "\n".join(lines), lost / of
+    said = "\n".join(lines)
+    part = lost / of
     most = math.ceil(part * 100) / 100
-    raise Stop(*worded("data.too-many-lost", lost=lost, of=of, part=part, share=100 * share, said=said, most=most))
+    raise Stop(
+        *worded(
+            "data.too-many-lost",
+            lost=lost,
+            of=of,
+            part=part,
+            share=100 * share,
+            said=said,
+            most=most,
+        )
+    )
 
 
 @dataclass
 class SetCounts:
-    """A data set: its name, the share of its rows that is taken, its rows, and those of them that are trained on."""
+    """A data set: its name, the share of its rows that is taken, its rows, and those of them that
+    are trained on."""
 
     name: str
     share: float = 1.0
@@ -54,7 +72,8 @@ class SetCounts:
 
 @dataclass(frozen=True)
 class DataFinding:
-    """An effect of rows on training. count: of cases of `kind`; lines: some of them; said: the effect in words."""
+    """An effect of rows on training. count: of cases of `kind`; lines: some of them; said: the
+    effect in words."""
 
     kind: str
     count: int
@@ -63,7 +82,9 @@ class DataFinding:
     lines: tuple[Where, ...] = ()
 
     @classmethod
-    def of(cls, kind: str, count: int, said: str, remedy: str = "", lines: Sequence[Where] = ()) -> Self:
+    def of(
+        cls, kind: str, count: int, said: str, remedy: str = "", lines: Sequence[Where] = ()
+    ) -> Self:
         """A finding with the first of some unsorted lines."""
 
         def place(line: Where) -> tuple[str, int]:
@@ -76,8 +97,9 @@ class DataFinding:
 @dataclass
 class Examined:
     """The problems of rows. findings: about `looked_at` of `looked_of` rows, none in a rehearsal.
-    licence: of a dataset on the hub. lost: bad rows. bad_lines: their places (see `data_sets.where`) and reasons;
-    lost_lines: places by reason, if a place needs no message of its own."""
+    licence: of a dataset on the hub. lost: bad rows. bad_lines: their places (see
+    `data_sets.where`) and reasons; lost_lines: places by reason, if a place needs no message of its
+    own."""
 
     KIND: ClassVar[str]  # the beginning of the names of its macros in the template
     LEFT_OUT: ClassVar[str]  # the attribute with the counts of rows that are left out, by reason
@@ -111,7 +133,8 @@ class Examined:
             named.append(line)
 
     def lines(self, part: str = "lines") -> list[str]:
-        """The report, for people; or the part that the macro KIND_`part` writes, such as the rows that are left out."""
+        """The report, for people; or the part that the macro KIND_`part` writes, such as the rows
+        that are left out."""
         return lines_of(f"{self.KIND}_{part}", self, template=self.TEMPLATE)
 
     def write(self, folder: Path) -> None:
@@ -127,10 +150,12 @@ class Examined:
 
 
 class Examiner(Protocol):
-    """Looks for problems in rows, and adds findings to a report at the end. answer: the part of the text that is
-    learned; label: whether that is good."""
+    """Looks for problems in rows, and adds findings to a report at the end. answer: the part of the
+    text that is learned; label: whether that is good."""
 
-    def add(self, line: Where, text: str, answer: str | None = None, label: bool | None = None) -> None: ...
+    def add(
+        self, line: Where, text: str, answer: str | None = None, label: bool | None = None
+    ) -> None: ...
     def end(self) -> None: ...
 
 
@@ -139,9 +164,12 @@ def examiners(report: Examined) -> list[Examiner]:
 
 
 def lines_of(macro: str, *said: object, template: Path = Examined.TEMPLATE) -> list[str]:
-    """The lines that a macro writes. template: its file; other files can import the macros of `report.txt.jinja`."""
+    """The lines that a macro writes. template: its file; other files can import the macros of
+    `report.txt.jinja`."""
     known = {"numbers": numbers, "SHOWN": SHOWN_BAD_LINES, "FILE": REPORT_FILE}
-    return str(getattr(macros(template, Examined.TEMPLATE.parent, **known), macro)(*said)).split("\n")[:-1]
+    return str(getattr(macros(template, Examined.TEMPLATE.parent, **known), macro)(*said)).split(
+        "\n"
+    )[:-1]
 
 
 def _form(kind: type) -> Any:
@@ -152,12 +180,13 @@ def _form(kind: type) -> Any:
 
 @dataclass
 class Report(Examined):
-    """Counts of rows; token lengths of whole conversations; sizes in bytes. form: of the rows, and how it was
-    recognised. not_taken: rows beyond the share of their data set. not_drawn: rows that the seeded draw left out. unit:
-    what must not be on both sides of the split. tasks: rows by task, if there are several. key: hash of everything that
-    the result depends on. token_lengths: `min`, `median`, `p95`, `max` of all rows, empty without a tokenizer;
-    length_bins: their histogram (from, to, rows); lengths: of the rows that are kept; longest_kept: of these, 0 if that
-    is `max`."""
+    """Counts of rows; token lengths of whole conversations; sizes in bytes. form: of the rows, and
+    how it was recognised. not_taken: rows beyond the share of their data set. not_drawn: rows that
+    the seeded draw left out. unit: what must not be on both sides of the split. tasks: rows by
+    task, if there are several. key: hash of everything that the result depends on. token_lengths:
+    `min`, `median`, `p95`, `max` of all rows, empty without a tokenizer; length_bins: their
+    histogram (from, to, rows); lengths: of the rows that are kept; longest_kept: of these, 0 if
+    that is `max`."""
 
     KIND, LEFT_OUT = "rows", "dropped"
     key: str = ""
@@ -189,9 +218,13 @@ class Report(Examined):
         sets = [SetCounts(one.name, one.share) for one in sources.sets]
         return cls(source=sources.name, sets=sets, bytes_before=sources.size)
 
-    def whole(self, sources: DataSets, index: int, numbered: Iterable[Numbered]) -> Iterator[tuple[int, DataRow]]:
-        """Every row that is taken, with its line number; all are counted, and broken lines are reported."""
-        share, counts = sources.sets[index].share, self.sets[index]
+    def whole(
+        self, sources: DataSets, index: int, numbered: Iterable[Numbered]
+    ) -> Iterator[tuple[int, DataRow]]:
+        """Every row that is taken, with its line number; all are counted, and broken lines are
+        reported."""
+        share = sources.sets[index].share
+        counts = self.sets[index]
         for number, row in numbered:
             self.rows_in += 1
             counts.rows_in += 1
@@ -203,7 +236,8 @@ class Report(Examined):
                 self.not_taken += 1
 
     def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
-        """Raises Stop if more than `share` of the rows are lost, and leaves the report, without a key, in `folder`."""
+        """Raises Stop if more than `share` of the rows are lost, and leaves the report, without a
+        key, in `folder`."""
         try:
             require_few(lost, of, share, [*self.lines("left_out"), *lines_of("findings", self)])
         except Stop:
@@ -227,14 +261,18 @@ class Report(Examined):
     def facts(self) -> dict[str, Any]:
         names = ("train_rows", "validation_rows", "sampled_from", "lengths")
         longest = self.longest_kept or self.token_lengths.get("max", 0)
-        sets = {f"{set_name(index)} {one.name}": one.train_rows for index, one in enumerate(self.sets)}
+        sets = {
+            f"{set_name(index)} {one.name}": one.train_rows for index, one in enumerate(self.sets)
+        }
         own = {"longest": longest, "sets": parts_of(sets, self.train_rows)}
         return {name: getattr(self, name) for name in names} | own
 
 
 def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
     """The share of each of several data sets in `of` rows, 0 to 1; empty for a single one."""
-    return {name: round(count / max(1, of), 4) for name, count in rows.items()} if len(rows) > 1 else {}
+    if len(rows) > 1:
+        return {name: round(count / max(1, of), 4) for name, count in rows.items()}
+    return {}
 
 
 def rows_of(report: Examined, data: RowsRequest) -> PreparedRows:

@@ -1,4 +1,5 @@
-"""Files of rows, one class for each ending; here those of text files. Lines that are not rows are always reported."""
+"""Files of rows, one class for each ending; here those of text files. Lines that are not rows are
+always reported."""
 
 import codecs
 import csv
@@ -13,10 +14,15 @@ from typing import Any, NamedTuple
 from runner.tools.files import table
 from runner.tools.problem import Stop, worded
 
-FIRST_BYTES = 4_000_000  # bytes in which the first row of a file must end for its columns to be known
+FIRST_BYTES = (
+    4_000_000  # bytes in which the first row of a file must end for its columns to be known
+)
 NOT_UTF8 = "bytes that are not UTF-8; save the file again with the encoding UTF-8"
-KEPT = "surrogateescape"  # wrong bytes are read as lone surrogates, so that their line can be reported
-# The most characters of a table's row over several lines; beyond them, a quote counts as not closed.
+KEPT = (
+    "surrogateescape"  # wrong bytes are read as lone surrogates, so that their line can be reported
+)
+# The most characters of a table's row over several lines; beyond them, a quote counts as not
+# closed.
 LONGEST_RECORD = 2**20
 
 
@@ -31,8 +37,8 @@ Numbered = tuple[int, DataRow | Bad]
 
 
 class FilePart(NamedTuple):
-    """A part of a file, from start up to end (exclusive): bytes of a file of lines, or rows of a Parquet file. first:
-    the number of its first row, from 1."""
+    """A part of a file, from start up to end (exclusive): bytes of a file of lines, or rows of a
+    Parquet file. first: the number of its first row, from 1."""
 
     start: int
     end: int
@@ -40,7 +46,8 @@ class FilePart(NamedTuple):
 
 
 class Unreadable(Exception):
-    """Why columns cannot be read, or rows cannot be counted. severity: `note` if only a library is missing."""
+    """Why columns cannot be read, or rows cannot be counted. severity: `note` if only a library is
+    missing."""
 
     def __init__(
         self,
@@ -49,11 +56,13 @@ class Unreadable(Exception):
         hint: str = "Open it, and compare its first line with its file extension.",
     ) -> None:
         super().__init__(reason)
-        self.severity, self.hint = severity, hint
+        self.severity = severity
+        self.hint = hint
 
 
 class RowFile:
-    """How files of one ending, or folders of one kind, are read. Callers put a library's errors into words."""
+    """How files of one ending, or folders of one kind, are read. Callers put a library's errors
+    into words."""
 
     def columns(self, file: Path) -> list[str]:
         """The columns' names, from the first row. Raises Unreadable."""
@@ -63,15 +72,17 @@ class RowFile:
         """Every row, or those of a part. Raises Stop if the file does not have this form."""
         raise NotImplementedError
 
-    def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
-        """Where the file can be cut, as (place, number of the row there), close enough for `count` parts, and where
-        its first `most` rows end; None if it cannot be cut."""
+    def marks(
+        self, file: Path, most: int | None, count: int
+    ) -> tuple[list[tuple[int, int]], int] | None:
+        """Where the file can be cut, as (place, number of the row there), close enough for `count`
+        parts, and where its first `most` rows end; None if it cannot be cut."""
         return None
 
 
 def _named(row: Any, escaped: bool) -> DataRow | Bad:
-    """A row of JSON, or why it is not one. escaped: whether it may contain half a character (`\\ud83d` alone), which no
-    tokenizer accepts."""
+    """A row of JSON, or why it is not one. escaped: whether it may contain half a character
+    (`\\ud83d` alone), which no tokenizer accepts."""
     if not isinstance(row, dict):
         return Bad("not an object with named columns")
     if escaped and not _whole(json.dumps(row, ensure_ascii=False)):
@@ -102,9 +113,14 @@ class Json(RowFile):
             hint = "A file with one object on each line must end in .jsonl."
             raise Unreadable("it does not contain a list of rows.", hint=hint)
         if not self.in_list and text.startswith("["):
-            raise Unreadable("it contains a list, not one object on each line.", hint="Such a file must end in .json.")
+            raise Unreadable(
+                "it contains a list, not one object on each line.",
+                hint="Such a file must end in .json.",
+            )
         try:
-            row, _ = json.JSONDecoder().raw_decode(text, max(0, text.find("{")) if self.in_list else 0)
+            row, _ = json.JSONDecoder().raw_decode(
+                text, max(0, text.find("{")) if self.in_list else 0
+            )
         except (ValueError, RecursionError):
             raise Unreadable("its first row is not JSON.") from None
         if not isinstance(row, dict):
@@ -130,14 +146,23 @@ class JsonLines(Json):
                     break
                 left -= len(line)
                 if not line.isspace():
-                    yield number, _of_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, quick)
+                    yield (
+                        number,
+                        _of_line(
+                            line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, quick
+                        ),
+                    )
 
-    def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
+    def marks(
+        self, file: Path, most: int | None, count: int
+    ) -> tuple[list[tuple[int, int]], int] | None:
         """Counts lines without parsing them, so that each part has their numbers."""
         size = file.stat().st_size
         if count == 1 and most is None:
             return [(0, 1)], size
-        marks, place, rows = [(0, 1)], 0, 0
+        marks = [(0, 1)]
+        place = 0
+        rows = 0
         apart = size // (100 * count)
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 2):
@@ -166,14 +191,17 @@ def _of_line(line: bytes, quick: Callable[[bytes], Any] | None) -> DataRow | Bad
 
 
 def _exact(values: Iterable[Any]) -> bool:
-    """Whether values are those of the standard library: orjson makes floats of whole numbers beyond 64 bits."""
+    """Whether values are those of the standard library: orjson makes floats of whole numbers beyond
+    64 bits."""
     for value in values:
         if isinstance(value, str):
             continue
         if isinstance(value, float):
             if abs(value) >= 2**63:
                 return False
-        elif isinstance(value, dict | list) and not _exact(value.values() if isinstance(value, dict) else value):
+        elif isinstance(value, dict | list) and not _exact(
+            value.values() if isinstance(value, dict) else value
+        ):
             return False
     return True
 
@@ -186,18 +214,26 @@ class JsonList(Json):
             text = file.read_text(encoding="utf-8-sig", errors=KEPT)
             rows = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise Stop(*worded("data.not-json", file=file, line=getattr(error, "lineno", "?"))) from None
+            raise Stop(
+                *worded("data.not-json", file=file, line=getattr(error, "lineno", "?"))
+            ) from None
         if not isinstance(rows, list):
             raise Stop(f"`{file}` does not contain a list of rows.", "Write [ … ] around the rows.")
         broken = not _whole(text)
         escaped = broken or "\\u" in text
         for number, row in enumerate(rows, 1):
             named = _named(row, escaped)
-            yield number, Bad(NOT_UTF8) if broken and isinstance(row, dict) and isinstance(named, Bad) else named
+            yield (
+                number,
+                Bad(NOT_UTF8)
+                if broken and isinstance(row, dict) and isinstance(named, Bad)
+                else named,
+            )
 
 
 class Documents(RowFile):
-    """Documents of a text file, separated by empty lines, each with its first line's number. column: of their text."""
+    """Documents of a text file, separated by empty lines, each with its first line's number.
+    column: of their text."""
 
     def __init__(self, column: str | None) -> None:
         self.column = str(column)
@@ -212,17 +248,25 @@ class Documents(RowFile):
 
 
 class _Lines(Iterator[str]):
-    """Lines of a table. number: of the last line, from 1. taken: the current record's lines, which can be returned."""
+    """Lines of a table. number: of the last line, from 1. taken: the current record's lines, which
+    can be returned."""
 
     def __init__(self, lines: Iterable[str]) -> None:
-        self._lines, self._again = iter(lines), deque[str]()
-        self.number, self.taken, self._size = 0, list[str](), 0
+        self._lines = iter(lines)
+        self._again = deque[str]()
+        self.number = 0
+        self.taken = list[str]()
+        self._size = 0
 
     def begin(self) -> None:
-        self.taken, self._size = [], 0
+        self.taken = []
+        self._size = 0
 
     def __next__(self) -> str:
-        line = self._again.popleft() if self._again else next(self._lines)
+        if self._again:
+            line = self._again.popleft()
+        else:
+            line = next(self._lines)
         self.taken.append(line)
         self.number += 1
         self._size += len(line)
@@ -244,14 +288,17 @@ class Table(RowFile):
         return names or nameless()
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        """An open quote absorbs the following lines. Only its own line is lost; the others are read again."""
+        """An open quote absorbs the following lines. Only its own line is lost; the others are read
+        again."""
         with table(file, errors=KEPT) as (text, separator):
             lines = _Lines(text)
             reader = csv.reader(lines, delimiter=separator, strict=True)
             header: list[str] = []
             while True:
                 lines.begin()
-                number, fields, reason = lines.number + 1, [""], ""
+                number = lines.number + 1
+                fields = [""]
+                reason = ""
                 try:
                     fields = next(reader)
                 except StopIteration:
@@ -263,7 +310,8 @@ class Table(RowFile):
                     continue
                 if not reason and len(fields) not in (0, len(header)):
                     reason = f"{len(fields)} columns, but the first line names {len(header)}"
-                behind, broken = len(lines.taken) - 1, reason.startswith("not CSV")
+                behind = len(lines.taken) - 1
+                broken = reason.startswith("not CSV")
                 if reason and behind and (broken or _are_rows(lines.taken[1:], separator, header)):
                     lines.give_back(behind)
                     reason = "a quotation mark opens in it and does not close; close it, or write it twice if it belongs to the text"
@@ -277,7 +325,10 @@ class Table(RowFile):
 
 def _are_rows(lines: list[str], separator: str, header: list[str]) -> bool:
     try:
-        return all(len(fields) == len(header) for fields in csv.reader(lines, delimiter=separator, strict=True))
+        return all(
+            len(fields) == len(header)
+            for fields in csv.reader(lines, delimiter=separator, strict=True)
+        )
     except csv.Error:
         return False
 

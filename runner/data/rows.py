@@ -72,14 +72,20 @@ class Parquet(RowFile):
             with parquet.ParquetFile(file) as content:
                 *starts, whole = _starts_of_groups(content.metadata)
                 part = part or FilePart(0, whole, 1)
-                groups = [index for index, start in enumerate(starts) if part.start <= start < part.end]
+                groups = [
+                    index for index, start in enumerate(starts) if part.start <= start < part.end
+                ]
                 batches = content.iter_batches(1000, row_groups=groups)
-                there = islice((row for batch in batches for row in batch.to_pylist()), part.end - part.start)
+                there = islice(
+                    (row for batch in batches for row in batch.to_pylist()), part.end - part.start
+                )
                 yield from enumerate(there, part.first)
         except ArrowInvalid:
             raise Stop(*worded("data.not-parquet", file=file)) from None
 
-    def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
+    def marks(
+        self, file: Path, most: int | None, count: int
+    ) -> tuple[list[tuple[int, int]], int] | None:
         """Each part is whole row groups, so some are empty if there are fewer groups than parts."""
         from pyarrow import ArrowInvalid, parquet
 
@@ -93,7 +99,11 @@ class Parquet(RowFile):
 
 def _starts_of_groups(facts: Any) -> list[int]:
     """The number of rows before each row group of a Parquet file, and finally of all."""
-    return list(accumulate((facts.row_group(index).num_rows for index in range(facts.num_row_groups)), initial=0))
+    return list(
+        accumulate(
+            (facts.row_group(index).num_rows for index in range(facts.num_row_groups)), initial=0
+        )
+    )
 
 
 class SavedFolder(RowFile):
@@ -105,10 +115,15 @@ class SavedFolder(RowFile):
     def columns(self, folder: Path) -> list[str]:
         splits = (read_json(folder / "dataset_dict.json") or {}).get("splits")
         if splits and self.split not in splits:
-            raise Unreadable(f"it has no split `{self.split}`.", hint=f"Its splits are {listed(splits)}.")
+            raise Unreadable(
+                f"it has no split `{self.split}`.", hint=f"Its splits are {listed(splits)}."
+            )
         facts = read_json((folder / str(self.split) if splits else folder) / "dataset_info.json")
         if not facts or not facts.get("features"):
-            raise Unreadable("its `dataset_info.json` names no columns.", hint="Save it again with `save_to_disk`.")
+            raise Unreadable(
+                "its `dataset_info.json` names no columns.",
+                hint="Save it again with `save_to_disk`.",
+            )
         return list(facts["features"])
 
     def rows(self, folder: Path, part: FilePart | None = None) -> Iterator[Numbered]:
@@ -117,16 +132,21 @@ class SavedFolder(RowFile):
         try:
             rows = load_from_disk(str(folder))
         except Exception as error:
-            raise Stop(*worded("data.unreadable", folder=folder, reason=data_sets.reason_of(error))) from None
+            raise Stop(
+                *worded("data.unreadable", folder=folder, reason=data_sets.reason_of(error))
+            ) from None
         if isinstance(rows, dict):
             if self.split not in rows:
-                raise Stop(*worded("data.no-split", folder=folder, split=self.split, rows=listed(rows)))
+                raise Stop(
+                    *worded("data.no-split", folder=folder, split=self.split, rows=listed(rows))
+                )
             rows = rows[self.split]
         yield from enumerate(rows, 1)
 
 
 class TextFolder(RowFile):
-    """Text files below a folder, each one document, sorted by name. column: the name of their text."""
+    """Text files below a folder, each one document, sorted by name. column: the name of their
+    text."""
 
     def __init__(self, column: str | None) -> None:
         self.column = column
@@ -136,9 +156,15 @@ class TextFolder(RowFile):
         raise Unreadable("it is a folder that `datasets` did not save.", hint=hint)
 
     def rows(self, folder: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        files = text_files(folder) if self.column else []
+        if self.column:
+            files = text_files(folder)
+        else:
+            files = []
         if not files:
-            texts = f", or put files ending in {' or '.join(TEXTS)} in it" if self.column else ""
+            if self.column:
+                texts = f", or put files ending in {' or '.join(TEXTS)} in it"
+            else:
+                texts = ""
             raise Stop(*worded("data.folder-without-data", folder=folder, texts=texts))
         for number, file in enumerate(files, 1):
             try:
@@ -160,18 +186,27 @@ ROW_BY_ROW = (".jsonl", ".csv", ".tsv")
 
 
 def _reader(path: Path, split: str | None = None, column: str | None = None) -> RowFile | None:
-    """The reader of a file or folder, or None. split: of a folder with several; column: the name for its texts."""
+    """The reader of a file or folder, or None. split: of a folder with several; column: the name
+    for its texts."""
     if path.is_dir():
-        return SavedFolder(split) if saved_by_datasets(path) else TextFolder(column)
-    return row_files.Documents(column) if path.suffix == ".txt" else READERS.get(path.suffix)
+        if saved_by_datasets(path):
+            return SavedFolder(split)
+        return TextFolder(column)
+    if path.suffix == ".txt":
+        return row_files.Documents(column)
+    return READERS.get(path.suffix)
 
 
 def read(
-    source: data_sets.DataSource, part: FilePart | None = None, *, column: str | None = None, stream: bool = False
+    source: data_sets.DataSource,
+    part: FilePart | None = None,
+    *,
+    column: str | None = None,
+    stream: bool = False,
 ) -> Iterator[Numbered]:
-    """Rows as (line, row), one at a time except for .json files. stream: whether rows from the hub are not saved on
-    disk. column: the name for texts of a .txt file or a folder, which cannot be read without it. Raises Stop if the
-    file or the dataset cannot be read."""
+    """Rows as (line, row), one at a time except for .json files. stream: whether rows from the hub
+    are not saved on disk. column: the name for texts of a .txt file or a folder, which cannot be
+    read without it. Raises Stop if the file or the dataset cannot be read."""
     file = source.file
     if not file:
         with data_sets.from_hub(source, stream) as dataset:
@@ -180,13 +215,19 @@ def read(
     reader = _reader(file, source.split, column)
     if not reader or (file.suffix == ".txt" and not column and not file.is_dir()):
         endings = [*READERS, *([".txt"] if column else [])]
-        raise Stop(*worded("data.not-readable", file=file, endings=", ".join(endings[:-1]), last=endings[-1]))
+        raise Stop(
+            *worded(
+                "data.not-readable", file=file, endings=", ".join(endings[:-1]), last=endings[-1]
+            )
+        )
     try:
         yield from reader.rows(file, part)
     except FileNotFoundError:
         raise Stop(f"The data file `{file}` does not exist.") from None
     except UnicodeDecodeError:
-        raise Stop(f"`{file}` is not text in UTF-8.", "Save it again with the encoding UTF-8.") from None
+        raise Stop(
+            f"`{file}` is not text in UTF-8.", "Save it again with the encoding UTF-8."
+        ) from None
     except OSError as error:
         raise Stop(f"`{file}` cannot be read: {error.strerror}.") from None
 
@@ -197,27 +238,43 @@ def good(source: data_sets.DataSource, *, stream: bool = False) -> Iterator[Data
 
 
 def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | None:
-    """The first `most` rows of a local file, all for None, in `count` parts of about equal size; None if it cannot be
-    cut: a row of a CSV may continue on the next line, and JSON is one value."""
-    reader = READERS.get(file.suffix) if file.is_file() else None
-    cut = reader.marks(file, most, count) if reader else None
+    """The first `most` rows of a local file, all for None, in `count` parts of about equal size;
+    None if it cannot be cut: a row of a CSV may continue on the next line, and JSON is one
+    value."""
+    if file.is_file():
+        reader = READERS.get(file.suffix)
+    else:
+        reader = None
+    if reader:
+        cut = reader.marks(file, most, count)
+    else:
+        cut = None
     if cut is None:
         return None
     marks, end = cut
     marks = [*(mark for mark in marks if mark[0] < end), (end, 0)]
     # Each part ends at the first mark behind its share of the whole.
     ends = [bisect_left(marks, (-(-end * part // count), 0)) for part in range(count + 1)]
-    return [FilePart(marks[begin][0], marks[after][0], marks[begin][1]) for begin, after in pairwise(ends)]
+    return [
+        FilePart(marks[begin][0], marks[after][0], marks[begin][1])
+        for begin, after in pairwise(ends)
+    ]
 
 
 def columns(file: Path, split: str | None = None) -> list[str]:
-    """Column names of a data file, or of a split of a folder that `datasets` has saved. Raises Unreadable."""
+    """Column names of a data file, or of a split of a folder that `datasets` has saved. Raises
+    Unreadable."""
     try:
-        reader = _reader(file, split) if file.is_dir() else None
+        if file.is_dir():
+            reader = _reader(file, split)
+        else:
+            reader = None
         return (reader or READERS.get(file.suffix, READERS[".jsonl"])).columns(file)
     except Unreadable as error:
         if error.severity == "note":
-            raise Unreadable(f"{error}, so its columns cannot be checked.", error.severity, error.hint) from None
+            raise Unreadable(
+                f"{error}, so its columns cannot be checked.", error.severity, error.hint
+            ) from None
         raise
     except (UnicodeDecodeError, csv.Error):
         hint = "Save it again with the encoding UTF-8; a spreadsheet calls that `CSV UTF-8`."

@@ -1,4 +1,5 @@
-"""Whether rows support a question or a system prompt, by the words that they share. A cheap test for notes, not a proof."""
+"""Whether rows support a question or a system prompt, by the words that they share. A cheap test
+for notes, not a proof."""
 
 from __future__ import annotations
 
@@ -12,12 +13,15 @@ from runner.tools.text import GENERAL_TEXT, words
 
 # Words with the same first letters count as one: signal and signalling, milliliter and millilitre.
 STEM_LETTERS = 5
-# A question is supported if one row has at least this share of its words, each weighted by how few rows have it.
+# A question is supported if one row has at least this share of its words, each weighted by how few
+# rows have it.
 QUESTION_SHARE = 0.4
-# Rare words decide only among many rows, and shorter texts have too few words to judge, as those of a script without spaces.
+# Rare words decide only among many rows, and shorter texts have too few words to judge, as those of
+# a script without spaces.
 FEWEST_ROWS = 20
 FEWEST_QUESTION_WORDS = 4
-# A prompt is unsupported if it has this many words of a subject, and the rows have less than this share of them.
+# A prompt is unsupported if it has this many words of a subject, and the rows have less than this
+# share of them.
 FEWEST_SUBJECT_WORDS = 12
 SUBJECT_SHARE = 0.25
 
@@ -46,7 +50,11 @@ class Support:
         self.rows.append(stems(text) & self.looked_for)
 
     def unsupported_questions(self) -> list[str]:
-        return [question for question, asked in self.questions.items() if self._share(asked) < QUESTION_SHARE]
+        return [
+            question
+            for question, asked in self.questions.items()
+            if self._share(asked) < QUESTION_SHARE
+        ]
 
     def _share(self, asked: frozenset[str]) -> float:
         """The share of a question's words that the best row has; 1 if that cannot be judged."""
@@ -56,7 +64,9 @@ class Support:
         weights = {stem: math.log((len(self.rows) + 1) / (counts[stem] + 1)) for stem in asked}
         whole = sum(weights.values())
         best = max(sum(weights[stem] for stem in row & asked) for row in self.rows)
-        return best / whole if whole else 1.0
+        if whole:
+            return best / whole
+        return 1.0
 
     def prompt_is_unsupported(self) -> bool:
         return self._can_judge_prompt() and not self._prompt_is_covered()
@@ -107,8 +117,12 @@ def of_prepared(folder: Path, questions: Sequence[str], prompt: str) -> Support:
 
     support = Support(questions, prompt)
     for side in SIDES:
-        for batch in parquet.ParquetFile(folder / f"{side}.parquet").iter_batches(1000, columns=["messages"]):
+        for batch in parquet.ParquetFile(folder / f"{side}.parquet").iter_batches(
+            1000, columns=["messages"]
+        ):
             for turns in batch["messages"].to_pylist():
                 # The prompt itself supports nothing.
-                support.add(" ".join(turn["content"] or "" for turn in turns if turn["role"] != "system"))
+                support.add(
+                    " ".join(turn["content"] or "" for turn in turns if turn["role"] != "system")
+                )
     return support

@@ -1,4 +1,5 @@
-"""Tokenizers: loaded or trained, with their chat template; and the rows that Axolotl has tokenised."""
+"""Tokenizers: loaded or trained, with their chat template; and the rows that Axolotl has
+tokenised."""
 
 import base64
 import re
@@ -15,7 +16,9 @@ from runner.tools.problem import Stop, first_line, worded
 from runner.tools.run_files import TEKKEN
 from runner.tools.text import tokenizer_in
 
-LONGEST_WORD = 200  # the training of a tokenizer cuts longer words into parts of this many characters
+LONGEST_WORD = (
+    200  # the training of a tokenizer cuts longer words into parts of this many characters
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,13 @@ class Pretrained:
 TokenizerFor = Callable[[Iterable[str]], Any]
 
 FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "tokenizer.model"),
+    *(
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+        "tokenizer.model",
+    ),
     TEKKEN,
 )
 # The chat template that is not a template: mistral-common writes and splits the turns.
@@ -41,12 +50,14 @@ MISTRAL = "mistral_common"
 def content(base: str) -> str:
     """A hash of a tokenizer's files in a folder; for a name on the hub, the name itself."""
     files = [Path(base) / name for name in FILES]
-    return content_hash([sha256(file) for file in files if file.is_file()], 32) if Path(base).is_dir() else base
+    if Path(base).is_dir():
+        return content_hash([sha256(file) for file in files if file.is_file()], 32)
+    return base
 
 
 def load(base: str, revision: str | None, trust_remote_code: bool, local_only: bool = False) -> Any:
-    """A model's tokenizer, from this machine, else, unless `local_only`, from the hub; None if it is not available.
-    Raises Stop if it has code of its own that may not run, or fails."""
+    """A model's tokenizer, from this machine, else, unless `local_only`, from the hub; None if it
+    is not available. Raises Stop if it has code of its own that may not run, or fails."""
     for local in (True,) if local_only else (True, False):
         try:
             return tokenizer_in(base, trust_remote_code, revision, local)
@@ -58,20 +69,27 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
             if not trust_remote_code:
                 raise
             # Unknown code may fail in any way.
-            raise Stop(*worded("data.tokenizer-code-fails", base=base, reason=first_line(error))) from None
+            raise Stop(
+                *worded("data.tokenizer-code-fails", base=base, reason=first_line(error))
+            ) from None
     return None
 
 
 def unfit(template: str, base: str, tekken: bool) -> tuple[str, str] | None:
-    """Why a chat template does not fit a model's tokenizer, and the remedy. tekken: whether that is mistral-common's."""
+    """Why a chat template does not fit a model's tokenizer, and the remedy. tekken: whether that is
+    mistral-common's."""
     if tekken == (template == MISTRAL):
         return None
-    return worded("data.has-tekken", base=base) if tekken else worded("data.no-tekken", base=base)
+    if tekken:
+        return worded("data.has-tekken", base=base)
+    return worded("data.no-tekken", base=base)
 
 
-def train(texts: Iterable[str], folder: Path, model: Model | None, template: ChatTemplate, vocabulary: int) -> Any:
-    """A byte-level BPE tokenizer with the special tokens of `model` and `template`, trained on `texts` and saved in
-    `folder`. vocabulary: the maximum number of tokens."""
+def train(
+    texts: Iterable[str], folder: Path, model: Model | None, template: ChatTemplate, vocabulary: int
+) -> Any:
+    """A byte-level BPE tokenizer with the special tokens of `model` and `template`, trained on
+    `texts` and saved in `folder`. vocabulary: the maximum number of tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -80,37 +98,53 @@ def train(texts: Iterable[str], folder: Path, model: Model | None, template: Cha
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    known = (model.eos_token, model.pad_token) if model else ("", "")
+    if model:
+        known = (model.eos_token, model.pad_token)
+    else:
+        known = ("", "")
     special = {"eos_token": known[0] or template.end, "pad_token": known[1] or "<|endoftext|>"}
     if model and model.bos_token:
         special["bos_token"] = model.bos_token
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=list(dict.fromkeys([special["pad_token"], *special.values(), *template.tokens])),
+        special_tokens=list(
+            dict.fromkeys([special["pad_token"], *special.values(), *template.tokens])
+        ),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # The time to learn from a word grows with the square of its length: hours for one of a million characters.
-    tokenizer.train_from_iterator((re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", text) for text in texts), trainer)
+    # The time to learn from a word grows with the square of its length: hours for one of a million
+    # characters.
+    tokenizer.train_from_iterator(
+        (re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", text) for text in texts), trainer
+    )
     if template.axolotl == MISTRAL:
         write_json(folder / TEKKEN, _tekken(tokenizer))
     else:
-        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=jinja(template), **special)
+        fast = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, chat_template=jinja(template), **special
+        )
         fast.save_pretrained(str(folder))
     return tokenizer_in(folder)
 
 
 def _tekken(tokenizer: Any) -> Mapping[str, Any]:
-    """A byte-level BPE as mistral-common reads it: the 256 bytes, and then the merged ones in their order."""
+    """A byte-level BPE as mistral-common reads it: the 256 bytes, and then the merged ones in their
+    order."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
     added = {str(token) for token in tokenizer.get_added_tokens_decoder().values()}
-    merged = sorted((number, token) for token, number in tokenizer.get_vocab().items() if len(token) > 1)
+    merged = sorted(
+        (number, token) for token, number in tokenizer.get_vocab().items() if len(token) > 1
+    )
     words = [bytes([byte]) for byte in range(256)]
     words += [bytes(map(byte_of.__getitem__, token)) for _, token in merged if token not in added]
     known = packaged.toml(__file__, "tekken.toml")
-    special = [{"rank": rank, "token_str": token, "is_control": True} for rank, token in enumerate(known["special"])]
+    special = [
+        {"rank": rank, "token_str": token, "is_control": True}
+        for rank, token in enumerate(known["special"])
+    ]
     config = {
         "pattern": known["pattern"],
         "num_vocab_tokens": len(words),
@@ -119,7 +153,11 @@ def _tekken(tokenizer: Any) -> Mapping[str, Any]:
         "version": known["version"],
     }
     vocabulary = [
-        {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": word.decode(errors="replace")}
+        {
+            "rank": rank,
+            "token_bytes": base64.b64encode(word).decode(),
+            "token_str": word.decode(errors="replace"),
+        }
         for rank, word in enumerate(words)
     ]
     return {"config": config, "vocab": vocabulary, "special_tokens": special}
@@ -130,9 +168,13 @@ def jinja(known: ChatTemplate) -> str:
 
     def filled(part: str, role: str = "", content: str = "message['content']") -> str:
         quoted = "'" + part.replace("\n", "\\n") + "'"
-        return quoted.replace("{role}", f"' + {role} + '").replace("{content}", f"' + {content} + '")
+        return quoted.replace("{role}", f"' + {role} + '").replace(
+            "{content}", f"' + {content} + '"
+        )
 
-    lines = text.template(Path(__file__).with_name("chat_template.jinja"), filled=filled).render(known=known)
+    lines = text.template(Path(__file__).with_name("chat_template.jinja"), filled=filled).render(
+        known=known
+    )
     return lines.replace("\n", "")
 
 
@@ -143,21 +185,28 @@ ROWS_A_PROCESS = 5_000
 
 
 def processes(config: Mapping[str, Any], most: int) -> int:
-    """The best number of processes for tokenising the rows of an Axolotl config, at most `most`; 0: none, so that
-    Axolotl's own process tokenises them."""
+    """The best number of processes for tokenising the rows of an Axolotl config, at most `most`; 0:
+    none, so that Axolotl's own process tokenises them."""
     import pyarrow.parquet as parquet
 
-    rows: int = sum(parquet.read_metadata(file).num_rows for file in _files(config) if file.suffix == ".parquet")
+    rows: int = sum(
+        parquet.read_metadata(file).num_rows for file in _files(config) if file.suffix == ".parquet"
+    )
     return min(rows // ROWS_A_PROCESS, most)
 
 
 def _files(config: Mapping[str, Any]) -> list[Path]:
-    paths = [Path(data["path"]) for kind in ("datasets", "test_datasets") for data in config.get(kind) or ()]
+    paths = [
+        Path(data["path"])
+        for kind in ("datasets", "test_datasets")
+        for data in config.get(kind) or ()
+    ]
     return [path for path in paths if path.is_file()]
 
 
 def forget_older(config: Mapping[str, Any]) -> None:
-    """Deletes tokenised rows of earlier files at the same paths: Axolotl 0.19.0 finds them by path alone."""
+    """Deletes tokenised rows of earlier files at the same paths: Axolotl 0.19.0 finds them by path
+    alone."""
     if "dataset_prepared_path" not in config:
         return  # a pretraining reads blocks
     folder = Path(config["dataset_prepared_path"])

@@ -1,4 +1,5 @@
-"""Alias of `runner.parts.openshift.file_server`, which pods of `recipe fetch` and `recipe submit` run by this name."""
+"""Alias of `runner.parts.openshift.file_server`, which pods of `recipe fetch` and `recipe submit`
+run by this name."""
 
 import runpy
 

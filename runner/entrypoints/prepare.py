@@ -1,7 +1,8 @@
-"""`python -m runner.entrypoints.prepare FILE`: a stage that trains nothing, in a process without a GPU.
+"""`python -m runner.entrypoints.prepare FILE`: a stage that trains nothing, in a process without a
+GPU.
 
-FILE is the stage's config (see `runner.scenarios.shared.common.work`). On a claim, free space is checked before each
-write, and nothing is done if everything is there already.
+FILE is the stage's config (see `runner.scenarios.shared.common.work`). On a claim, free space is
+checked before each write, and nothing is done if everything is there already.
 """
 
 import shutil
@@ -14,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from runner import parts, scenarios
-from runner.data import conversation_formats, data_sets, general_documents, object_store, support, tokenizers
+from runner.data import (
+    conversation_formats,
+    data_sets,
+    general_documents,
+    object_store,
+    support,
+    tokenizers,
+)
 from runner.data.hub_failures import HubFailure, hub_failure
 from runner.data.prepared import require_room
 from runner.data.report import rows_of
@@ -36,8 +44,9 @@ RESERVE = 2**30
 
 
 def carry_out(work: Work, tell: Tell) -> None:
-    """Does the work of a stage's config: `rows`, `model` (only the base model), or a work of its scenario. Raises Stop
-    if there is too little space, model or data are not available, or the wrong tokens would be trained."""
+    """Does the work of a stage's config: `rows`, `model` (only the base model), or a work of its
+    scenario. Raises Stop if there is too little space, model or data are not available, or the
+    wrong tokens would be trained."""
     if work["work"] == FETCHING:
         return fetch_model(work["model"], tell)
     for part in work.values():
@@ -50,16 +59,19 @@ def carry_out(work: Work, tell: Tell) -> None:
     else:
         scenarios.work(work["work"])(work, tell)
     require_room(Path(work["out"]))
-    if (proofs := work.get("proofs")) and not helping_pod():
+    proofs = work.get("proofs")
+    if proofs and not helping_pod():
         for prove in parts.hooks("prove"):
             prove(proofs, tell)
 
 
 def write_rows(work: Work, tell: Tell) -> None:
-    """Prepares rows of one kind. `out`: the folder; `data`: for a preparer; `model`: the base model, downloaded before,
-    and its folder; `twin`: in a rehearsal, what replaces it (see `runner.scenarios.shared.twin`); `questions`: the demo's, which
-    the rows should support."""
-    out, data, twin = Path(work["out"]), work["data"], work.get("twin")
+    """Prepares rows of one kind. `out`: the folder; `data`: for a preparer; `model`: the base
+    model, downloaded before, and its folder; `twin`: in a rehearsal, what replaces it (see
+    `runner.scenarios.shared.twin`); `questions`: the demo's, which the rows should support."""
+    out = Path(work["out"])
+    data = work["data"]
+    twin = work.get("twin")
     if work["on_claim"]:
         require_space(out, RESERVE, "the prepared data")
     for source in (*data.get("sets", [data]), *data.get("validation_sets", ())):
@@ -72,8 +84,12 @@ def write_rows(work: Work, tell: Tell) -> None:
         tokenizer_for = twins.tokenizer_for(twin, documents)
     else:
         named = data.get("tokenizer")
-        tokenizer_for = partial(_tokenizer, tokenizers.Pretrained(**named) if named else None, work["model"])
-    report = scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
+        tokenizer_for = partial(
+            _tokenizer, tokenizers.Pretrained(**named) if named else None, work["model"]
+        )
+    report = scenarios.prepare(
+        data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows")
+    )
     if twin:
         twins.build(twin, partial(twins.warm_up, documents=documents, rows=out, seed=twin["seed"]))
     lines = list(report.lines())
@@ -87,27 +103,47 @@ def write_rows(work: Work, tell: Tell) -> None:
 
 
 def require_columns(data: RowsRequest) -> None:
-    """Raises Stop before downloading if a dataset on the hub lacks a named column, or has those of no form."""
+    """Raises Stop before downloading if a dataset on the hub lacks a named column, or has those of
+    no form."""
     for one in data.get("sets", [data]):
         if one["path"]:
             continue
-        source = data_sets.DataSource(**{field.name: one.get(field.name) for field in fields(data_sets.DataSource)})
+        source = data_sets.DataSource(
+            **{field.name: one.get(field.name) for field in fields(data_sets.DataSource)}
+        )
         with suppress(Unreachable):  # it may be in the cache of this machine
             there = data_sets.hub_columns(source)
-            form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"
+            if "form" in one:
+                form = one["form"] or conversation_formats.told(there)
+            else:
+                form = "columns"
             if form is None:
                 remedy = conversation_formats.NO_FORM
-                raise Stop(*worded("entrypoints.no-form", source=source, there=listed(there), remedy=remedy))
-            settings = {column: f"`{user}`" for column, user in templates.needed({**data, **one}).items()}
-            used = settings | dict.fromkeys(conversation_formats.COLUMNS.get(form, ()), f"the form {form}")
+                raise Stop(
+                    *worded(
+                        "entrypoints.no-form", source=source, there=listed(there), remedy=remedy
+                    )
+                )
+            settings = {
+                column: f"`{user}`" for column, user in templates.needed({**data, **one}).items()
+            }
+            used = settings | dict.fromkeys(
+                conversation_formats.COLUMNS.get(form, ()), f"the form {form}"
+            )
             for column, user in used.items():
                 if column not in there:
                     hint = f"{did_you_mean(column, there)}Its columns are {listed(there)}."
-                    raise Stop(f"The data set `{source.hub}` has no column `{column}`, which {user} names.", hint)
+                    raise Stop(
+                        f"The data set `{source.hub}` has no column `{column}`, which {user} names.",
+                        hint,
+                    )
 
 
-def _tokenizer(named: tokenizers.Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]) -> Any:
-    """The base model's tokenizer, from the downloaded model, this machine or the hub; None if there is none."""
+def _tokenizer(
+    named: tokenizers.Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]
+) -> Any:
+    """The base model's tokenizer, from the downloaded model, this machine or the hub; None if there
+    is none."""
     if named is None:
         return None
     trust = named.trust_remote_code
@@ -132,8 +168,13 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
         facts = HfApi().model_info(model["base"], revision=model["revision"], files_metadata=True)
         if facts.id != model["base"]:
             tell(f"The hub now calls {model['base']} {facts.id}. Write the new name in the recipe.")
-        # From here on the commit counts, so that a branch that moves meanwhile does not mix two versions.
-        here = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
+        # From here on the commit counts, so that a branch that moves meanwhile does not mix two
+        # versions.
+        here = {
+            str(file.relative_to(folder)): file.stat().st_size
+            for file in folder.rglob("*")
+            if file.is_file()
+        }
         missing = sum(
             file.size or 0
             for file in facts.siblings or ()
@@ -146,24 +187,38 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
         snapshot_download(model["base"], local_dir=folder, max_workers=4, **wanted)
     except (HTTPError, OSError) as error:
         # An unknown failure, a broken connection for example, may not last.
-        unknown = HubFailure(first_line(error).rstrip("."), "Check its name and the network.", temporary=True)
+        unknown = HubFailure(
+            first_line(error).rstrip("."), "Check its name and the network.", temporary=True
+        )
         failure = hub_failure(error) or unknown
-        kind = Unreachable if failure.temporary else Stop
+        kind: type[Stop]
+        if failure.temporary:
+            kind = Unreachable
+        else:
+            kind = Stop
         raise kind(
             f"The model `{model['base']}` at `{model['revision']}` cannot be downloaded: {failure.reason}.",
             failure.remedy,
         ) from None
-    write_json(folder / FETCHED, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
+    write_json(
+        folder / FETCHED,
+        {"base": model["base"], "revision": model["revision"], "commit": facts.sha},
+    )
 
 
 def copy_model(model: Mapping[str, Any], folder: Path, tell: Tell) -> None:
-    """Copies a model's files from an `s3://` address, or the rest after an interruption. Raises Stop as above."""
+    """Copies a model's files from an `s3://` address, or the rest after an interruption. Raises
+    Stop as above."""
     base = model["base"]
     if in_image(base):
         raise Stop(*worded("entrypoints.only-on-a-cluster", base=base))
     with object_store.asking(base) as store:
         every = object_store.objects(store, base)
-        there = {name: one for name, one in every.items() if any(Path(name).match(form) for form in MODEL_FILES)}
+        there = {
+            name: one
+            for name, one in every.items()
+            if any(Path(name).match(form) for form in MODEL_FILES)
+        }
         if "config.json" not in there:
             raise Stop(*worded("entrypoints.no-model-there", base=base))
         size = sum(one.size for one in there.values())
@@ -179,7 +234,11 @@ def require_space(folder: Path, size: int, what: str) -> None:
     there = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
     free = shutil.disk_usage(there).free
     if free < size:
-        raise Stop(*worded("entrypoints.no-space", there=there, free=free / 2**30, what=what, size=size / 2**30))
+        raise Stop(
+            *worded(
+                "entrypoints.no-space", there=there, free=free / 2**30, what=what, size=size / 2**30
+            )
+        )
 
 
 def main(file: str) -> int:
@@ -194,7 +253,9 @@ def main(file: str) -> int:
         carry_out(work, lambda line: print(line, flush=True))
     except Stop as stop:
         print(child_process.stop_words(stop.text), file=sys.stderr, flush=True)
-        write_json(Path(work["run_dir"]) / STOPPED, {"message": stop.text})  # the parent reads it, as in training
+        write_json(
+            Path(work["run_dir"]) / STOPPED, {"message": stop.text}
+        )  # the parent reads it, as in training
         return child_process.exit_status(stop)
     return 0
 

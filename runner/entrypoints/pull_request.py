@@ -1,4 +1,5 @@
-"""Alias of `runner.parts.ci.pull_request`, for one release: other people's pipelines of 0.1 run it by this name."""
+"""Alias of `runner.parts.ci.pull_request`, for one release: other people's pipelines of 0.1 run it
+by this name."""
 
 import runpy
 

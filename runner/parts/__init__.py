@@ -1,7 +1,8 @@
-"""Parts: everything beside the core. A part is a folder with a table of what it adds, `part.toml`. The core reads the
-tables and imports no part by name.
+"""Parts: everything beside the core. A part is a folder with a table of what it adds, `part.toml`.
+The core reads the tables and imports no part by name.
 
-Our parts are the folders here. Other people's are packages that the entry-point group `recipe_runner.parts` names.
+Our parts are the folders here. Other people's are packages that the entry-point group
+`recipe_runner.parts` names.
 """
 
 import importlib
@@ -22,13 +23,15 @@ from runner.tools.problem import Stop
 
 GROUP, TABLE = "recipe_runner.parts", "part.toml"
 OWNED = ("sections", "scenarios", "commands", "hooks")
-INSTALL = "Install all of recipe-runner again: `pip install --force-reinstall` brings every part back."
+INSTALL = (
+    "Install all of recipe-runner again: `pip install --force-reinstall` brings every part back."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What a part adds; every entry is optional. Modules are named below its package and imported when they are needed;
-    `runner/scenarios/contract.py` lists what each must contain."""
+    """What a part adds; every entry is optional. Modules are named below its package and imported
+    when they are needed; `runner/scenarios/contract.py` lists what each must contain."""
 
     package: str
     # Parts that this one imports; it is not available without all of them.
@@ -37,11 +40,13 @@ class Part:
     sections: tuple[str, ...] = ()
     # The module with RULES, FILE_RULES and RENDER_NOTES, which judge every recipe.
     rules: str = ""
-    # Modules with RULES and FILE_RULES by the setting that they judge; only recipes with that setting load them.
+    # Modules with RULES and FILE_RULES by the setting that they judge; only recipes with that
+    # setting load them.
     rules_of: Mapping[str, str] = field(default_factory=dict)
     # Packages by the scenario's name; "" is the part itself.
     scenarios: Mapping[str, str] = field(default_factory=dict)
-    # Modules by name: trainers, the planner's formulas for each, kinds of data, measures of a model, programs that ask one.
+    # Modules by name: trainers, the planner's formulas for each, kinds of data, measures of a
+    # model, programs that ask one.
     engines: Mapping[str, str] = field(default_factory=dict)
     formulas: Mapping[str, str] = field(default_factory=dict)
     preparers: Mapping[str, str] = field(default_factory=dict)
@@ -51,9 +56,11 @@ class Part:
     targets: Mapping[str, str] = field(default_factory=dict)
     # The module that forecasts what a recipe needs.
     forecast: str = ""
-    # Functions, MODULE.FUNCTION, that are called around runs and stages, by the name of their moment.
+    # Functions, MODULE.FUNCTION, that are called around runs and stages, by the name of their
+    # moment.
     hooks: Mapping[str, str] = field(default_factory=dict)
-    # Lines of `recipe --help` by command; its module is `commands/NAME.py`, or `command_module`, which has all of them.
+    # Lines of `recipe --help` by command; its module is `commands/NAME.py`, or `command_module`,
+    # which has all of them.
     commands: Mapping[str, str] = field(default_factory=dict)
     command_module: str = ""
 
@@ -63,12 +70,15 @@ class Part:
         return not self.package.startswith(f"{__name__}.")
 
     def module(self, name: str) -> str:
-        return f"{self.package}.{name}" if name else self.package
+        if name:
+            return f"{self.package}.{name}"
+        return self.package
 
 
 @cache
 def found() -> dict[str, Part]:
-    """Every installed part whose needs are installed too, by its name: ours, then other people's."""
+    """Every installed part whose needs are installed too, by its name: ours, then other
+    people's."""
     here = installed()
     while lacking := [name for name, part in here.items() if not here.keys() >= set(part.needs)]:
         here = {name: part for name, part in here.items() if name not in lacking}
@@ -98,13 +108,17 @@ def _elsewhere(package: str) -> Part:
 
 
 def _others() -> dict[str, str]:
-    """Other people's parts: package by name. This reads only our section of installed packages' metadata, because
-    `importlib.metadata.entry_points` parses all of it, in a third of the time of a whole `recipe check`."""
+    """Other people's parts: package by name. This reads only our section of installed packages'
+    metadata, because `importlib.metadata.entry_points` parses all of it, in a third of the time of
+    a whole `recipe check`."""
     texts = []
     for folder in dict.fromkeys(sys.path):
         with suppress(OSError):  # a folder may be gone, or somebody else's
             for name in sorted(os.listdir(folder or None)):  # pathlib's `glob` takes twice as long
-                if name.endswith("-info") and (file := Path(folder, name, "entry_points.txt")).is_file():
+                if (
+                    name.endswith("-info")
+                    and (file := Path(folder, name, "entry_points.txt")).is_file()
+                ):
                     texts.append(file.read_text("utf-8", "replace"))
     ours = (text.partition(f"[{GROUP}]\n")[2].partition("\n[")[0] for text in texts)
     lines = (line.partition("=") for part in ours for line in part.splitlines() if "=" in line)
@@ -114,7 +128,11 @@ def _others() -> dict[str, str]:
 @cache
 def table(member: str) -> dict[str, str]:
     """One table of all parts in one, as dotted modules: `targets`, `engines`."""
-    return {name: part.module(of) for part in found().values() for name, of in getattr(part, member).items()}
+    return {
+        name: part.module(of)
+        for part in found().values()
+        for name, of in getattr(part, member).items()
+    }
 
 
 @cache
@@ -126,14 +144,22 @@ def modules(member: str) -> tuple[ModuleType, ...]:
 
 @cache
 def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
-    """The functions of all parts for a moment of a run, such as `before_stage`; `hooks.toml` lists the moments."""
-    named = (part.module(part.hooks[moment]).rpartition(".") for part in found().values() if moment in part.hooks)
-    return tuple(getattr(importlib.import_module(module), function) for module, _, function in named)
+    """The functions of all parts for a moment of a run, such as `before_stage`; `hooks.toml` lists
+    the moments."""
+    named = (
+        part.module(part.hooks[moment]).rpartition(".")
+        for part in found().values()
+        if moment in part.hooks
+    )
+    return tuple(
+        getattr(importlib.import_module(module), function) for module, _, function in named
+    )
 
 
 def hook(moment: str) -> Callable[..., Any]:
     """The function of the one part that has it. Raises Stop if no part does."""
-    if not (known := hooks(moment)):
+    known = hooks(moment)
+    if not known:
         raise _not_installed(missing("hooks", moment))
     return known[0]
 
@@ -156,14 +182,20 @@ def known() -> dict[str, dict[str, Any]]:
 
 @cache
 def missing(kind: str, name: str) -> str:
-    """The part of ours that owns a section, scenario, command or hook and is not here; else empty. kind: of OWNED."""
-    owner = (part for part, facts in known().items() if name in facts.get(kind, ()) and part not in found())
+    """The part of ours that owns a section, scenario, command or hook and is not here; else empty.
+    kind: of OWNED."""
+    owner = (
+        part
+        for part, facts in known().items()
+        if name in facts.get(kind, ()) and part not in found()
+    )
     return next(owner, "")
 
 
 def require(kind: str, name: str) -> None:
     """Raises Stop if the part of ours that owns something (see `missing`) is not here."""
-    if owner := missing(kind, name):
+    owner = missing(kind, name)
+    if owner:
         raise _not_installed(owner)
 
 
@@ -173,6 +205,12 @@ def _not_installed(part: str) -> Stop:
 
 def not_here(name: str, part: str) -> str:
     """The message for a part that is not installed, or that needs one that is not."""
-    lacking = [each for each in installed()[part].needs if each not in found()] if part in installed() else []
-    needs = f"which needs the part `{lacking[0]}`, and that" if lacking else "which"
+    if part in installed():
+        lacking = [each for each in installed()[part].needs if each not in found()]
+    else:
+        lacking = []
+    if lacking:
+        needs = f"which needs the part `{lacking[0]}`, and that"
+    else:
+        needs = "which"
     return f"`{name}` belongs to the part `{part}`, {needs} is not installed here."

@@ -15,7 +15,8 @@ Path_ = tuple[str | int, ...]
 
 
 class Span(NamedTuple):
-    """A stretch of text: 1-based line and column, width in characters on that line, and character offsets."""
+    """A stretch of text: 1-based line and column, width in characters on that line, and character
+    offsets."""
 
     line: int
     column: int
@@ -26,9 +27,9 @@ class Span(NamedTuple):
 
 @dataclass
 class Document:
-    """A recipe as it was written, and what was changed on top of it. data: plain dicts, lists and scalars. keys,
-    values: for each path, where its key and its value are. origins: for a path set from outside the file, what set it
-    (`--set train.epochs=2`, `EPOCHS=2`)."""
+    """A recipe as it was written, and what was changed on top of it. data: plain dicts, lists and
+    scalars. keys, values: for each path, where its key and its value are. origins: for a path set
+    from outside the file, what set it (`--set train.epochs=2`, `EPOCHS=2`)."""
 
     file: str
     text: str
@@ -47,28 +48,48 @@ class Document:
         severity: str = "error",
         mending: Any = None,
     ) -> Problem:
-        """A Problem at the value (or the key) of `path`, or at its nearest parent. mending: a value that solves it."""
-        mends = None if mending is None else (".".join(map(str, path)), mending)
+        """A Problem at the value (or the key) of `path`, or at its nearest parent. mending: a value
+        that solves it."""
+        if mending is None:
+            mends = None
+        else:
+            mends = (".".join(map(str, path)), mending)
         for length in range(len(path), -1, -1):
-            if origin := self.origins.get(path[:length]):
+            origin = self.origins.get(path[:length])
+            if origin:
                 return Problem(origin, 0, 0, message, hint, severity=severity, mends=mends)
-            places = (self.keys, self.values) if key or length < len(path) else (self.values, self.keys)
+            if key or length < len(path):
+                places = (self.keys, self.values)
+            else:
+                places = (self.values, self.keys)
             for known in places:
-                if place := known.get(path[:length]):
+                place = known.get(path[:length])
+                if place:
                     return replace(self.problem_at(place, message, hint, severity), mends=mends)
         return Problem(self.file, 1, 1, message, hint, severity=severity, mends=mends)
 
-    def problem_at(self, place: Span, message: str, hint: str = "", severity: str = "error") -> Problem:
+    def problem_at(
+        self, place: Span, message: str, hint: str = "", severity: str = "error"
+    ) -> Problem:
         lines = self.text.splitlines()
-        source = lines[place.line - 1] if 0 < place.line <= len(lines) else ""
+        if 0 < place.line <= len(lines):
+            source = lines[place.line - 1]
+        else:
+            source = ""
         width = max(1, min(place.width, len(source) - place.column + 1))
         return Problem(self.file, place.line, place.column, message, hint, source, width, severity)
 
     def written(self, path: Path_) -> str:
-        """The value at `path` as the file has it, `3.10` for the number 3.1; from another source, as it was read."""
+        """The value at `path` as the file has it, `3.10` for the number 3.1; from another source,
+        as it was read."""
         changed = any(self.origins.get(path[:length]) for length in range(len(path) + 1))
-        place = None if changed else self.values.get(path)
-        return self.text[place.start : place.end].strip() if place else str(self.lookup(path))
+        if changed:
+            place = None
+        else:
+            place = self.values.get(path)
+        if place:
+            return self.text[place.start : place.end].strip()
+        return str(self.lookup(path))
 
     def lookup(self, path: Path_) -> Any:
         """The value at `path`, or None."""
@@ -77,7 +98,10 @@ class Document:
 
 def path_of(setting: str) -> Path_:
     """The keys and indices of a dotted setting, whose indices may be in brackets."""
-    return tuple(int(part) if part.isdecimal() else part for part in re.sub(r"\[(\d+)\]", r".\1", setting).split("."))
+    return tuple(
+        int(part) if part.isdecimal() else part
+        for part in re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
+    )
 
 
 def value_at(value: Any, path: Path_) -> Any:
@@ -96,17 +120,21 @@ def named(term: str) -> Path_:
 
 
 def holds(data: Section, term: str) -> bool:
-    """Whether a term of a table of contradictions is true: `key` is on, or one of `key|other`; `key=this|that`,
-    `key>other`, `key<other` (a number or a key), `key~expression`; or `key?` is written and not empty. Before a sign,
-    `key|other` is the first of these that is written."""
+    """Whether a term of a table of contradictions is true: `key` is on, or one of `key|other`;
+    `key=this|that`, `key>other`, `key<other` (a number or a key), `key~expression`; or `key?` is
+    written and not empty. Before a sign, `key|other` is the first of these that is written."""
     keys, sign, asked = _term(term)
     value: Any = None
     for key in keys:
-        value = value_at(data, key) if value is None or (not sign and not value) else value
+        if value is None or (not sign and not value):
+            value = value_at(data, key)
     if sign == "=":
         return (str(value).lower() if isinstance(value, bool) else str(value)) in asked.split("|")
     if sign in (">", "<"):
-        other = value_at(data, tuple(asked.split("."))) if asked[:1].isalpha() else float(asked)
+        if asked[:1].isalpha():
+            other = value_at(data, tuple(asked.split(".")))
+        else:
+            other = float(asked)
         known = isinstance(value, int | float) and isinstance(other, int | float)
         return known and (value > other if sign == ">" else value < other)
     if sign == "~":
@@ -133,8 +161,8 @@ def applies(data: Section, when: Iterable[str], unless: Iterable[str] = ()) -> b
 def leaves(
     value: Any, entered: Callable[[Sequence[Any]], object] = lambda items: False, path: Path_ = ()
 ) -> Iterator[tuple[Path_, Any]]:
-    """Every setting that is not a section, by its path; an empty section counts. entered: whether a list's items count
-    separately; other lists are one value."""
+    """Every setting that is not a section, by its path; an empty section counts. entered: whether a
+    list's items count separately; other lists are one value."""
     items: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, Mapping):
         items = value.items()
@@ -149,7 +177,9 @@ def leaves(
 def flat(settings: Section) -> dict[str, str]:
     """Every setting that is not a section, by its dotted name, and its value as in a recipe."""
     return {
-        ".".join(map(str, path)): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        ".".join(map(str, path)): value
+        if isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False)
         for path, value in leaves(settings)
         if value != {}
     }
@@ -160,12 +190,18 @@ def merged(below: Section, above: Section) -> dict[str, Any]:
     both = dict(below)
     for key, value in above.items():
         inner = both.get(key)
-        both[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            both[key] = merged(inner, value)
+        else:
+            both[key] = value
     return both
 
 
 def differing(settings: Iterable[Section], missing: Any = None) -> list[tuple[str, list[Any]]]:
-    """The settings that differ, each with its value in every section, `missing` if a section lacks it."""
+    """The settings that differ, each with its value in every section, `missing` if a section lacks
+    it."""
     every = list(settings)
-    rows = [(name, [each.get(name, missing) for each in every]) for name in dict.fromkeys(chain(*every))]
+    rows = [
+        (name, [each.get(name, missing) for each in every]) for name in dict.fromkeys(chain(*every))
+    ]
     return [(name, values) for name, values in rows if any(value != values[0] for value in values)]

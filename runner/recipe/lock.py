@@ -1,4 +1,5 @@
-"""The lock file: models outside the catalog, recorded beside a recipe, so that no machine needs a network for them."""
+"""The lock file: models outside the catalog, recorded beside a recipe, so that no machine needs a
+network for them."""
 
 import json
 import re
@@ -32,36 +33,55 @@ def _lacking(key: str, value: Any) -> str:
     forms = catalog.table("lock-file")["forms"]
     form, words = forms.get(key) or forms[TYPES.get(key, str).__name__]
     known = key != "chat_template" or value in ("", *catalog.table("templates"))
-    return "" if re.fullmatch(form, json.dumps(value)) and known else str(words)
+    if re.fullmatch(form, json.dumps(value)) and known:
+        return ""
+    return str(words)
 
 
 def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Problem]]:
-    """The model `name` from the lock file in `folder`, and the problems with its entry; (None, []) without an entry.
-    revision: the branch, tag or commit that the recipe names."""
+    """The model `name` from the lock file in `folder`, and the problems with its entry; (None, [])
+    without an entry. revision: the branch, tag or commit that the recipe names."""
     try:
         document = _read(folder / LOCK)
     except Stop as stop:
         return None, stop.problems
     if document is None or name not in document.data["models"]:
         return None, []
-    problems, entry = _wrong(document, name), document.data["models"][name]
-    if not problems and entry["source"] == "hub" and revision not in (entry["branch"], entry["revision"]):
-        said = worded("recipe.other-revision", name=name, entry=entry, revision=revision, document=document)
+    problems = _wrong(document, name)
+    entry = document.data["models"][name]
+    if (
+        not problems
+        and entry["source"] == "hub"
+        and revision not in (entry["branch"], entry["revision"])
+    ):
+        said = worded(
+            "recipe.other-revision", name=name, entry=entry, revision=revision, document=document
+        )
         problems = [document.problem(("models", name, "branch"), *said)]
-    return (None, problems) if problems else (model_of(name, entry), [])
+    if problems:
+        return (None, problems)
+    return (model_of(name, entry), [])
 
 
 def entries(file: Path) -> dict[str, Facts]:
-    """Every entry of a lock file by the model's name; empty without a file. Raises Stop with all problems."""
+    """Every entry of a lock file by the model's name; empty without a file. Raises Stop with all
+    problems."""
     document = _read(file)
-    if document and (problems := [one for name in document.data["models"] for one in _wrong(document, name)]):
+    if document and (
+        problems := [one for name in document.data["models"] for one in _wrong(document, name)]
+    ):
         raise Stop(problems)
-    return document.data["models"] if document else {}
+    if not document:
+        return {}
+    models: dict[str, dict[str, Any]] = document.data["models"]
+    return models
 
 
 def add(file: Path, name: str, entry: Section) -> None:
-    """Writes an entry into a lock file, and replaces an older one of that name. Raises Stop if the file is broken."""
-    if bad := [key for key, value in entry.items() if _lacking(key, value)]:
+    """Writes an entry into a lock file, and replaces an older one of that name. Raises Stop if the
+    file is broken."""
+    bad = [key for key, value in entry.items() if _lacking(key, value)]
+    if bad:
         raise Stop(*worded("recipe.impossible-values", name=name, bad=listed(bad)))
     written = {str(key): known for key, known in entries(file).items()} | {name: dict(entry)}
     lines = list[str]()
@@ -77,16 +97,32 @@ def add(file: Path, name: str, entry: Section) -> None:
 
 def entry_of(model: Model, branch: str) -> Facts:
     """A model's entry. branch: the requested revision on the hub."""
-    said = {"source": "hub" if model.revision else "folder", "branch": branch, "linear": list(model.linear)}
-    entry = {key: said[key] if key in said else getattr(model, key) for key in _fields()} | {"config": model.own}
-    return {key: one for key, one in entry.items() if (one if key in RARE else model.revision or key not in ON_HUB)}
+    said = {
+        "source": "hub" if model.revision else "folder",
+        "branch": branch,
+        "linear": list(model.linear),
+    }
+    entry = {key: said[key] if key in said else getattr(model, key) for key in _fields()} | {
+        "config": model.own
+    }
+    return {
+        key: one
+        for key, one in entry.items()
+        if (one if key in RARE else model.revision or key not in ON_HUB)
+    }
 
 
 def model_of(name: str, entry: Section) -> Model:
-    # The entry of a folder has the same values as its config.json, so that file counts as the source.
+    # The entry of a folder has the same values as its config.json, so that file counts as the
+    # source.
     on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
-    place = f"{name}/config.json" if entry["source"] == "folder" else on_hub
-    return models.of_facts({key: value for key, value in entry.items() if key in TYPES} | {"id": name, "source": place})
+    if entry["source"] == "folder":
+        place = f"{name}/config.json"
+    else:
+        place = on_hub
+    return models.of_facts(
+        {key: value for key, value in entry.items() if key in TYPES} | {"id": name, "source": place}
+    )
 
 
 def _read(file: Path) -> Document | None:
@@ -97,26 +133,47 @@ def _read(file: Path) -> Document | None:
     remedy = f"{restored} Or delete the file, and run `recipe models add NAME`."
     document = reading.read(file, "lock file", remedy)
     if not isinstance(document.data.get("models"), dict):
-        raise Stop(document.problem(("models",), "A lock file lists its models under `models`.", remedy))
+        raise Stop(
+            document.problem(("models",), "A lock file lists its models under `models`.", remedy)
+        )
     return document
 
 
 def _wrong(document: Document, name: str) -> list[Problem]:
-    entry, at = document.data["models"][name], ("models", name)
+    entry = document.data["models"][name]
+    at = ("models", name)
     remedy = f"`recipe models add {name}` writes the entry again."
     if not isinstance(entry, dict):
         return [document.problem(at, f"The entry of `{name}` is empty.", remedy)]
-    problems, fields = [], _fields()
+    problems = []
+    fields = _fields()
     for key, value in entry.items():
         if key not in fields:
             hint = did_you_mean(str(key), fields).rstrip() or remedy
-            problems.append(document.problem((*at, key), f"`{key}` is not a setting of an entry.", hint, key=True))
+            problems.append(
+                document.problem(
+                    (*at, key), f"`{key}` is not a setting of an entry.", hint, key=True
+                )
+            )
             continue
-        if words := _lacking(key, value):
+        words = _lacking(key, value)
+        if words:
             problems.append(document.problem((*at, key), f"`{key}` must be {words}.", remedy))
-    needed = [key for key in fields if key not in (*ON_HUB, *RARE) or (key in ON_HUB and entry.get("source") == "hub")]
+    needed = [
+        key
+        for key in fields
+        if key not in (*ON_HUB, *RARE) or (key in ON_HUB and entry.get("source") == "hub")
+    ]
     if not problems and (missing := [key for key in needed if key not in entry]):
-        problems.append(document.problem(at, f"The entry of `{name}` lacks {listed(missing)}.", remedy, key=True))
+        problems.append(
+            document.problem(
+                at, f"The entry of `{name}` lacks {listed(missing)}.", remedy, key=True
+            )
+        )
     if not problems and entry["num_attention_heads"] % entry["num_key_value_heads"]:
-        problems.append(document.problem((*at, "num_key_value_heads"), *worded("recipe.not-a-multiple", remedy=remedy)))
+        problems.append(
+            document.problem(
+                (*at, "num_key_value_heads"), *worded("recipe.not-a-multiple", remedy=remedy)
+            )
+        )
     return problems

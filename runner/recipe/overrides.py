@@ -1,4 +1,5 @@
-"""Overrides on top of a recipe's text: `--set`, the environment, and the substitutions of a rehearsal."""
+"""Overrides on top of a recipe's text: `--set`, the environment, and the substitutions of a
+rehearsal."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,8 @@ ENVIRONMENT: Mapping[str, list[str]] = packaged.toml(__file__, "environment.toml
 
 
 def from_options(options: Iterable[str]) -> list[Override]:
-    """`--set train.epochs=2` as Overrides; later ones win. Raises Stop (exit 2) for an option without `=`."""
+    """`--set train.epochs=2` as Overrides; later ones win. Raises Stop (exit 2) for an option
+    without `=`."""
     changes = []
     for option in options:
         _require_unicode(option)
@@ -29,39 +31,52 @@ def from_options(options: Iterable[str]) -> list[Override]:
     return changes
 
 
-def from_environment(environment: Mapping[str, str], has: Callable[[str], bool]) -> tuple[list[Override], list[str]]:
-    """Overrides from the environment, and the names that match no setting of this recipe; empty variables count as
-    unset. has: whether the recipe's scenario has a setting. All recipes of a terminal share its environment, so a name
-    without a match is not a mistake."""
-    changes, idle = [], []
+def from_environment(
+    environment: Mapping[str, str], has: Callable[[str], bool]
+) -> tuple[list[Override], list[str]]:
+    """Overrides from the environment, and the names that match no setting of this recipe; empty
+    variables count as unset. has: whether the recipe's scenario has a setting. All recipes of a
+    terminal share its environment, so a name without a match is not a mistake."""
+    changes = []
+    idle = []
     for name, settings in ENVIRONMENT.items():
         value = environment.get(name, "")
         if not value.strip():
             continue
         _require_unicode(f"{name}={value}")
-        if setting := next(filter(has, settings), None):
-            changes.append(Override(setting, None, reading.scalar(value.strip()), by=f"{name}={value}"))
+        setting = next(filter(has, settings), None)
+        if setting:
+            changes.append(
+                Override(setting, None, reading.scalar(value.strip()), by=f"{name}={value}")
+            )
         else:
             idle.append(f"{name}={value}")
     return changes, idle
 
 
 def _require_unicode(text: str) -> None:
-    """Raises Stop (exit 2) for bytes of another encoding, which Python passes on as lone surrogates."""
+    """Raises Stop (exit 2) for bytes of another encoding, which Python passes on as lone
+    surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
         shown = text.encode(errors="replace").decode()
-        raise Stop(f"`{shown}` is not valid UTF-8.", "Set your terminal to UTF-8.", code=2) from None
+        raise Stop(
+            f"`{shown}` is not valid UTF-8.", "Set your terminal to UTF-8.", code=2
+        ) from None
 
 
 def from_data_option(data: str | None) -> list[Override]:
-    """`--data FILE` as Overrides: the file or folder replaces the data sets. Raises Stop if it does not exist."""
+    """`--data FILE` as Overrides: the file or folder replaces the data sets. Raises Stop if it does
+    not exist."""
     if not data:
         return []
     if not Path(data).exists():
-        raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
-    by, why = f"--data {data}", "the file you named"
+        raise Stop(
+            Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`.")
+        )
+    by = f"--data {data}"
+    why = "the file you named"
     # The removed settings belong to the data sets that the file replaces.
     gone = ("hub", "sets", "validation_split", "validation_path")
     changes = dict.fromkeys(gone) | {"path": str(Path(data).resolve())}
@@ -81,12 +96,14 @@ def _value(option: str, text: str) -> Any:
 
 
 def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
-    """A new Document with the changes applied in order, and those that changed something, `before` filled in. A value
-    of None deletes the setting. Raises Stop if a setting's section is not a section."""
+    """A new Document with the changes applied in order, and those that changed something, `before`
+    filled in. A value of None deletes the setting. Raises Stop if a setting's section is not a
+    section."""
     changed = replace(document, data=copy.deepcopy(document.data), origins=dict(document.origins))
     made = []
     for change in changes:
-        parent, path = changed.data, change.path
+        parent = changed.data
+        path = change.path
         for depth, part in enumerate(path[:-1]):
             if isinstance(parent, dict):
                 if parent.get(str(part)) is None:
@@ -95,12 +112,15 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
             elif isinstance(parent, list) and isinstance(part, int) and part < len(parent):
                 parent = parent[part]
             else:
-                raise Stop(f"{change.by}: `{'.'.join(map(str, path[:depth]))}` has no settings of its own.")
+                raise Stop(
+                    f"{change.by}: `{'.'.join(map(str, path[:depth]))}` has no settings of its own."
+                )
         before = changed.lookup(path)
         if before == change.after and type(before) is type(change.after):
             continue
         # A copy, because a later change may modify it.
-        last, value = path[-1], copy.deepcopy(change.after)
+        last = path[-1]
+        value = copy.deepcopy(change.after)
         if isinstance(parent, dict) and value is None:
             parent.pop(str(last), None)
         elif isinstance(parent, dict):
@@ -110,7 +130,10 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
         else:
             where = f"{change.by}: `{'.'.join(map(str, path[:-1]))}`"
             if isinstance(parent, list):
-                raise Stop(f"{where} has {len(parent)} entries, and no entry `{last}`.", "Entries are counted from 0.")
+                raise Stop(
+                    f"{where} has {len(parent)} entries, and no entry `{last}`.",
+                    "Entries are counted from 0.",
+                )
             raise Stop(f"{where} is one value, and has no setting `{last}`.")
         for old in [place for place in changed.origins if place[: len(path)] == path]:
             del changed.origins[old]
@@ -120,8 +143,9 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
 
 
 def of_each(recipe: Recipe, changes: Callable[[str, Recipe], Iterable[Override]]) -> list[Override]:
-    """The changes of every stage's recipe, as changes of the whole recipe. A shared line is changed once, but the
-    length of rows for each stage. A recipe without `stages` counts as one stage with an empty name."""
+    """The changes of every stage's recipe, as changes of the whole recipe. A shared line is changed
+    once, but the length of rows for each stage. A recipe without `stages` counts as one stage with
+    an empty name."""
     found: dict[str, Override] = {}
     for name, one in (recipe.stage_recipes or {"": recipe}).items():
         for change in changes(name, one):
@@ -134,14 +158,20 @@ def of_each(recipe: Recipe, changes: Callable[[str, Recipe], Iterable[Override]]
 
 def without_time_limit(by: str) -> Override:
     """Removes the time limit, which was not set for this machine."""
-    return Override("limits.time", None, None, by, "the limit is for the machines of the full-size run")
+    return Override(
+        "limits.time", None, None, by, "the limit is for the machines of the full-size run"
+    )
 
 
 def on_one_machine(
     recipe: Recipe, gpus: int, by: str, why: str, numbers: Sequence[int] | None = None
 ) -> list[Override]:
-    """Puts a recipe on this machine with this many GPUs or processes. numbers: of the GPUs; by default the first."""
+    """Puts a recipe on this machine with this many GPUs or processes. numbers: of the GPUs; by
+    default the first."""
     here = [{"address": "localhost", "gpus": list(numbers or range(gpus))}]
-    plain = [Override("nodes.machines", None, here, by, "this machine")] if "nodes" in recipe.settings else []
+    if "nodes" in recipe.settings:
+        plain = [Override("nodes.machines", None, here, by, "this machine")]
+    else:
+        plain = []
     one = Override("machines.nodes", None, 1, by, "this machine")
     return [one, Override("machines.gpus_per_node", None, gpus, by, why), *plain]

@@ -1,7 +1,8 @@
 """Reads the text of a recipe into a Document, or reports every Problem that prevents it.
 
-It reads PyYAML's events (libyaml) without the composer and constructor, for three reasons: every value keeps its place
-(aliases too), numbers follow YAML 1.2, and hostile or broken files (endless nesting, repeated keys) become Problems.
+It reads PyYAML's events (libyaml) without the composer and constructor, for three reasons: every
+value keeps its place (aliases too), numbers follow YAML 1.2, and hostile or broken files (endless
+nesting, repeated keys) become Problems.
 """
 
 import json
@@ -16,7 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from yaml.events import AliasEvent, CollectionEndEvent, DocumentStartEvent, ScalarEvent, SequenceStartEvent
+from yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    DocumentStartEvent,
+    ScalarEvent,
+    SequenceStartEvent,
+)
 
 from runner.catalog.tables import table
 from runner.recipe.document import Document, Path_, Span
@@ -25,25 +32,31 @@ from runner.tools.problem import SHOWN, Problem, Stop, nearest, worded
 
 # A recipe is a page or two; the limit only prevents reading a large wrong file.
 MAX_BYTES = 1_000_000
-# The name of a missing file is at least this similar to the one that is offered, without their endings.
+# The name of a missing file is at least this similar to the one that is offered, without their
+# endings.
 ALIKE_FILES = 0.7
 START = "Start from a copy: `recipe new my-demo --from survival`."
 
 
 def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document:
-    """Reads and parses a recipe file, or a file of another kind. start: the hint for a file without settings. Raises
-    Stop with the Problem for a file that is missing, not text, or not YAML."""
+    """Reads and parses a recipe file, or a file of another kind. start: the hint for a file without
+    settings. Raises Stop with the Problem for a file that is missing, not text, or not YAML."""
     return parse(str(file), text(file, kind), kind, start)
 
 
 def text(file: Path | str, kind: str = "recipe") -> str:
-    """The text of a recipe file, without a byte order mark. Raises Stop if the file is missing or not text."""
-    name, path = str(file), Path(file)
+    """The text of a recipe file, without a byte order mark. Raises Stop if the file is missing or
+    not text."""
+    name = str(file)
+    path = Path(file)
     if os.path.isdir(path):  # unlike pathlib's, it is false for a name that is too long
         raise Stop(Problem(name, 0, 0, "This is a folder. Name one recipe file."))
     try:
         size = path.stat().st_size
-        raw = path.read_bytes() if size <= MAX_BYTES else b""
+        if size <= MAX_BYTES:
+            raw = path.read_bytes()
+        else:
+            raw = b""
     except FileNotFoundError:
         there = {entry.stem: entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()}
         hint = "Check the path. `recipe list` shows your recipes and the starters."
@@ -59,7 +72,8 @@ def text(file: Path | str, kind: str = "recipe") -> str:
     return _text(name, raw, size, kind)
 
 
-# The name, in problems, of a recipe from standard input. Its relative paths start from the current folder.
+# The name, in problems, of a recipe from standard input. Its relative paths start from the current
+# folder.
 STANDARD_INPUT = "standard input"
 
 
@@ -70,16 +84,25 @@ def standard_input() -> Document:
 
 
 def _text(name: str, raw: bytes, size: int, kind: str) -> str:
-    """The text of a file's bytes. size: of the file, in bytes. Raises Stop if it is too large or not text."""
+    """The text of a file's bytes. size: of the file, in bytes. Raises Stop if it is too large or
+    not text."""
     if size > MAX_BYTES:
-        raise Stop(Problem(name, 0, 0, *worded("recipe.too-large", size=size, kind=kind, most=MAX_BYTES)))
+        raise Stop(
+            Problem(name, 0, 0, *worded("recipe.too-large", size=size, kind=kind, most=MAX_BYTES))
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # With a zero byte it is UTF-16 or not text, so line numbers mean nothing.
-        before = b"" if b"\0" in raw else raw[: error.start]
+        if b"\0" in raw:
+            before = b""
+        else:
+            before = raw[: error.start]
         line = before.count(b"\n") + 1 if before else 0
-        column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1 if line else 0
+        if line:
+            column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1
+        else:
+            column = 0
         raise Stop(Problem(name, line, column, *worded("recipe.not-utf8"))) from None
 
 
@@ -93,24 +116,34 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
         builder.problems.append(problem_of(document, error))
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        shown = f"U+{error.character:04X}" if isinstance(error.character, int) else repr(error.character)
-        builder.problems += [document.problem_at(Span(line, 1, 1), *worded("recipe.forbidden-character", shown=shown))]
+        if isinstance(error.character, int):
+            shown = f"U+{error.character:04X}"
+        else:
+            shown = repr(error.character)
+        builder.problems += [
+            document.problem_at(
+                Span(line, 1, 1), *worded("recipe.forbidden-character", shown=shown)
+            )
+        ]
     builder.problems += builder.set_twice()
     if not builder.problems and document.data is None:
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
     elif not builder.problems and not isinstance(document.data, dict):
-        builder.problems.append(document.problem_at(Span(1, 1, 1), *worded("recipe.no-lines", kind=kind, start=start)))
+        builder.problems.append(
+            document.problem_at(Span(1, 1, 1), *worded("recipe.no-lines", kind=kind, start=start))
+        )
     if builder.problems:
         raise Stop(builder.problems)
     return document
 
 
-# Limits far above any recipe; they protect the machine from broken and hostile files. The first also limits the
-# recursion below, which `yaml.compose` does not.
+# Limits far above any recipe; they protect the machine from broken and hostile files. The first
+# also limits the recursion below, which `yaml.compose` does not.
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
 
-# Tags that change nothing: text, list and section are recognised by their form. `!!str 1` is text, as `"1"` is.
+# Tags that change nothing: text, list and section are recognised by their form. `!!str 1` is text,
+# as `"1"` is.
 TAGS = {"!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"}
 
 EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -120,8 +153,9 @@ Mark = Any
 
 
 class Builder:
-    """Builds the first document of a text into `document`, and collects the Problems with it. anchors: for each
-    `&name`, its value, and how many values that contains when expanded; None while it is being read."""
+    """Builds the first document of a text into `document`, and collects the Problems with it.
+    anchors: for each `&name`, its value, and how many values that contains when expanded; None
+    while it is being read."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -130,10 +164,12 @@ class Builder:
         self.anchors: dict[str, tuple[Any, int] | None] = {}
         # By section: the keys that are set again, each with its place.
         self.twice: dict[Path_, list[tuple[str, Span]]] = {}
-        self.count, self.depth = 0, 0
+        self.count = 0
+        self.depth = 0
 
     def build(self) -> None:
-        """Raises MarkedYAMLError and yaml.reader.ReaderError if the text is not YAML, and Stop beyond the limits."""
+        """Raises MarkedYAMLError and yaml.reader.ReaderError if the text is not YAML, and Stop
+        beyond the limits."""
         # Like yaml.parse, but without its check before each event.
         self.events = iter(EVENTS(self.document.text).get_event, None)
         documents = 0
@@ -157,12 +193,19 @@ class Builder:
             return self._repeated(event), event.end_mark
         if event.tag and event.tag not in TAGS:
             # `!name` in front of a value means a program's own kind of value; a recipe has none.
-            self._problem(event, *worded("recipe.yaml-tag", written=event.tag.replace("tag:yaml.org,2002:", "!!")))
+            self._problem(
+                event,
+                *worded("recipe.yaml-tag", written=event.tag.replace("tag:yaml.org,2002:", "!!")),
+            )
         before = self.count
         if event.anchor:
             self.anchors[event.anchor] = None
         if isinstance(event, ScalarEvent):
-            value, end = (scalar(event.value) if event.implicit[0] else event.value), event.end_mark
+            if event.implicit[0]:
+                value = scalar(event.value)
+            else:
+                value = event.value
+            end = event.end_mark
         else:
             value, end = self._collection(event, path)
         if event.anchor:
@@ -171,7 +214,9 @@ class Builder:
 
     def _collection(self, event: Event, path: Path_) -> tuple[dict[str, Any] | list[Any], Mark]:
         if self.depth >= MAX_DEPTH:
-            raise Stop(self.document.problem_at(_place(event), *worded("recipe.too-deep", most=MAX_DEPTH)))
+            raise Stop(
+                self.document.problem_at(_place(event), *worded("recipe.too-deep", most=MAX_DEPTH))
+            )
         self.depth += 1
         section: dict[str, Any] = {}
         items: list[Any] = []
@@ -185,7 +230,12 @@ class Builder:
                     self._problem(inner, *worded("recipe.name-is-no-word"))
                     value = f"(section {len(self.problems)})"
                 # `yes:` and `1:` are names like any other; the schema then reports them as unknown.
-                key = value if isinstance(value, str) else inner.value if isinstance(inner, ScalarEvent) else str(value)
+                if isinstance(value, str):
+                    key = value
+                elif isinstance(inner, ScalarEvent):
+                    key = inner.value
+                else:
+                    key = str(value)
                 if key in section:
                     self.twice.setdefault(path, []).append((key, _place(inner)))
                 else:
@@ -195,11 +245,15 @@ class Builder:
         return (items if is_list else section), inner.end_mark
 
     def set_twice(self) -> Iterator[Problem]:
-        """One Problem for each repeated key; a single one if a section or a list's entry has merged with another."""
+        """One Problem for each repeated key; a single one if a section or a list's entry has merged
+        with another."""
         for path, again in self.twice.items():
             key, place = again[0]
-            shown, hint = again[:1], "Keep one of the two lines."
-            _, header = hidden_header(self.document, place.line, f"they belong to `{path[-1]}`" if path else "")
+            shown = again[:1]
+            hint = "Keep one of the two lines."
+            _, header = hidden_header(
+                self.document, place.line, f"they belong to `{path[-1]}`" if path else ""
+            )
             if header and header.line > self.document.keys[*path, key].line:
                 yield header
                 continue
@@ -215,7 +269,8 @@ class Builder:
                 yield self.document.problem_at(place, message, hint)
 
     def _repeated(self, event: Event) -> Any:
-        name, remedy = event.anchor, "Write the value itself here."
+        name = event.anchor
+        remedy = "Write the value itself here."
         if name not in self.anchors:
             self._problem(event, f"`*{name}` refers to `&{name}`, which does not exist.", remedy)
             return None
@@ -230,7 +285,11 @@ class Builder:
     def _add(self, values: int, event: Event) -> None:
         self.count += values
         if self.count > MAX_VALUES:
-            raise Stop(self.document.problem_at(_place(event), *worded("recipe.too-many-references", most=MAX_VALUES)))
+            raise Stop(
+                self.document.problem_at(
+                    _place(event), *worded("recipe.too-many-references", most=MAX_VALUES)
+                )
+            )
 
     def _problem(self, event: Event, message: str, remedy: str) -> None:
         self.problems.append(self.document.problem_at(_place(event), message, remedy))
@@ -238,8 +297,12 @@ class Builder:
 
 def _place(event: Event, ends: Mark | None = None) -> Span:
     """The place of an event; ends: the end of its value, if that is later."""
-    start, end = event.start_mark, event.end_mark
-    width = end.column - start.column if end.line == start.line else 1
+    start = event.start_mark
+    end = event.end_mark
+    if end.line == start.line:
+        width = end.column - start.column
+    else:
+        width = 1
     return Span(start.line + 1, start.column + 1, max(1, width), start.index, (ends or end).index)
 
 
@@ -252,7 +315,11 @@ _WORDS: Mapping[str, Any] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
 }
-_WHOLE = {10: re.compile("[-+]?[0-9]+"), 8: re.compile("0o[0-7]+"), 16: re.compile("0x[0-9a-fA-F]+")}
+_WHOLE = {
+    10: re.compile("[-+]?[0-9]+"),
+    8: re.compile("0o[0-7]+"),
+    16: re.compile("0x[0-9a-fA-F]+"),
+}
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 # The first characters of all of these; most texts begin with others.
 _NOT_ONLY_TEXT = {"", *"nNtTfF~.+-0123456789"}
@@ -268,8 +335,12 @@ def scalar(text: str) -> Any:
     for base, digits in _WHOLE.items():
         if digits.fullmatch(text):
             # int() refuses more than 4,300 digits, and no setting needs such a number.
-            return int(text, base) if len(text) < 100 else math.inf
-    return float(text) if _FLOAT.fullmatch(text) else text
+            if len(text) < 100:
+                return int(text, base)
+            return math.inf
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text
 
 
 # Words that mean the same with and without quotes, also inside brackets.
@@ -280,10 +351,13 @@ def written(value: Any) -> str:
     """A value in the form for `key: `. JSON is YAML, and plain words need no quotes."""
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) and isinstance(scalar(value), str)
-        return value if plain else json.dumps(value, ensure_ascii=False)
+        if plain:
+            return value
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and "e" in repr(value):
         mantissa, _, exponent = repr(value).partition("e")
-        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent)}"  # 2.0e-5, as recipes have it
+        # 2.0e-5, as recipes have it
+        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent)}"
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -298,13 +372,19 @@ _QUOTED = re.compile(
 
 
 def hidden_header(document: Document, line: int, instead: str = "") -> tuple[str, Problem | None]:
-    """The section that the lines down to this one would belong to, if its first line is commented out, and the Problem
-    with that line; else an empty name and None. instead: what happens to the lines below it."""
+    """The section that the lines down to this one would belong to, if its first line is commented
+    out, and the Problem with that line; else an empty name and None. instead: what happens to the
+    lines below it."""
     lines = document.text.splitlines()
     for number in range(line - 1, 0, -1):
-        if found := _HIDDEN.fullmatch(lines[number - 1]):
+        found = _HIDDEN.fullmatch(lines[number - 1])
+        if found:
             start = found.end(1)
-            message = worded("recipe.commented-out", name=found["name"], instead=f": {instead}" if instead else "")
+            message = worded(
+                "recipe.commented-out",
+                name=found["name"],
+                instead=f": {instead}" if instead else "",
+            )
             place = Span(number, start + 1, found.end("name") + 1 - start)
             return found["name"], document.problem_at(place, *message)
         if lines[number - 1][:1] not in ("", " ", "#"):
@@ -315,7 +395,12 @@ def hidden_header(document: Document, line: int, instead: str = "") -> tuple[str
 def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     """The Problem behind libyaml's error, in terms of what is visible in the line."""
     mark = error.problem_mark or error.context_mark
-    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    if mark:
+        line = mark.line + 1
+        column = mark.column + 1
+    else:
+        line = 1
+        column = 1
     lines = document.text.splitlines() or [""]
     line = min(line, len(lines))
     complaint = f"{error.context or ''} {error.problem or ''}"
@@ -323,36 +408,58 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     kind, known = next(one for one in kinds if any(word in complaint for word in one[1]["words"]))
     if kind == "escape":
         column = lines[line - 1].rindex("\\", 0, column) + 1
-    start = error.context_mark if known.get("at_start") else None
-    if likely := next(_likely(document, lines, line, column, kind), None):
+    if known.get("at_start"):
+        start = error.context_mark
+    else:
+        start = None
+    likely = next(_likely(document, lines, line, column, kind), None)
+    if likely:
         return likely
     if kind == "missing colon" and start:
         here, above = _lines_to(lines, start.line + 1)
         entry = _without_dash(here, above)
         if entry and entry.indent == above[-1].indent:
             return entry.without_dash(document)
-    at = Span(start.line + 1, start.column + 1, 1) if start else Span(line, column, 1)
+    if start:
+        at = Span(start.line + 1, start.column + 1, 1)
+    else:
+        at = Span(line, column, 1)
     letter = lines[line - 1][column - 1 : column]
     return document.problem_at(at, known["message"].replace("{here}", letter), known["hint"])
 
 
-def _likely(document: Document, lines: list[str], line: int, column: int, kind: str) -> Iterator[Problem]:
-    """Mistakes that are visible in the text. kind: of libyaml's complaint, which decides about indentation alone."""
-    source, at = lines[line - 1], document.problem_at
+def _likely(
+    document: Document, lines: list[str], line: int, column: int, kind: str
+) -> Iterator[Problem]:
+    """Mistakes that are visible in the text. kind: of libyaml's complaint, which decides about
+    indentation alone."""
+    source = lines[line - 1]
+    at = document.problem_at
     if "\t" in source[: len(source) - len(source.lstrip())] or source[column - 1 : column] == "\t":
         yield at(Span(line, source.index("\t") + 1, 1), *worded("recipe.tab"))
     for number, text in ((line - 1, lines[line - 2] if line > 1 else ""), (line, source)):
         if "\u00a0" in text.partition("#")[0]:
-            yield at(Span(number, text.index("\u00a0") + 1, 1), *worded("recipe.non-breaking-space"))
-        if glued := _GLUED.fullmatch(text):
-            yield at(Span(number, len(glued[1]) + 1, len(glued[2])), *worded("recipe.glued-colon", glued=glued))
-    if (quote := source[column - 2 : column - 1]) in ("'", '"'):
+            yield at(
+                Span(number, text.index("\u00a0") + 1, 1), *worded("recipe.non-breaking-space")
+            )
+        glued = _GLUED.fullmatch(text)
+        if glued:
+            yield at(
+                Span(number, len(glued[1]) + 1, len(glued[2])),
+                *worded("recipe.glued-colon", glued=glued),
+            )
+    quote = source[column - 2 : column - 1]
+    if quote in ("'", '"'):
         # It closes, by accident, what an earlier line opens.
-        number = next((one for one in range(line - 1, 0, -1) if quote in lines[one - 1].partition(" #")[0]), 0)
+        number = next(
+            (one for one in range(line - 1, 0, -1) if quote in lines[one - 1].partition(" #")[0]), 0
+        )
         earlier = lines[number - 1] if number else ""
-        if opened := re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", earlier):
+        opened = re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", earlier)
+        if opened:
             yield at(Span(number, len(opened[1]) + 1, 1), *worded("recipe.open-quote"))
-    if ended := _ended_early(source, line, column):
+    ended = _ended_early(source, line, column)
+    if ended:
         yield at(*ended)
     _, header = hidden_header(document, line)
     here, above = _lines_to(lines, line)
@@ -362,9 +469,11 @@ def _likely(document: Document, lines: list[str], line: int, column: int, kind: 
         return
     if header and all(one.indent >= here.indent for one in above if one.number > header.line):
         yield header
-    if glued := _GLUED_DASH.match(source):
+    glued = _GLUED_DASH.match(source)
+    if glued:
         yield at(Span(line, len(glued[1]) + 1, 1), *worded("recipe.glued-dash", glued=glued))
-    if entry := _without_dash(here, above):
+    entry = _without_dash(here, above)
+    if entry:
         yield entry.without_dash(document)
     if len(above) > 1:
         before, odd = above[-2:]
@@ -377,21 +486,36 @@ def _likely(document: Document, lines: list[str], line: int, column: int, kind: 
 def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] | None:
     """`"A" and more`: the quotes of a value end, and text follows."""
     found = _QUOTED.fullmatch(source)
-    rest = found["rest"].partition(" #")[0].strip() if found else ""
-    if not found or not rest or column <= found.start("inner") or rest.startswith((",", "]", "}", ":")):
+    if found:
+        rest = found["rest"].partition(" #")[0].strip()
+    else:
+        rest = ""
+    if (
+        not found
+        or not rest
+        or column <= found.start("inner")
+        or rest.startswith((",", "]", "}", ":"))
+    ):
         return None
     whole = source[found.start("quote") :].partition(" #")[0].rstrip()
     if found["quote"] == '"':
         meant = "'" + whole.replace("'", "''") + "'"
     else:
-        inner = whole[1:-1] if whole.endswith("'") else whole
+        if whole.endswith("'"):
+            inner = whole[1:-1]
+        else:
+            inner = whole
         meant = '"' + inner.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    end = f": {meant}" if len(meant) < SHOWN else "."
+    if len(meant) < SHOWN:
+        end = f": {meant}"
+    else:
+        end = "."
     return Span(line, found.end("inner") + 1, 1), *worded("recipe.quotes-end", end=end)
 
 
 class _Line(NamedTuple):
-    """A line of a broken file: its number, its indentation in spaces, and its words without a comment."""
+    """A line of a broken file: its number, its indentation in spaces, and its words without a
+    comment."""
 
     number: int
     indent: int
@@ -423,7 +547,8 @@ def _lines_to(lines: list[str], number: int) -> tuple[_Line, list[_Line]]:
 
 
 def _without_dash(here: _Line, above: list[_Line]) -> _Line | None:
-    """A list entry without its `- `: the first one, so that the next dash does not fit, or a text among others."""
+    """A list entry without its `- `: the first one, so that the next dash does not fit, or a text
+    among others."""
     entry = here
     if here.is_entry:
         deeper = list(takewhile(lambda one: one.indent > here.indent, reversed(above)))
@@ -433,4 +558,6 @@ def _without_dash(here: _Line, above: list[_Line]) -> _Line | None:
         entry = deeper[-1]
     elif not above or ":" in here.words or not above[-1].is_entry:
         return None
-    return None if entry.words.startswith("-") else entry
+    if entry.words.startswith("-"):
+        return None
+    return entry

@@ -26,14 +26,15 @@ else:
 _OUTSIDE = packaged.toml(__file__, "outside.toml")
 OUTSIDE_RESULT = _OUTSIDE["settings"]
 _OUTSIDE_IN = _OUTSIDE["within"]
-REAL = "--model"  # the option that puts a real model in the place of a rehearsal's twin, as `by` of its Override
+# the option that puts a real model in the place of a rehearsal's twin, as `by` of its Override
+REAL = "--model"
 DEMO_QUESTIONS = ("questions", "categories")  # settings of the section `demo` that name questions
 
 
 @dataclass(frozen=True)
 class Override(Record):
-    """One setting that differs from the file. setting: dotted; before, after: its values, None for none; by: the option
-    or variable that sets it; why: one sentence."""
+    """One setting that differs from the file. setting: dotted; before, after: its values, None for
+    none; by: the option or variable that sets it; why: one sentence."""
 
     setting: str = ""
     before: Any = None
@@ -46,7 +47,9 @@ class Override(Record):
         return path_of(self.setting)
 
     def __str__(self) -> str:
-        return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}  ({self.why or self.by})"
+        return (
+            f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}  ({self.why or self.by})"
+        )
 
 
 def _shown(value: Any) -> str:
@@ -67,8 +70,9 @@ BROKEN = object()  # replaces a value that the schema refused
 
 
 class Settings(Mapping[str, Any]):
-    """A section of a recipe: frozen, read as `recipe.train.epochs`. An optional setting that is absent is None. The
-    schema is the only list of settings; reading an unknown one raises AttributeError."""
+    """A section of a recipe: frozen, read as `recipe.train.epochs`. An optional setting that is
+    absent is None. The schema is the only list of settings; reading an unknown one raises
+    AttributeError."""
 
     __slots__ = ("__dict__", "_known", "_values")
     # The schema of each setting that the section may have.
@@ -77,12 +81,16 @@ class Settings(Mapping[str, Any]):
 
     def __init__(self, values: Section, schema: Schema) -> None:
         properties = schema.get("properties", {})
-        self._hold({key: _freeze(value, properties.get(key, {})) for key, value in values.items()}, properties)
+        self._hold(
+            {key: _freeze(value, properties.get(key, {})) for key, value in values.items()},
+            properties,
+        )
 
     def _hold(self, values: Section, known: Schema) -> None:
         object.__setattr__(self, "_known", known)
         object.__setattr__(self, "_values", values)
-        # Settings are plain attributes, because a check reads thousands of them; __getattr__ handles the rest.
+        # Settings are plain attributes, because a check reads thousands of them; __getattr__
+        # handles the rest.
         every = {**dict.fromkeys(known), **values}
         broken = [key for key, value in values.items() if value is BROKEN]
         for key in (*_NOT_SETTINGS.intersection(every), *broken):
@@ -100,7 +108,8 @@ class Settings(Mapping[str, Any]):
         raise AttributeError("a recipe is frozen")
 
     def __getitem__(self, key: str) -> Any:
-        if (value := self._values[key]) is BROKEN:
+        value = self._values[key]
+        if value is BROKEN:
             raise BrokenSetting(key)
         return value
 
@@ -125,10 +134,14 @@ class Settings(Mapping[str, Any]):
         return key in self._known
 
     def with_own(self, own: Settings) -> Settings:
-        """This section with one of its `sets` on top. A set that has one of the settings of a form inherits none."""
+        """This section with one of its `sets` on top. A set that has one of the settings of a form
+        inherits none."""
         form = ("form", "question", "answer")
         hidden = {"sets", *(form if any(name in own for name in form) else ())}
-        defaults = {"form": "auto"} if self.knows("question") else {}
+        if self.knows("question"):
+            defaults = {"form": "auto"}
+        else:
+            defaults = {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
         merged = Settings.__new__(Settings)
         merged._hold({**defaults, **kept, **own._values}, {**self._known, **own._known})
@@ -136,13 +149,14 @@ class Settings(Mapping[str, Any]):
 
     @property
     def for_axolotl(self) -> dict[str, Any]:
-        """The settings that Axolotl gets with the same value (`x-axolotl` in the schema), by Axolotl's names."""
+        """The settings that Axolotl gets with the same value (`x-axolotl` in the schema), by
+        Axolotl's names."""
         known = ((name, part.get("x-axolotl")) for name, part in self._known.items())
         return {key: self[name] for name, key in known if key and self.get(name) is not None}
 
     def making(self, key: str) -> list[str]:
-        """The settings, set or not, that determine one of Axolotl's: by the same name, unchanged (`x-axolotl`), or
-        computed (`x-axolotl-makes`)."""
+        """The settings, set or not, that determine one of Axolotl's: by the same name, unchanged
+        (`x-axolotl`), or computed (`x-axolotl-makes`)."""
         return [
             name
             for name, part in self._known.items()
@@ -150,18 +164,22 @@ class Settings(Mapping[str, Any]):
         ]
 
     def plain(self) -> dict[str, Any]:
-        """The section as plain dicts and lists. Raises BrokenSetting if the schema has refused one of its values."""
+        """The section as plain dicts and lists. Raises BrokenSetting if the schema has refused one
+        of its values."""
         return {key: _thaw(value) for key, value in self._values.items()}
 
 
-# Attributes that are not settings. A setting of the same name in an open section is read by `[…]` alone.
+# Attributes that are not settings. A setting of the same name in an open section is read by `[…]`
+# alone.
 _NOT_SETTINGS = frozenset(dir(Settings))
 
 
 def _freeze(value: Any, schema: Schema) -> Any:
     if isinstance(value, dict):
         # A section that the schema leaves open has the settings that the recipe writes.
-        return Settings(value, schema if "properties" in schema else {"properties": {key: {} for key in value}})
+        return Settings(
+            value, schema if "properties" in schema else {"properties": {key: {} for key in value}}
+        )
     if isinstance(value, str) and schema.get("x-folder"):
         return normal(value)
     if isinstance(value, list):
@@ -177,11 +195,14 @@ def _thaw(value: Any) -> Any:
     # For an abstract class, such as that of sections, Python's instance check is slow.
     if type(value) is Settings:
         return value.plain()
-    return [_thaw(item) for item in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [_thaw(item) for item in value]
+    return value
 
 
 def with_defaults(value: Any, schema: Schema) -> Any:
-    """A copy of `value` with the schema's defaults and sections, except those that are a request (`x-only-written`)."""
+    """A copy of `value` with the schema's defaults and sections, except those that are a request
+    (`x-only-written`)."""
     if isinstance(value, list) and schema.get("type") == "array":
         return [with_defaults(item, schema.get("items", {})) for item in value]
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":
@@ -189,18 +210,29 @@ def with_defaults(value: Any, schema: Schema) -> Any:
     if not isinstance(value, dict):
         return value
     filled = dict(value)
-    known = {} if "x-own-recipe" in schema else schema.get("properties", {})
+    if "x-own-recipe" in schema:
+        known = {}
+    else:
+        known = schema.get("properties", {})
     for key, part in known.items():
         if key in value:
             filled[key] = with_defaults(value[key], part)
         elif (when := part.get("x-default-if")) and filled.get(when[0]) in when[1::2]:
-            if (chosen := when[when.index(filled[when[0]]) + 1]) is not None:
+            chosen = when[when.index(filled[when[0]]) + 1]
+            if chosen is not None:
                 filled[key] = chosen
         elif "default" in part and part.get("x-default-unless") not in value:
             filled[key] = with_defaults(part["default"], part)
         elif other := part.get("x-default-twice"):
-            filled[key] = 2 * filled[other] if isinstance(filled[other], int | float) else filled[other]
-        elif part.get("type") == "object" and not part.get("required") and not part.get("x-only-written"):
+            if isinstance(filled[other], int | float):
+                filled[key] = 2 * filled[other]
+            else:
+                filled[key] = filled[other]
+        elif (
+            part.get("type") == "object"
+            and not part.get("required")
+            and not part.get("x-only-written")
+        ):
             filled[key] = with_defaults({}, part)
     return filled
 
@@ -218,35 +250,52 @@ _SHOWS_ROWS = {
 
 
 def rows_of(recipe: Section, schema: Schema) -> str:
-    """The kind of rows of a recipe's `data`, from its settings; empty if the scenario of this schema has one kind."""
+    """The kind of rows of a recipe's `data`, from its settings; empty if the scenario of this
+    schema has one kind."""
     known = schema["properties"].get("data", {}).get("properties", {})
     if "x-by-rows" not in known.get("form", {}):
         return ""
-    written, train = (part if isinstance(part := recipe.get(name), Mapping) else {} for name in ("data", "train"))
-    objective, sets = train.get("objective"), written.get("sets")
-    every = [one for one in (written, *(sets if isinstance(sets, list) else ())) if isinstance(one, Mapping)]
+    written, train = (
+        part if isinstance(part := recipe.get(name), Mapping) else {} for name in ("data", "train")
+    )
+    objective = train.get("objective")
+    sets = written.get("sets")
+    every = [
+        one
+        for one in (written, *(sets if isinstance(sets, list) else ()))
+        if isinstance(one, Mapping)
+    ]
     if written.get("songs") is not None:
         return SONGS
-    shown = [rows for one in every for name, rows in _SHOWS_ROWS.items() if one.get(name) is not None]
+    shown = [
+        rows for one in every for name, rows in _SHOWS_ROWS.items() if one.get(name) is not None
+    ]
     form = written.get("form") or next(iter(shown), PREFERENCES if objective == "kto" else None)
     if form in (PREFERENCES, LABELS):
-        return LABELS if objective == "kto" or (objective is None and LABELS in shown) else PREFERENCES
+        if objective == "kto" or (objective is None and LABELS in shown):
+            return LABELS
+        return PREFERENCES
     if form:
-        return form if form in (TEXT, PROMPTS) else CONVERSATIONS
+        if form in (TEXT, PROMPTS):
+            return form
+        return CONVERSATIONS
     plain = any(str(one.get("path")).endswith(".txt") for one in every)
-    return TEXT if plain or known["form"]["default"] == TEXT else CONVERSATIONS
+    if plain or known["form"]["default"] == TEXT:
+        return TEXT
+    return CONVERSATIONS
 
 
 def sets_of(home: Path_, data: Settings) -> list[tuple[Path_, Settings]]:
-    """The data sets of a section at the path `home`, each with its path and its settings: its own, and the section's
-    for the others. A section that names one data set is that set itself."""
+    """The data sets of a section at the path `home`, each with its path and its settings: its own,
+    and the section's for the others. A section that names one data set is that set itself."""
     sets = enumerate(data.get("sets") or ())
     return [((*home, "sets", index), data.with_own(own)) for index, own in sets] or [(home, data)]
 
 
 @dataclass(frozen=True)
 class Recipe(Sections):
-    """A recipe, as far as its schema accepts it. Sections are read as attributes: `recipe.train.epochs`."""
+    """A recipe, as far as its schema accepts it. Sections are read as attributes:
+    `recipe.train.epochs`."""
 
     document: Document  # as written, for the place of each setting
     settings: Settings  # with defaults
@@ -264,15 +313,19 @@ class Recipe(Sections):
             return value
 
     def problem(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
-        """A Problem at a setting, by its path or dotted name. how: arguments of `Document.problem`."""
-        return self.document.problem(path_of(setting) if isinstance(setting, str) else setting, message, hint, **how)
+        """A Problem at a setting, by its path or dotted name. how: arguments of
+        `Document.problem`."""
+        return self.document.problem(
+            path_of(setting) if isinstance(setting, str) else setting, message, hint, **how
+        )
 
     def note(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
         return self.problem(setting, message, hint, severity="note", **how)
 
     @property
     def rows(self) -> str:
-        """The kind of rows of `data`, if recipes of its scenario can have several kinds (see `rows_of`)."""
+        """The kind of rows of `data`, if recipes of its scenario can have several kinds (see
+        `rows_of`)."""
         data = self.settings["data"]
         if data.get("form") == PROMPTS:
             return PROMPTS
@@ -303,15 +356,22 @@ class Recipe(Sections):
         return self.stage_recipes.get(self._listed(name), self)
 
     def _listed(self, stage: str) -> str:
-        """The name, in the recipe's list, of a stage of the plan; pretraining has one for each context length."""
+        """The name, in the recipe's list, of a stage of the plan; pretraining has one for each
+        context length."""
         pretrains = (name for name, one in self.stage_recipes.items() if PRETRAIN in one.settings)
-        return next(pretrains, stage) if stage.startswith(f"{PRETRAIN}-") else stage
+        if stage.startswith(f"{PRETRAIN}-"):
+            return next(pretrains, stage)
+        return stage
 
     def setting_of(self, stage: str, setting: str) -> str:
-        """The dotted name of a stage's setting in this recipe. setting: in the stage's own (see `of_stage`)."""
-        if (name := self._listed(stage)) not in self.stage_recipes:
+        """The dotted name of a stage's setting in this recipe. setting: in the stage's own (see
+        `of_stage`)."""
+        name = self._listed(stage)
+        if name not in self.stage_recipes:
             return setting
-        return ".".join(map(str, path_in(self.document, list(self.stage_recipes).index(name), path_of(setting))))
+        return ".".join(
+            map(str, path_in(self.document, list(self.stage_recipes).index(name), path_of(setting)))
+        )
 
     @cached_property
     def file(self) -> Path:
@@ -326,20 +386,29 @@ class Recipe(Sections):
     def facts(self) -> Model:
         """The facts about the base model. Raises Stop if it is unknown."""
         if self.model_facts is None:
-            raise Stop(self.document.problem(("model", "base"), *worded("recipe.model-unknown", name=self.model.base)))
+            raise Stop(
+                self.document.problem(
+                    ("model", "base"), *worded("recipe.model-unknown", name=self.model.base)
+                )
+            )
         return self.model_facts
 
     @property
     def model_revision(self) -> str:
-        """The base model's branch, tag or commit on the hub; the commit of a lock file, if there is one."""
+        """The base model's branch, tag or commit on the hub; the commit of a lock file, if there is
+        one."""
         return (self.model_facts and self.model_facts.revision) or self.model.revision
 
     @property
     def base_folder(self) -> Path | None:
-        """The base model's folder, relative to the recipe's; None if the base model is not a folder."""
-        facts, name = self.model_facts, self.model.base
+        """The base model's folder, relative to the recipe's; None if the base model is not a
+        folder."""
+        facts = self.model_facts
+        name = self.model.base
         here = facts and facts.source == f"{name}/config.json" and not remote(name)
-        return self.folder / name if here else None
+        if here:
+            return self.folder / name
+        return None
 
     @property
     def code_from_git(self) -> ImageCodeFromGit | None:
@@ -354,34 +423,46 @@ class Recipe(Sections):
 
     @cached_property
     def data_sections(self) -> tuple[tuple[Path_, Settings], ...]:
-        """Each section `data`, at the top or in another section, with its path, unless the schema has refused it."""
+        """Each section `data`, at the top or in another section, with its path, unless the schema
+        has refused it."""
         homes: dict[Path_, Any] = {("data",): self.sections.get("data")}
-        homes |= {(name, "data"): section._values.get("data") for name, section in self.sections.items()}
+        homes |= {
+            (name, "data"): section._values.get("data") for name, section in self.sections.items()
+        }
         for index, one in enumerate(self.stage_recipes.values()):
             homes[(STAGES, index, "data")] = one.settings.get("data")
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
 
     def longest_row(self, home: Path_) -> tuple[Path_, int | None]:
-        """The setting that limits rows of the data section or set at `home`, and its number of tokens, or None."""
+        """The setting that limits rows of the data section or set at `home`, and its number of
+        tokens, or None."""
         if home[0] == STAGES:
             of, limit = list(self.stage_recipes.values())[int(home[1])].longest_row(home[2:])
             return path_in(self.document, int(home[1]), of), limit
-        owner = str(home[0]) if "data" in home[1:2] else "model"
+        if "data" in home[1:2]:
+            owner = str(home[0])
+        else:
+            owner = "model"
         section = self.settings.get(owner)
-        return (owner, "sequence_len"), section.get("sequence_len") if isinstance(section, Settings) else None
+        return (owner, "sequence_len"), section.get("sequence_len") if isinstance(
+            section, Settings
+        ) else None
 
     def data_sets(self) -> Iterator[tuple[Path_, Settings]]:
         """Every data set of the recipe, with its path and its settings."""
         return (one for home, data in self.data_sections for one in sets_of(home, data))
 
     def data_files(self) -> Iterator[tuple[Path_, Settings, Path]]:
-        """Every data set that is a file on this machine, with its path, its settings and the file."""
+        """Every data set that is a file on this machine, with its path, its settings and the
+        file."""
         for home, data in self.data_sets():
-            if (name := data.get("path")) and (file := self.folder / name).is_file():
+            name = data.get("path")
+            if name and (file := self.folder / name).is_file():
                 yield home, data, file
 
     def local_files(self) -> Iterator[tuple[Path_, str]]:
-        """This machine's files and folders that training needs, each with the path of its setting."""
+        """This machine's files and folders that training needs, each with the path of its
+        setting."""
         return ((setting, name) for setting, name in self._sources() if not self.elsewhere(name))
 
     def addresses(self) -> Iterator[tuple[Path_, str]]:
@@ -389,9 +470,13 @@ class Recipe(Sections):
         return ((setting, name) for setting, name in self._sources() if remote(name))
 
     def _sources(self) -> Iterator[tuple[Path_, str]]:
-        named: list[tuple[Path_, str | None]] = [((*home, "path"), data.get("path")) for home, data in self.data_sets()]
+        named: list[tuple[Path_, str | None]] = [
+            ((*home, "path"), data.get("path")) for home, data in self.data_sets()
+        ]
         for home, data in self.data_sections:
-            named += [((*home, setting), data.get(setting)) for setting in ("validation_path", "packed")]
+            named += [
+                ((*home, setting), data.get(setting)) for setting in ("validation_path", "packed")
+            ]
         base = self.settings.get("model", {}).get("base")
         if base and (self.base_folder or remote(base)):
             named.append((("model", "base"), self.model.base))
@@ -411,7 +496,8 @@ class Recipe(Sections):
 
     @cached_property
     def gpu_counts(self) -> tuple[int, ...]:
-        """The number of GPUs of each machine; plain machines (`nodes`) may have different numbers."""
+        """The number of GPUs of each machine; plain machines (`nodes`) may have different
+        numbers."""
         plain: Nodes | None = self.settings.get("nodes")
         if plain:
             return tuple(len(machine.gpus) for machine in plain.machines)
@@ -422,7 +508,11 @@ class Recipe(Sections):
         """The questions before and after training, each with its category or None."""
         demo = self.settings.get("demo") or {}
         plain = ((None, question) for question in demo.get("questions") or ())
-        of_categories = ((part.name, question) for part in demo.get("categories") or () for question in part.questions)
+        of_categories = (
+            (part.name, question)
+            for part in demo.get("categories") or ()
+            for question in part.questions
+        )
         return (*plain, *of_categories)
 
     def place_of_question(self, question: str) -> Path_:
@@ -433,16 +523,30 @@ class Recipe(Sections):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of every setting that can change what is trained."""
-        settings = {key: value for key, value in self.settings.plain().items() if key not in OUTSIDE_RESULT}
+        settings = {
+            key: value for key, value in self.settings.plain().items() if key not in OUTSIDE_RESULT
+        }
         for section, names in _OUTSIDE_IN.items():
             if isinstance(values := settings.get(section), dict):
-                settings[section] = {key: value for key, value in values.items() if key not in names}
-                if sets := values.get("sets"):
-                    kept = [{key: value for key, value in one.items() if key not in names} for one in sets]
+                settings[section] = {
+                    key: value for key, value in values.items() if key not in names
+                }
+                sets = values.get("sets")
+                if sets:
+                    kept = [
+                        {key: value for key, value in one.items() if key not in names}
+                        for one in sets
+                    ]
                     settings[section]["sets"] = kept
         if STAGES in settings:
             settings[STAGES] = [one.fingerprint for one in self.stage_recipes.values()]
         # Equal counts are in `machines` already.
-        uneven = {"gpu_counts": self.gpu_counts} if len(set(self.gpu_counts)) > 1 else {}
-        pinned = {"commit": self.model_facts.revision} if self.model_facts and self.model_facts.revision else {}
+        if len(set(self.gpu_counts)) > 1:
+            uneven = {"gpu_counts": self.gpu_counts}
+        else:
+            uneven = {}
+        if self.model_facts and self.model_facts.revision:
+            pinned = {"commit": self.model_facts.revision}
+        else:
+            pinned = {}
         return content_hash(settings | uneven | pinned)

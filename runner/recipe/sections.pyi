@@ -1,4 +1,5 @@
-"""What each setting of a recipe is, over all scenarios. Generated from each `schema.yaml` of the scenarios by `make schemas`."""
+"""What each setting of a recipe is, over all scenarios. `make schemas` generates it from the
+`schema.yaml` of every scenario."""
 
 from typing import Literal
 

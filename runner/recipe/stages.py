@@ -1,4 +1,5 @@
-"""Recipes with `stages`: each stage becomes a recipe, from its own lines and those that all stages share."""
+"""Recipes with `stages`: each stage becomes a recipe, from its own lines and those that all stages
+share."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,10 @@ from runner.recipe.document import Document, Path_, merged, path_of, value_at
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, worded
 
-NAME, TECHNIQUE = "name", "technique"  # the lines of a stage that its own recipe has under other names
+NAME, TECHNIQUE = (
+    "name",
+    "technique",
+)  # the lines of a stage that its own recipe has under other names
 # The share of rows of an earlier stage; a recipe without `stages` does not have it.
 EARLIER_ROWS = "earlier_rows"
 STAGES = "stages"
@@ -28,7 +32,8 @@ def one_file() -> Stop:
 
 
 def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
-    """Name, index and document of each stage with a known technique; its places are those in the file."""
+    """Name, index and document of each stage with a known technique; its places are those in the
+    file."""
     if not isinstance(listed := document.data.get(STAGES), list):
         return
     shared = {name: value for name, value in document.data.items() if name != STAGES}
@@ -36,40 +41,63 @@ def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
     base: dict[str, Any] = {}
     based = -1
     for index, stage in enumerate(listed):
-        technique = stage.get(TECHNIQUE) if isinstance(stage, Mapping) and isinstance(stage.get(NAME), str) else None
+        if isinstance(stage, Mapping) and isinstance(stage.get(NAME), str):
+            technique = stage.get(TECHNIQUE)
+        else:
+            technique = None
         if not isinstance(technique, str) or technique not in TECHNIQUES:
             continue
-        own = {name: value for name, value in stage.items() if name not in (NAME, TECHNIQUE, EARLIER_ROWS)}
+        own = {
+            name: value
+            for name, value in stage.items()
+            if name not in (NAME, TECHNIQUE, EARLIER_ROWS)
+        }
         name = f"{shared.get('name')}-{stage[NAME]}"
-        model, common = own.get("model"), shared
+        model = own.get("model")
+        common = shared
         if isinstance(model, Mapping) and "base" in model:
-            base, based = {line: model[line] for line in BASE if line in model}, index
+            base = {line: model[line] for line in BASE if line in model}
+            based = index
         if base:
             common = merged(_without(shared, BASE), {"model": base})
         if technique == PRETRAIN:
-            base, based, common = {"base": name}, -1, _without(shared, ("sequence_len", *BASE[1:]))
+            base = {"base": name}
+            based = -1
+            common = _without(shared, ("sequence_len", *BASE[1:]))
         data = {**merged(common, own), "scenario": TECHNIQUES[technique], "name": name}
         spans: Section = {
-            kind: _moved(getattr(document, kind), index, based, technique) for kind in ("keys", "values", "origins")
+            kind: _moved(getattr(document, kind), index, based, technique)
+            for kind in ("keys", "values", "origins")
         }
-        yield stage[NAME], index, replace(document, data=_alone(data) if technique == PRETRAIN else data, **spans)
+        yield (
+            stage[NAME],
+            index,
+            replace(document, data=_alone(data) if technique == PRETRAIN else data, **spans),
+        )
 
 
 def _without(shared: Section, lines: tuple[str, ...]) -> dict[str, Any]:
     """Shared settings without these lines of `model`."""
-    model = shared.get("model")
-    kept = {name: value for name, value in model.items() if name not in lines} if isinstance(model, Mapping) else model
-    return {**shared, "model": kept} if "model" in shared else dict(shared)
+    if "model" not in shared:
+        return dict(shared)
+    model = shared["model"]
+    if isinstance(model, Mapping):
+        model = {name: value for name, value in model.items() if name not in lines}
+    return {**shared, "model": model}
 
 
 def _alone(data: Section) -> dict[str, Any]:
     """The settings of a pretraining stage, moved to where a recipe that only pretrains has them."""
     made = copy.deepcopy(dict(data))
     for path, new in ALONE.items():
-        if (value := value_at(made, path)) is None:
+        value = value_at(made, path)
+        if value is None:
             continue
         del value_at(made, path[:-1])[path[-1]]
-        section = made.setdefault(str(new[0]), {}) if new[1:] else made
+        if new[1:]:
+            section = made.setdefault(str(new[0]), {})
+        else:
+            section = made
         if isinstance(section, dict):
             section[str(new[-1])] = value
     return {PRETRAIN: {}, **made}
@@ -77,15 +105,24 @@ def _alone(data: Section) -> dict[str, Any]:
 
 def alone(path: Path_, document: Document) -> Path_:
     """The path, in a stage's own recipe, of a setting of the stage. document: that recipe."""
-    return _renamed(path, ALONE) if PRETRAIN in document.data else path
+    if PRETRAIN in document.data:
+        return _renamed(path, ALONE)
+    return path
 
 
 def _moved(places: Mapping[Path_, Any], index: int, based: int, technique: str) -> dict[Path_, Any]:
-    """Places by their path in the stage's own recipe. index: of the stage; based: of the one with its base model."""
+    """Places by their path in the stage's own recipe. index: of the stage; based: of the one with
+    its base model."""
     shared = {path: place for path, place in places.items() if path[:1] != (STAGES,)}
-    of_base = {path[2:]: place for path, place in places.items() if path[:3] == (STAGES, based, "model")}
+    of_base = {
+        path[2:]: place for path, place in places.items() if path[:3] == (STAGES, based, "model")
+    }
     base = {path: place for path, place in of_base.items() if path[1:2] and path[1] in BASE}
-    own = {path[2:]: place for path, place in places.items() if path[:2] == (STAGES, index) and path[2:] != (NAME,)}
+    own = {
+        path[2:]: place
+        for path, place in places.items()
+        if path[:2] == (STAGES, index) and path[2:] != (NAME,)
+    }
     if (TECHNIQUE,) in own:
         own["scenario",] = own[TECHNIQUE,]
     if technique == PRETRAIN:
@@ -94,21 +131,29 @@ def _moved(places: Mapping[Path_, Any], index: int, based: int, technique: str) 
 
 
 def _renamed(path: Path_, names: Mapping[Path_, Path_]) -> Path_:
-    return next((new + path[len(old) :] for old, new in names.items() if path[: len(old)] == old), path)
+    return next(
+        (new + path[len(old) :] for old, new in names.items() if path[: len(old)] == old), path
+    )
 
 
 def filled(stage: Section, own: Section) -> Section:
-    """A stage as it is written, with the defaults of its own sections. own: its recipe with every default."""
+    """A stage as it is written, with the defaults of its own sections. own: its recipe with every
+    default."""
     if isinstance(train := own.get(PRETRAIN), Mapping):
         own = {**own, "train": {name: value for name, value in train.items() if name != "gates"}}
     return {**stage, **{name: own[name] for name in OWN if name in own}}
 
 
 def path_in(document: Document, index: int, path: Path_) -> Path_:
-    """The path, in the whole recipe, of a setting of a stage: its own line, or the one that all stages share."""
-    path = _renamed(path, {new: old for old, new in sorted(ALONE.items(), key=lambda both: -len(both[1]))})
+    """The path, in the whole recipe, of a setting of a stage: its own line, or the one that all
+    stages share."""
+    path = _renamed(
+        path, {new: old for old, new in sorted(ALONE.items(), key=lambda both: -len(both[1]))}
+    )
     own = (STAGES, index, *path)
-    return own if path[0] in OWN or document.lookup(own) is not None else path
+    if path[0] in OWN or document.lookup(own) is not None:
+        return own
+    return path
 
 
 def names_base(document: Document, index: int) -> bool:
@@ -126,4 +171,6 @@ def found_in(document: Document, index: int, problem: Problem) -> Problem:
     if problem.mends is None:
         return problem
     setting, value = problem.mends
-    return replace(problem, mends=(".".join(map(str, path_in(document, index, path_of(setting)))), value))
+    return replace(
+        problem, mends=(".".join(map(str, path_in(document, index, path_of(setting)))), value)
+    )

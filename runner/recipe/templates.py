@@ -1,4 +1,5 @@
-"""Templates: texts with columns in brackets, `For [topic], [question]`. `[[` stands for one bracket."""
+"""Templates: texts with columns in brackets, `For [topic], [question]`. `[[` stands for one
+bracket."""
 
 import re
 from collections.abc import Mapping
@@ -11,12 +12,15 @@ _PART = re.compile(r"\[\[|\[([^\[\]]*)\]|\[|\]\]")
 
 
 class NoText(Exception):
-    """A row without the text or the conversation that it should have, with the reason in plain words."""
+    """A row without the text or the conversation that it should have, with the reason in plain
+    words."""
 
 
 def columns(template: str) -> list[str]:
     """The columns that a template names, each once, in order."""
-    return list(dict.fromkeys(match[1] for match in _PART.finditer(template) if match[1] is not None))
+    return list(
+        dict.fromkeys(match[1] for match in _PART.finditer(template) if match[1] is not None)
+    )
 
 
 def unclosed(template: str) -> int | None:
@@ -25,9 +29,12 @@ def unclosed(template: str) -> int | None:
 
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
-    """The template, filled with each column's text. Raises KeyError with a column that the row lacks, and NoText."""
+    """The template, filled with each column's text. Raises KeyError with a column that the row
+    lacks, and NoText."""
     words, names = _parsed(template)
-    return words % tuple([value if type(value := row[name]) is str else text_of(value, name) for name in names])
+    return words % tuple(
+        [value if type(value := row[name]) is str else text_of(value, name) for name in names]
+    )
 
 
 def text_of(value: Any, column: str) -> str:
@@ -35,18 +42,27 @@ def text_of(value: Any, column: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple | Mapping):
-        raise NoText(f"`{column}` contains {('an object' if isinstance(value, Mapping) else 'a list')}, not text")
-    return "" if value is None or value != value else str(value)
+        raise NoText(
+            f"`{column}` contains {('an object' if isinstance(value, Mapping) else 'a list')}, not text"
+        )
+    if value is None or value != value:
+        return ""
+    return str(value)
 
 
 @lru_cache
 def _parsed(template: str) -> tuple[str, list[str]]:
-    """The template with a `%s` for each column, which Python fills fastest, and the columns in their order."""
-    words, names, end = "", [], 0
+    """The template with a `%s` for each column, which Python fills fastest, and the columns in
+    their order."""
+    words = ""
+    names = []
+    end = 0
     for match in _PART.finditer(template):
         if match[0] == "[":
             continue
-        words += template[end : match.start()].replace("%", "%%") + ("%s" if match[1] is not None else match[0][0])
+        words += template[end : match.start()].replace("%", "%%") + (
+            "%s" if match[1] is not None else match[0][0]
+        )
         names += [] if match[1] is None else [match[1]]
         end = match.end()
     return words + template[end:].replace("%", "%%"), names
@@ -65,4 +81,8 @@ def needed(data: Mapping[str, Any]) -> dict[str, str]:
     used = {column: setting for setting in SETTINGS for column in columns(data.get(setting) or "")}
     used |= {data[setting]: setting for setting in NAMES if data.get(setting)}
     songs = data.get("songs") or {}
-    return used | {songs[setting]: f"songs.{setting}" for setting in ("instruction", "lyrics") if setting in songs}
+    return used | {
+        songs[setting]: f"songs.{setting}"
+        for setting in ("instruction", "lyrics")
+        if setting in songs
+    }

@@ -1,4 +1,5 @@
-"""Amounts as people write them: `5 min`, `45 GB`, `44.4 GiB`. GB is 10^9 bytes and GiB 2^30; they are never mixed."""
+"""Amounts as people write them: `5 min`, `45 GB`, `44.4 GiB`. GB is 10^9 bytes and GiB 2^30; they
+are never mixed."""
 
 import re
 
@@ -26,7 +27,9 @@ def _amount(text: str, units: dict[str, int]) -> float:
 
 def gib(count: float) -> str:
     """An amount of memory; in MiB if a tenth of a GiB is too coarse."""
-    return f"{count / 2**20:.0f} MiB" if 0 < count < 0.1 * 2**30 else f"{count / 2**30:.1f} GiB"
+    if 0 < count < 0.1 * 2**30:
+        return f"{count / 2**20:.0f} MiB"
+    return f"{count / 2**30:.1f} GiB"
 
 
 def both(count: float) -> str:
@@ -53,11 +56,15 @@ def at_least(count: float) -> str:
 
 def speed(count: float) -> str:
     """A rate with three significant digits."""
-    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
+    if count >= 100:
+        return f"{count:,.0f}"
+    return f"{count:.3g}"
 
 
 def between(low: float, high: float, mark: str = " to ") -> str:
     """A range of seconds, with the unit once if both have the same."""
     ends = [duration(end) for end in (low, high)]
     units_ = [end.rpartition(" ")[2] for end in ends]
-    return mark.join([ends[0].removesuffix(f" {units_[0]}") if units_[0] == units_[1] else ends[0], ends[1]])
+    return mark.join(
+        [ends[0].removesuffix(f" {units_[0]}") if units_[0] == units_[1] else ends[0], ends[1]]
+    )

@@ -1,4 +1,5 @@
-"""The models of a run: asks a stage's original and trained model, and shows their answers side by side."""
+"""The models of a run: asks a stage's original and trained model, and shows their answers side by
+side."""
 
 import importlib
 import shutil
@@ -23,13 +24,17 @@ from runner.trainer.generation import Chat, chats, load
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
-    """The recipe's plan in one of its runs, with that run's changes, even without data. Raises Stop for other runs."""
+    """The recipe's plan in one of its runs, with that run's changes, even without data. Raises Stop
+    for other runs."""
     try:
         return translate(changed(recipe, run.overrides, look=False)[0], run.place())
     except Stop:
-        if (other := run.state.recipe) == recipe.name:
+        other = run.state.recipe
+        if other == recipe.name:
             raise
-        raise Stop(f"`{run.path}` is a {run.kind} of the recipe `{other}`.", "Name that recipe.") from None
+        raise Stop(
+            f"`{run.path}` is a {run.kind} of the recipe `{other}`.", "Name that recipe."
+        ) from None
 
 
 def newest(plan: Plan) -> StageFolder:
@@ -42,14 +47,17 @@ def newest(plan: Plan) -> StageFolder:
 
 
 def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
-    """The stage for a command: in the run of `run_dir` or the newest one; with that name, or the last with a model."""
+    """The stage for a command: in the run of `run_dir` or the newest one; with that name, or the
+    last with a model."""
     plan = plan_of(recipe, find(recipe.name, run_dir))
-    return StageFolder(plan, plan.stage(stage)) if stage else newest(plan)
+    if stage:
+        return StageFolder(plan, plan.stage(stage))
+    return newest(plan)
 
 
 def of_pictures(folder: StageFolder) -> Callable[[Path], Mapping[str, float]] | None:
-    """For a stage that trains on images, a function from a file to the share of each class, the largest first, which
-    raises Stop for other files. None for a language model."""
+    """For a stage that trains on images, a function from a file to the share of each class, the
+    largest first, which raises Stop for other files. None for a language model."""
     module = parts.table("asked").get(folder.stage.engine)
     weights = next(iter(folder.path.glob(BEST_IMAGES)), None)
     if module is None or weights is None:
@@ -66,10 +74,16 @@ def shares(classes: Mapping[str, float]) -> str:
 
 
 def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
-    """A stage's original and trained model, with the prompts of training. Raises Stop if the stage has none to ask."""
-    stage, demo = folder.stage, read_json(folder.path / DEMO)
+    """A stage's original and trained model, with the prompts of training. Raises Stop if the stage
+    has none to ask."""
+    stage = folder.stage
+    demo = read_json(folder.path / DEMO)
     if stage.config.get("reward_model"):
-        raise Stop(*worded("run.gives-scores", recipe=recipe, path=folder.model, summary=folder.path / SUMMARY))
+        raise Stop(
+            *worded(
+                "run.gives-scores", recipe=recipe, path=folder.model, summary=folder.path / SUMMARY
+            )
+        )
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
         raise Stop(*worded("run.classifies-images", recipe=recipe, path=folder.path / SUMMARY))
     if demo is None or not folder.model.is_dir():
@@ -78,10 +92,16 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     if demo["base_model"].startswith("/") and not Path(demo["base_model"]).is_dir():
         # The run was moved, or fetched from a claim that has the base model.
         told = stage.config["recipe_runner"]["demo"]
-        demo |= {"base_model": told["base_model"], "revision": told.get("revision", demo["revision"])}
+        demo |= {
+            "base_model": told["base_model"],
+            "revision": told.get("revision", demo["revision"]),
+        }
     # A rehearsal has its own length of answers, shorter than the recipe's.
     stated = recipe.settings.get("demo")
-    length = stated.max_new_tokens if stated and folder.run.kind == "run" else demo["max_new_tokens"]
+    if stated and folder.run.kind == "run":
+        length = stated.max_new_tokens
+    else:
+        length = demo["max_new_tokens"]
     before, after = chats(folder.path, demo)
     return replace(before, max_new_tokens=length), replace(after, max_new_tokens=length)
 
@@ -97,7 +117,9 @@ def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
     return list(map(load(chat).answer, questions))
 
 
-WIDE = 80  # the terminal width from which two answers are side by side; also the width of piped output
+WIDE = (
+    80  # the terminal width from which two answers are side by side; also the width of piped output
+)
 
 
 # Where a question of the rows comes from, by `rows` of its answer.
@@ -105,24 +127,31 @@ ORIGINS = {"taught": "in the training rows", "new": "held back from training"}
 
 
 def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:
-    """Questions with both answers, and that of the training row where a question is one's, as lines. Words that only
-    training taught are bold, or between asterisks."""
+    """Questions with both answers, and that of the training row where a question is one's, as
+    lines. Words that only training taught are bold, or between asterisks."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else WIDE
-    console = Console(width=width, force_terminal=terminal, color_system="standard" if terminal else None)
+    if terminal:
+        width = shutil.get_terminal_size().columns
+    else:
+        width = WIDE
+    console = Console(
+        width=width, force_terminal=terminal, color_system="standard" if terminal else None
+    )
 
     def answer(text: str, own: Iterable[str] = ()) -> Text:
-        marked, mark = Text(), "" if terminal else "*"
+        marked = Text()
+        mark = "" if terminal else "*"
         for piece, ours in pieces(printable(text) or "(nothing)", set(own)):
             marked.append(f"{mark}{piece}{mark}" if ours else piece, "bold" if ours else "")
         return marked
 
     for row in rows:
-        before, after = answer(row["before"]), answer(row["after"], row.get("learned") or ())
+        before = answer(row["before"])
+        after = answer(row["after"], row.get("learned") or ())
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
         pairs = [("before:", before), ("after:", after)]
         if "expected" in row:

@@ -1,4 +1,5 @@
-"""Launch: starts a stage's engine on this machine, logs it, passes on its progress, and reports why it failed."""
+"""Launch: starts a stage's engine on this machine, logs it, passes on its progress, and reports why
+it failed."""
 
 import os
 import signal
@@ -24,22 +25,35 @@ _ENVIRONMENT = packaged.toml(__file__, "environment.toml")
 BY_BUS = _ENVIRONMENT["by-bus"]
 WITHOUT_GPU = _ENVIRONMENT["without-gpu"]
 
-DOING = {"data": "Preparing the data", "init": "Creating the first weights"}  # all other stages train
+DOING = {
+    "data": "Preparing the data",
+    "init": "Creating the first weights",
+}  # all other stages train
 TRAINING = "Training"
 
 Progress = Callable[[child_process.Event], None]
 
 
 def launch(stage: Stage, place: Place, progress: Progress) -> None:
-    """Trains a stage on this machine, with one process for each GPU (without GPUs, for each planned process). Raises
-    Stop with the reason if training fails; ModuleNotFoundError if the extra `train` is not installed."""
+    """Trains a stage on this machine, with one process for each GPU (without GPUs, for each planned
+    process). Raises Stop with the reason if training fails; ModuleNotFoundError if the extra
+    `train` is not installed."""
     for package in ("torch", "transformers"):  # here, before a process fails without it
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     for file in stage.files:
         write_text(Path(place.config_dir) / file.path, file.text)
-    doing = TRAINING if stage.trains else DOING.get(stage.name, TRAINING)
-    follow(ENGINES[stage.engine](stage, place), environment(stage, place), Path(place.run_dir), progress, doing)
+    if stage.trains:
+        doing = TRAINING
+    else:
+        doing = DOING.get(stage.name, TRAINING)
+    follow(
+        ENGINES[stage.engine](stage, place),
+        environment(stage, place),
+        Path(place.run_dir),
+        progress,
+        doing,
+    )
 
 
 def ahead(stage: Stage, place: Place) -> None:
@@ -47,14 +61,19 @@ def ahead(stage: Stage, place: Place) -> None:
     fork_server.ahead(ENGINES[stage.engine](stage, place), environment(stage, place))
 
 
-def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Progress, doing: str) -> None:
-    """Runs a command; its output goes to the log in `run_dir`, its events to `progress`. doing: its work, as the
-    beginning of a sentence. Raises Stop with the reason if it fails."""
+def follow(
+    command: list[str], env: dict[str, str], run_dir: Path, progress: Progress, doing: str
+) -> None:
+    """Runs a command; its output goes to the log in `run_dir`, its events to `progress`. doing: its
+    work, as the beginning of a sentence. Raises Stop with the reason if it fails."""
     log = run_dir / LOG
     log.parent.mkdir(parents=True, exist_ok=True)
     (run_dir / STOPPED).unlink(missing_ok=True)
     # The log begins with earlier attempts, which failed for other reasons.
-    start = log.stat().st_size if log.exists() else 0
+    if log.exists():
+        start = log.stat().st_size
+    else:
+        start = 0
     env = env | {LOG_KEPT: str(log)}
     process = fork_server.fork(command, env) or subprocess.Popen(
         command,
@@ -79,8 +98,12 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
         raise
     if code == 0:
         return
-    if stopped := read_record(run_dir / STOPPED):
-        reason = f"{doing} was stopped. {stopped['message']}" if doing == TRAINING else stopped["message"]
+    stopped = read_record(run_dir / STOPPED)
+    if stopped:
+        if doing == TRAINING:
+            reason = f"{doing} was stopped. {stopped['message']}"
+        else:
+            reason = stopped["message"]
     else:
         reason = fault(end_of(log, start), code, doing)
     raise Stop(f"{reason}\nThe whole log: {log}")
@@ -89,11 +112,18 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
 def engine_environment() -> dict[str, str]:
     """This process's environment for an engine that ends with it."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**BY_BUS, **os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", child_process.PARENT: str(os.getpid())}
+    return {
+        **BY_BUS,
+        **os.environ,
+        "PATH": path,
+        "PYTHONUNBUFFERED": "1",
+        child_process.PARENT: str(os.getpid()),
+    }
 
 
 def forking() -> AbstractContextManager[None]:
-    """A context with a server that forks stages without a GPU. Axolotl reads some of its environment when imported."""
+    """A context with a server that forks stages without a GPU. Axolotl reads some of its
+    environment when imported."""
     return fork_server.forking(engine_environment() | WITHOUT_GPU | UNTRACKED)
 
 
@@ -101,26 +131,34 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
     """This process's environment with the stage's on top. In a pod, processes see all GPUs."""
     env = engine_environment() | ({} if place.accelerator else WITHOUT_GPU) | dict(stage.env)
     if place.accelerator and stage.machines.nodes == 1 and not place.on_cluster:
-        # One process would take more GPUs than planned: the Trainer copies the model, Axolotl spreads it.
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(device_names(env.get("CUDA_VISIBLE_DEVICES"), stage.machines.world_size))
+        # One process would take more GPUs than planned: the Trainer copies the model, Axolotl
+        # spreads it.
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(
+            device_names(env.get("CUDA_VISIBLE_DEVICES"), stage.machines.world_size)
+        )
     return env
 
 
 def device_names(visible: str | None, count: int) -> list[str]:
-    """The names of `count` visible GPUs. visible: the value of CUDA_VISIBLE_DEVICES; None for nvidia-smi's numbers."""
-    return [name.strip() for name in visible.split(",")][:count] if visible is not None else [*map(str, range(count))]
+    """The names of `count` visible GPUs. visible: the value of CUDA_VISIBLE_DEVICES; None for
+    nvidia-smi's numbers."""
+    if visible is not None:
+        return [name.strip() for name in visible.split(",")][:count]
+    return [*map(str, range(count))]
 
 
 def gpus_of(recipe: Recipe) -> list[int]:
     """The GPUs of the main machine that the recipe names; empty for any."""
     nodes = recipe.settings.get("nodes")
-    return list(nodes.machines[0].gpus) if nodes else []
+    if nodes:
+        return list(nodes.machines[0].gpus)
+    return []
 
 
 def particular(visible: str | None, numbers: Sequence[int], count: int) -> dict[int, str]:
-    """The visible GPUs, counted from 0, that the recipe names (`nodes.machines[].gpus`), each with its name in
-    CUDA_VISIBLE_DEVICES: those that are here, as the others are other users'. If none is (no numbers, another machine,
-    names such as `GPU-8f6b…`), all count."""
+    """The visible GPUs, counted from 0, that the recipe names (`nodes.machines[].gpus`), each with
+    its name in CUDA_VISIBLE_DEVICES: those that are here, as the others are other users'. If none
+    is (no numbers, another machine, names such as `GPU-8f6b…`), all count."""
     names = device_names(visible, count)
     named = {names.index(str(number)): str(number) for number in numbers if str(number) in names}
     return named or dict(enumerate(names))
@@ -137,7 +175,8 @@ def end(process: subprocess.Popen[str] | fork_server.Forked) -> None:
 
 
 def end_of(log: Path, start: int = 0, most: int = 20_000) -> str:
-    """The end of a log's text after its first `start` bytes, at most `most` bytes; empty if it cannot be read."""
+    """The end of a log's text after its first `start` bytes, at most `most` bytes; empty if it
+    cannot be read."""
     try:
         with log.open("rb") as content:
             content.seek(max(start, log.stat().st_size - most))
@@ -147,30 +186,50 @@ def end_of(log: Path, start: int = 0, most: int = 20_000) -> str:
 
 
 def fault(log: str, code: int, doing: str) -> str:
-    """Why a process failed, by its log's end and exit status. doing: its work, as the beginning of a sentence."""
+    """Why a process failed, by its log's end and exit status. doing: its work, as the beginning of
+    a sentence."""
     diagnosis = troubles.diagnose(log)
     if diagnosis.stop:
         return f"{doing} was stopped. {diagnosis.stop}"
-    line = f"\nThe log says: {diagnosis.line}" if diagnosis.line else ""
-    ended = f"Signal {-code} killed it." if code < 0 else ""
+    if diagnosis.line:
+        line = f"\nThe log says: {diagnosis.line}"
+    else:
+        line = ""
+    if code < 0:
+        ended = f"Signal {-code} killed it."
+    else:
+        ended = ""
     return f"{doing} failed. {diagnosis.meaning or ended}".strip() + line
 
 
 TRAIN = (sys.executable, "-m", "axolotl.cli.main", "train")  # a config and a launcher follow
 
 
-# The programs of all other engines: the runner's own work, data and first weights; and parts' own trainers.
+# The programs of all other engines: the runner's own work, data and first weights; and parts' own
+# trainers.
 PROGRAMS = {RUNNER: "runner.entrypoints.prepare", **parts.table("engines")}
 
 
 def program(stage: Stage, place: Place) -> list[str]:
-    """An engine in this interpreter: plain for one process, through torchrun with its own rendezvous for several."""
-    config, processes = f"{place.config_dir}/{stage.config_file}", stage.machines.world_size
+    """An engine in this interpreter: plain for one process, through torchrun with its own
+    rendezvous for several."""
+    config = f"{place.config_dir}/{stage.config_file}"
+    processes = stage.machines.world_size
     several = ["--standalone", f"--nproc_per_node={processes}"]
     if stage.engine == "axolotl":
-        return [*TRAIN, config, "--launcher", *(["torchrun", "--", *several] if processes > 1 else ["python"])]
-    launcher = ["-m", "torch.distributed.run", *several] if processes > 1 else []
+        return [
+            *TRAIN,
+            config,
+            "--launcher",
+            *(["torchrun", "--", *several] if processes > 1 else ["python"]),
+        ]
+    if processes > 1:
+        launcher = ["-m", "torch.distributed.run", *several]
+    else:
+        launcher = []
     return [sys.executable, *launcher, "-m", PROGRAMS[stage.engine], config]
 
 
-ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = dict.fromkeys(("axolotl", *PROGRAMS), program)
+ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = dict.fromkeys(
+    ("axolotl", *PROGRAMS), program
+)

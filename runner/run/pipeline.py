@@ -1,4 +1,5 @@
-"""Runs a plan's stages on this machine: in order, each after the gates before it, continuing after any stop."""
+"""Runs a plan's stages on this machine: in order, each after the gates before it, continuing after
+any stop."""
 
 import itertools
 import shutil
@@ -38,10 +39,18 @@ class Selection(NamedTuple):
     last: str | None = None
 
     def of(self, plan: Plan) -> list[Stage]:
-        """The selected stages, in order. Raises Stop (exit 2) for an unknown name, or an empty selection."""
+        """The selected stages, in order. Raises Stop (exit 2) for an unknown name, or an empty
+        selection."""
         if self.stage is not None and (self.first is not None or self.last is not None):
-            raise Stop("`--stage` selects one stage, so it excludes `--from` and `--until`.", code=2)
-        first, last = (self.first, self.last) if self.stage is None else (self.stage, self.stage)
+            raise Stop(
+                "`--stage` selects one stage, so it excludes `--from` and `--until`.", code=2
+            )
+        if self.stage is None:
+            first = self.first
+            last = self.last
+        else:
+            first = self.stage
+            last = self.stage
         start = plan.stages.index(plan.stages[0] if first is None else plan.stage(first))
         end = plan.stages.index(plan.stages[-1] if last is None else plan.stage(last))
         if start > end:
@@ -50,22 +59,29 @@ class Selection(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What happens to a stage: `keep`, `begin`, `go on` or `again`; why: one line for each reason."""
+    """What happens to a stage: `keep`, `begin`, `go on` or `again`; why: one line for each
+    reason."""
 
     stage: Stage
     action: str
     why: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.stage.name}: {DECISIONS[self.action]}" + (f" ({'; '.join(self.why)})" if self.why else "")
+        return f"{self.stage.name}: {DECISIONS[self.action]}" + (
+            f" ({'; '.join(self.why)})" if self.why else ""
+        )
 
 
 def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
-    """A Decision for each stage. A stage runs again if one that it reads does, unless the parts that it reads stay."""
-    repeated: set[str] = {stage.name for stage in plan.stages if not StageFolder(plan, stage).finished}
+    """A Decision for each stage. A stage runs again if one that it reads does, unless the parts
+    that it reads stay."""
+    repeated: set[str] = {
+        stage.name for stage in plan.stages if not StageFolder(plan, stage).finished
+    }
     decisions = []
     for stage in stages:
-        folder, above = StageFolder(plan, stage), []
+        folder = StageFolder(plan, stage)
+        above = []
         decision = decision_on(folder)
         for name in (name for name in stage.reads if name in repeated):
             before = folder.other(name)
@@ -81,16 +97,26 @@ def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
 
 
 def decision_on(folder: StageFolder, read: tuple[str, ...] = ()) -> Decision:
-    """What happens to a stage, by its record. read: the beginnings of the outputs that count; all without one."""
+    """What happens to a stage, by its record. read: the beginnings of the outputs that count; all
+    without one."""
     stage = folder.stage
     if not folder.state:
         return Decision(stage, "begin")
-    if changed := _changed(folder, read):
-        return Decision(stage, "again", (*changed[:4], *([f"and {len(changed) - 4} more"] if len(changed) > 4 else [])))
+    changed = _changed(folder, read)
+    if changed:
+        return Decision(
+            stage,
+            "again",
+            (*changed[:4], *([f"and {len(changed) - 4} more"] if len(changed) > 4 else [])),
+        )
     if not folder.finished:
         return Decision(stage, "go on")
-    if wrong := folder.changed_outputs(read):
-        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    wrong = folder.changed_outputs(read)
+    if wrong:
+        if len(wrong) > 1:
+            more = f" and {len(wrong) - 1} more"
+        else:
+            more = ""
         return Decision(stage, "again", (f"{wrong[0]}{more} has changed since it was made",))
     return Decision(stage, "keep")
 
@@ -101,19 +127,27 @@ def is_done(plan: Plan) -> bool:
 
 
 def _stale(folder: StageFolder) -> Iterator[tuple[str, list[str]]]:
-    """The stages upstream whose settings or inputs have changed since, each with the differences; the first one first."""
+    """The stages upstream whose settings or inputs have changed since, each with the differences;
+    the first one first."""
     for name, read in folder.stage.reads.items():
         yield from _stale(folder.other(name))
-        if changed := _changed(folder.other(name), read):
+        changed = _changed(folder.other(name), read)
+        if changed:
             yield name, changed
 
 
 def _changed(folder: StageFolder, read: tuple[str, ...]) -> list[str]:
-    """How a stage's inputs differ from those on record; of its parts only those count that are read."""
-    settings = {setting for text in read for setting in folder.stage.parts.get(text.split("/")[0], ())}
-    made, now = folder.state.inputs, inputs(folder.plan, folder.stage)
+    """How a stage's inputs differ from those on record; of its parts only those count that are
+    read."""
+    settings = {
+        setting for text in read for setting in folder.stage.parts.get(text.split("/")[0], ())
+    }
+    made = folder.state.inputs
+    now = inputs(folder.plan, folder.stage)
     if settings:
-        made, now = ({name: of[name] for name in of if name.split(".")[0] in settings} for of in (made, now))
+        made, now = (
+            {name: of[name] for name in of if name.split(".")[0] in settings} for of in (made, now)
+        )
     return differences(made, now)
 
 
@@ -125,16 +159,19 @@ def carry_out(
     made_with: Mapping[str, Any] | None = None,
     keep: Callable[[], None] = lambda: None,
 ) -> list[Summary]:
-    """Runs the chosen stages and reports their results; returns the summary of each finished stage of the plan.
-    made_with: the record of the run's changes, written if a stage runs. keep: writes the plan to the folder, once its
-    content belongs to the plan. Raises Stop if a stage fails, an earlier stage is missing, or a gate is closed."""
+    """Runs the chosen stages and reports their results; returns the summary of each finished stage
+    of the plan. made_with: the record of the run's changes, written if a stage runs. keep: writes
+    the plan to the folder, once its content belongs to the plan. Raises Stop if a stage fails, an
+    earlier stage is missing, or a gate is closed."""
     run = StageFolder(plan, plan.stages[0]).run
     packaged_models.make_ready(stages, tell)  # first, because the content of a stage's files counts
     decisions = decide(plan, stages)
     done = all(decision.action == "keep" for decision in decisions)
     if len(stages) > 1:
         started = ["Stages to run", *(f"  {decision}" for decision in decisions)]
-        for line in [f"This {run.kind} is already done. `--fresh` repeats it."] if done else started:
+        for line in (
+            [f"This {run.kind} is already done. `--fresh` repeats it."] if done else started
+        ):
             tell(line)
     keep_what_took_training(plan, decisions, FRESH)
     run.mark("running", fault="", **({} if done or made_with is None else made_with))
@@ -162,49 +199,72 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
         _launch(folder, watch)
         for line in finish(folder):
             tell(f"  {line}")
-    # A stage that reached its time limit can continue later, and is measured then. Random weights never are.
+    # A stage that reached its time limit can continue later, and is measured then. Random weights
+    # never are.
     if folder.finished and folder.run.kind != "measurement":
         judge(folder, tell)
 
 
 def require_earlier(folder: StageFolder, tell: Tell) -> None:
-    """Raises Stop if a stage before this one is unfinished or outdated, or a gate before it is closed."""
+    """Raises Stop if a stage before this one is unfinished or outdated, or a gate before it is
+    closed."""
     stage = folder.stage
     for name in stage.reads:
         if not folder.other(name).finished:
             raise Stop(*worded("run.base-not-finished", stage=stage, name=name))
-    made = ((name, f"was made from other inputs than now: {'; '.join(how[:4])}") for name, how in _stale(folder))
+    made = (
+        (name, f"was made from other inputs than now: {'; '.join(how[:4])}")
+        for name, how in _stale(folder)
+    )
     wrong = ((name, folder.other(name).changed_outputs(read)) for name, read in stage.reads.items())
-    kept = ((name, f"has changed since it was made (`{files[0]}`)") for name, files in wrong if files)
+    kept = (
+        (name, f"has changed since it was made (`{files[0]}`)") for name, files in wrong if files
+    )
     for name, what in itertools.chain(made, kept):
         raise Stop(*worded("run.base-changed", stage=stage, name=name, what=what))
     guard(folder, tell)
 
 
 def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
-    """Prepares the stage's folder: clears results of other inputs and records its inputs. In folders where people keep
-    runs, the caller has called `keep_what_took_training`. Raises Stop if the recipe's time for training is used up."""
-    plan, stage = folder.plan, folder.stage
+    """Prepares the stage's folder: clears results of other inputs and records its inputs. In
+    folders where people keep runs, the caller has called `keep_what_took_training`. Raises Stop if
+    the recipe's time for training is used up."""
+    plan = folder.plan
+    stage = folder.stage
     over = decision.action in ("again", "begin") and (bool(folder.state) or folder.has_trained)
     limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
-    # As in training itself, the time of later stages does not count, nor the own time of a stage that starts over.
+    # As in training itself, the time of later stages does not count, nor the own time of a stage
+    # that starts over.
     before = plan.stages[: plan.stages.index(stage) + (not over)]
-    used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
+    if limit:
+        used = elapsed_seconds({plan.place_of(other).run_dir for other in before})
+    else:
+        used = 0.0
     if limit and used >= limit:
         whole, taken = map(units.duration, (limit, used))
         more = MORE_TIME[folder.run.kind].format(point="here")
         raise Stop(*worded("run.no-time-left", limit=whole, stage=stage, used=taken, more=more))
     if over:
         tell(f"{decision}")
-        # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is
-        # quickly repeated, and a claim is not planned to have room for two.
+        # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A
+        # rehearsal is quickly repeated, and a claim is not planned to have room for two.
         if folder.run.kind == "run" and not folder.place.on_cluster and folder.has_trained:
-            path, numbers = folder.path, itertools.count(1)
-            names = (f"{path.name}.before{f'-{number}' if number > 1 else ''}" for number in numbers)
-            kept = path.rename(next(free for free in map(path.with_name, names) if not free.exists()))
-            tell(f"{stage.name}: the old result has moved to {kept}; delete it when you no longer need it")
+            path = folder.path
+            numbers = itertools.count(1)
+            names = (
+                f"{path.name}.before{f'-{number}' if number > 1 else ''}" for number in numbers
+            )
+            kept = path.rename(
+                next(free for free in map(path.with_name, names) if not free.exists())
+            )
+            tell(
+                f"{stage.name}: the old result has moved to {kept}; delete it when you no longer need it"
+            )
         folder.clear()
-    log = "" if folder.place.on_cluster else f"; log in {folder.path / LOG}"
+    if folder.place.on_cluster:
+        log = ""
+    else:
+        log = f"; log in {folder.path / LOG}"
     tell(f"{stage.name}: {('continuing' if decision.action == 'go on' else 'starting')}{log}")
     forget_older(stage.config)
     folder.mark("begun", inputs=inputs(plan, stage), keys=dict(stage.keys), outputs=None)
@@ -213,24 +273,34 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
 
 
 def keep_what_took_training(plan: Plan, decisions: list[Decision], remedy: str) -> None:
-    """Raises Stop if a stage would replace trained results, its own or those of a stage that reads from it, in a folder
-    that cannot be moved aside. This does not apply to pods, whose keys separate checkpoints, or to short rehearsals."""
+    """Raises Stop if a stage would replace trained results, its own or those of a stage that reads
+    from it, in a folder that cannot be moved aside. This does not apply to pods, whose keys
+    separate checkpoints, or to short rehearsals."""
     if plan.place.on_cluster or StageFolder(plan, plan.stages[0]).run.kind == "rehearsal":
         return
     for decision in decisions:
         if decision.action not in ("again", "begin"):
             continue
-        concerned = [decision.stage, *(stage for stage in plan.stages if decision.stage.name in stage.reads)]
+        concerned = [
+            decision.stage,
+            *(stage for stage in plan.stages if decision.stage.name in stage.reads),
+        ]
         for folder in (StageFolder(plan, stage) for stage in concerned if not stage.folder):
             if folder.has_trained:
-                why = "; ".join(f"{other.stage.name}: {', '.join(other.why)}" for other in decisions if other.why)
+                why = "; ".join(
+                    f"{other.stage.name}: {', '.join(other.why)}"
+                    for other in decisions
+                    if other.why
+                )
                 why = why or "its inputs are not on record"
                 raise Stop(*worded("run.before-the-change", folder=folder, why=why, remedy=remedy))
 
 
 def _launch(folder: StageFolder, watch: Watch) -> None:
-    """Runs the stage's engine. ^C becomes a message about where it ended, and where the same command continues."""
-    name, seen = folder.stage.name, {"step": 0, "steps": 0}
+    """Runs the stage's engine. ^C becomes a message about where it ended, and where the same
+    command continues."""
+    name = folder.stage.name
+    seen = {"step": 0, "steps": 0}
 
     def note(event: Event) -> None:
         seen.update((name, event[name]) for name in seen if event.get(name))
@@ -240,17 +310,25 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
         with watch() as progress:
             launch(folder.stage, folder.place, note)
     except KeyboardInterrupt:
-        step, steps = seen["step"], seen["steps"]
+        step = seen["step"]
+        steps = seen["steps"]
         if not steps:
-            raise Interrupted(f"Interrupted during `{name}`. The same command continues it.") from None
+            raise Interrupted(
+                f"Interrupted during `{name}`. The same command continues it."
+            ) from None
         # An engine saves at its end if it has time.
         found = Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")
         saved = max((int(file.parent.name.rpartition("-")[2]) for file in found), default=0)
         begins = f"the last saved step, or starts `{name}` again"
         if saved:
-            begins = "there" if saved >= step > 0 else f"step {saved:,}, the last saved one"
+            if saved >= step > 0:
+                begins = "there"
+            else:
+                begins = f"step {saved:,}, the last saved one"
         at = f"step {max(step, saved):,} of {steps:,}"
-        raise Interrupted(f"Interrupted at {at}. The same command continues from {begins}.") from None
+        raise Interrupted(
+            f"Interrupted at {at}. The same command continues from {begins}."
+        ) from None
     except Stop as stop:
         if not folder.stage.trains:
             raise
@@ -258,20 +336,29 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
 
 
 def finish(folder: StageFolder) -> Iterable[str]:
-    """Records a stage's complete results; returns lines about them. Raises Stop if some are missing or do not load."""
-    stage, summary = folder.stage, folder.summary
+    """Records a stage's complete results; returns lines about them. Raises Stop if some are missing
+    or do not load."""
+    stage = folder.stage
+    summary = folder.summary
     of_this_recipe = summary and summary.fingerprint == stage.config["recipe_runner"]["fingerprint"]
     if stage.trains and not (of_this_recipe and folder.weights_files):
         log = next(iter(sorted(folder.path.glob("train*.log"))), folder.path / LOG)
-        raise Stop(f"The stage `{stage.name}` ended without an error and without results.", f"The whole log: {log}")
+        raise Stop(
+            f"The stage `{stage.name}` ended without an error and without results.",
+            f"The whole log: {log}",
+        )
     if folder.model.is_dir():
         check_weights(folder.model)
     _complete(folder)
-    if (summary := folder.summary) and summary.time_limit and summary.time_limit.reached:
+    summary = folder.summary
+    if summary and summary.time_limit and summary.time_limit.reached:
         # It stays unfinished, so that nothing builds on it; its model so far can be used.
         folder.mark(OUT_OF_TIME)
         limit = units.duration(summary.time_limit.limit_seconds)
-        model = folder.model if folder.model.is_dir() else folder.weights_files[0]
+        if folder.model.is_dir():
+            model = folder.model
+        else:
+            model = folder.weights_files[0]
         early = f"The time limit of {limit} has ended `{stage.name}` after step {summary.steps:,}. Its current model is in `{model}`."
         remedy = MORE_TIME[folder.run.kind].format(point="this step")
         if any(stage.name in other.reads for other in folder.plan.stages):
@@ -285,20 +372,39 @@ def finish(folder: StageFolder) -> Iterable[str]:
         return report.read_text(encoding="utf-8").splitlines()
     if summary is None:
         return []
-    losses = f", {summary.losses}" if summary.losses else ""
-    tokens = f", {summary.tokens:,} tokens" if summary.tokens else ""
-    early_stop = [summary.early_stop.told] if summary.early_stop else []
-    return [f"step {summary.steps:,}{tokens}, {summary.training_seconds:.0f} s{losses}", *early_stop]
+    if summary.losses:
+        losses = f", {summary.losses}"
+    else:
+        losses = ""
+    if summary.tokens:
+        tokens = f", {summary.tokens:,} tokens"
+    else:
+        tokens = ""
+    if summary.early_stop:
+        early_stop = [summary.early_stop.told]
+    else:
+        early_stop = []
+    return [
+        f"step {summary.steps:,}{tokens}, {summary.training_seconds:.0f} s{losses}",
+        *early_stop,
+    ]
 
 
 def _complete(folder: StageFolder) -> None:
-    """Completes the summary that training wrote: stage, data sets, forecast, and changes of the recipe."""
-    summary, run, name = folder.summary, folder.run, folder.stage.name
+    """Completes the summary that training wrote: stage, data sets, forecast, and changes of the
+    recipe."""
+    summary = folder.summary
+    run = folder.run
+    name = folder.stage.name
     if summary is None:
         return
-    # Missing in pods. Plain JSON, because the image that trains images lacks a library of `run_manifest`.
+    # Missing in pods. Plain JSON, because the image that trains images lacks a library of
+    # `run_manifest`.
     foreseen = read_record(run.path / PLANNED).get("foreseen")
-    stages = [each for each in foreseen if isinstance(each, Mapping)] if isinstance(foreseen, list) else []
+    if isinstance(foreseen, list):
+        stages = [each for each in foreseen if isinstance(each, Mapping)]
+    else:
+        stages = []
     replace(
         summary,
         stage=name,
@@ -337,4 +443,8 @@ def summaries(plan: Plan) -> list[Summary]:
     """The summary of every stage that was trained completely, or up to the time limit."""
     folders = [StageFolder(plan, stage) for stage in plan.stages if stage.trains]
     done = [folder for folder in folders if folder.state.status in ("finished", OUT_OF_TIME)]
-    return [replace(folder.summary, stage=folder.stage.name) for folder in done if folder.summary is not None]
+    return [
+        replace(folder.summary, stage=folder.stage.name)
+        for folder in done
+        if folder.summary is not None
+    ]

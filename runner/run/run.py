@@ -1,4 +1,5 @@
-"""Runs a recipe on this machine in full size, or rehearses its stages with a tiny model; and reports the results."""
+"""Runs a recipe on this machine in full size, or rehearses its stages with a tiny model; and
+reports the results."""
 
 import math
 import sys
@@ -47,10 +48,11 @@ def run(
     confirm: Callable[[str], bool] = lambda takes: False,
     brief: bool = False,
 ) -> None:
-    """Runs the chosen stages on this machine's GPUs, or on its processor if it has none, and reports the results.
-    confirm: asks the user whether something long may start; changes: the user's changes of the recipe; brief: whether to
-    print only how long training takes, and the answers. Raises Stop if the processor's memory is too small, anything
-    fails, or a gate does not open."""
+    """Runs the chosen stages on this machine's GPUs, or on its processor if it has none, and
+    reports the results. confirm: asks the user whether something long may start; changes: the
+    user's changes of the recipe; brief: whether to print only how long training takes, and the
+    answers. Raises Stop if the processor's memory is too small, anything fails, or a gate does not
+    open."""
     plan = inference.plan_of(recipe, folder)
     tell_detail: Tell = _nothing if brief else tell
     chosen.of(plan)  # an unknown stage is reported first
@@ -70,12 +72,19 @@ def run(
         _introduce(plan, tell_detail)
         stages = chosen.of(plan)
         if local.on_processor:
-            instead = f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
+            instead = (
+                f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
+            )
             if "openshift" in recipe.settings:
-                instead += f"; `recipe submit {recipe.document.file}` sends it to the cluster's GPUs"
-            if download := this_machine.download(local):
+                instead += (
+                    f"; `recipe submit {recipe.document.file}` sends it to the cluster's GPUs"
+                )
+            download = this_machine.download(local)
+            if download:
                 tell(download)
-            _require_patience(plan, stages, local.predictions, UNASKED, f"{instead}.", tell, confirm)
+            _require_patience(
+                plan, stages, local.predictions, UNASKED, f"{instead}.", tell, confirm
+            )
             packaged_models.make_ready(stages, tell)
             _import_ahead(stages, plan.place)
         keeping = partial(keep, folder, recipe, plan, local.recipe)
@@ -96,14 +105,17 @@ def _nothing(line: str) -> None:
 
 
 def _import_ahead(stages: Iterable[Stage], place: Place) -> None:
-    """Lets the engine of the first training be imported while its rows are prepared, if stages are forks."""
+    """Lets the engine of the first training be imported while its rows are prepared, if stages are
+    forks."""
     engine = next((stage for stage in stages if stage.trains), None)
     if engine is not None:
         launch.ahead(engine, place)
 
 
 def _with_env(plan: Plan, env: dict[str, str]) -> Plan:
-    return replace(plan, stages=tuple(replace(stage, env={**stage.env, **env}) for stage in plan.stages))
+    return replace(
+        plan, stages=tuple(replace(stage, env={**stage.env, **env}) for stage in plan.stages)
+    )
 
 
 def _require_patience(
@@ -115,17 +127,21 @@ def _require_patience(
     tell: Tell,
     confirm: Callable[[str], bool],
 ) -> None:
-    """Prints how long each chosen stage takes on this machine's processor, and asks if the stages that start take more
-    than `unasked` seconds. instead: what takes less, as a sentence. Raises Stop after a no, or if this machine's memory
-    is too small."""
+    """Prints how long each chosen stage takes on this machine's processor, and asks if the stages
+    that start take more than `unasked` seconds. instead: what takes less, as a sentence. Raises
+    Stop after a no, or if this machine's memory is too small."""
     total = 0.0
     for decision in (decision for decision in decide(plan, stages) if decision.stage.trains):
         each = predictions.get(decision.stage.name, Prediction(decision.stage.name))
         this_machine.require_memory(each, instead)
-        if needs := this_machine.needs(each):
+        needs = this_machine.needs(each)
+        if needs:
             tell(needs)
         if decision.action not in ("keep", "go on"):
-            total += math.inf if each.seconds is None else each.seconds
+            if each.seconds is None:
+                total += math.inf
+            else:
+                total += each.seconds
     takes = "How long training takes on this machine's CPU is unknown."
     if total < math.inf:
         takes = f"Training takes about {units.duration(total)} on this machine's CPU."
@@ -139,25 +155,40 @@ def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
     if here is None:
         return
     for kind, chosen_precision in plan.facts.get("precision", {}).items():
-        able = here.fp8 if chosen_precision == "fp8" else here.bf16 or chosen_precision == "fp32"
+        if chosen_precision == "fp8":
+            able = here.fp8
+        else:
+            able = here.bf16 or chosen_precision == "fp32"
         if not able:
-            tell(f"  {kind}: planned in {chosen_precision}, which {here.title} does not support; set `model.precision`")
+            tell(
+                f"  {kind}: planned in {chosen_precision}, which {here.title} does not support; set `model.precision`"
+            )
         elif here.fp8 and chosen_precision == "bf16" and kind in plan.facts["fp8_stages"]:
-            tell(f"  {kind}: planned in bf16; {here.title} could do fp8 with `machines.gpu: {here.name}`")
+            tell(
+                f"  {kind}: planned in bf16; {here.title} could do fp8 with `machines.gpu: {here.name}`"
+            )
 
 
 def _print_changes(recipe: Recipe, local: LocalRun, tell: Tell) -> None:
     """Prints what changes so that the recipe runs on this machine."""
     if local.on_processor:
-        why = "The recipe names no GPU" if recipe.machines.gpu == NO_GPU else "This machine has no GPU"
+        if recipe.machines.gpu == NO_GPU:
+            why = "The recipe names no GPU"
+        else:
+            why = "This machine has no GPU"
         tell(f"{why}, so training uses this machine's CPU. Settings that need a GPU are replaced:")
     known = catalog.gpu(recipe.machines.gpu)
     for name in sorted(set(local.gpus)):
         if catalog.label_of(name) != recipe.machines.gpu:
-            tell(f"The recipe is for {known.title if known else recipe.machines.gpu}, and this machine has {name}.")
+            tell(
+                f"The recipe is for {known.title if known else recipe.machines.gpu}, and this machine has {name}."
+            )
     for override in local.substitutions:
         tell(f"  {override}")
-    for title, figure in (("effective batch", common.effective_batch_size), ("learning rate", common.learning_rate)):
+    for title, figure in (
+        ("effective batch", common.effective_batch_size),
+        ("learning rate", common.learning_rate),
+    ):
         if "train" in recipe.settings and figure(recipe) != figure(local.recipe):
             tell(f"  {title}: {figure(recipe):g} → {figure(local.recipe):g}  (follows the GPUs)")
 
@@ -177,25 +208,35 @@ def rehearse(
 ) -> None:
     """Rehearses the chosen stages of a recipe in a run folder and reports the results.
 
-    data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe. model: a
-    real model, a packaged one or a folder, that is trained instead of a twin. own: in the place of the scenario's substitutions; env: of
-    training beside. confirm: asks the user whether a real model may train for more than a quarter of an hour. Raises Stop
-    if anything fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
+    data: a file with rows to use instead of the recipe's sample. changes: the person's changes of
+    the recipe. model: a real model, a packaged one or a folder, that is trained instead of a twin.
+    own: in the place of the scenario's substitutions; env: of training beside. confirm: asks the
+    user whether a real model may train for more than a quarter of an hour. Raises Stop if anything
+    fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
     """
-    own, place = own or scenarios.rehearsal(recipe.scenario), run.place()
+    own = own or scenarios.rehearsal(recipe.scenario)
+    place = run.place()
     first = own.before_data(recipe, data)
     rehearsed, made = changed(recipe, [*first, *(rehearsal.real(recipe, model) if model else ())])
     plan = translate(rehearsed, place)
     chosen.of(plan)  # an unknown stage is reported before the long list
     # The first stage also makes the twin of the base model, from the rows that it prepares.
-    beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True} if model else own.stands_in(recipe, run.path)
+    beside: Mapping[str, object]
+    if model:
+        beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True}
+    else:
+        beside = own.stands_in(recipe, run.path)
     prepares, *others = plan.stages
-    prepares = common.written(recipe, replace(prepares, config={**prepares.config, **beside}, files=()))
+    prepares = common.written(
+        recipe, replace(prepares, config={**prepares.config, **beside}, files=())
+    )
     plan = replace(plan, stages=(prepares, *others))
 
     def carried(stages: list[Stage]) -> list[Summary]:
         facts = run.made_with(changes, made, run.state.processor)
-        return carry_out(plan, stages, tell, watch, facts, partial(keep, run, recipe, plan, rehearsed))
+        return carry_out(
+            plan, stages, tell, watch, facts, partial(keep, run, recipe, plan, rehearsed)
+        )
 
     # A twin replaces nearly everything, which only the run's page lists.
     listed = model is not None or run.kind != "rehearsal"
@@ -205,16 +246,21 @@ def rehearse(
             tell(f"  {override}")
     _introduce(plan, tell)
     if own.after_data is not None:
-        # More substitutions depend on the rows, so the rows come first; meanwhile the engine is imported.
+        # More substitutions depend on the rows, so the rows come first; meanwhile the engine is
+        # imported.
         stages = chosen.of(plan)
         _import_ahead(stages, place)
         carried([stage for stage in stages if stage.name == common.DATA])
         rows = PreparedRows.read(Path(place.data_dir))
         if not StageFolder(plan, prepares).finished:
-            raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
-        following = (
-            rehearsal.training(rehearsed, rows, real=True) if model else own.after_data(rehearsed, rows, run.path)
-        )
+            raise Stop(
+                "The stage `data` is not finished, and training depends on its rows.",
+                "Leave out `--stage`.",
+            )
+        if model:
+            following = rehearsal.training(rehearsed, rows, real=True)
+        else:
+            following = own.after_data(rehearsed, rows, run.path)
         rehearsed, more = changed(rehearsed, following)
         if listed:
             tell("More substitutions, which depend on the rows")
@@ -227,7 +273,9 @@ def rehearse(
     if model:
         predictions = {each.stage: each for each in forecasting().on_processor(rehearsed, plan)}
         instead = "`--set train.epochs=1` takes less time, and so do fewer rows."
-        _require_patience(plan, chosen.of(plan), predictions, UNASKED_REHEARSAL, instead, tell, confirm)
+        _require_patience(
+            plan, chosen.of(plan), predictions, UNASKED_REHEARSAL, instead, tell, confirm
+        )
     elif not listed:
         tell(
             f"{len(made)} settings are replaced, so that a tiny twin of the model trains on this CPU. The result page lists them."
@@ -247,17 +295,25 @@ def _introduce(plan: Plan, tell: Tell) -> None:
     """Prints the size and the tokens of a model that is trained from random weights."""
     if "tokens_in_all" in plan.facts:
         each = ", ".join(f"{name} {count:,}" for name, count in plan.facts["tokens"].items())
-        tell(f"{plan.facts['parameters']:,} parameters; {plan.facts['tokens_in_all']:,} tokens to train on ({each})")
+        tell(
+            f"{plan.facts['parameters']:,} parameters; {plan.facts['tokens_in_all']:,} tokens to train on ({each})"
+        )
 
 
 def report(plan: Plan) -> Iterator[str]:
-    """The details of one trained stage, or a line for each of several; the demo's answers; overridden gates."""
-    run, trained = StageFolder(plan, plan.stages[0]).run, summaries(plan)
+    """The details of one trained stage, or a line for each of several; the demo's answers;
+    overridden gates."""
+    run = StageFolder(plan, plan.stages[0]).run
+    trained = summaries(plan)
     words = macros(Path(__file__).with_name("report.jinja"))
-    yield from str(words.details(*trained) if len(trained) == 1 else words.several(trained)).splitlines()
+    yield from str(
+        words.details(*trained) if len(trained) == 1 else words.several(trained)
+    ).splitlines()
     # In pretraining, the trainer counts tokens over all context lengths.
-    if lengths := [summary for summary in trained if summary.stage in plan.facts.get("tokens", ())]:
-        seen, last = lengths[-1].tokens, lengths[-1].stage
+    lengths = [summary for summary in trained if summary.stage in plan.facts.get("tokens", ())]
+    if lengths:
+        seen = lengths[-1].tokens
+        last = lengths[-1].stage
         yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
     if run.kind == "rehearsal" and not plan.stages[0].config.get("real_model"):
         yield from _what_a_twin_proves(plan)
@@ -277,7 +333,8 @@ def _what_a_twin_proves(plan: Plan) -> Iterator[str]:
 
 
 def _answers(plan: Plan) -> Iterator[str]:
-    """The demo's answers before and after training, side by side; in a rehearsal with the words that were learned."""
+    """The demo's answers before and after training, side by side; in a rehearsal with the words
+    that were learned."""
     rehearsed = StageFolder(plan, plan.stages[0]).run.kind == "rehearsal"
     for stage in plan.stages:
         rows = _answers_of(plan, stage)
@@ -285,7 +342,10 @@ def _answers(plan: Plan) -> Iterator[str]:
             yield ""
             yield "Compare the answers before and after training."
             if any(row.get("learned") for row in rows):
-                marked = "in bold" if sys.stdout.isatty() else "in *asterisks*"
+                if sys.stdout.isatty():
+                    marked = "in bold"
+                else:
+                    marked = "in *asterisks*"
                 yield f"Words {marked} were learned from the training rows."
         for row in rows:
             shown = {**row, "learned": row.get("learned", ()) if rehearsed else ()}
@@ -297,7 +357,8 @@ def _answers(plan: Plan) -> Iterator[str]:
             yield from _verdict_on_answers(plan, stage)
 
 
-# Passes after which an adapter on a few hundred rows has learned facts (benchmarks/results/taught-answers.txt).
+# Passes after which an adapter on a few hundred rows has learned facts
+# (benchmarks/results/taught-answers.txt).
 PASSES_FOR_FACTS = 10
 
 
@@ -321,9 +382,14 @@ def _verdict_on_answers(plan: Plan, stage: Stage) -> Iterator[str]:
 
 
 def _times(epochs: float) -> str:
-    return "once" if round(epochs) == 1 else f"{epochs:.0f} times"
+    if round(epochs) == 1:
+        return "once"
+    return f"{epochs:.0f} times"
 
 
 def _answers_of(plan: Plan, stage: Stage) -> list[Mapping[str, Any]]:
-    rows = read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None
+    if stage.trains:
+        rows = read_json(StageFolder(plan, stage).path / ANSWERS)
+    else:
+        rows = None
     return rows or []

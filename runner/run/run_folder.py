@@ -1,5 +1,5 @@
-"""Run folders: one folder for each run, with the changes of its recipe; and its stages: their inputs, their results, and
-whether both are still as recorded."""
+"""Run folders: one folder for each run, with the changes of its recipe; and its stages: their
+inputs, their results, and whether both are still as recorded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,26 @@ from runner.data import object_store
 from runner.plan import RUNS, Place, Plan, Stage, learned_from, without_place
 from runner.recipe.recipe import REAL, Override
 from runner.tools import run_files
-from runner.tools.files import Record, content_hash, content_of, read_json, read_record, sha256, write_json
+from runner.tools.files import (
+    Record,
+    content_hash,
+    content_of,
+    read_json,
+    read_record,
+    sha256,
+    write_json,
+)
 from runner.tools.problem import Stop, shortened, worded
 from runner.trainer.records import Summary
 
 ROOT = Path(RUNS)
 FRESH = "`--fresh` deletes that run and starts again; `--out DIR` keeps it and uses another folder."
-FILES = ("path", "base", "base_model", "packed")  # last words of settings that name a file or a folder
+FILES = (
+    "path",
+    "base",
+    "base_model",
+    "packed",
+)  # last words of settings that name a file or a folder
 WEIGHTS = "*.safetensors"  # the files with the weights of a model, as transformers writes it
 
 
@@ -32,11 +45,12 @@ WEIGHTS = "*.safetensors"  # the files with the weights of a model, as transform
 class RunRecord(Record):
     """The record of a run. kind: as of a RunFolder.
 
-    id: the folder's own number, so that results of another run never count here. recipe: its name. status: `running`,
-    `stopped` or `finished`. changes, substitutions: the user's and the runner's changes of the recipe. folder: its path
-    when the substitutions were made, which may contain it. data_dir: prepared data outside the folder. origin:
-    `cluster` for a fetched run. processor: whether it trains on a processor instead of GPUs. fault: why it stopped, in
-    words; empty if unknown."""
+    id: the folder's own number, so that results of another run never count here. recipe: its name.
+    status: `running`, `stopped` or `finished`. changes, substitutions: the user's and the runner's
+    changes of the recipe. folder: its path when the substitutions were made, which may contain it.
+    data_dir: prepared data outside the folder. origin: `cluster` for a fetched run. processor:
+    whether it trains on a processor instead of GPUs. fault: why it stopped, in words; empty if
+    unknown."""
 
     FILE = run_files.RUN
     id: str = ""
@@ -81,7 +95,9 @@ class RunFolder:
     @property
     def is_of_twin(self) -> bool:
         """Whether a tiny stand-in was trained instead of the recipe's model."""
-        return self.kind == "rehearsal" and all(made.by != REAL for made in self.state.substitutions)
+        return self.kind == "rehearsal" and all(
+            made.by != REAL for made in self.state.substitutions
+        )
 
     @property
     def has_trained(self) -> bool:
@@ -92,22 +108,33 @@ class RunFolder:
     @property
     def shown(self) -> Path:
         """The folder in messages: relative to the current one, if it is below it."""
-        return self.path.relative_to(Path.cwd()) if self.path.is_relative_to(Path.cwd()) else self.path
+        if self.path.is_relative_to(Path.cwd()):
+            return self.path.relative_to(Path.cwd())
+        return self.path
 
     @property
     def overrides(self) -> list[Override]:
-        """The substitutions of a rehearsal or of this machine; paths in this folder follow the folder when it moves."""
-        state, here = self.state, str(self.path)
-        return [replace(made, after=moved(made.after, state.folder, here)) for made in state.substitutions]
+        """The substitutions of a rehearsal or of this machine; paths in this folder follow the
+        folder when it moves."""
+        state = self.state
+        here = str(self.path)
+        return [
+            replace(made, after=moved(made.after, state.folder, here))
+            for made in state.substitutions
+        ]
 
     def mark(self, status: str, **facts: Any) -> None:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
         write_json(self.path / run_files.RUN, read_record(self.path / run_files.RUN) | now | facts)
 
     def made_with(
-        self, changes: Iterable[Override], substitutions: Iterable[Override], processor: bool = False
+        self,
+        changes: Iterable[Override],
+        substitutions: Iterable[Override],
+        processor: bool = False,
     ) -> Mapping[str, Any]:
-        """The record of the user's and the runner's changes of the recipe, for the first stage that runs."""
+        """The record of the user's and the runner's changes of the recipe, for the first stage that
+        runs."""
         return {
             "folder": str(self.path),
             "processor": processor,
@@ -116,7 +143,8 @@ class RunFolder:
         }
 
     def place(self, data_dir: str | None = None) -> Place:
-        """This folder as a Place, without GPUs in a rehearsal or on a processor. data_dir: if not in this folder."""
+        """This folder as a Place, without GPUs in a rehearsal or on a processor. data_dir: if not
+        in this folder."""
         return Place(
             config_dir=str(self.path / run_files.CONFIG),
             data_dir=data_dir or self.state.data_dir or str(self.path / "data"),
@@ -144,26 +172,37 @@ def moved(value: Any, there: str, here: str) -> Any:
     if isinstance(value, list):
         return [moved(item, there, here) for item in value]
     inside = there and isinstance(value, str) and f"{value}/".startswith(f"{there}/")
-    return here + value.removeprefix(there) if inside else value
+    if inside:
+        return here + value.removeprefix(there)
+    return value
 
 
 def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
-    """The folder of a recipe's run or rehearsal: `out`, or `runs/<name>` below the current folder."""
-    path = Path(out) if out else ROOT / (name if kind == "run" else f"{name}-{kind}")
+    """The folder of a recipe's run or rehearsal: `out`, or `runs/<name>` below the current
+    folder."""
+    if out:
+        path = Path(out)
+    else:
+        path = ROOT / (name if kind == "run" else f"{name}-{kind}")
     return RunFolder(Path(os.path.abspath(path)), kind)
 
 
 @contextmanager
-def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
-    """Locks a folder for a recipe's run; deletes a new one that stays unused, and leaves the record of another as it was
-    if no stage begins. Raises Stop as `open_for`."""
+def session(
+    run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None
+) -> Iterator[None]:
+    """Locks a folder for a recipe's run; deletes a new one that stays unused, and leaves the record
+    of another as it was if no stage begins. Raises Stop as `open_for`."""
     made_here = not run.path.exists()
     record = run.path / run_files.RUN
     with run.lock():
         before = begun = None
         try:
             open_for(run, recipe_name, fresh)
-            before = record.read_bytes() if record.is_file() else None
+            if record.is_file():
+                before = record.read_bytes()
+            else:
+                before = None
             run.mark("running", recipe=recipe_name, data_dir=data_dir)
             begun = record.read_bytes()
             yield
@@ -173,7 +212,10 @@ def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None 
             unused = {run_files.LOCK, run_files.RUN, run_files.CONFIG, run_files.PLANNED}
             is_gone = not (run.path / run_files.LOCK).exists()
             # What still works in a deleted folder creates it again, without most of its files.
-            left = {entry.name for entry in run.path.iterdir()} if run.path.is_dir() else set()
+            if run.path.is_dir():
+                left = {entry.name for entry in run.path.iterdir()}
+            else:
+                left = set()
             if made_here and left <= unused:
                 shutil.rmtree(run.path, ignore_errors=True)
             if is_gone and isinstance(error, Exception):
@@ -185,14 +227,21 @@ def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None 
 
 
 def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") -> None:
-    """Checks that a folder can be a recipe's, and empties it if `fresh`. remedy: how to name another folder without
-    `--out` and `--fresh`. Raises Stop if the folder holds a run of another recipe, or other files."""
+    """Checks that a folder can be a recipe's, and empties it if `fresh`. remedy: how to name
+    another folder without `--out` and `--fresh`. Raises Stop if the folder holds a run of another
+    recipe, or other files."""
     run.path.mkdir(parents=True, exist_ok=True)
     entries = [entry for entry in run.path.iterdir() if entry.name != run_files.LOCK]
     # `recipe prepare` leaves the first, and with `--show` the second.
     prepared = {Path(folder).name for folder in (run.place().data_dir, run.place().scratch_dir)}
     if not run.state and any(entry.name not in prepared for entry in entries):
-        raise Stop(*worded("run.other-files", run=run, remedy=remedy or "Name an empty or a new folder with `--out`."))
+        raise Stop(
+            *worded(
+                "run.other-files",
+                run=run,
+                remedy=remedy or "Name an empty or a new folder with `--out`.",
+            )
+        )
     if not fresh:
         require_of(run, recipe_name, remedy or FRESH)
     else:
@@ -206,7 +255,8 @@ def delete(entries: Iterable[Path]) -> None:
 
 def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
     """Raises Stop if the folder holds a run of another recipe."""
-    if (owner := run.state.recipe) not in ("", recipe_name):
+    owner = run.state.recipe
+    if owner not in ("", recipe_name):
         raise Stop(f"`{run.path}` contains a run of the recipe `{owner}`.", remedy)
 
 
@@ -218,8 +268,8 @@ def all_here() -> list[RunFolder]:
 
 
 def find(name: str, given: str | None) -> RunFolder:
-    """The run that a reading command means: `--run DIR`, or the recipe's latest, preferably one that has trained.
-    Raises Stop if there is none."""
+    """The run that a reading command means: `--run DIR`, or the recipe's latest, preferably one
+    that has trained. Raises Stop if there is none."""
     if given:
         if (Path(given) / run_files.RUN).is_file():
             return RunFolder.at(Path(os.path.abspath(given)))
@@ -234,13 +284,15 @@ def find(name: str, given: str | None) -> RunFolder:
 def _newest(run: RunFolder) -> tuple[float, float]:
     """When a run last trained something, 0 for never; and when it last changed."""
     summaries = [*run.path.glob(run_files.SUMMARY), *run.path.glob(f"*/{run_files.SUMMARY}")]
-    return max((file.stat().st_mtime for file in summaries), default=0.0), (run.path / run_files.RUN).stat().st_mtime
+    return max((file.stat().st_mtime for file in summaries), default=0.0), (
+        run.path / run_files.RUN
+    ).stat().st_mtime
 
 
 @dataclass(frozen=True)
 class StageRecord(Record):
-    """A stage's inputs and results. status: `not begun`, `begun`, `finished` or `out of time`; inputs: see `inputs`
-    below; keys: of the Stage; outputs: hashes by file."""
+    """A stage's inputs and results. status: `not begun`, `begun`, `finished` or `out of time`;
+    inputs: see `inputs` below; keys: of the Stage; outputs: hashes by file."""
 
     FILE = run_files.STAGE
     stage: str = ""
@@ -251,7 +303,11 @@ class StageRecord(Record):
 
     def beginning_with(self, beginnings: tuple[str, ...]) -> dict[str, str]:
         """The outputs whose names have one of these prefixes; all for no prefixes."""
-        return {name: digest for name, digest in self.outputs.items() if name.startswith(beginnings or "")}
+        return {
+            name: digest
+            for name, digest in self.outputs.items()
+            if name.startswith(beginnings or "")
+        }
 
 
 @dataclass(frozen=True)
@@ -276,7 +332,9 @@ class StageFolder:
     @property
     def results(self) -> Path:
         """The folder that the names of `outputs` start from."""
-        return Path(self.stage.config["out"]) if self.prepares or self.fetches else self.path
+        if self.prepares or self.fetches:
+            return Path(self.stage.config["out"])
+        return self.path
 
     @property
     def prepares(self) -> bool:
@@ -286,7 +344,10 @@ class StageFolder:
     @property
     def fetches(self) -> bool:
         """Whether the stage only downloads the base model."""
-        return not self.stage.trains and self.stage.config.get("out") == self.plan.place.model_dir is not None
+        return (
+            not self.stage.trains
+            and self.stage.config.get("out") == self.plan.place.model_dir is not None
+        )
 
     @property
     def model(self) -> Path:
@@ -294,7 +355,8 @@ class StageFolder:
 
     @property
     def weights_files(self) -> list[Path]:
-        """The files with the best model's weights: those that transformers writes, or that of the image trainer."""
+        """The files with the best model's weights: those that transformers writes, or that of the
+        image trainer."""
         return [*sorted(self.model.glob(WEIGHTS)), *self.path.glob(run_files.BEST_IMAGES)]
 
     @property
@@ -316,33 +378,64 @@ class StageFolder:
 
     def mark(self, status: str, **facts: Any) -> None:
         now = {"stage": self.stage.name, "status": status}
-        write_json(self.path / run_files.STAGE, read_record(self.path / run_files.STAGE) | now | facts)
+        write_json(
+            self.path / run_files.STAGE, read_record(self.path / run_files.STAGE) | now | facts
+        )
 
     def outputs(self) -> dict[str, str]:
         """SHA-256 of every result that others read, by its name below `results`."""
         if self.fetches:
-            # This file is written last and names the commit, so that hundreds of gigabytes of weights need not be read.
-            homes, files = [], [*self.results.glob(run_files.FETCHED)]
+            # This file is written last and names the commit, so that hundreds of gigabytes of
+            # weights need not be read.
+            homes = []
+            files = [*self.results.glob(run_files.FETCHED)]
         elif not self.prepares:
-            homes, files = [self.model], [*self.path.glob(run_files.BEST_IMAGES)]
+            homes = [self.model]
+            files = [*self.path.glob(run_files.BEST_IMAGES)]
         else:
-            # Parts that are read separately, without the cleaned text, which is large and not read again.
+            # Parts that are read separately, without the cleaned text, which is large and not read
+            # again.
             homes = [self.results / name for name in self.stage.parts]
-            files = [] if homes else sorted(self.results.glob("*.parquet"))
-        files += [file for home in homes if home.is_dir() for file in sorted(home.rglob("*")) if file.is_file()]
+            if homes:
+                files = []
+            else:
+                files = sorted(self.results.glob("*.parquet"))
+        files += [
+            file
+            for home in homes
+            if home.is_dir()
+            for file in sorted(home.rglob("*"))
+            if file.is_file()
+        ]
         return {str(file.relative_to(self.results)): sha256(file) for file in files}
 
     def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
-        """The recorded outputs, with these beginnings, that are missing or changed; no record counts as changed."""
-        if not (chosen := self.state.beginning_with(beginnings)):
+        """The recorded outputs, with these beginnings, that are missing or changed; no record
+        counts as changed."""
+        chosen = self.state.beginning_with(beginnings)
+        if not chosen:
             return ["(no record)"]
         files = {name: self.results / name for name in chosen}
-        return [name for name, file in files.items() if not file.is_file() or sha256(file) != chosen[name]]
+        return [
+            name
+            for name, file in files.items()
+            if not file.is_file() or sha256(file) != chosen[name]
+        ]
 
     def model_hash(self, look: bool = False) -> str:
-        """One hash for the stage's whole model; empty for none. look: hash the files now, which can take minutes."""
-        files = self.outputs() if look else self.state.outputs
-        return model_hash({name.removeprefix(f"{run_files.BEST_MODEL}/"): digest for name, digest in files.items()})
+        """One hash for the stage's whole model; empty for none. look: hash the files now, which can
+        take minutes."""
+        files: Mapping[str, str]
+        if look:
+            files = self.outputs()
+        else:
+            files = self.state.outputs
+        return model_hash(
+            {
+                name.removeprefix(f"{run_files.BEST_MODEL}/"): digest
+                for name, digest in files.items()
+            }
+        )
 
     @property
     def has_trained(self) -> bool:
@@ -351,7 +444,8 @@ class StageFolder:
         return self.stage.trains and (bool(self.weights_files) or any(checkpoints))
 
     def clear(self) -> None:
-        """Deletes results of other inputs. Prepared data stays, because its parts have their own records."""
+        """Deletes results of other inputs. Prepared data stays, because its parts have their own
+        records."""
         if self.prepares:
             (self.path / run_files.STAGE).unlink(missing_ok=True)
         elif self.stage.folder:
@@ -362,17 +456,26 @@ class StageFolder:
 
 
 def model_hash(files: Mapping[str, str]) -> str:
-    return content_hash(dict(files), 32) if any(name.endswith((".safetensors", ".pth")) for name in files) else ""
+    if any(name.endswith((".safetensors", ".pth")) for name in files):
+        return content_hash(dict(files), 32)
+    return ""
 
 
 def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
-    """Everything that a stage's result depends on, flat, by readable names: settings, files, and results of the stages
-    before, None for those without results."""
+    """Everything that a stage's result depends on, flat, by readable names: settings, files, and
+    results of the stages before, None for those without results."""
     by_name: dict[str, Any] = {}
     place = plan.place
-    made_in = [folder for folder in (place.data_dir, place.config_dir, place.run_dir, place.model_dir) if folder]
+    made_in = [
+        folder
+        for folder in (place.data_dir, place.config_dir, place.run_dir, place.model_dir)
+        if folder
+    ]
     for name, value in learned_from(stage.config):
-        file = Path(value) if name.split(".")[-1] in FILES and isinstance(value, str) else None
+        if name.split(".")[-1] in FILES and isinstance(value, str):
+            file = Path(value)
+        else:
+            file = None
         if file and file.exists() and not any(map(file.is_relative_to, made_in)):
             # Its content counts, whatever the current folder is.
             by_name[f"{name} (its content)"] = content_of(file)
@@ -381,11 +484,18 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
             if name.split(".")[-1] == "path" and str(value).startswith(object_store.S3):
                 # Where no pod or person has the keys, the file counts as unchanged.
                 made = StageFolder(plan, stage).state.inputs.get(content := f"{name} (its content)")
-                by_name |= {content: now} if (now := object_store.version(str(value)) or made) else {}
+                by_name |= (
+                    {content: now} if (now := object_store.version(str(value)) or made) else {}
+                )
     for name, beginnings in stage.reads.items():
         before = StageFolder(plan, plan.stage(name))
         done = before.finished and before.state.outputs
-        by_name[f"results of {name}"] = content_hash(before.state.beginning_with(beginnings), 32) if done else None
+        if done:
+            by_name[f"results of {name}"] = content_hash(
+                before.state.beginning_with(beginnings), 32
+            )
+        else:
+            by_name[f"results of {name}"] = None
     # In the form of the JSON record, which has lists but no tuples.
     return dict(json.loads(json.dumps(by_name)))
 
@@ -394,7 +504,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The differences between two sets of inputs, a line each, by the names of the settings."""
     lines = []
     for name in sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
-        before, after = old.get(name), new.get(name)
+        before = old.get(name)
+        after = new.get(name)
         if name.startswith("results of "):
             lines.append(f"{name.removeprefix('results of ')} produced other results")
         elif name.endswith("(its content)"):
@@ -405,20 +516,30 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    text = "nothing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    if value is None:
+        text = "nothing"
+    elif isinstance(value, float):
+        text = f"{value:g}"
+    else:
+        text = str(value)
     return shortened(text, 60)
 
 
 def check_weights(folder: Path) -> None:
-    """Opens every weight file, whose beginning says how long it is. Raises Stop if one is missing, cut short or broken."""
+    """Opens every weight file, whose beginning says how long it is. Raises Stop if one is missing,
+    cut short or broken."""
     from safetensors import SafetensorError, safe_open
 
     files = sorted(folder.glob(WEIGHTS))
     if not files:
         raise Stop(f"`{folder}` contains no weights.")
     index = read_json(folder / "model.safetensors.index.json")
-    named = set(index["weight_map"].values()) if isinstance(index, dict) else set()
-    if missing := sorted(named - {file.name for file in files}):
+    if isinstance(index, dict):
+        named = set(index["weight_map"].values())
+    else:
+        named = set()
+    missing = sorted(named - {file.name for file in files})
+    if missing:
         raise Stop(f"`{folder}` lacks the weight file `{missing[0]}`.")
     for file in files:
         try:

@@ -1,4 +1,5 @@
-"""Run manifest: the record of a run's plan, so that a page can be made from its folder alone, wherever that is."""
+"""Run manifest: the record of a run's plan, so that a page can be made from its folder alone,
+wherever that is."""
 
 import datetime
 import json
@@ -20,7 +21,8 @@ from runner.tools.run_files import CONFIG, PLANNED
 
 @dataclass(frozen=True)
 class Differs(Record):
-    """A setting that differs from the starter's, with both values as a recipe writes them; empty if there is none."""
+    """A setting that differs from the starter's, with both values as a recipe writes them; empty if
+    there is none."""
 
     setting: str = ""
     starter: str = ""
@@ -32,11 +34,12 @@ class Differs(Record):
 class RunManifest(Record):
     """A run as planned, before a rehearsal or a machine replaced any of the recipe's own settings.
 
-    file: the name of the recipe's file. at: when the run first began (ISO 8601, UTC). fingerprint: of the recipe.
-    settings: with every default. text: the settings as YAML, with the origin of each. starter: the one that the recipe
-    differs least from. model: the base model's name, or its architecture. licence: as the hub abbreviates it; empty if
-    unknown. commit: of the recipe's repository, with a `+` if the recipe has changed since; empty without one.
-    foreseen: predictions for the run on this machine. full_size: for a rehearsal's recipe on its own machines."""
+    file: the name of the recipe's file. at: when the run first began (ISO 8601, UTC). fingerprint:
+    of the recipe. settings: with every default. text: the settings as YAML, with the origin of
+    each. starter: the one that the recipe differs least from. model: the base model's name, or its
+    architecture. licence: as the hub abbreviates it; empty if unknown. commit: of the recipe's
+    repository, with a `+` if the recipe has changed since; empty without one. foreseen: predictions
+    for the run on this machine. full_size: for a rehearsal's recipe on its own machines."""
 
     FILE = PLANNED
     file: str = ""
@@ -57,14 +60,15 @@ class RunManifest(Record):
 
 
 def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None) -> None:
-    """Writes plan and recipe to the run folder. runs: the recipe with the replacements of a rehearsal or of this
-    machine, to which the plan belongs; the recipe itself if it is None."""
+    """Writes plan and recipe to the run folder. runs: the recipe with the replacements of a
+    rehearsal or of this machine, to which the plan belongs; the recipe itself if it is None."""
     # Without the texts of the stages' files, which are beside it.
     write_text(run.path / CONFIG / PLAN_FILE, plan.upto(plan.stages[-1]).as_json())
     known = RunManifest.read(run.path)
     same = known.fingerprint == recipe.fingerprint and known.at
     provenance = (of(recipe) for of in parts.hooks("provenance"))
-    model, forecast = recipe.settings.get("model") or {}, forecasting().predictions
+    model = recipe.settings.get("model") or {}
+    forecast = forecasting().predictions
     RunManifest(
         file=recipe.file.name,
         at=known.at if same else datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -72,18 +76,23 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
         scenario=recipe.scenario,
         description=recipe.settings.get("description") or "",
         settings=recipe.settings.plain(),
-        text=origins.as_yaml(recipe, by_schema.schema(recipe.scenario), dict(origins.computed(recipe))),
+        text=origins.as_yaml(
+            recipe, by_schema.schema(recipe.scenario), dict(origins.computed(recipe))
+        ),
         model=str(model.get("base") or model.get("architecture") or ""),
         revision=recipe.model_revision if model.get("base") else "",
         licence=recipe.model_facts.licence if recipe.model_facts else "",
         foreseen=forecast(runs or recipe, plan),
-        full_size=forecast(recipe, translate(recipe, place(recipe))) if run.kind == "rehearsal" else (),
+        full_size=forecast(recipe, translate(recipe, place(recipe)))
+        if run.kind == "rehearsal"
+        else (),
         **dict(chain.from_iterable(facts.items() for facts in provenance)),
     ).write(run.path)
 
 
 def plan_of(run: RunFolder) -> Plan:
-    """The recorded plan of a run folder, with the folder's current paths. Raises Stop if there is none."""
+    """The recorded plan of a run folder, with the folder's current paths. Raises Stop if there is
+    none."""
     facts = read_record(run.path / CONFIG / PLAN_FILE)
     try:
         return Plan.read(json.dumps(moved(facts, facts["place"]["run_dir"], str(run.path))))

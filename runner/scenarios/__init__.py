@@ -1,4 +1,5 @@
-"""Scenarios: one folder for each technique, recognised by its files. `contract.py` describes a folder's content."""
+"""Scenarios: one folder for each technique, recognised by its files. `contract.py` describes a
+folder's content."""
 
 from __future__ import annotations
 
@@ -50,11 +51,14 @@ def names() -> tuple[str, ...]:
 def part(scenario: str, name: str) -> ModuleType | None:
     """The module `name` of a scenario's folder; None if it has none."""
     module = f"{packages()[scenario]}.{name}"
-    return importlib.import_module(module) if find_spec(module) else None
+    if find_spec(module):
+        return importlib.import_module(module)
+    return None
 
 
 def _member(scenario: str, name: str, usual: Any = None, module: str = "translation") -> Any:
-    """What a module of a scenario, or its `translation.py` without that module, calls `name`; else `usual`."""
+    """What a module of a scenario, or its `translation.py` without that module, calls `name`; else
+    `usual`."""
     return getattr(part(scenario, module) or part(scenario, "translation"), name, usual)
 
 
@@ -63,25 +67,32 @@ def target(name: str) -> Target:
 
 
 def place(recipe: Recipe, name: str | None = None) -> Place:
-    """The folders of a recipe's machines on a target, by default the first that the recipe has a section for, or this
-    machine. Without a name, data files are beside the recipe. Raises Stop if the recipe lacks the target's section."""
+    """The folders of a recipe's machines on a target, by default the first that the recipe has a
+    section for, or this machine. Without a name, data files are beside the recipe. Raises Stop if
+    the recipe lacks the target's section."""
     if name and hasattr(target(name), "place"):
         _require_hub_model(recipe)
         return target(name).place(recipe)
-    for first in map(target, parts.table("targets")):  # imported one by one, because the first is usually enough
+    for first in map(
+        target, parts.table("targets")
+    ):  # imported one by one, because the first is usually enough
         if hasattr(first, "place") and first.named(recipe):
             _require_hub_model(recipe)
             there = first.place(recipe)
-            return there if name else replace(there, files_dir=None)
+            if name:
+                return there
+            return replace(there, files_dir=None)
     folder = os.path.abspath(f"{RUNS}/{recipe.name}")
     return Place(f"{folder}/config", f"{folder}/data", folder, f"{folder}/scratch")
 
 
 def _require_hub_model(recipe: Recipe) -> None:
-    """Raises Stop for a base model in a package of this machine's Python, which other machines do not have."""
+    """Raises Stop for a base model in a package of this machine's Python, which other machines do
+    not have."""
     for stage, one in (recipe.stage_recipes or {"": recipe}).items():
         base = str((one.settings.get("model") or {}).get("base", ""))
-        if packaged := catalog.packaged_model(base):
+        packaged = catalog.packaged_model(base)
+        if packaged:
             raise Stop(
                 recipe.problem(
                     recipe.setting_of(stage, "model.base"),
@@ -103,18 +114,27 @@ def in_stages(recipe: Recipe) -> Recipe:
 
 def measurable(recipe: Recipe) -> Mapping[str, Measurable]:
     """What can be measured of a recipe's stages, by the section with their gates."""
-    return cast(Mapping[str, Measurable], _member(recipe.scenario, "measurable", lambda recipe: {})(recipe))
+    return cast(
+        Mapping[str, Measurable], _member(recipe.scenario, "measurable", lambda recipe: {})(recipe)
+    )
 
 
 def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
     """The rules for recipes of this scenario alone. look: whether to read their files."""
-    kinds = ("RULES", "FILE_RULES") if look else ("RULES",)
+    kinds: tuple[str, ...]
+    if look:
+        kinds = ("RULES", "FILE_RULES")
+    else:
+        kinds = ("RULES",)
     return tuple(rule for kind in kinds for rule in _member(scenario, kind, (), "rules"))
 
 
 def model_facts(scenario: str, settings: Settings) -> Model | None:
     """The model that a recipe itself describes; None if it names one. Raises BrokenSetting."""
-    return cast(Model | None, _member(scenario, "model_facts", lambda settings: None, "architecture")(settings))
+    return cast(
+        Model | None,
+        _member(scenario, "model_facts", lambda settings: None, "architecture")(settings),
+    )
 
 
 def rehearsal(scenario: str) -> Substitutions:
@@ -138,21 +158,33 @@ def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
     """The rows of a stage as the model will see them, by purpose; empty if they cannot be shown."""
     if stage.data:
         shown = seen(stage.data)
-        return {stage.name: shown} if shown else {}
+        if shown:
+            return {stage.name: shown}
+        return {}
     scenario, _, function = stage.config.get("work", "").partition(".")
     # Work without a scenario prepares rows for the stage that trains, which shows them.
-    shows = getattr(part(scenario, "work"), "FIRST", {}).get(function) if function else None
-    return reading(shows)(stage.config) if shows else {}
+    if function:
+        shows = getattr(part(scenario, "work"), "FIRST", {}).get(function)
+    else:
+        shows = None
+    if not shows:
+        return {}
+    rows: dict[str, Iterator[RenderedExample]] = reading(shows)(stage.config)
+    return rows
 
 
 def seen(data: RowsRequest) -> Iterator[RenderedExample] | None:
     """The rows of a stage's `data` as the model will see them; None if they cannot be shown."""
     shown = getattr(preparer(data), "first", None)
-    return reading(shown)(data) if shown else None
+    if not shown:
+        return None
+    rows: Iterator[RenderedExample] | None = reading(shown)(data)
+    return rows
 
 
 def work(name: str) -> Callable[[Work, Callable[[str], None]], None]:
-    """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's module `work`."""
+    """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's
+    module `work`."""
     scenario, _, function = name.partition(".")
     carry_out: Callable[..., None] = getattr(part(scenario, "work"), function)
     return reading(carry_out)
@@ -173,64 +205,89 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = Mapping[str, Any]
 
 
-# A scenario's schema: its own file, the pieces that scenarios share, and the sections of parts. `make schemas` writes
-# ours; what other people's parts bring is added when it is read.
+# A scenario's schema: its own file, the pieces that scenarios share, and the sections of parts.
+# `make schemas` writes ours; what other people's parts bring is added when it is read.
 
 
 def composed(scenario: str) -> Schema:
     source = _whole(scenario)
     source["properties"]["scenario"] |= {"const": scenario, "examples": [scenario]}
-    # The identity of a copy of a schema: its scenario and version, without an address that would have to be maintained.
+    # The identity of a copy of a schema: its scenario and version, without an address that would
+    # have to be maintained.
     return {"$schema": DIALECT, "$id": f"urn:recipe-runner:{scenario}:{__version__}", **source}
 
 
 def _whole(scenario: str) -> Schema:
-    """A scenario's schema; or, by the name of a folder in TOGETHER, that of all its scenarios in one."""
-    source = dict(yaml_file.read(_file(packages().get(scenario, f"{__name__}.{scenario}"), "schema.yaml")).data)
-    return cast(Schema, narrowed(inlined(source), "scenario", scenario if scenario in packages() else ""))
+    """A scenario's schema; or, by the name of a folder in TOGETHER, that of all its scenarios in
+    one."""
+    source = dict(
+        yaml_file.read(
+            _file(packages().get(scenario, f"{__name__}.{scenario}"), "schema.yaml")
+        ).data
+    )
+    return cast(
+        Schema, narrowed(inlined(source), "scenario", scenario if scenario in packages() else "")
+    )
 
 
 @cache
 def foreign_sections() -> Schema:
     """The sections that other people's parts bring to every scenario."""
-    names = [section for part in parts.found().values() if part.foreign for section in part.sections]
+    names = [
+        section for part in parts.found().values() if part.foreign for section in part.sections
+    ]
     return {name: inlined(_pieces()[name]) for name in names}
 
 
 def narrowed(node: Any, key: str, kind: str) -> Any:
-    """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists others, with the values of
-    `x-by-KEY`, and with `x-renamed` for the removed settings. kind: empty for all of them together."""
+    """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists
+    others, with the values of `x-by-KEY`, and with `x-renamed` for the removed settings. kind:
+    empty for all of them together."""
     if isinstance(node, list):
         return [narrowed(item, key, kind) for item in node]
     if not isinstance(node, dict):
         return node
     for name, value in node.get(f"x-by-{key}", {}).get(kind, {}).items():
         node = {**node, name: value}
-    made = {name: one for name, one in node.items() if name not in (f"x-{key}", f"x-by-{key}") and one is not None}
+    made = {
+        name: one
+        for name, one in node.items()
+        if name not in (f"x-{key}", f"x-by-{key}") and one is not None
+    }
     if isinstance(known := made.get("properties"), dict):
-        others = {name: one for name, one in known.items() if kind and one and kind not in one.get(f"x-{key}", (kind,))}
+        others = {
+            name: one
+            for name, one in known.items()
+            if kind and one and kind not in one.get(f"x-{key}", (kind,))
+        }
         made["properties"] = {name: part for name, part in known.items() if name not in others}
         said = {name: _elsewhere(key, kind, part) for name, part in others.items()}
         made |= {"x-renamed": said | made.get("x-renamed", {})} if said else {}
     # Most values have no parts, and a schema has thousands.
     inner = ((name, value) for name, value in made.items() if isinstance(value, dict | list))
-    return made | {name: narrowed(value, key, kind) for name, value in inner if not name.startswith("x-by-")}
+    return made | {
+        name: narrowed(value, key, kind) for name, value in inner if not name.startswith("x-by-")
+    }
 
 
 def _elsewhere(key: str, kind: str, part: Schema) -> str:
-    if says := part.get("x-elsewhere"):
+    says = part.get("x-elsewhere")
+    if says:
         return str(says)
     if key == "scenario":
         return f"It is for the scenario {listed(part['x-scenario'])}."
     ways = {"songs": "delete `songs`", "labels": "write another `objective`"}
-    other = "write `objective: kto`" if part["x-rows"] == ["labels"] else ways.get(kind, "write another `form`")
+    if part["x-rows"] == ["labels"]:
+        other = "write `objective: kto`"
+    else:
+        other = ways.get(kind, "write another `form`")
     rows = " and ".join(", ".join(part["x-rows"]).rsplit(", ", 1))
     return f"It is for {rows}. These rows are {kind}. Delete the line, or {other}."
 
 
 def inlined(node: Any) -> Any:
-    """Replaces `$ref: FILE#/NAME` and `$ref: SCENARIO/schema.yaml`, with or without `#/properties/NAME/…`, by their
-    targets. Keys beside `$ref` win."""
+    """Replaces `$ref: FILE#/NAME` and `$ref: SCENARIO/schema.yaml`, with or without
+    `#/properties/NAME/…`, by their targets. Keys beside `$ref` win."""
     if isinstance(node, list):
         return [inlined(item) for item in node]
     if not isinstance(node, dict):
@@ -238,8 +295,12 @@ def inlined(node: Any) -> Any:
     while "$ref" in node:
         file, _, name = node["$ref"].partition("#/")
         whole = not name or name.startswith("properties/")
-        piece = _whole(file.partition("/")[0]) if whole else _pieces()[name]
-        piece = value_at(piece, tuple(name.split("/"))) if whole and name else piece
+        if whole:
+            piece = _whole(file.partition("/")[0])
+        else:
+            piece = _pieces()[name]
+        if whole and name:
+            piece = value_at(piece, tuple(name.split("/")))
         beside = {key: value for key, value in node.items() if key != "$ref"}
         _refuse_second_definitions(node["$ref"], piece, beside)
         node = merged(piece, beside)
@@ -247,8 +308,8 @@ def inlined(node: Any) -> Any:
 
 
 def _refuse_second_definitions(reference: str, piece: Schema, beside: Schema) -> None:
-    """Raises Stop if a key beside `$ref` takes a setting from a third file, and the piece defines that setting differently:
-    merged, it would be half of one and half of the other."""
+    """Raises Stop if a key beside `$ref` takes a setting from a third file, and the piece defines
+    that setting differently: merged, it would be half of one and half of the other."""
     for name, setting in beside.items():
         defined = piece.get(name)
         if not isinstance(defined, dict) or not isinstance(setting, dict):
@@ -274,7 +335,10 @@ def _source(reference: str) -> str:
 @cache
 def _pieces() -> Schema:
     owners = [part.package for part in parts.found().values() if part.sections]
-    files = [Path(__file__).parent / "shared" / "schema.yaml", *(_file(owner, "sections.yaml") for owner in owners)]
+    files = [
+        Path(__file__).parent / "shared" / "schema.yaml",
+        *(_file(owner, "sections.yaml") for owner in owners),
+    ]
     return {name: piece for file in files for name, piece in yaml_file.read(file).data.items()}
 
 

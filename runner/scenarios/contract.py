@@ -1,34 +1,48 @@
-"""The protocols of the modules of scenarios and parts. A module is a plain module that satisfies one of them.
+"""The protocols of the modules of scenarios and parts. A module is a plain module that satisfies
+one of them.
 
-A folder of `runner/scenarios` with `schema.yaml` and `translation.py` is a scenario; recipes use its name with `-` for each `_`.
-A part adds one with a line of its table (`runner/parts/__init__.py`). A scenario's package has
+A folder of `runner/scenarios` with `schema.yaml` and `translation.py` is a scenario; recipes use
+its name with `-` for each `_`. A part adds one with a line of its table
+(`runner/parts/__init__.py`). A scenario's package has
 
-    schema.yaml      the settings of its recipes; `make schemas` builds `schemas/<scenario>.schema.json` from it
-    translation.py   translate(recipe, place), the Plan of a recipe at a place; pure; raises Stop if `advanced` contradicts
-                     the recipe. measurable(recipe), what can be measured, by the section with the gates ("": the recipe
-                     itself), in the order of stages; without it no gate is judged. in_stages(recipe), the recipe in the
+    schema.yaml      the settings of its recipes; `make schemas` builds
+    `schemas/<scenario>.schema.json` from it
+    translation.py   translate(recipe, place), the Plan of a recipe at a place; pure; raises Stop if
+    `advanced` contradicts
+                     the recipe. measurable(recipe), what can be measured, by the section with the
+                     gates ("": the recipe
+                     itself), in the order of stages; without it no gate is judged.
+                     in_stages(recipe), the recipe in the
                      form with `stages`, if the scenario has another form for several stages
 
 and, if needed,
 
-    rules.py         RULES, for what the schema cannot express, after those of `runner/check/`; FILE_RULES, which look at
-                     files of this machine, and which commands about jobs leave out. They may also be in translation.py
-    rehearsal.py     Substitutions of a rehearsal; they may also be in translation.py. Missing members are those of language
+    rules.py         RULES, for what the schema cannot express, after those of `runner/check/`;
+    FILE_RULES, which look at
+                     files of this machine, and which commands about jobs leave out. They may also
+                     be in translation.py
+    rehearsal.py     Substitutions of a rehearsal; they may also be in translation.py. Missing
+    members are those of language
                      models on rows
-    work.py          functions for stages that train nothing. Each takes a frozen dataclass, whose JSON form is the stage's config,
-                     and a function that reports progress. FIRST maps a name of these to a function that shows the rows
-    architecture.py  model_facts(settings), if recipes describe their model instead of naming one: that Model. Raises
+    work.py          functions for stages that train nothing. Each takes a frozen dataclass, whose
+    JSON form is the stage's config,
+                     and a function that reports progress. FIRST maps a name of these to a function
+                     that shows the rows
+    architecture.py  model_facts(settings), if recipes describe their model instead of naming one:
+    that Model. Raises
                      BrokenSetting if the schema refuses a setting that it needs
 
-In a part's tables, a module of `preparers` has prepare(settings, out, **options), which prepares rows in the folder
-`out`, unless they exist, and returns a Report; and, if rows can be shown, first(settings), the training rows as the
-model will see each. settings: a frozen dataclass, whose JSON form is a stage's `data`, with the module's name in
-PREPARERS as `kind`. A module of `engines` is run as `python -m MODULE CONFIG`, by torchrun for several processes; of
-`formulas` has `of_stage(recipe, stage, rows, look)`, which returns the planner's Forecast for a stage of that engine,
-or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which returns a function from a
-file to the share of each answer; of `targets` is a Target. `forecast` names a Forecasting, `rules` a module with rules
-for every recipe, `rules_of` modules with those of a setting. `hooks` names functions by the moment at which they are
-called; `runner/parts/hooks.toml` lists all moments, with the arguments, and what the function does or returns.
+In a part's tables, a module of `preparers` has prepare(settings, out, **options), which prepares
+rows in the folder `out`, unless they exist, and returns a Report; and, if rows can be shown,
+first(settings), the training rows as the model will see each. settings: a frozen dataclass, whose
+JSON form is a stage's `data`, with the module's name in PREPARERS as `kind`. A module of `engines`
+is run as `python -m MODULE CONFIG`, by torchrun for several processes; of `formulas` has
+`of_stage(recipe, stage, rows, look)`, which returns the planner's Forecast for a stage of that
+engine, or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which
+returns a function from a file to the share of each answer; of `targets` is a Target. `forecast`
+names a Forecasting, `rules` a module with rules for every recipe, `rules_of` modules with those of
+a setting. `hooks` names functions by the moment at which they are called; `runner/parts/hooks.toml`
+lists all moments, with the arguments, and what the function does or returns.
 """
 
 from __future__ import annotations
@@ -49,7 +63,9 @@ if TYPE_CHECKING:
 
 Rule = Callable[[Recipe], Iterator[Problem]]
 Summaries = list["Summary"]  # of the stages of a rehearsal
-Work = Mapping[str, Any]  # what a stage that trains nothing does: the dataclass of a function in `work.py`, as JSON
+Work = Mapping[
+    str, Any
+]  # what a stage that trains nothing does: the dataclass of a function in `work.py`, as JSON
 
 
 @dataclass(frozen=True)
@@ -57,23 +73,26 @@ class Measurable:
     """What can be measured of a stage."""
 
     kind: Kind
-    # Kinds of questions whose answers are counted separately, each recognised by words in it; or rewards, by name.
+    # Kinds of questions whose answers are counted separately, each recognised by words in it; or
+    # rewards, by name.
     asked: Mapping[str, str] = field(default_factory=dict)
     validates: bool = True  # whether there are held-out rows
     blocks: bool = False  # whether there are blocks of text that all stages are measured on
 
 
 class Substitutions(Protocol):
-    # Further substitutions, once the rows are known; the path is the run's. None if nothing depends on the rows.
+    # Further substitutions, once the rows are known; the path is the run's. None if nothing depends
+    # on the rows.
     @property
     def after_data(self) -> Callable[[Recipe, PreparedRows, Path], list[Override]] | None: ...
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
-        """Substitutions of the data. file: rows to use instead of the recipe's sample. Raises Stop if this machine has
-        nothing to rehearse with."""
+        """Substitutions of the data. file: rows to use instead of the recipe's sample. Raises Stop
+        if this machine has nothing to rehearse with."""
 
     def stands_in(self, recipe: Recipe, folder: Path) -> Mapping[str, object]:
-        """Additions to the data stage's config: what replaces the base model. folder: of the run."""
+        """Additions to the data stage's config: what replaces the base model. folder: of the
+        run."""
 
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterable[str]:
         """The substitutions after the data, in words."""
@@ -83,7 +102,8 @@ class Substitutions(Protocol):
 
 
 class Target(Protocol):
-    """A place to run that `recipe render` writes files for, by `emitted` or, with a job for each stage, by `job`."""
+    """A place to run that `recipe render` writes files for, by `emitted` or, with a job for each
+    stage, by `job`."""
 
     def named(self, recipe: Recipe) -> bool:
         """Whether the recipe has this target's section."""
@@ -92,9 +112,11 @@ class Target(Protocol):
         """The files. Pure: the same recipe gives the same bytes."""
 
     def job(self, plan: Plan, stage: Stage) -> list[Artifact]:
-        """The files of one stage's job, beside the engine's own. plan: of this stage alone. Pure, as above."""
+        """The files of one stage's job, beside the engine's own. plan: of this stage alone. Pure,
+        as above."""
 
-    # The folders of the recipe's machines on this target. Raises Stop if the recipe lacks the target's section.
+    # The folders of the recipe's machines on this target. Raises Stop if the recipe lacks the
+    # target's section.
     place: Callable[[Recipe], Place]
 
 
@@ -105,13 +127,16 @@ class Forecasting(Protocol):
         """Errors if a stage cannot fit its GPU, and notes. allowed: problems that become notes."""
 
     def sized(self, recipe: Recipe, plan: Plan) -> Plan:
-        """The plan with the sizes of claims, and pods' memory and time to end, from recipe and catalog alone."""
+        """The plan with the sizes of claims, and pods' memory and time to end, from recipe and
+        catalog alone."""
 
     def written(self, recipe: Recipe, plan: Plan) -> Mapping[str, int]:
-        """The bytes that a plan writes to each claim, by its name; nothing if there are no formulas for the model."""
+        """The bytes that a plan writes to each claim, by its name; nothing if there are no formulas
+        for the model."""
 
     def on_processor(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
         """The `predictions` for this machine's processor, which is measured first."""
 
     def predictions(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
-        """The forecast of each stage that trains; nothing if there are no formulas for the model."""
+        """The forecast of each stage that trains; nothing if there are no formulas for the
+        model."""

@@ -1,4 +1,5 @@
-"""Renders a plan as files for targets, the places where a recipe can run. Targets belong to parts."""
+"""Renders a plan as files for targets, the places where a recipe can run. Targets belong to
+parts."""
 
 from runner import parts
 from runner.plan import Plan
@@ -16,28 +17,38 @@ def named(recipe: Recipe) -> tuple[str, ...]:
 
 
 def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
-    """The engine's own configs, and the job of each target for a stage. Pure: the same plan gives the same bytes. A
-    plan of several stages gets a folder for each, rendered as a plan of its own."""
+    """The engine's own configs, and the job of each target for a stage. Pure: the same plan gives
+    the same bytes. A plan of several stages gets a folder for each, rendered as a plan of its
+    own."""
     rendered: list[Artifact] = []
     for stage in plan.stages:
-        alone, artifacts = plan.only(stage), {file.path: file for file in stage.files}
+        alone = plan.only(stage)
+        artifacts = {file.path: file for file in stage.files}
         for name in targets:
-            # The first of two targets decides what `oc apply -k` applies: a recipe must not run twice at once.
+            # The first of two targets decides what `oc apply -k` applies: a recipe must not run
+            # twice at once.
             new = {artifact.path: artifact for artifact in target(name).job(alone, stage)}
             artifacts |= {path: artifact for path, artifact in new.items() if path not in artifacts}
-        below = f"{stage.folder}/" if stage.folder else ""
+        if stage.folder:
+            below = f"{stage.folder}/"
+        else:
+            below = ""
         rendered += [Artifact(f"{below}{file.path}", file.text) for file in artifacts.values()]
     return rendered
 
 
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
-    """The files of the requested targets, or of all that the recipe names; the same recipe gives the same bytes. Those
-    for plain machines have a folder of their own, and name other folders. Raises Stop without a target's section."""
+    """The files of the requested targets, or of all that the recipe names; the same recipe gives
+    the same bytes. Those for plain machines have a folder of their own, and name other folders.
+    Raises Stop without a target's section."""
     names = names or named(recipe)
     if not names:
         sections = [section for section in ("openshift", "nodes") if recipe.settings.knows(section)]
         lacks = f"it has no section {listed(sections, 'or')} to render for"
-        plain = ", for plain machines `nodes`" if "nodes" in sections else ""
+        if "nodes" in sections:
+            plain = ", for plain machines `nodes`"
+        else:
+            plain = ""
         hint = f"`recipe run` needs no rendered files. For a cluster, add `openshift` with a `namespace`{plain}."
         raise Stop(f"The recipe `{recipe.name}` is for this machine: {lacks}.", hint)
     jobs = tuple(name for name in names if hasattr(target(name), "job"))
@@ -45,11 +56,16 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
     if jobs:
         plan = planned(recipe, jobs[0])
         artifacts = render(plan, jobs)
-        artifacts += [file for beside in parts.hooks("beside_jobs") for file in beside(recipe, plan)]
-    return artifacts + [file for name in names if name not in jobs for file in target(name).emitted(recipe)]
+        artifacts += [
+            file for beside in parts.hooks("beside_jobs") for file in beside(recipe, plan)
+        ]
+    return artifacts + [
+        file for name in names if name not in jobs for file in target(name).emitted(recipe)
+    ]
 
 
 def planned(recipe: Recipe, target: str) -> Plan:
-    """The plan that a target gets, with its estimated needs: sizes of claims, memory. It depends only on recipe and
-    catalog, not on this machine. Raises Stop if the recipe lacks the target's section."""
+    """The plan that a target gets, with its estimated needs: sizes of claims, memory. It depends
+    only on recipe and catalog, not on this machine. Raises Stop if the recipe lacks the target's
+    section."""
     return forecasting().sized(recipe, translate(recipe, place(recipe, target)))

@@ -1,5 +1,6 @@
-"""The connection between an engine's process and the command that started it. The process ends when the command is
-gone, so that two never work in one folder. Lines of its output report its progress."""
+"""The connection between an engine's process and the command that started it. The process ends when
+the command is gone, so that two never work in one folder. Lines of its output report its
+progress."""
 
 import json
 import os
@@ -12,18 +13,20 @@ from typing import Any
 
 from runner.tools.problem import Stop, Unreachable
 
-# The environment variable with the parent's process id; `run.launch`, `parts.jobs.stage`, the editor and `run_node.sh`
-# set it.
+# The environment variable with the parent's process id; `run.launch`, `parts.jobs.stage`, the
+# editor and `run_node.sh` set it.
 PARENT = "RECIPE_RUNNER_PARENT"
 SECONDS = 0.5
 
 
 def watch_parent() -> None:
-    """Ends this process when the parent that PARENT names is gone; does nothing without a parent."""
+    """Ends this process when the parent that PARENT names is gone; does nothing without a
+    parent."""
     parent = os.environ.get(PARENT, "")
     if parent.isdigit():
         end_with(int(parent))
-        # A fork has no threads of its parent, and a pool's manager would wait without end for a parent that is gone.
+        # A fork has no threads of its parent, and a pool's manager would wait without end for a
+        # parent that is gone.
         os.register_at_fork(after_in_child=lambda: end_with(int(parent)))
 
 
@@ -31,7 +34,8 @@ def end_with(parent: int) -> None:
     def watch() -> None:
         while alive(parent):
             time.sleep(SECONDS)
-        # At once and without cleaning up, as a kill would: a resumed run trusts only complete checkpoints.
+        # At once and without cleaning up, as a kill would: a resumed run trusts only complete
+        # checkpoints.
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -40,7 +44,12 @@ def end_with(parent: int) -> None:
 def alive(process: int) -> bool:
     """Whether a process runs. A zombie does not."""
     try:
-        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        state = (
+            Path(f"/proc/{process}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
     except OSError:  # it is gone, or the system has no /proc
         try:
             os.kill(process, 0)
@@ -51,9 +60,11 @@ def alive(process: int) -> bool:
 
 
 MARK = "[recipe] "
-# Before the reason for which a process of ours ends itself: a reader of its log must tell it from all else that is there.
+# Before the reason for which a process of ours ends itself: a reader of its log must tell it from
+# all else that is there.
 STOP_MARK = "Stopped by recipe-runner: "
-# The exit status of a program of ours that would end in the same way if it ran again: no cluster has to try.
+# The exit status of a program of ours that would end in the same way if it ran again: no cluster
+# has to try.
 DECIDED = 3
 Event = Mapping[str, Any]  # one event: `event` is its name, the rest are its figures
 # The text beside a progress bar, for each phase.
@@ -66,7 +77,9 @@ def event_line(event: Event) -> str:
 
 
 def exit_status(stop: Stop) -> int:
-    return 1 if isinstance(stop, Unreachable) else DECIDED
+    if isinstance(stop, Unreachable):
+        return 1
+    return DECIDED
 
 
 def stop_words(reason: str) -> str:
@@ -78,7 +91,8 @@ def tell(event: str, **facts: Any) -> None:
 
 
 def events(text: str) -> Iterator[Event]:
-    """Every complete event in a piece of a log. Processes share one output, so lines may be cut; these are skipped."""
+    """Every complete event in a piece of a log. Processes share one output, so lines may be cut;
+    these are skipped."""
     for part in text.split(MARK)[1:]:
         with suppress(ValueError):
             event, _ = _DECODER.raw_decode(part)

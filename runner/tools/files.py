@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Self, TextIO, get_args, get_origin, get_type_h
 
 
 def settings_folder() -> Path:
-    """The folder of the user's settings: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base
-    Directory Specification 0.8, which ignores relative paths)."""
+    """The folder of the user's settings: `recipe-runner` below XDG_CONFIG_HOME, by default
+    `~/.config` (XDG Base Directory Specification 0.8, which ignores relative paths)."""
     return _own_folder("XDG_CONFIG_HOME", "~/.config")
 
 
@@ -32,7 +32,8 @@ def normal(path: str) -> str:
 
 
 def remote(path: object) -> bool:
-    """Whether it is an address on a server for files (`s3://BUCKET/NAME`, `oci://IMAGE`), not a path."""
+    """Whether it is an address on a server for files (`s3://BUCKET/NAME`, `oci://IMAGE`), not a
+    path."""
     return isinstance(path, str) and path.startswith(("s3://", "oci://"))
 
 
@@ -55,7 +56,8 @@ class Artifact:
 
 
 class LazyArtifact(Artifact):
-    """An Artifact whose text is written when it is first read, because a command that only judges a plan reads none."""
+    """An Artifact whose text is written when it is first read, because a command that only judges a
+    plan reads none."""
 
     def __init__(self, path: str, write: Callable[[], str]) -> None:
         object.__setattr__(self, "path", path)
@@ -70,8 +72,8 @@ class LazyArtifact(Artifact):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives the path of a temporary file, which replaces `path` atomically when the block succeeds, and is deleted
-    otherwise. Several processes may write at once."""
+    """Gives the path of a temporary file, which replaces `path` atomically when the block succeeds,
+    and is deleted otherwise. Several processes may write at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -85,9 +87,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Creates an empty folder, which replaces `path` when the block succeeds; else nothing is left. For one process at a
-    time; it deletes the folder that a killed one left."""
-    partial, above = path.with_name(f".{path.name}.partial"), [each for each in path.parents if not each.exists()]
+    """Creates an empty folder, which replaces `path` when the block succeeds; else nothing is left.
+    For one process at a time; it deletes the folder that a killed one left."""
+    partial = path.with_name(f".{path.name}.partial")
+    above = [each for each in path.parents if not each.exists()]
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
@@ -122,12 +125,15 @@ def read_json(path: Path) -> Any:
 def read_record(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if the file is missing, broken or holds something else."""
     record = read_json(path)
-    return record if isinstance(record, dict) else {}
+    if isinstance(record, dict):
+        return record
+    return {}
 
 
 @dataclass(frozen=True)
 class Record:
-    """A JSON file as a dataclass in which every field has a default. False if all fields have their defaults."""
+    """A JSON file as a dataclass in which every field has a default. False if all fields have their
+    defaults."""
 
     FILE: ClassVar[str]  # the file's name in its folder
 
@@ -144,7 +150,8 @@ class Record:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
         """A record from JSON of any version or tool. A missing or wrong field gets its default."""
-        kinds, known = get_type_hints(cls), {}
+        kinds = get_type_hints(cls)
+        known = {}
         for name in (field.name for field in fields(cls) if field.name in facts):
             with suppress(TypeError):
                 known[name] = _as(kinds[name], facts[name])
@@ -153,7 +160,8 @@ class Record:
 
 def _as(kind: Any, value: Any) -> Any:
     """A JSON value as a value of a type. Raises TypeError if it is not one."""
-    outer, inner = get_origin(kind) or kind, get_args(kind)
+    outer = get_origin(kind) or kind
+    inner = get_args(kind)
     if outer is UnionType:
         for each in inner:
             with suppress(TypeError):
@@ -170,21 +178,24 @@ def _as(kind: Any, value: Any) -> Any:
 
 
 def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
-    """Writes all artifacts below `folder`, or none: each is written beside its place first, then all are renamed.
-    Raises OSError if the folder cannot be written to; then nothing has changed."""
+    """Writes all artifacts below `folder`, or none: each is written beside its place first, then
+    all are renamed. Raises OSError if the folder cannot be written to; then nothing has changed."""
     paths: list[Path] = []
     with ExitStack() as renamed:
         for artifact in artifacts:
             path = folder / artifact.path
             if path.is_dir():
                 raise IsADirectoryError(21, "a folder already has the name of this file", str(path))
-            renamed.enter_context(replacing(path)).write_text(artifact.text, encoding="utf-8", newline="\n")
+            renamed.enter_context(replacing(path)).write_text(
+                artifact.text, encoding="utf-8", newline="\n"
+            )
             paths.append(path)
     return paths
 
 
 def sha256(file: Path) -> str:
-    """The file's SHA-256. It is read again only after a change of size or time, because a large model takes minutes."""
+    """The file's SHA-256. It is read again only after a change of size or time, because a large
+    model takes minutes."""
     facts = file.stat()
     return _sha256(str(file), facts.st_size, facts.st_mtime_ns, facts.st_ino)
 
@@ -202,7 +213,8 @@ def content_hash(value: Any, length: int = 10) -> str:
 
 
 def content_of(path: Path) -> str:
-    """A hash of a file's content, or of the names and contents of a folder's files; the same for a copy."""
+    """A hash of a file's content, or of the names and contents of a folder's files; the same for a
+    copy."""
     if path.is_file():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -211,16 +223,20 @@ def content_of(path: Path) -> str:
 
 @contextmanager
 def table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, str]]:
-    """A file of lines with columns, open in its encoding, and its separator: of the usual marks, the one that cuts the
-    first line into most columns. Spreadsheets use semicolons if the comma is for decimals, and also write UTF-16.
-    Raises UnicodeDecodeError for other encodings if `errors` is strict."""
+    """A file of lines with columns, open in its encoding, and its separator: of the usual marks,
+    the one that cuts the first line into most columns. Spreadsheets use semicolons if the comma is
+    for decimals, and also write UTF-16. Raises UnicodeDecodeError for other encodings if `errors`
+    is strict."""
     csv.field_size_limit(2**31 - 1)
     with file.open("rb") as start:
         utf16 = start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     with file.open(encoding="utf-16" if utf16 else "utf-8-sig", errors=errors, newline="") as lines:
         first = lines.readline(1_000_000)
         lines.seek(0)
-        yield lines, max(",;\t|", key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
+        yield (
+            lines,
+            max(",;\t|", key=lambda mark: len(next(csv.reader([first], delimiter=mark), ()))),
+        )
 
 
 TEXTS = (".txt", ".md")  # the kinds of files in a folder of text

@@ -1,4 +1,5 @@
-"""The first process of a container. The kernel gives it only the signals that it handles, and drops all others."""
+"""The first process of a container. The kernel gives it only the signals that it handles, and drops
+all others."""
 
 import os
 import signal
@@ -7,7 +8,8 @@ from types import FrameType
 
 
 def end_on_sigterm() -> None:
-    """Lets SIGTERM end the first process of a container from now on; does nothing in other processes."""
+    """Lets SIGTERM end the first process of a container from now on; does nothing in other
+    processes."""
     if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _end)
 

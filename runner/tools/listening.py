@@ -6,8 +6,8 @@ from typing import Any
 
 
 class OnEveryAddress(socketserver.TCPServer):
-    """A server whose host may be empty for every address of this machine, of IPv4 and of IPv6: a cluster may have only
-    one of them. Its other bases are of `socketserver` or `http.server`."""
+    """A server whose host may be empty for every address of this machine, of IPv4 and of IPv6: a
+    cluster may have only one of them. Its other bases are of `socketserver` or `http.server`."""
 
     def __init__(self, address: tuple[str, int], handler: Any) -> None:
         if not address[0] and socket.has_dualstack_ipv6():

@@ -1,4 +1,5 @@
-"""Tables beside modules; starter recipes and schemas (in the wheel beside the code, else at the root); installing extras."""
+"""Tables beside modules; starter recipes and schemas (in the wheel beside the code, else at the
+root); installing extras."""
 
 import re
 import shlex
@@ -13,8 +14,8 @@ from runner.tools.problem import Problem, Stop
 
 
 class Tables(Mapping[str, Any]):
-    """A TOML file of ours, whose headers begin lines and no other line begins with `[`. Each table at its top is parsed when
-    it is read, because a check needs few of hundreds."""
+    """A TOML file of ours, whose headers begin lines and no other line begins with `[`. Each table
+    at its top is parsed when it is read, because a check needs few of hundreds."""
 
     def __init__(self, file: Path, text: str) -> None:
         head, *tables = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
@@ -65,7 +66,9 @@ def parse_toml(file: Path, text: str) -> dict[str, Any]:
 def _toml_problem(file: Path, text: str, error: str) -> Problem:
     place = re.search(r" \(at line (\d+), column (\d+)\)", error)
     if place is None:
-        return Problem(str(file), 0, 0, f"This file is not valid TOML: {error}.", "Complete its last table.")
+        return Problem(
+            str(file), 0, 0, f"This file is not valid TOML: {error}.", "Complete its last table."
+        )
     lines = text.splitlines()
     number = int(place[1])
     line = lines[number - 1]
@@ -82,7 +85,9 @@ def folder(kind: str) -> Path:
     """The folder `recipes` or `schemas` that came with this installation."""
     here = Path(__file__).resolve().parents[1]
     in_wheel = here / "_packaged" / kind
-    return in_wheel if in_wheel.is_dir() else here.parent / kind
+    if in_wheel.is_dir():
+        return in_wheel
+    return here.parent / kind
 
 
 def starters() -> list[Path]:
@@ -95,14 +100,20 @@ def minimal() -> list[Path]:
 
 
 def named() -> dict[str, Path]:
-    """Every starter by the name that `recipe new --from` takes: `lora.yaml` in `minimal` is `minimal/lora`."""
-    return {file.relative_to(folder("recipes")).with_suffix("").as_posix(): file for file in (*starters(), *minimal())}
+    """Every starter by the name that `recipe new --from` takes: `lora.yaml` in `minimal` is
+    `minimal/lora`."""
+    return {
+        file.relative_to(folder("recipes")).with_suffix("").as_posix(): file
+        for file in (*starters(), *minimal())
+    }
 
 
 def recipe_file(name: str) -> Path:
     """The recipe at that path, or the starter of that name if there is no such file."""
     path = Path(name)
-    return path if path.exists() else named().get(name, path)
+    if path.exists():
+        return path
+    return named().get(name, path)
 
 
 def schema_file(scenario: str) -> Path:
@@ -110,15 +121,21 @@ def schema_file(scenario: str) -> Path:
 
 
 def bringing(package: str) -> str | None:
-    return next((extra for extra, packages in toml(__file__, "extras.toml").items() if package in packages), None)
+    return next(
+        (extra for extra, packages in toml(__file__, "extras.toml").items() if package in packages),
+        None,
+    )
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra beside this installation: from its checkout, else from the installed package's
-    own metadata, because the project may not be in a registry."""
+    """The command that installs an extra beside this installation: from its checkout, else from the
+    installed package's own metadata, because the project may not be in a registry."""
     root = Path(__file__).resolve().parents[2]
     # Its build needs the installed torch.
-    options = " --no-build-isolation" if extra in ("flash", "ring") else ""
+    if extra in ("flash", "ring"):
+        options = " --no-build-isolation"
+    else:
+        options = ""
     if (root / "pyproject.toml").is_file():
         return f"pip install{options} -c {shlex.quote(f'{root}/constraints.txt')} -e {shlex.quote(f'{root}[{extra}]')}"
     from importlib.metadata import PackageNotFoundError, requires
@@ -127,7 +144,11 @@ def install(extra: str) -> str:
     with suppress(PackageNotFoundError):
         stated += requires("recipe-runner") or []
     marked = (line.partition(";") for line in stated)
-    wanted = [what.strip() for what, _, marker in marked if re.search(rf"""extra == ['"]{extra}['"]""", marker)]
+    wanted = [
+        what.strip()
+        for what, _, marker in marked
+        if re.search(rf"""extra == ['"]{extra}['"]""", marker)
+    ]
     if not wanted:
         return f"Install what the extra `{extra}` of this project names."
     return f"pip install{options} {shlex.join(wanted)}"

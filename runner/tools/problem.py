@@ -22,11 +22,15 @@ def first_line(error: BaseException) -> str:
 
 
 def worded(name: str, /, **words: object) -> tuple[str, str]:
-    """A message and its remedy, with words filled in. name: `ROOM.MESSAGE`, in `messages.toml` of a room or a part."""
+    """A message and its remedy, with words filled in. name: `ROOM.MESSAGE`, in `messages.toml` of a
+    room or a part."""
     room, _, message = name.partition(".")
     code = Path(__file__).parents[1]
     core = code / room / "messages.toml"
-    file = core if core.is_file() else code / "parts" / room / "messages.toml"
+    if core.is_file():
+        file = core
+    else:
+        file = code / "parts" / room / "messages.toml"
     sentences = _read_messages(file)[message]
     return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)
 
@@ -41,10 +45,11 @@ def _read_messages(file: Path) -> dict[str, dict[str, str]]:
 class Problem:
     """One thing that is wrong: where, what, and what to do.
 
-    file: as the user named it, or `--set key=value` for a setting on the command line. line, column: from 1; 0 if there
-    is no place in a file. message: what is wrong, in plain words. hint: what to do about it; may be empty. source: the
-    text of the line; width: the number of characters that the caret marks. severity: `error` stops the command, `note`
-    only informs. `mends`: a dotted setting with a value that alone solves the problem, or None."""
+    file: as the user named it, or `--set key=value` for a setting on the command line. line,
+    column: from 1; 0 if there is no place in a file. message: what is wrong, in plain words. hint:
+    what to do about it; may be empty. source: the text of the line; width: the number of characters
+    that the caret marks. severity: `error` stops the command, `note` only informs. `mends`: a
+    dotted setting with a value that alone solves the problem, or None."""
 
     file: str
     line: int
@@ -57,26 +62,37 @@ class Problem:
     mends: tuple[str, Any] | None = None
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "
+        if self.line:
+            place = f"{self.file}:{self.line}:{self.column}: "
+        else:
+            place = f"{self.file}: "
         lines = [f"{place}{'note: ' if self.severity == 'note' else ''}{self.message}"]
         if self.source.strip():
             # The part of the line around the caret.
             first = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN))
             line = self.source[first : first + SHOWN]
-            line = "".join(letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd" for letter in line)
+            line = "".join(
+                letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd"
+                for letter in line
+            )
             cut = "…" if first else ""
             before = cut + line[: self.column - 1 - first]
             blanks = "".join("\t" if letter == "\t" else " " for letter in before)
             shown = f"{cut}{line}{'…' if first + SHOWN < len(self.source) else ''}"
-            number, width = f"{self.line:>5}", max(1, min(self.width, len(shown) - len(before)))
+            number = f"{self.line:>5}"
+            width = max(1, min(self.width, len(shown) - len(before)))
             lines += [f"{number} | {shown}", f"{' ' * len(number)} | {blanks}{'^' * width}"]
         if self.hint:
             lines.append(self.hint)
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, str | int]:
-        """The fields that tools read; `line` and `column` are 1-based, 0 for the file as a whole."""
-        return {name: getattr(self, name) for name in ("severity", "file", "line", "column", "message", "hint")}
+        """The fields that tools read; `line` and `column` are 1-based, 0 for the file as a
+        whole."""
+        return {
+            name: getattr(self, name)
+            for name in ("severity", "file", "line", "column", "message", "hint")
+        }
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
@@ -85,14 +101,20 @@ def errors_of(problems: Iterable[Problem]) -> list[Problem]:
 
 
 class Stop(Exception):
-    """A command cannot continue, and explains why: exit code 1 (the work failed) or 2 (wrong use)."""
+    """A command cannot continue, and explains why: exit code 1 (the work failed) or 2 (wrong
+    use)."""
 
-    def __init__(self, problems: Problem | str | Iterable[Problem], hint: str = "", code: int = 1) -> None:
+    def __init__(
+        self, problems: Problem | str | Iterable[Problem], hint: str = "", code: int = 1
+    ) -> None:
         if isinstance(problems, str):
             self.text = problems + (f"\n{hint}" if hint else "")
             self.problems: list[Problem] = []
         else:
-            self.problems = [problems] if isinstance(problems, Problem) else list(problems)
+            if isinstance(problems, Problem):
+                self.problems = [problems]
+            else:
+                self.problems = list(problems)
             self.text = "\n\n".join(str(problem) for problem in self.problems)
         self.code = code
         super().__init__(self.text)
@@ -107,7 +129,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 def report_bug() -> str:
-    """Writes the traceback of the current exception to a file, and returns a message with its path."""
+    """Writes the traceback of the current exception to a file, and returns a message with its
+    path."""
     import tempfile
     import traceback
 
@@ -119,32 +142,45 @@ def report_bug() -> str:
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name most similar to `word`, or None. cutoff: the least similarity, from 0 to 1 (equal)."""
+    """The known name most similar to `word`, or None. cutoff: the least similarity, from 0 to 1
+    (equal)."""
     import difflib  # late, because recipes without mistakes do not need it
 
     by_lower = {name.lower(): name for name in known}
     matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
-    return by_lower[matches[0]] if matches else None
+    if matches:
+        return by_lower[matches[0]]
+    return None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The beginning of a hint, with the nearest name and a space at its end; empty without one."""
     near = nearest(word, known)
-    return f"Did you mean `{near}`? " if near else ""
+    if near:
+        return f"Did you mean `{near}`? "
+    return ""
 
 
 def listed(words: Iterable[str], joint: str = "and") -> str:
     """Names as a list for people: `a`, `b` and `c`."""
     quoted = [f"`{word}`" for word in words]
-    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}" if quoted else ""
+    if len(quoted) == 1:
+        return quoted[0]
+    if quoted:
+        return f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}"
+    return ""
 
 
 def shortened(text: str, most: int) -> str:
     """A text on one line, of at most this many characters."""
     flat = " ".join(text.split())
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+    if len(flat) <= most:
+        return flat
+    return f"{flat[: most - 1]}…"
 
 
 def setting(path: Iterable[str | int]) -> str:
     """A setting's full name, `data.sets[1].path`, which `--set` accepts too."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+    return "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in path
+    ).removeprefix(".")

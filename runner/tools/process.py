@@ -29,14 +29,14 @@ def hush() -> None:
 
 
 def without_scikit_learn() -> None:
-    """Call it before the first import of transformers, in a process that only runs models: 5.16 imports scikit-learn
-    for an unused kind of generation, a quarter of its import time."""
+    """Call it before the first import of transformers, in a process that only runs models: 5.16
+    imports scikit-learn for an unused kind of generation, a quarter of its import time."""
     sys.modules.setdefault("sklearn", cast(Any, None))
 
 
 def without_gpu_kernels() -> None:
-    """Call it before the first model: transformers 5.16 chooses flash-linear-attention's kernels if that package is
-    installed, even without the GPU that they need (Qwen3-Next)."""
+    """Call it before the first model: transformers 5.16 chooses flash-linear-attention's kernels if
+    that package is installed, even without the GPU that they need (Qwen3-Next)."""
     import torch
 
     if not torch.cuda.is_available():
@@ -54,16 +54,23 @@ def memory_gib() -> float:
 
 
 def cores() -> int:
-    """The number of CPU cores that this process may use, or the container's limit if that is lower."""
+    """The number of CPU cores that this process may use, or the container's limit if that is
+    lower."""
     quota, _, period = _line("/sys/fs/cgroup/cpu.max").partition(" ")
-    least = max(1, int(quota) // int(period)) if quota.isdigit() else sys.maxsize
+    if quota.isdigit():
+        least = max(1, int(quota) // int(period))
+    else:
+        least = sys.maxsize
     return min(least, len(os.sched_getaffinity(0)))
 
 
 def threads() -> int:
-    """The number of threads for training on the processor: OMP_NUM_THREADS, else the number of cores."""
+    """The number of threads for training on the processor: OMP_NUM_THREADS, else the number of
+    cores."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(wanted) if wanted.isdigit() and int(wanted) else cores()
+    if wanted.isdigit() and int(wanted):
+        return int(wanted)
+    return cores()
 
 
 def _line(file: str) -> str:
@@ -74,8 +81,9 @@ def _line(file: str) -> str:
 
 
 def ensure_home() -> None:
-    """Gives this process and its children another home folder if the user's is not writable, because training libraries
-    cache there. It is below the temporary folder, and remains for the next command."""
+    """Gives this process and its children another home folder if the user's is not writable,
+    because training libraries cache there. It is below the temporary folder, and remains for the
+    next command."""
     home = os.path.expanduser("~")
     if home != "/" and os.access(home, os.W_OK):
         return
@@ -92,7 +100,8 @@ HOST = "127.0.0.1"
 
 
 def bound_port(port: int) -> "socket":
-    """A socket on that port (0 for any free one) before it listens. Raises Stop if the port is not available."""
+    """A socket on that port (0 for any free one) before it listens. Raises Stop if the port is not
+    available."""
     import socket  # slow to load
 
     held = socket.socket()
@@ -102,7 +111,10 @@ def bound_port(port: int) -> "socket":
         held.bind((HOST, port))
     except OSError as error:
         held.close()
-        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            why = "is in use"
+        else:
+            why = f"cannot be used: {error.strerror}"
         message = f"Port {port} of this machine {why}."
         raise Stop(message, "Name another with `--port`, or `--port 0` for any.") from None
     return held
@@ -114,10 +126,12 @@ def free_port(port: int = 0) -> int:
         return int(held.getsockname()[1])
 
 
-# Kubernetes numbers the pods of an indexed Job from 0 (https://kubernetes.io/docs/concepts/workloads/controllers/job/).
+# Kubernetes numbers the pods of an indexed Job from 0
+# (https://kubernetes.io/docs/concepts/workloads/controllers/job/).
 INDEX = "JOB_COMPLETION_INDEX"
 
 
 def helping_pod() -> int:
-    """The number of this pod among several. 0 is the first or only one, which does all work that cannot be shared."""
+    """The number of this pod among several. 0 is the first or only one, which does all work that
+    cannot be shared."""
     return int(os.environ.get(INDEX) or 0)

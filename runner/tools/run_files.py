@@ -1,5 +1,5 @@
-"""The names of the files in a run folder and in each stage's. Writers, readers and cleaners take them from here; this
-module imports nothing."""
+"""The names of the files in a run folder and in each stage's. Writers, readers and cleaners take
+them from here; this module imports nothing."""
 
 # Of the run: its recipe, and what was changed in it.
 RUN = "run.json"
@@ -20,12 +20,17 @@ REPORT = "report.txt"
 FETCHED = ".fetched.json"
 # Of a stage that trains: the model, the adapter alone, and for images the files of weights.
 BEST_MODEL = "best_model"
-# In the model's folder, if it was trained with a system prompt: the template for a server, for requests without one.
+# In the model's folder, if it was trained with a system prompt: the template for a server, for
+# requests without one.
 SERVED_TEMPLATE = "served_template.jinja"
 ADAPTER = "lora_adapter"
 # In a model's folder: the tokenizer of Mistral's own package.
 TEKKEN = "tekken.json"
-BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES = "best_model.pth", "final_model.pth", "checkpoint_latest.pth"
+BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES = (
+    "best_model.pth",
+    "final_model.pth",
+    "checkpoint_latest.pth",
+)
 CHECKPOINTS = "checkpoints"
 # The last file that is written into a checkpoint.
 COMPLETE = "complete.json"
@@ -68,7 +73,18 @@ PROMOTION = "promotion.json"
 LEFT = (
     *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
     *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
-    *(CHECKPOINTS, SUMMARY, HISTORY, PROOF, HELD_OUT, TIME_LIMIT, TRACKED, PROGRESS, STOPPED, STAGE),
+    *(
+        CHECKPOINTS,
+        SUMMARY,
+        HISTORY,
+        PROOF,
+        HELD_OUT,
+        TIME_LIMIT,
+        TRACKED,
+        PROGRESS,
+        STOPPED,
+        STAGE,
+    ),
     *(DEMO, DEMO_OUTPUTS, SAMPLES, SERVING, TENSORBOARD, "train*.log", EXPORT),
     *(EVALUATION, EVALUATION_TASK, MEASURED, PROMOTION),
 )

@@ -1,5 +1,6 @@
-"""Text that is safe for a terminal; YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read alike; templates;
-names that clusters, servers and the hub accept; and a model's tokens of a text."""
+"""Text that is safe for a terminal; YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm)
+read alike; templates; names that clusters, servers and the hub accept; and a model's tokens of a
+text."""
 
 import json
 import re
@@ -18,13 +19,14 @@ from runner.tools.run_files import TEKKEN
 if TYPE_CHECKING:
     from jinja2 import Template
 
-# Texts that PyYAML writes without quotes, and that other parsers read as numbers or booleans: `840195e251` (a number in
-# the core schema of YAML 1.2, section 10.3.2), octal and binary numbers as Go reads them, and YAML 1.1's `y` and `n`.
+# Texts that PyYAML writes without quotes, and that other parsers read as numbers or booleans:
+# `840195e251` (a number in the core schema of YAML 1.2, section 10.3.2), octal and binary numbers
+# as Go reads them, and YAML 1.1's `y` and `n`.
 _OTHERWISE_NO_TEXT = re.compile(
     r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?|[-+]?0[oO][0-7_]+|[-+]?0[xX][0-9a-fA-F_]+|[-+]?0[bB][01_]+|[yYnN]"
 )
-# What a terminal interprets and does not show: escape sequences, control characters except newlines and tabs, and marks
-# that change the direction of writing.
+# What a terminal interprets and does not show: escape sequences, control characters except newlines
+# and tabs, and marks that change the direction of writing.
 _CONTROL = (
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
@@ -32,7 +34,8 @@ _CONTROL = (
 
 
 def printable(text: str) -> str:
-    """A text without control sequences. It may come from a pod, a cluster or another person's recipe."""
+    """A text without control sequences. It may come from a pod, a cluster or another person's
+    recipe."""
     return re.sub(_CONTROL, "", text)
 
 
@@ -43,8 +46,9 @@ def json_text(value: object) -> str:
 
 @cache
 def template(file: Path, *beside: Path, **known: Any) -> "Template":
-    """A Jinja template. Those of pages and pictures escape all texts, because anybody can write questions and answers.
-    beside: folders of templates that it imports; known: what all of them know by name, and as filters."""
+    """A Jinja template. Those of pages and pictures escape all texts, because anybody can write
+    questions and answers. beside: folders of templates that it imports; known: what all of them
+    know by name, and as filters."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     shelf = Environment(
@@ -76,7 +80,12 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _string(dumper: _Dumper, text: str) -> yaml.Node:
-    style = "|" if "\n" in text else "'" if _OTHERWISE_NO_TEXT.fullmatch(text) else None
+    if "\n" in text:
+        style = "|"
+    elif _OTHERWISE_NO_TEXT.fullmatch(text):
+        style = "'"
+    else:
+        style = None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
@@ -84,13 +93,14 @@ _Dumper.add_representer(str, _string)
 
 
 def yaml_text(value: Any) -> str:
-    """YAML in the order given. PyYAML writes 2e-05 as `2.0e-05`, which it and Axolotl read as a number."""
+    """YAML in the order given. PyYAML writes 2e-05 as `2.0e-05`, which it and Axolotl read as a
+    number."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
 
 
 def from_template(file: Path, /, **words: object) -> str:
-    """The text of a file with its blanks, `$NAME` or `${NAME}`, filled in. Raises KeyError if a blank
-    lacks its word, and TypeError if a word lacks its blank."""
+    """The text of a file with its blanks, `$NAME` or `${NAME}`, filled in. Raises KeyError if a
+    blank lacks its word, and TypeError if a word lacks its blank."""
     template = Blanks(file.read_text(encoding="utf-8"))
     refuse_unused(file, words, template.get_identifiers())
     return template.substitute(words)
@@ -100,11 +110,14 @@ def refuse_unused(file: Path, words: Iterable[str], places: Iterable[str]) -> No
     """Raises TypeError if a template has no place for a word."""
     unused = sorted(set(words) - set(places))
     if unused:
-        raise TypeError(f"{file.name} has no place for {', '.join(unused)}; its places are {', '.join(sorted(places))}")
+        raise TypeError(
+            f"{file.name} has no place for {', '.join(unused)}; its places are {', '.join(sorted(places))}"
+        )
 
 
 def filled(forms: Iterable[str], words: Mapping[str, Any]) -> Iterator[str]:
-    """The forms with their `{words}` filled in, without those of which a word is missing or None."""
+    """The forms with their `{words}` filled in, without those of which a word is missing or
+    None."""
     known = {name: value for name, value in words.items() if value is not None}
     for form in forms:
         with suppress(KeyError):
@@ -121,10 +134,13 @@ def words(text: str) -> list[str]:
 
 
 def learned(after: str, before: str, question: str, taught: Collection[str]) -> list[str]:
-    """The words of an answer that only the training rows can have taught: not those of the answer before training, of
-    the question, and of general text. taught: the words of the rows' answers."""
+    """The words of an answer that only the training rows can have taught: not those of the answer
+    before training, of the question, and of general text. taught: the words of the rows'
+    answers."""
     elsewhere = {*words(before), *words(question), *words(GENERAL_TEXT.read_text("utf-8"))}
-    return [word for word in dict.fromkeys(words(after)) if word in taught and word not in elsewhere]
+    return [
+        word for word in dict.fromkeys(words(after)) if word in taught and word not in elsewhere
+    ]
 
 
 def pieces(text: str, own: Collection[str]) -> Iterator[tuple[str, bool]]:
@@ -138,10 +154,13 @@ def same(text: str) -> str:
 
 
 def hub_name(address: str) -> str | None:
-    """The name of a model or data set, from the address of its page on the hub; None for any other text."""
+    """The name of a model or data set, from the address of its page on the hub; None for any other
+    text."""
     page = r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?:datasets/)?([^/?#\s]+/[^/?#\s]+)"
     found = re.match(page, address.strip())
-    return found[1] if found else None
+    if found:
+        return found[1]
+    return None
 
 
 # Kubeflow appends `-worker-N` to a job's name, and a pod's host name has at most 63 characters.
@@ -154,19 +173,23 @@ def longest_job_name(machines: int) -> int:
 
 
 def label(text: str) -> str:
-    """A value that Kubernetes accepts as a label: at most 63 of [A-Za-z0-9._-], alphanumeric at both ends."""
+    """A value that Kubernetes accepts as a label: at most 63 of [A-Za-z0-9._-], alphanumeric at
+    both ends."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")
 
 
 def served(name: str) -> tuple[str, str]:
-    """The names of a recipe's models on a server: before training and after it. The hub's cache allows no `--`."""
+    """The names of a recipe's models on a server: before training and after it. The hub's cache
+    allows no `--`."""
     plain = re.sub("-{2,}", "-", name)
     return f"{plain}-base", plain
 
 
-def tokenizer_in(base: Path | str, trust: bool = False, revision: str | None = None, local: bool = False) -> Any:
-    """The tokenizer in a folder, which needs no model beside it, or of a model on the hub. trust: whether it may bring
-    its own code; local: whether nothing is downloaded."""
+def tokenizer_in(
+    base: Path | str, trust: bool = False, revision: str | None = None, local: bool = False
+) -> Any:
+    """The tokenizer in a folder, which needs no model beside it, or of a model on the hub. trust:
+    whether it may bring its own code; local: whether nothing is downloaded."""
     from transformers import AutoTokenizer
     from transformers.tokenization_mistral_common import MistralCommonBackend
 
@@ -180,8 +203,11 @@ def tokenizer_in(base: Path | str, trust: bool = False, revision: str | None = N
     return tokenizer
 
 
-def tokens(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> list[int]:
-    """The tokens of a conversation in the model's template. They differ from those of the written text with
-    mistral-common, which reads no special tokens in a text. asking: whether the model answers next."""
+def tokens(
+    tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None
+) -> list[int]:
+    """The tokens of a conversation in the model's template. They differ from those of the written
+    text with mistral-common, which reads no special tokens in a text. asking: whether the model
+    answers next."""
     options = {"tools": tools or None, "add_generation_prompt": asking}
     return list(tokenizer.apply_chat_template(conversation, return_dict=False, **options))

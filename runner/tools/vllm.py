@@ -1,6 +1,7 @@
 """vLLM: which adapters it serves beside their base model, judged by PEFT's facts about them.
 
-Names and limits are those of vLLM 0.21 and 0.32 (`vllm/config/lora.py`, `vllm/lora/peft_helper.py`).
+Names and limits are those of vLLM 0.21 and 0.32 (`vllm/config/lora.py`,
+`vllm/lora/peft_helper.py`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,17 @@ from runner.tools.problem import listed
 SERVER = "vllm.entrypoints.openai.api_server"  # the module of the server
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks that it supports (MaxLoRARanks)
 # Layers that may have an adapter. vLLM ignores unknown names without a message (vllm, issue 55193).
-LAYERS = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj"}
+LAYERS = {
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "qkv_proj",
+    "gate_proj",
+    "up_proj",
+    "gate_up_proj",
+    "down_proj",
+}
 
 
 def room_for(rank: int) -> int | None:
@@ -27,13 +38,15 @@ def rank_of(adapter: Mapping[str, Any]) -> int:
 
 
 def refusals(adapter: Mapping[str, Any]) -> Iterator[str]:
-    """The reasons why vLLM cannot serve an adapter beside its base model, each a sentence without a full stop. adapter:
-    PEFT's facts, as in `adapter_config.json`."""
+    """The reasons why vLLM cannot serve an adapter beside its base model, each a sentence without a
+    full stop. adapter: PEFT's facts, as in `adapter_config.json`."""
     if room_for(rank := rank_of(adapter)) is None:
         yield f"its rank is {rank}, and vLLM serves ranks up to {RANKS[-1]}"
-    if whole := adapter.get("modules_to_save"):
+    whole = adapter.get("modules_to_save")
+    if whole:
         yield f"it contains whole layers ({listed(whole)}, `modules_to_save`), which vLLM does not load with an adapter"
-    if (bias := adapter.get("bias", "none")) != "none":
+    bias = adapter.get("bias", "none")
+    if bias != "none":
         yield f"it contains biases (`bias: {bias}`), which vLLM does not load with an adapter"
     if adapter.get("use_dora"):
         yield "it is a DoRA adapter, which vLLM does not support"

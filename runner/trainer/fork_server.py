@@ -1,11 +1,11 @@
-"""Fork server: one process imports what engines import, and forks itself for each stage of a rehearsal, because
-importing Axolotl takes longer than training a tiny model.
+"""Fork server: one process imports what engines import, and forks itself for each stage of a
+rehearsal, because importing Axolotl takes longer than training a tiny model.
 
-`python -m runner.trainer.fork_server FD` listens on the socket FD. A request is a program: `module`, the modules to
-import `before`, `arguments`, `env`, the `folder` and the process `group`; and the file for its output. The answers are
-the number of its process and, at its end, its exit status. A request for no `group` only imports, in idle time.
-Programs in forks use the same server for programs of their own; with Python's `multiprocessing` they would start
-another one.
+`python -m runner.trainer.fork_server FD` listens on the socket FD. A request is a program:
+`module`, the modules to import `before`, `arguments`, `env`, the `folder` and the process `group`;
+and the file for its output. The answers are the number of its process and, at its end, its exit
+status. A request for no `group` only imports, in idle time. Programs in forks use the same server
+for programs of their own; with Python's `multiprocessing` they would start another one.
 """
 
 import atexit
@@ -31,13 +31,15 @@ from runner.tools import child_process, packaged
 _TABLE = packaged.toml(__file__, "programs.toml")
 _MODELS = _TABLE["models"]
 PROGRAMS = {program: (*_MODELS, *modules) for program, modules in _TABLE["programs"].items()}
-ADDRESS = "RECIPE_RUNNER_FORKS"  # the environment variable with the server's address, for programs too
+ADDRESS = (
+    "RECIPE_RUNNER_FORKS"  # the environment variable with the server's address, for programs too
+)
 
 
 @contextmanager
 def forking(env: Mapping[str, str]) -> Iterator[None]:
-    """A context in which `fork` has a server with this environment, or that of the context around it; only on Linux:
-    elsewhere forks break libraries."""
+    """A context in which `fork` has a server with this environment, or that of the context around
+    it; only on Linux: elsewhere forks break libraries."""
     if sys.platform != "linux" or ADDRESS in os.environ:
         yield
         return
@@ -45,10 +47,17 @@ def forking(env: Mapping[str, str]) -> Iterator[None]:
         listener.bind(f"{folder}/forks")
         listener.listen()
         # Importing prints nothing of use.
-        quiet, fd = subprocess.DEVNULL, listener.fileno()
+        quiet = subprocess.DEVNULL
+        fd = listener.fileno()
         command = [sys.executable, "-m", "runner.trainer.fork_server", str(fd)]
         server = subprocess.Popen(
-            command, env=dict(env), pass_fds=[fd], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+            command,
+            env=dict(env),
+            pass_fds=[fd],
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            start_new_session=True,
         )
         listener.close()
         os.environ[ADDRESS] = f"{folder}/forks"
@@ -65,7 +74,8 @@ class Forked:
     """A program in a fork: as much of `subprocess.Popen` as a launch needs."""
 
     def __init__(self, server: Connection, pid: int) -> None:
-        self._server, self.pid = server, pid
+        self._server = server
+        self.pid = pid
         self.stdout: IO[str] | None = None
 
     def wait(self, timeout: float | None = None) -> int:
@@ -78,32 +88,53 @@ class Forked:
             return 1  # without the server, the exit status is unknown
 
 
-def _fork(command: list[str], env: Mapping[str, str], group: int | None, output: int = 1) -> Forked | None:
-    """As `fork`; only known programs without a GPU, because CUDA does not survive a fork. group: of processes; 0 for one of
-    its own, None to import alone. output: the file that the program writes into."""
-    module = command[2] if command[:2] == [sys.executable, "-m"] else ""
+def _fork(
+    command: list[str], env: Mapping[str, str], group: int | None, output: int = 1
+) -> Forked | None:
+    """As `fork`; only known programs without a GPU, because CUDA does not survive a fork. group: of
+    processes; 0 for one of its own, None to import alone. output: the file that the program writes
+    into."""
+    if command[:2] == [sys.executable, "-m"]:
+        module = command[2]
+    else:
+        module = ""
     before = PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
     several = "torchrun" in command and group is not None
-    if ADDRESS not in os.environ or before is None or several or env.get("CUDA_VISIBLE_DEVICES") != "":
+    if (
+        ADDRESS not in os.environ
+        or before is None
+        or several
+        or env.get("CUDA_VISIBLE_DEVICES") != ""
+    ):
         return None
-    request = {"module": module, "before": before, "arguments": command[3:], "env": dict(env), "folder": os.getcwd()}
+    request = {
+        "module": module,
+        "before": before,
+        "arguments": command[3:],
+        "env": dict(env),
+        "folder": os.getcwd(),
+    }
     with suppress(OSError, EOFError):
         server = Client(os.environ[ADDRESS])
         server.send({**request, "group": group})
         if group is not None:
             send_handle(server, output, 0)
             begun, number = server.recv()
-            return Forked(server, number) if begun else None
+            if begun:
+                return Forked(server, number)
+            return None
     return None
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
-    """Lets the server import what a command needs. Programs of several processes then find the files cached."""
+    """Lets the server import what a command needs. Programs of several processes then find the
+    files cached."""
     _fork(command, env, None)
 
 
 def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
-    """A command's program in a fork, with its output to read; None if it needs a process of its own."""
+    """A command's program in a fork, with its output to read; None if it needs a process of its
+    own."""
     reads, writes = os.pipe()
     forked = _fork(command, env, 0, writes)
     os.close(writes)
@@ -115,8 +146,8 @@ def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
 
 
 def run(command: list[str], env: Mapping[str, str]) -> None:
-    """Runs a command to its end, in a fork where possible, with this process's output, and in its group, so that they
-    end together. Raises CalledProcessError."""
+    """Runs a command to its end, in a fork where possible, with this process's output, and in its
+    group, so that they end together. Raises CalledProcessError."""
     forked = _fork(command, env, os.getpgrp())
     if forked is None:
         subprocess.run(command, env=dict(env), check=True)
@@ -125,14 +156,17 @@ def run(command: list[str], env: Mapping[str, str]) -> None:
 
 
 def _import(name: str) -> None:
-    """Imports a module, if it can be: where a package is missing, the program says so in its own log."""
+    """Imports a module, if it can be: where a package is missing, the program says so in its own
+    log."""
     with suppress(Exception):
         importlib.import_module(name)
 
 
 def _serve(listener: socket.socket) -> tuple[str, list[str]]:
-    """Answers requests without end; in a fork, returns the module and the arguments to continue with."""
-    begun_with, to_import = dict(os.environ), deque[str]()
+    """Answers requests without end; in a fork, returns the module and the arguments to continue
+    with."""
+    begun_with = dict(os.environ)
+    to_import = deque[str]()
     while True:
         if to_import and not wait([listener], 0):  # requests come first
             _import(to_import.popleft())
@@ -147,7 +181,8 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
             for name in asked["before"]:
                 _import(name)
             gc.freeze()  # forks need not search for garbage in imported modules
-            if (pid := os.fork()) == 0:
+            pid = os.fork()
+            if pid == 0:
                 listener.close()
                 os.setpgid(0, asked["group"])
                 os.chdir(asked["folder"])
@@ -155,7 +190,11 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
                     os.dup2(output, file)
                 os.close(output)
                 # Variables that imports have set stay; the server's other variables do not.
-                own = {name: value for name, value in os.environ.items() if begun_with.get(name) != value}
+                own = {
+                    name: value
+                    for name, value in os.environ.items()
+                    if begun_with.get(name) != value
+                }
                 os.environ.clear()
                 os.environ.update(asked["env"] | own)
                 _take_threads()
@@ -167,7 +206,8 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
 
 
 def _take_threads() -> None:
-    """Gives torch the fork's own number of threads: its library has read that variable of the server at its import."""
+    """Gives torch the fork's own number of threads: its library has read that variable of the
+    server at its import."""
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     if "torch" in sys.modules and wanted.isdigit() and int(wanted) > 0:
         sys.modules["torch"].set_num_threads(int(wanted))
@@ -183,7 +223,8 @@ def main(fd: int) -> None:
     status = 0
 
     def end() -> None:
-        """Ends the process at once, because unloading its imports takes a fork longer than many programs run."""
+        """Ends the process at once, because unloading its imports takes a fork longer than many
+        programs run."""
         with suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -199,8 +240,14 @@ def main(fd: int) -> None:
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except BaseException as ended:
-        code = ended.code if isinstance(ended, SystemExit) else 1
-        status = code if isinstance(code, int) else int(code is not None)
+        if isinstance(ended, SystemExit):
+            code = ended.code
+        else:
+            code = 1
+        if isinstance(code, int):
+            status = code
+        else:
+            status = int(code is not None)
         raise
 
 

@@ -1,8 +1,8 @@
 """Asks a model on disk or on the hub, in the format of its training.
 
-`python -m runner.trainer.generation RUN_DIR --taught FILE… --new FILE…` asks the original and the tuned model the demo's
-questions, and grades answers to questions of the rows. The files have training rows and held-out rows; words that the
-answers learned from training rows are recorded.
+`python -m runner.trainer.generation RUN_DIR --taught FILE… --new FILE…` asks the original and the
+tuned model the demo's questions, and grades answers to questions of the rows. The files have
+training rows and held-out rows; words that the answers learned from training rows are recorded.
 """
 
 import argparse
@@ -29,9 +29,10 @@ Message = Mapping[str, Any]  # a turn: `role`, `content`, and other fields of te
 
 @dataclass(frozen=True)
 class Chat:
-    """A model and how it is asked. max_new_tokens: tokens of an answer. chat: whether a question is a turn of a
-    conversation; else it is the beginning of a text that the model continues. turn_end: the token that ends an answer,
-    beside end-of-text. adapter: the folder of the adapter that training made; `model` contains it already."""
+    """A model and how it is asked. max_new_tokens: tokens of an answer. chat: whether a question is
+    a turn of a conversation; else it is the beginning of a text that the model continues. turn_end:
+    the token that ends an answer, beside end-of-text. adapter: the folder of the adapter that
+    training made; `model` contains it already."""
 
     model: str
     revision: str | None
@@ -46,7 +47,10 @@ class Chat:
 
 def cannot_load(what: str, error: Exception) -> Stop:
     """The message that a model, or an adapter, cannot be loaded. what: its folder or name."""
-    where = "the run folder" if Path(what).is_dir() else "the network, or the run folder"
+    if Path(what).is_dir():
+        where = "the run folder"
+    else:
+        where = "the network, or the run folder"
     return Stop(f"The model `{what}` cannot be loaded: {first_line(error)}", f"Check {where}.")
 
 
@@ -63,7 +67,8 @@ def repetition_penalty(chat: Chat) -> float:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in memory. switched: a context that switches its adapter; alone: the lock for one question at a time."""
+    """A model in memory. switched: a context that switches its adapter; alone: the lock for one
+    question at a time."""
 
     chat: Chat
     model: Any
@@ -71,16 +76,24 @@ class LoadedModel:
     switched: Callable[[], AbstractContextManager[Any]] = nullcontext
     alone: threading.Lock = field(default_factory=threading.Lock)
 
-    def answer(self, question: str, earlier: Earlier = (), streamer: Any = None, stop: Any = None) -> str:
-        """The answer, without sampling, so that it never varies. streamer, stop: as of transformers' `generate`."""
+    def answer(
+        self, question: str, earlier: Earlier = (), streamer: Any = None, stop: Any = None
+    ) -> str:
+        """The answer, without sampling, so that it never varies. streamer, stop: as of
+        transformers' `generate`."""
         import torch
 
         if self.chat.chat:
-            asked = tokens(self.tokenizer, messages(self.chat.system_prompt, question, earlier=earlier), asking=True)
+            asked = tokens(
+                self.tokenizer,
+                messages(self.chat.system_prompt, question, earlier=earlier),
+                asking=True,
+            )
         else:
             asked = self.tokenizer(question, add_special_tokens=False)["input_ids"]
         read = torch.tensor([asked], device=self.model.device)
-        ends, pad = end_tokens(self.tokenizer, self.chat.turn_end), self.tokenizer.pad_token_id
+        ends = end_tokens(self.tokenizer, self.chat.turn_end)
+        pad = self.tokenizer.pad_token_id
         with self.alone, self.switched(), torch.no_grad():
             output = self.model.generate(
                 input_ids=read,
@@ -110,11 +123,17 @@ def load(chat: Chat) -> LoadedModel:
     without_gpu_kernels()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    cuda, trust = torch.cuda.is_available(), {"trust_remote_code": chat.trust_remote_code}
+    cuda = torch.cuda.is_available()
+    trust = {"trust_remote_code": chat.trust_remote_code}
     try:
         tokenizer = tokenizer_in(chat.tokenizer, chat.trust_remote_code)
-        dtype = torch.bfloat16 if cuda else torch.float32
-        model = AutoModelForCausalLM.from_pretrained(chat.model, revision=chat.revision, dtype=dtype, **trust)
+        if cuda:
+            dtype = torch.bfloat16
+        else:
+            dtype = torch.float32
+        model = AutoModelForCausalLM.from_pretrained(
+            chat.model, revision=chat.revision, dtype=dtype, **trust
+        )
     except OSError as error:
         raise cannot_load(chat.model, error) from error
     return LoadedModel(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
@@ -133,8 +152,11 @@ def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
     return list(dict.fromkeys(token for token in ends if token is not None))
 
 
-def written(tokenizer: Any, conversation: Sequence[Message], *, asking: bool, tools: Any = None) -> str:
-    """A conversation as the tokenizer's chat template writes it. asking: with the beginning of an answer at its end."""
+def written(
+    tokenizer: Any, conversation: Sequence[Message], *, asking: bool, tools: Any = None
+) -> str:
+    """A conversation as the tokenizer's chat template writes it. asking: with the beginning of an
+    answer at its end."""
     options = {"tools": tools or None, "add_generation_prompt": asking}
     return str(tokenizer.apply_chat_template(conversation, tokenize=False, **options))
 
@@ -152,38 +174,64 @@ def bare(message: Message) -> dict[str, Any]:
 
 
 def with_system(template: str, system_prompt: str) -> str:
-    """A served chat template, which adds the system prompt of training to conversations without one. JSON strings are
-    Jinja strings."""
+    """A served chat template, which adds the system prompt of training to conversations without
+    one. JSON strings are Jinja strings."""
     prompt = json.dumps(system_prompt.strip(), ensure_ascii=False)
-    return from_template(Path(__file__).with_name("system_prompt.jinja"), prompt=prompt).rstrip() + template
+    return (
+        from_template(Path(__file__).with_name("system_prompt.jinja"), prompt=prompt).rstrip()
+        + template
+    )
 
 
-def messages(system_prompt: str | None, question: str, earlier: Earlier = ()) -> list[dict[str, str]]:
+def messages(
+    system_prompt: str | None, question: str, earlier: Earlier = ()
+) -> list[dict[str, str]]:
     """A conversation in the form that training and answering share."""
-    system = [{"role": "system", "content": system_prompt.strip()}] if system_prompt else []
+    if system_prompt:
+        system = [{"role": "system", "content": system_prompt.strip()}]
+    else:
+        system = []
     said = [*chain.from_iterable(earlier), question]
-    return [*system, *({"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), said))]
+    return [
+        *system,
+        *(
+            {"role": role, "content": text}
+            for role, text in zip(cycle(("user", "assistant")), said)
+        ),
+    ]
 
 
 def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
-    """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
-    best, adapter = str(run_dir / BEST_MODEL), run_dir / ADAPTER
+    """The original and the tuned model of a run. Both use the tuned model's tokenizer, which
+    carries the template."""
+    best = str(run_dir / BEST_MODEL)
+    adapter = run_dir / ADAPTER
     names = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
     own = {name: demo[name] for name in names if name in demo}
-    revision = None if Path(demo["base_model"]).is_dir() else demo["revision"]
+    if Path(demo["base_model"]).is_dir():
+        revision = None
+    else:
+        revision = demo["revision"]
     before = Chat(demo["base_model"], revision, best, **own)
-    added = str(adapter) if (adapter / "adapter_config.json").is_file() else None
+    if (adapter / "adapter_config.json").is_file():
+        added = str(adapter)
+    else:
+        added = None
     return before, replace(before, model=best, revision=None, adapter=added)
 
 
-FIRST_ROWS = 1000  # training rows whose words are looked for in the answers; in many rows every word occurs
+FIRST_ROWS = (
+    1000  # training rows whose words are looked for in the answers; in many rows every word occurs
+)
 
 
 def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
     """The learned texts of prepared rows: answers, or all of plain text."""
     for row in rows:
         if "messages" in row:
-            yield from (turn["content"] or "" for turn in row["messages"] if turn["role"] == "assistant")
+            yield from (
+                turn["content"] or "" for turn in row["messages"] if turn["role"] == "assistant"
+            )
         elif "input_ids" in row:
             yield tokenizer.decode(row["input_ids"], skip_special_tokens=True)
 
@@ -201,15 +249,17 @@ def first_rows(files: Iterable[str | Path]) -> list[dict[str, Any]]:
 
 
 def learned_words(rows: Sequence[Mapping[str, Any]], tokenizer: Any) -> set[str]:
-    """The words that training rows teach. Preferences have the learned answer in a column; a completion with a bad label
-    is not learned."""
-    preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in rows)
+    """The words that training rows teach. Preferences have the learned answer in a column; a
+    completion with a bad label is not learned."""
+    preferred = (
+        row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in rows
+    )
     return {word for text in chain(taught(rows, tokenizer), preferred) for word in words(text)}
 
 
 def main(run_dir: Path, taught_files: Sequence[str], new_files: Sequence[str]) -> None:
-    """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`; and `demo_outputs/graded.json`, if
-    the rows are questions with answers."""
+    """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`; and
+    `demo_outputs/graded.json`, if the rows are questions with answers."""
     child_process.watch_parent()
     hush()
     without_scikit_learn()
@@ -219,18 +269,29 @@ def main(run_dir: Path, taught_files: Sequence[str], new_files: Sequence[str]) -
     trained = load(chat_after)
     after = list(map(trained.answer, demo["questions"]))
     tokenizer = tokenizer_in(run_dir / BEST_MODEL, demo.get("trust_remote_code", False))
-    rows_taught, rows_new = first_rows(taught_files), first_rows(new_files)
+    rows_taught = first_rows(taught_files)
+    rows_new = first_rows(new_files)
     own_words = learned_words(rows_taught, tokenizer)
     by_kind = {
         "taught": list(grading.questions_with_answers(rows_taught)),
         "new": list(grading.questions_with_answers(rows_new)),
     }
-    from_rows = {row.question: (kind, row.answer) for kind in ("new", "taught") for row in by_kind[kind]}
+    from_rows = {
+        row.question: (kind, row.answer) for kind in ("new", "taught") for row in by_kind[kind]
+    }
     categories = demo.get("categories") or {}
     answers = []
     for question, old, new in zip(demo["questions"], before, after, strict=True):
-        row = {"category": categories[question]} if question in categories else {}
-        row |= {"question": question, "before": old, "after": new, "learned": learned(new, old, question, own_words)}
+        if question in categories:
+            row = {"category": categories[question]}
+        else:
+            row = {}
+        row |= {
+            "question": question,
+            "before": old,
+            "after": new,
+            "learned": learned(new, old, question, own_words),
+        }
         if question in from_rows:
             row["rows"], row["expected"] = from_rows[question]
         answers.append(row)

@@ -1,4 +1,5 @@
-"""Grading: how many questions of its rows a model answers as the rows do, those that it was taught and new ones."""
+"""Grading: how many questions of its rows a model answers as the rows do, those that it was taught
+and new ones."""
 
 import difflib
 import time
@@ -24,15 +25,18 @@ class QuestionAndAnswer(NamedTuple):
 
 
 def similarity(answer: str, expected: str) -> float:
-    """The share of words that two answers have in common, in their order: 1 for the same words, 0 for none. Case and
-    punctuation do not count. It is the ratio of Python's difflib: twice the common words, by the words of both."""
+    """The share of words that two answers have in common, in their order: 1 for the same words, 0
+    for none. Case and punctuation do not count. It is the ratio of Python's difflib: twice the
+    common words, by the words of both."""
     return difflib.SequenceMatcher(None, words(answer), words(expected), autojunk=False).ratio()
 
 
 def is_right(answer: str, expected: str) -> bool:
-    """Whether an answer has nearly all words of the expected one, in their order. A short answer must have all of them,
-    and each number counts, because one other word makes another fact of them."""
-    given_words, expected_words = words(answer), words(expected)
+    """Whether an answer has nearly all words of the expected one, in their order. A short answer
+    must have all of them, and each number counts, because one other word makes another fact of
+    them."""
+    given_words = words(answer)
+    expected_words = words(expected)
     if len(expected_words) <= SHORT_WORDS:
         return given_words == expected_words
     numbers = {word for word in expected_words if word.isdigit()}
@@ -42,14 +46,15 @@ def is_right(answer: str, expected: str) -> bool:
 
 
 def questions_with_answers(rows: Iterable[Mapping[str, Any]]) -> Iterator[QuestionAndAnswer]:
-    """The question and the answer of each prepared row that has one of each. A question counts once, with its first
-    answer."""
+    """The question and the answer of each prepared row that has one of each. A question counts
+    once, with its first answer."""
     seen = set[str]()
     for row in rows:
         turns = [turn for turn in row.get("messages") or () if turn["role"] != "system"]
         if [turn["role"] for turn in turns] != ["user", "assistant"]:
             continue
-        question, answer = turns[0]["content"], turns[1]["content"]
+        question = turns[0]["content"]
+        answer = turns[1]["content"]
         if question and answer and question not in seen:
             seen.add(question)
             yield QuestionAndAnswer(question, answer)
@@ -64,10 +69,14 @@ def grade(
 ) -> GradedAnswers:
     """Asks at most `count` questions, evenly spaced among the rows, and counts the right answers.
 
-    answer: from a question to the model's answer. beginning: the part of a row's answer that fits into the longest
-    answer, so that a long one can be right. taught, new: rows of training, and held-out rows. The time is limited by
-    MOST_SECONDS; questions of both kinds alternate, so that both are asked."""
-    most_taught = round(count * TAUGHT_SHARE) if new else count
+    answer: from a question to the model's answer. beginning: the part of a row's answer that fits
+    into the longest answer, so that a long one can be right. taught, new: rows of training, and
+    held-out rows. The time is limited by MOST_SECONDS; questions of both kinds alternate, so that
+    both are asked."""
+    if new:
+        most_taught = round(count * TAUGHT_SHARE)
+    else:
+        most_taught = count
     asked_taught = evenly(taught, most_taught)
     asked_new = evenly(new, count - most_taught)
     counts = {"taught_asked": 0, "taught_right": 0, "new_asked": 0, "new_right": 0}

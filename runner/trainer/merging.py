@@ -1,5 +1,5 @@
-"""Merging: an adapter becomes part of its base model. `python -m runner.trainer.merging ADAPTER OUT [PRECISION [trust]]`;
-the word `trust` lets the model bring its own code."""
+"""Merging: an adapter becomes part of its base model. `python -m runner.trainer.merging ADAPTER OUT
+[PRECISION [trust]]`; the word `trust` lets the model bring its own code."""
 
 import sys
 from pathlib import Path
@@ -16,11 +16,15 @@ Base = tuple[str, str | None]
 
 
 def base_of(adapter: Path, known: Base | None = None) -> Base:
-    """Name (or folder) and revision of an adapter's base model: `known`, else the adapter's. Raises Stop if there is none."""
+    """Name (or folder) and revision of an adapter's base model: `known`, else the adapter's. Raises
+    Stop if there is none."""
     facts = read_json(adapter / "adapter_config.json")
     hint = "A finished run of scenario `lora` has one in `lora_adapter/`."
     if not isinstance(facts, dict) or not list(adapter.glob("adapter_model.*")):
-        raise Stop(f"`{adapter}` contains no adapter (adapter_config.json and adapter_model.safetensors).", hint)
+        raise Stop(
+            f"`{adapter}` contains no adapter (adapter_config.json and adapter_model.safetensors).",
+            hint,
+        )
     base, revision = known or (facts.get("base_model_name_or_path"), facts.get("revision"))
     if not base:
         raise Stop(f"`{adapter}/adapter_config.json` does not name the base model.", hint)
@@ -28,29 +32,45 @@ def base_of(adapter: Path, known: Base | None = None) -> Base:
 
 
 def merge(
-    adapter: Path, out: Path, precision: str = "auto", trust_remote_code: bool = False, known: Base | None = None
+    adapter: Path,
+    out: Path,
+    precision: str = "auto",
+    trust_remote_code: bool = False,
+    known: Base | None = None,
 ) -> Path:
-    """Adds an adapter's weights to those of its base model and writes the whole model, with its tokenizer, into `out`.
-    precision: of the written weights; `auto` is the base model's own. known: the base, if it is not the one that the
-    adapter names. The base is read unquantised, even for an adapter that was trained on 4 bits, and must fit into main
-    memory. Raises Stop as above; OSError or ValueError if a file cannot be read, or adapter and base do not match."""
+    """Adds an adapter's weights to those of its base model and writes the whole model, with its
+    tokenizer, into `out`. precision: of the written weights; `auto` is the base model's own. known:
+    the base, if it is not the one that the adapter names. The base is read unquantised, even for an
+    adapter that was trained on 4 bits, and must fit into main memory. Raises Stop as above; OSError
+    or ValueError if a file cannot be read, or adapter and base do not match."""
     from peft import PeftModel
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     without_gpu_kernels()
     base, revision = base_of(adapter, known)
-    options: dict[str, Any] = {"revision": revision} if revision else {}
+    options: dict[str, Any]
+    if revision:
+        options = {"revision": revision}
+    else:
+        options = {}
     kind = AutoModelForCausalLM
     if read_record(adapter / "adapter_config.json").get("task_type") == "SEQ_CLS":  # a reward model
-        kind, options = AutoModelForSequenceClassification, {**options, "num_labels": 1}
+        kind = AutoModelForSequenceClassification
+        options = {**options, "num_labels": 1}
     try:
-        model = kind.from_pretrained(base, dtype=PRECISIONS[precision], trust_remote_code=trust_remote_code, **options)
+        model = kind.from_pretrained(
+            base, dtype=PRECISIONS[precision], trust_remote_code=trust_remote_code, **options
+        )
         merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     except (RuntimeError, SafetensorError) as error:
         raise ValueError(str(error)) from error
     # The adapter's tokenizer carries the chat template of its training.
-    named_by, revision = (adapter, None) if (adapter / "tokenizer_config.json").is_file() else (base, revision)
+    if (adapter / "tokenizer_config.json").is_file():
+        named_by = str(adapter)
+        revision = None
+    else:
+        named_by = base
     with replacing_folder(out) as partial:
         merged.save_pretrained(str(partial))
         tokenizer_in(named_by, trust_remote_code, revision).save_pretrained(str(partial))

@@ -1,4 +1,5 @@
-"""The runner's plugin for Axolotl, for what Axolotl has no settings for. Every training process loads it."""
+"""The runner's plugin for Axolotl, for what Axolotl has no settings for. Every training process
+loads it."""
 
 import inspect
 import os
@@ -41,8 +42,8 @@ class RecipePlugin(BasePlugin):
 
     def register(self, cfg: dict[str, Any]) -> None:
         process.without_gpu_kernels()
-        # With several processes Axolotl 0.19.0 asks the driver about links between GPUs. The CUDA build of torch, which
-        # pip installs on Linux, raises if there is no driver.
+        # With several processes Axolotl 0.19.0 asks the driver about links between GPUs. The CUDA
+        # build of torch, which pip installs on Linux, raises if there is no driver.
         if not torch.cuda.is_available():
             trainer.check_cuda_p2p_ib_support = lambda: True
 
@@ -50,20 +51,22 @@ class RecipePlugin(BasePlugin):
         return "runner.trainer.settings.RecipeRunnerArgs"
 
     def load_datasets(self, cfg: DictDefault, preprocess: bool = False) -> TrainDatasetMeta | None:
-        # Without an accelerator Axolotl 0.19.0 still asks for device LOCAL_RANK when there are several processes
-        # (`normalize_config`), and this is the last hook before the model is loaded that comes after it.
+        # Without an accelerator Axolotl 0.19.0 still asks for device LOCAL_RANK when there are
+        # several processes (`normalize_config`), and this is the last hook before the model is
+        # loaded that comes after it.
         if not torch.cuda.is_available():
             cfg.device_map = None
             if cfg.sample_packing:
-                # Packing looks for other processes before the Trainer does, and accelerate 1.13.0 would join them
-                # without naming a backend.
+                # Packing looks for other processes before the Trainer does, and accelerate 1.13.0
+                # would join them without naming a backend.
                 PartialState(cpu=True)
         settings = run_settings(cfg)
         self.trackers = [one for begin in parts.hooks("trackers") for one in begin(cfg, settings)]
         if settings.warmup_ratio is not None:
             cfg.warmup_ratio = settings.warmup_ratio  # after Axolotl's own rules
         if cfg.rl == "orpo":
-            # Axolotl's reader for it has fixed columns and no system prompt; the one for DPO reads the same rows.
+            # Axolotl's reader for it has fixed columns and no system prompt; the one for DPO reads
+            # the same rows.
             orpo.default = dpo.default
         if cfg.rl == "kto":
             # Axolotl's reader for it has two fixed templates, not the model's.
@@ -73,13 +76,18 @@ class RecipePlugin(BasePlugin):
         if cfg.rl == "simpo":
             # Axolotl 0.19.0 loads a second model, which this trainer never uses.
             training.setup_reference_model = lambda *args, **kwargs: None
-        # Axolotl 0.19.0 stores weights in the precision of the computation, and bf16 loses small steps. It reads this
-        # setting before `pre_model_load`. DeepSpeed stores fp32 weights itself. Frozen weights need no fp32; only FSDP
-        # shards weights of one precision.
-        if settings.master_weights == "fp32" and not cfg.deepspeed and (cfg.fsdp_config or not cfg.unfrozen_parameters):
+        # Axolotl 0.19.0 stores weights in the precision of the computation, and bf16 loses small
+        # steps. It reads this setting before `pre_model_load`. DeepSpeed stores fp32 weights
+        # itself. Frozen weights need no fp32; only FSDP shards weights of one precision.
+        if (
+            settings.master_weights == "fp32"
+            and not cfg.deepspeed
+            and (cfg.fsdp_config or not cfg.unfrozen_parameters)
+        ):
             cfg.torch_dtype = torch.float32
-        # Without FlashAttention Axolotl 0.19.0 refuses this, because a mask costs memory. It is correct nevertheless:
-        # transformers makes the mask from the positions, which restart with each row.
+        # Without FlashAttention Axolotl 0.19.0 refuses this, because a mask costs memory. It is
+        # correct nevertheless: transformers makes the mask from the positions, which restart with
+        # each row.
         if settings.flatten:
             cfg.batch_flattening = True
         if settings.proof.attention:
@@ -91,14 +99,20 @@ class RecipePlugin(BasePlugin):
             return by_features(cfg)
         if settings.blocks is None:
             return None
-        checkpoint, load = cfg.resume_from_checkpoint, parts.hook("blocks")
-        reached = stopping.step_of(Path(checkpoint)) or 0 if checkpoint else 0
-        train, validation, cfg.max_steps = load(settings.blocks, settings.effective_batch_size, reached)
+        checkpoint = cfg.resume_from_checkpoint
+        load = parts.hook("blocks")
+        if checkpoint:
+            reached = stopping.step_of(Path(checkpoint)) or 0
+        else:
+            reached = 0
+        train, validation, cfg.max_steps = load(
+            settings.blocks, settings.effective_batch_size, reached
+        )
         return TrainDatasetMeta(train, validation, cfg.max_steps)
 
     def pre_model_load(self, cfg: DictDefault) -> None:
-        # Axolotl 0.19.0 leaves seeding to the Trainer, after the model is made: an adapter's first weights would be
-        # random, and a run that restarts before its first checkpoint would differ.
+        # Axolotl 0.19.0 leaves seeding to the Trainer, after the model is made: an adapter's first
+        # weights would be random, and a run that restarts before its first checkpoint would differ.
         set_seed(cfg.seed)
 
     def post_model_build(self, cfg: DictDefault, model: torch.nn.Module) -> None:
@@ -106,7 +120,8 @@ class RecipePlugin(BasePlugin):
 
     def get_training_args(self, cfg: DictDefault) -> dict[str, Any]:
         settings = run_settings(cfg)
-        # A resumed run has its first evaluation in its history; only a time limit needs to time one again.
+        # A resumed run has its first evaluation in its history; only a time limit needs to time one
+        # again.
         checkpoint = cfg.resume_from_checkpoint and Path(cfg.resume_from_checkpoint)
         own = checkpoint and checkpoint.parent == Path(cfg.output_dir)
         return {
@@ -114,27 +129,30 @@ class RecipePlugin(BasePlugin):
             # Axolotl 0.19.0 honours its own setting only when saving and evaluating by steps.
             "load_best_model_at_end": bool(cfg.load_best_model_at_end),
             **results.TABLES["arguments"],
-            # Joined rows have no padding and no mask. Without a mask, every token that also serves as padding, such as
-            # the end of a turn, would count as padding.
+            # Joined rows have no padding and no mask. Without a mask, every token that also serves
+            # as padding, such as the end of a turn, would count as padding.
             "include_num_input_tokens_seen": "all" if cfg.batch_flattening else "non_padding",
-            "dataloader_persistent_workers": settings.persistent_workers,  # Axolotl has no setting for it
+            # Axolotl has no setting for it
+            "dataloader_persistent_workers": settings.persistent_workers,
             # One answer for each held-out prompt is enough: rewards are averaged over all of them.
             **({"num_generations_eval": 1} if settings.rewards else {}),
         }
 
     def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
         settings = run_settings(cfg)
-        # Beside an adapter, PEFT trains a copy of a reward model's last layer in the precision of the base model.
+        # Beside an adapter, PEFT trains a copy of a reward model's last layer in the precision of
+        # the base model.
         scores = cfg.reward_model and cfg.adapter and not cfg.fsdp_config
         if (settings.master_weights == "fp32" or scores) and not cfg.deepspeed:
-            # Axolotl 0.19.0 freezes weights after every earlier hook, and the optimizer is created after this one.
+            # Axolotl 0.19.0 freezes weights after every earlier hook, and the optimizer is created
+            # after this one.
             for weights in trainer.model.parameters():
                 if weights.requires_grad:
                     weights.data = weights.data.float()
         if not cfg.rl and not cfg.reward_model:
-            # Axolotl 0.19.0 looks for a parameter `num_items_in_batch` of the inner model and never finds it. Each
-            # micro batch would then have the same weight, whatever its tokens, so the loss would depend on
-            # accumulation. So this is transformers' own rule (5.16.1).
+            # Axolotl 0.19.0 looks for a parameter `num_items_in_batch` of the inner model and never
+            # finds it. Each micro batch would then have the same weight, whatever its tokens, so
+            # the loss would depend on accumulation. So this is transformers' own rule (5.16.1).
             model = unwrap_peft_model(trainer.accelerator.unwrap_model(trainer.model))
             takes = inspect.signature(model.forward).parameters.values()
             by_name = any(name.kind is name.VAR_KEYWORD for name in takes)
@@ -146,12 +164,15 @@ class RecipePlugin(BasePlugin):
                 keep_gradients(trainer.model)
         stopping.no_step_more(trainer)
         for judge in parts.hooks("before_training"):
-            if complaint := judge(cfg, trainer, settings):
+            complaint = judge(cfg, trainer, settings)
+            if complaint:
                 stopping.Watchdog(settings).stop(complaint)
         if settings.proof.only:
             sys.exit(0)
         if int(os.environ.get("RANK", "0")) == 0:
-            records.keep_held_out(None if cfg.rl or cfg.reward_model else trainer.eval_dataset, Path(settings.run_dir))
+            records.keep_held_out(
+                None if cfg.rl or cfg.reward_model else trainer.eval_dataset, Path(settings.run_dir)
+            )
         else:
             # It raises KeyError 'Active (gib)' on ranks other than 0 (Axolotl 0.19.0).
             trainer.create_model_card = lambda *args, **kwargs: None
@@ -160,8 +181,12 @@ class RecipePlugin(BasePlugin):
         settings = run_settings(cfg)
         self.history = results.History(settings)
         of_words = not cfg.rl and not cfg.reward_model
-        measure = records.REWARD if settings.rewards or cfg.rl == "ebft" else records.LOSS
-        own, before = self.trackers, self.resumed_from
+        if settings.rewards or cfg.rl == "ebft":
+            measure = records.REWARD
+        else:
+            measure = records.LOSS
+        own = self.trackers
+        before = self.resumed_from
         return stopping.callbacks(
             settings, self.history, of_words=of_words, measure=measure, resumed_from=before, own=own
         )
@@ -175,19 +200,24 @@ class RecipePlugin(BasePlugin):
 
 
 def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:
-    """Reads rows with one labelled answer, by Axolotl's reader for DPO, which takes a prompt and two answers."""
+    """Reads rows with one labelled answer, by Axolotl's reader for DPO, which takes a prompt and
+    two answers."""
     read, _ = dpo.default(cfg, dataset_idx)
 
     def read_one(sample: dict[str, Any], tokenizer: Any = None) -> dict[str, Any]:
         answer = sample["completion"]
-        both = read({"messages": sample["messages"], "chosen": answer, "rejected": answer}, tokenizer=tokenizer)
+        both = read(
+            {"messages": sample["messages"], "chosen": answer, "rejected": answer},
+            tokenizer=tokenizer,
+        )
         return {"prompt": both["prompt"], "completion": both["chosen"], "label": sample["label"]}
 
     return read_one, {"remove_columns": "__all__"}
 
 
 def scored(strategy: ChatTemplateStrategy, row: dict[str, Any]) -> dict[str, Any]:
-    """The tokens of a prompt with each of two answers, at most `max_length`. Axolotl's own reader has no earlier turns."""
+    """The tokens of a prompt with each of two answers, at most `max_length`. Axolotl's own reader
+    has no earlier turns."""
     made = {}
     for side in ("chosen", "rejected"):
         messages = [*row["messages"], {"role": "assistant", "content": row[side]}]
@@ -197,15 +227,15 @@ def scored(strategy: ChatTemplateStrategy, row: dict[str, Any]) -> dict[str, Any
 
 
 def by_features(cfg: DictDefault) -> TrainDatasetMeta:
-    """The prompts and reference answers as the trainer of energy-based fine-tuning (EBFT, arXiv 2603.12248) reads them, which
-    compares by `features`: what Axolotl 0.19.0 lacks for it."""
+    """The prompts and reference answers as the trainer of energy-based fine-tuning (EBFT, arXiv
+    2603.12248) reads them, which compares by `features`: what Axolotl 0.19.0 lacks for it."""
     from axolotl.core.trainers.ebft.trainer import EBFTMixin  # its trainers take 4 seconds
 
     reward = EBFTMixin._feature_matching_reward
 
     def features(trainer: Any, *texts: Any, **columns: Any) -> list[float]:
-        """What answers are worth, by this name in logs; in evaluations without whitening, after which the mean hardly
-        differs from model to model."""
+        """What answers are worth, by this name in logs; in evaluations without whitening, after
+        which the mean hardly differs from model to model."""
         args = trainer.args
         whitened = args.ebft_use_whitening
         args.ebft_use_whitening = whitened and trainer.model.training
@@ -218,30 +248,36 @@ def by_features(cfg: DictDefault) -> TrainDatasetMeta:
     EBFTMixin._feature_matching_reward = features
     made = load_preference_datasets(cfg=cfg)
     for side in ("train_dataset", "eval_dataset"):
-        if (there := getattr(made, side)) is not None:
+        there = getattr(made, side)
+        if there is not None:
             setattr(made, side, there.rename_column("answer", "ground_truth"))
     return made
 
 
 def stop_convolutions(model: Any) -> None:
-    """Keeps convolutions over tokens (LFM2's) within a row of joined ones: neither Axolotl 0.19.0 nor transformers 5.16.1
-    tells them where a row begins. Axolotl refuses to train with their kernel for GPUs, so this one replaces no faster one."""
+    """Keeps convolutions over tokens (LFM2's) within a row of joined ones: neither Axolotl 0.19.0
+    nor transformers 5.16.1 tells them where a row begins. Axolotl refuses to train with their
+    kernel for GPUs, so this one replaces no faster one."""
     if not table("families").get(model.config.model_type, {}).get("convolutions"):
         return
     home: Any = sys.modules[type(model).__module__]
     plain = home.causal_conv1d_fn
 
-    def with_places(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def with_places(
+        _: Any, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
         return given, {**named, "seq_idx": named.get("position_ids")}
 
     def within_rows(
         states: Tensor, weight: Tensor, bias: Tensor | None = None, seq_idx: Tensor | None = None
     ) -> Tensor:
-        # states, made: (batch, channels, tokens). weight: (channels, taps). seq_idx: each token's place in its row.
+        # states, made: (batch, channels, tokens). weight: (channels, taps). seq_idx: each token's
+        # place in its row.
         made: Tensor = plain(states, weight, bias)
         # Generation may put the states of earlier tokens before them.
         if seq_idx is not None and seq_idx.shape[-1] == states.shape[-1]:
-            taps, places = weight.shape[-1], seq_idx.expand(len(states), -1)
+            taps = weight.shape[-1]
+            places = seq_idx.expand(len(states), -1)
             row, token = (places < taps - 1).nonzero(as_tuple=True)
             first = torch.zeros_like(made[row, :, token]) + (0 if bias is None else bias)
             for back in range(taps):
@@ -255,14 +291,18 @@ def stop_convolutions(model: Any) -> None:
 
 
 def keep_gradients(model: torch.nn.Module) -> None:
-    """Stops bitsandbytes 0.50.2 from packing 4-bit weights for AVX-512 when a model is evaluated on a CPU: the product
-    with packed weights has no gradient, so training after the first evaluation would change almost nothing."""
+    """Stops bitsandbytes 0.50.2 from packing 4-bit weights for AVX-512 when a model is evaluated on
+    a CPU: the product with packed weights has no gradient, so training after the first evaluation
+    would change almost nothing."""
     for layer in model.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
             layer.support_avx512bf16_for_cpu = False
 
 
 def run_settings(cfg: DictDefault) -> RunSettings:
-    own = cfg.recipe_runner.to_dict() if hasattr(cfg.recipe_runner, "to_dict") else cfg.recipe_runner
+    if hasattr(cfg.recipe_runner, "to_dict"):
+        own = cfg.recipe_runner.to_dict()
+    else:
+        own = cfg.recipe_runner
     settings: RunSettings = RunSettings.model_validate(own)
     return settings

@@ -1,5 +1,5 @@
-"""Records of a training beside its model: summary, proof, early stop, time limit, held-out rows, package versions.
-Without PyTorch, because the plan and a job's status read them too."""
+"""Records of a training beside its model: summary, proof, early stop, time limit, held-out rows,
+package versions. Without PyTorch, because the plan and a job's status read them too."""
 
 import math
 import platform
@@ -17,14 +17,15 @@ from runner.tools.run_files import GRADED, HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
 Thing = TypeVar("Thing")
 Logged = Mapping[str, Any]  # the figures of a step, an epoch or an evaluation, by name
 GLANCE = 300  # the most characters of a short question of a demo
-# The measure that compares evaluations: the validation loss; or, with more being better, the accuracy for images or the
-# reward of a model's own answers.
+# The measure that compares evaluations: the validation loss; or, with more being better, the
+# accuracy for images or the reward of a model's own answers.
 LOSS, ACCURACY, REWARD = "loss", "accuracy", "reward"
 
 
 @dataclass(frozen=True)
 class EarlyStop(Record):
-    """An early stop. patience: evaluations without improvement; step: the last one of `steps`; kept: the best one."""
+    """An early stop. patience: evaluations without improvement; step: the last one of `steps`;
+    kept: the best one."""
 
     patience: int = 0
     step: int = 0
@@ -33,23 +34,38 @@ class EarlyStop(Record):
 
     @property
     def told(self) -> str:
-        evaluations = "the last evaluation" if self.patience == 1 else f"the last {self.patience} evaluations"
+        if self.patience == 1:
+            evaluations = "the last evaluation"
+        else:
+            evaluations = f"the last {self.patience} evaluations"
         return f"ended early, after step {self.step:,} of {self.steps:,}: {evaluations} brought no improvement; the best model, from step {self.kept:,}, is saved"
 
 
-EARLY_STOP_EVENT = "early_stop"  # the event of the training process, with the fields of an EarlyStop
+EARLY_STOP_EVENT = (
+    "early_stop"  # the event of the training process, with the fields of an EarlyStop
+)
 
 
 def early_stop(
     evaluations: Iterable[Logged], patience: int, least: float, measure: str, step: int, steps: int
 ) -> EarlyStop | None:
-    """The early stop after `step` of `steps`, if as many evaluations as `patience` have brought no improvement by more than
-    `least`; else None. evaluations: all in order, with the one before the first step; each with `step` and the measure."""
+    """The early stop after `step` of `steps`, if as many evaluations as `patience` have brought no
+    improvement by more than `least`; else None. evaluations: all in order, with the one before the
+    first step; each with `step` and the measure."""
     sign = -1 if measure == LOSS else 1
-    seen = [(sign * entry[measure], entry["step"]) for entry in evaluations if entry.get(measure) is not None]
-    best, waited = -math.inf, 0
+    seen = [
+        (sign * entry[measure], entry["step"])
+        for entry in evaluations
+        if entry.get(measure) is not None
+    ]
+    best = -math.inf
+    waited = 0
     for value, _ in seen:
-        best, waited = (value, 0) if value - best > least else (best, waited + 1)
+        if value - best > least:
+            best = value
+            waited = 0
+        else:
+            waited = waited + 1
     if step >= steps or waited < patience:
         return None
     _, kept = max((one for one in seen if one[1]), key=lambda one: (one[0], -one[1]))
@@ -58,7 +74,8 @@ def early_stop(
 
 @dataclass(frozen=True)
 class TimeUsed(Record):
-    """How much of the recipe's training time a stage has used, with restarts, and whether the limit ended it."""
+    """How much of the recipe's training time a stage has used, with restarts, and whether the limit
+    ended it."""
 
     FILE = TIME_LIMIT
     limit_seconds: float = 0.0
@@ -67,13 +84,15 @@ class TimeUsed(Record):
 
 
 def elapsed_seconds(run_dirs: Iterable[str | Path]) -> float:
-    """Seconds of training in these folders together, with restarts; a folder without a record counts as 0."""
+    """Seconds of training in these folders together, with restarts; a folder without a record
+    counts as 0."""
     return sum(TimeUsed.read(Path(folder)).used_seconds for folder in run_dirs)
 
 
 @dataclass(frozen=True)
 class GradedAnswers(Record):
-    """How many questions of its rows a trained model answers rightly, as `trainer/grading.py` compares answers."""
+    """How many questions of its rows a trained model answers rightly, as `trainer/grading.py`
+    compares answers."""
 
     FILE = GRADED
     taught_right: int = 0  # of questions of training rows
@@ -83,7 +102,8 @@ class GradedAnswers(Record):
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share of right answers, 0 to 1, as the metrics `taught_answers` and `new_answers`, if any were asked."""
+        """The share of right answers, 0 to 1, as the metrics `taught_answers` and `new_answers`, if
+        any were asked."""
         shares: dict[str, float] = {}
         if self.taught_asked:
             shares["taught_answers"] = self.taught_right / self.taught_asked
@@ -103,9 +123,12 @@ class GradedAnswers(Record):
 
     @property
     def has_learned(self) -> bool | None:
-        """Whether at least half of the taught questions are answered rightly; None if none was asked."""
+        """Whether at least half of the taught questions are answered rightly; None if none was
+        asked."""
         share = self.shares.get("taught_answers")
-        return None if share is None else share >= 0.5
+        if share is None:
+            return None
+        return share >= 0.5
 
     @property
     def sentence(self) -> str:
@@ -116,23 +139,27 @@ class GradedAnswers(Record):
             return f"It answers {taught} rightly, and {new}."
         if self.taught_asked:
             return f"It answers {taught} rightly."
-        return f"It answers {new} rightly." if self.new_asked else ""
+        if self.new_asked:
+            return f"It answers {new} rightly."
+        return ""
 
 
 @dataclass(frozen=True)
 class Summary(Record):
-    """Losses are cross-entropy in nats a token or an image, accuracies shares of 1, times in seconds; None for what a
-    stage does not have.
+    """Losses are cross-entropy in nats a token or an image, accuracies shares of 1, times in
+    seconds; None for what a stage does not have.
 
-    recipe: with every default. stage: empty until it is finished. kind: as of a RunFolder. changes, substitutions:
-    the user's and the runner's changes of the recipe. adapter: kind, rank, alpha, dropout and layers. sets: each data
-    set's share of the training rows. backend: None for one process. effective_batch_size: rows a step;
-    effective_batch_tokens: tokens a step of packed rows. learning_rate: after scaling. gpu: the driver's name of the
-    card; empty for none. step_seconds: the median. gpu_memory_gib, gpu_reserved_gib, gpu_driver_gib: the most that
-    PyTorch's tensors and its allocator took of the first GPU, and that its driver counted. planned: the forecast for this stage in `planned.json`. best_checkpoint:
-    the name of its folder. model: the network's shape, for images. proof: `proof.json` without the rows that it shows.
-    preference accuracy: how often DPO's model prefers the better answer, on held-out pairs. reward: the mean of the
-    model's own answers to held-out prompts."""
+    recipe: with every default. stage: empty until it is finished. kind: as of a RunFolder. changes,
+    substitutions: the user's and the runner's changes of the recipe. adapter: kind, rank, alpha,
+    dropout and layers. sets: each data set's share of the training rows. backend: None for one
+    process. effective_batch_size: rows a step; effective_batch_tokens: tokens a step of packed
+    rows. learning_rate: after scaling. gpu: the driver's name of the card; empty for none.
+    step_seconds: the median. gpu_memory_gib, gpu_reserved_gib, gpu_driver_gib: the most that
+    PyTorch's tensors and its allocator took of the first GPU, and that its driver counted. planned:
+    the forecast for this stage in `planned.json`. best_checkpoint: the name of its folder. model:
+    the network's shape, for images. proof: `proof.json` without the rows that it shows. preference
+    accuracy: how often DPO's model prefers the better answer, on held-out pairs. reward: the mean
+    of the model's own answers to held-out prompts."""
 
     FILE = SUMMARY
     name: str = ""
@@ -202,16 +229,18 @@ Kind = Literal["conversations", "text", "preferences", "scores", "prompts", "ima
 class Proof(Record):
     """What was judged of a stage's rows, and the result.
 
-    kind: of the rows. rows: those that the engine trains on. judged: the rows that were compared with what the template
-    writes; of images, those that were measured. batches, padding: that the engine's collator made of the judged rows,
-    and the tokens of padding in them. trained, seen: tokens of all training rows with and without a label. cut,
-    rows_cut: tokens of the judged rows that the engine leaves out, and the number of rows that they are in. joined: how
-    rows share a batch: `padded`, `flattened` or `packed`. attention: the one that was judged; empty if no model was
-    run. logits_moved: the largest change of a row's logits when the row before it changes. loss_at_once,
-    loss_accumulated: the first loss of eight rows in one batch, and in eight. asked: questions of the demo or of the
-    evaluation that are in the training rows. notes: what was not judged completely, and why. rewards: what rewards gave
-    to known answers, in words. faults: each with `kind` and `message`; none if all is well. shown: rows as `row`,
-    `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens. seconds: of the proof."""
+    kind: of the rows. rows: those that the engine trains on. judged: the rows that were compared
+    with what the template writes; of images, those that were measured. batches, padding: that the
+    engine's collator made of the judged rows, and the tokens of padding in them. trained, seen:
+    tokens of all training rows with and without a label. cut, rows_cut: tokens of the judged rows
+    that the engine leaves out, and the number of rows that they are in. joined: how rows share a
+    batch: `padded`, `flattened` or `packed`. attention: the one that was judged; empty if no model
+    was run. logits_moved: the largest change of a row's logits when the row before it changes.
+    loss_at_once, loss_accumulated: the first loss of eight rows in one batch, and in eight. asked:
+    questions of the demo or of the evaluation that are in the training rows. notes: what was not
+    judged completely, and why. rewards: what rewards gave to known answers, in words. faults: each
+    with `kind` and `message`; none if all is well. shown: rows as `row`, `tokens` and `spans`; each
+    span is the name `trained`, `seen` or `cut` and its tokens. seconds: of the proof."""
 
     FILE = PROOF
     kind: str = ""
@@ -244,7 +273,10 @@ class Proof(Record):
     def shares(self) -> list[tuple[str, int, float]]:
         """Tokens that are trained, seen and cut: the name, the count, and the share of all."""
         counts = (("trained", self.trained), ("seen", self.seen), ("cut", self.cut))
-        return [(kind, count, count / max(1, sum(number for _, number in counts))) for kind, count in counts]
+        return [
+            (kind, count, count / max(1, sum(number for _, number in counts)))
+            for kind, count in counts
+        ]
 
     @property
     def complaint(self) -> str:
@@ -252,23 +284,29 @@ class Proof(Record):
         return "\n".join(fault["message"] for fault in self.faults)
 
 
-# The most held-out rows and tokens that are saved: enough to distinguish models, and read in seconds.
+# The most held-out rows and tokens that are saved: enough to distinguish models, and read in
+# seconds.
 HELD_OUT_ROWS = 512
 HELD_OUT_TOKENS = 1_000_000
 IN_ALL = b"rows_in_all"
 
 
 class HeldOut(NamedTuple):
-    """rows: each row's tokens and labels (-100: not trained); in_all: the number of held-out rows."""
+    """rows: each row's tokens and labels (-100: not trained); in_all: the number of held-out
+    rows."""
 
     rows: tuple[tuple[list[int], list[int]], ...]
     in_all: int
 
 
 def keep_held_out(dataset: Any, folder: Path) -> None:
-    """Writes rows of a tokenised data set, evenly spaced if it has too many rows or tokens; nothing without one."""
+    """Writes rows of a tokenised data set, evenly spaced if it has too many rows or tokens; nothing
+    without one."""
     file = folder / HELD_OUT
-    count = len(dataset) if dataset is not None and hasattr(dataset, "__getitem__") else 0
+    if dataset is not None and hasattr(dataset, "__getitem__"):
+        count = len(dataset)
+    else:
+        count = 0
     if not count or not {"input_ids", "labels"} <= set(dataset[0]):
         file.unlink(missing_ok=True)
         return
@@ -278,12 +316,19 @@ def keep_held_out(dataset: Any, folder: Path) -> None:
     rows = evenly(range(count), HELD_OUT_ROWS)
     lengths = [len(dataset[row]["input_ids"]) for row in rows]
     # Ending at the limit would keep the first rows alone, which may be all of one data set.
-    fewer = next((n for n in range(len(rows), 1, -1) if sum(evenly(lengths, n)) <= HELD_OUT_TOKENS), 1)
-    kept, kind = [dataset[row] for row in evenly(rows, fewer)], pa.list_(pa.int32())
-    columns = {name: [list(map(int, row[name])) for row in kept] for name in ("input_ids", "labels")}
+    fewer = next(
+        (n for n in range(len(rows), 1, -1) if sum(evenly(lengths, n)) <= HELD_OUT_TOKENS), 1
+    )
+    kept = [dataset[row] for row in evenly(rows, fewer)]
+    kind = pa.list_(pa.int32())
+    columns = {
+        name: [list(map(int, row[name])) for row in kept] for name in ("input_ids", "labels")
+    }
     table = pa.table({name: pa.array(column, kind) for name, column in columns.items()})
     with replacing(file) as partial:
-        parquet.write_table(table.replace_schema_metadata({IN_ALL: str(count)}), partial, compression="zstd")
+        parquet.write_table(
+            table.replace_schema_metadata({IN_ALL: str(count)}), partial, compression="zstd"
+        )
 
 
 def evenly(things: Sequence[Thing], count: int) -> list[Thing]:
@@ -303,7 +348,16 @@ def read_held_out(file: Path) -> HeldOut | None:
     return HeldOut(tuple(rows), int(table.schema.metadata[IN_ALL]))
 
 
-PACKAGES = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "datasets", "deepspeed")
+PACKAGES = (
+    "axolotl",
+    "torch",
+    "transformers",
+    "peft",
+    "trl",
+    "accelerate",
+    "datasets",
+    "deepspeed",
+)
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""What a training tells and leaves: its history and the events that it prints; and when it is over, written by the first
-process, its model, the demo's answers and the summary."""
+"""What a training tells and leaves: its history and the events that it prints; and when it is over,
+written by the first process, its model, the demo's answers and the summary."""
 
 import json
 import os
@@ -25,18 +25,34 @@ from runner.tools.text import tokenizer_in
 from runner.trainer import fork_server
 from runner.trainer.generation import first_rows, with_system
 from runner.trainer.grading import TAUGHT_SHARE
-from runner.trainer.records import GLANCE, EarlyStop, GradedAnswers, Logged, Proof, Summary, TimeUsed, evenly, versions
+from runner.trainer.records import (
+    GLANCE,
+    EarlyStop,
+    GradedAnswers,
+    Logged,
+    Proof,
+    Summary,
+    TimeUsed,
+    evenly,
+    versions,
+)
 from runner.trainer.settings import Demo, RunSettings
 
 TABLES = packaged.toml(__file__, "tables.toml")
-CHOSEN: Mapping[str, Any] = {"first": itemgetter(0), "last": itemgetter(-1), "lowest": min, "highest": max}
+CHOSEN: Mapping[str, Any] = {
+    "first": itemgetter(0),
+    "last": itemgetter(-1),
+    "lowest": min,
+    "highest": max,
+}
 
 
 class History(TrainerCallback):
-    """Writes `training_history.json`: `seconds` of training so far; `steps` (loss, learning_rate, grad_norm,
-    samples_per_second, tokens_per_second, gpu_memory_gib, gpu_reserved_gib, gpu_driver_gib); `epochs` (train_loss,
-    validation_loss; accuracy, 0 to 1, for classes; `[measures]` of tables.toml; epoch 0 is before training). Steps and
-    evaluations of GRPO also have the mean of each reward, `reward.NAME`, and steps `[answers]`."""
+    """Writes `training_history.json`: `seconds` of training so far; `steps` (loss, learning_rate,
+    grad_norm, samples_per_second, tokens_per_second, gpu_memory_gib, gpu_reserved_gib,
+    gpu_driver_gib); `epochs` (train_loss, validation_loss; accuracy, 0 to 1, for classes;
+    `[measures]` of tables.toml; epoch 0 is before training). Steps and evaluations of GRPO also
+    have the mean of each reward, `reward.NAME`, and steps `[answers]`."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
@@ -44,7 +60,8 @@ class History(TrainerCallback):
         self.steps: list[Logged] = []
         self.epochs: list[Logged] = []
         self.parameters: Logged = {}
-        # Known from the beginning of training: Axolotl 0.19.0 ends the process group before it calls `post_train`.
+        # Known from the beginning of training: Axolotl 0.19.0 ends the process group before it
+        # calls `post_train`.
         self.backend: str | None = None
         self.started = self.last_time = time.monotonic()
         self.earlier = 0.0
@@ -54,16 +71,21 @@ class History(TrainerCallback):
         self.measured: dict[str, float] = {}
         self.peaks: Logged = {}
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
         self.parameters = count_parameters(model)
         self.backend = communication_backend()
         self.started = self.last_time = time.monotonic()
-        self.last_step, self.last_tokens = state.global_step, state.num_input_tokens_seen
+        self.last_step = state.global_step
+        self.last_tokens = state.num_input_tokens_seen
         if state.global_step and self.file.is_file():
             # Steps after the checkpoint happen again.
             before = json.loads(self.file.read_text(encoding="utf-8"))
             self.steps = [entry for entry in before["steps"] if entry["step"] <= state.global_step]
-            self.epochs = [entry for entry in before["epochs"] if entry["step"] <= state.global_step]
+            self.epochs = [
+                entry for entry in before["epochs"] if entry["step"] <= state.global_step
+            ]
             self.earlier = before.get("seconds", 0.0)
         _tell(state, "begin", steps=state.max_steps, step=state.global_step, **self.parameters)
 
@@ -80,8 +102,13 @@ class History(TrainerCallback):
         self.peaks = _peaks(logs, self.peaks)  # of evaluations between two steps as well
         if "loss" not in logs:
             return
-        now, cuda = time.monotonic(), torch.cuda.is_available()
-        free, total = torch.cuda.mem_get_info() if cuda else (0, 0)
+        now = time.monotonic()
+        cuda = torch.cuda.is_available()
+        if cuda:
+            free, total = torch.cuda.mem_get_info()
+        else:
+            free = 0
+            total = 0
         seconds = max(now - self.last_time, 1e-9)
         steps = state.global_step - self.last_step
         tokens = state.num_input_tokens_seen - self.last_tokens
@@ -97,26 +124,43 @@ class History(TrainerCallback):
             "gpu_driver_gib": round((total - free) / 2**30, 2) if cuda else None,
             **_measured(logs, TABLES["answers"], "rewards/"),
         }
-        self.last_time, self.last_step, self.last_tokens = now, state.global_step, state.num_input_tokens_seen
+        self.last_time = now
+        self.last_step = state.global_step
+        self.last_tokens = state.num_input_tokens_seen
         self.peaks = {}
         self.steps.append(entry)
         self._write(state)
         _tell(state, "step", steps=state.max_steps, **entry)
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        metrics, since = metrics or {}, self.epochs[-1]["step"] if self.epochs else -1
-        losses = [entry["loss"] for entry in self.steps if since < entry["step"] <= state.global_step]
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        metrics = metrics or {}
+        if self.epochs:
+            since = self.epochs[-1]["step"]
+        else:
+            since = -1
+        losses = [
+            entry["loss"] for entry in self.steps if since < entry["step"] <= state.global_step
+        ]
         entry = {
             "epoch": round(state.epoch or 0, 4),
             "step": state.global_step,
             "train_loss": round(sum(losses) / len(losses), 6) if losses else None,
-            # The loss of answers that are compared with each other is about 0, whatever they are worth.
+            # The loss of answers that are compared with each other is about 0, whatever they are
+            # worth.
             "validation_loss": None if "reward" in self.measured else metrics.get("eval_loss"),
             **self.measured,
-            **({"accuracy": metrics["eval_accuracy"]} if "eval_accuracy" in metrics and not self.measured else {}),
+            **(
+                {"accuracy": metrics["eval_accuracy"]}
+                if "eval_accuracy" in metrics and not self.measured
+                else {}
+            ),
         }
         self.measured = {}
-        self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]
+        self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [
+            entry
+        ]
         self.last_time = time.monotonic()  # evaluations do not count as training time
         self._write(state)
         _tell(state, "evaluation", **entry)
@@ -134,17 +178,25 @@ class History(TrainerCallback):
 
     def _write(self, state: Any) -> None:
         if state.is_world_process_zero:
-            write_json(self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs})
+            write_json(
+                self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs}
+            )
 
 
 def _peaks(logs: Logged, before: Logged) -> Logged:
-    """The most GPU memory since the last entry, GiB. Axolotl logs the peaks since its own last log, and then resets
-    PyTorch's counters (0.19.0, utils/bench.py)."""
+    """The most GPU memory since the last entry, GiB. Axolotl logs the peaks since its own last log,
+    and then resets PyTorch's counters (0.19.0, utils/bench.py)."""
     if not torch.cuda.is_available():
         return dict.fromkeys(TABLES["peaks"])
-    own = {"gpu_memory_gib": torch.cuda.max_memory_allocated(), "gpu_reserved_gib": torch.cuda.max_memory_reserved()}
+    own = {
+        "gpu_memory_gib": torch.cuda.max_memory_allocated(),
+        "gpu_reserved_gib": torch.cuda.max_memory_reserved(),
+    }
     read = TABLES["peaks"].items()
-    return {name: max(before.get(name, 0.0), logs.get(key, 0.0), round(own[name] / 2**30, 2)) for name, key in read}
+    return {
+        name: max(before.get(name, 0.0), logs.get(key, 0.0), round(own[name] / 2**30, 2))
+        for name, key in read
+    }
 
 
 def _measured(logs: Logged, names: Mapping[str, str], rewards: str) -> dict[str, Any]:
@@ -155,14 +207,16 @@ def _measured(logs: Logged, names: Mapping[str, str], rewards: str) -> dict[str,
 
 
 def count_parameters(model: Any) -> dict[str, int]:
-    """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard as the whole weight."""
+    """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard as the
+    whole weight."""
     total = trainable = 0
     for parameter in model.parameters():
         size = getattr(parameter, "ds_numel", None) or parameter.numel()
         if type(parameter).__name__ == "Params4bit":  # bitsandbytes packs two numbers into a byte
             size *= 2 * parameter.element_size()
         total += size
-        trainable += size if parameter.requires_grad else 0
+        if parameter.requires_grad:
+            trainable += size
     return {"trainable_parameters": trainable, "total_parameters": total}
 
 
@@ -195,16 +249,25 @@ def _tell(state: Any, event: str, **facts: Any) -> None:
 
 
 def keep_best(checkpoints: Path, folder: Path) -> Path:
-    """Moves the final weights, which are the best ones, with their other files from the checkpoints into `folder`."""
+    """Moves the final weights, which are the best ones, with their other files from the checkpoints
+    into `folder`."""
     with replacing_folder(folder) as partial:
         for entry in sorted(checkpoints.iterdir()):
-            if entry.is_file() and entry.suffix in {".json", ".safetensors", ".jinja", ".model", ".txt", ".bin"}:
+            if entry.is_file() and entry.suffix in {
+                ".json",
+                ".safetensors",
+                ".jinja",
+                ".model",
+                ".txt",
+                ".bin",
+            }:
                 shutil.move(entry, partial / entry.name)
     return folder
 
 
 def communication_backend() -> str | None:
-    """What the processes of this training talk by on their devices, `nccl` or `gloo`; None for one process alone."""
+    """What the processes of this training talk by on their devices, `nccl` or `gloo`; None for one
+    process alone."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return None
     # For each kind of device, because a process may have several: `cpu:gloo,cuda:nccl`.
@@ -212,25 +275,33 @@ def communication_backend() -> str | None:
     return by_device.get(PartialState().device.type)
 
 
-def summary(settings: RunSettings, history: History, config: EngineConfig, engine: str = "axolotl") -> Summary:
+def summary(
+    settings: RunSettings, history: History, config: EngineConfig, engine: str = "axolotl"
+) -> Summary:
     """The summary of a finished training."""
     evaluations: dict[str, Any] = {
         field: CHOSEN[which](values)
         for field, (measure, which) in TABLES["evaluations"].items()
-        if (values := [entry[measure] for entry in history.epochs if entry.get(measure) is not None])
+        if (
+            values := [entry[measure] for entry in history.epochs if entry.get(measure) is not None]
+        )
     }
     return Summary(
         **{name: getattr(settings, name) for name in TABLES["names"]["settings"]},
         recipe=read_json(Path(settings.recipe_file)),
         engine=engine,
         base_model=config.get("base_model"),
-        adapter={name: config[key] for name, key in TABLES["adapter"].items()} if config.get("adapter") else None,
+        adapter={name: config[key] for name, key in TABLES["adapter"].items()}
+        if config.get("adapter")
+        else None,
         backend=history.backend,
         **history.parameters,
         **history.final,
         **_taken(settings, history),
         # A record from before the limit was removed means nothing.
-        time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
+        time_limit=TimeUsed.read(Path(settings.run_dir))
+        if settings.time_limit_seconds is not None
+        else None,
         early_stop=history.early_stop,
         answers=GradedAnswers.read(Path(settings.run_dir)) or None,
         **evaluations,
@@ -248,7 +319,10 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
     return {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "step_seconds": settings.effective_batch_size / statistics.median(paces) if paces else None,
-        **{name: max((entry.get(name) or 0.0 for entry in steps), default=0.0) or None for name in memory},
+        **{
+            name: max((entry.get(name) or 0.0 for entry in steps), default=0.0) or None
+            for name in memory
+        },
     }
 
 
@@ -258,8 +332,9 @@ COLUMN = "full-question"
 
 
 def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
-    """The demo with questions from the rows of the engine's config, if it has none of its own: of questions with answers,
-    more from training rows than from held-out rows, because it shows what was learned; of others, only held-out ones."""
+    """The demo with questions from the rows of the engine's config, if it has none of its own: of
+    questions with answers, more from training rows than from held-out rows, because it shows what
+    was learned; of others, only held-out ones."""
     if demo.questions or not demo.of_rows:
         return demo
     held_out = _questions(_parquet_files(config, "test_datasets"), demo, run_dir)
@@ -270,7 +345,10 @@ def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
         of_training = _short(row[COLUMN].strip() for row in rows if row.get(COLUMN))
         known = set(held_out)
         taught = [question for question in of_training if question and question not in known]
-    most_new = demo.of_rows - round(demo.of_rows * TAUGHT_SHARE) if taught else demo.of_rows
+    if taught:
+        most_new = demo.of_rows - round(demo.of_rows * TAUGHT_SHARE)
+    else:
+        most_new = demo.of_rows
     new = evenly(held_out, most_new)
     questions = [*evenly(taught, demo.of_rows - len(new)), *new]
     with_own: Demo = demo.model_copy(update={"questions": questions})
@@ -307,7 +385,9 @@ def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
 
 
 def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
-    for start in (index + 1 for index, token in enumerate(block) if token == tokenizer.eos_token_id):
+    for start in (
+        index + 1 for index, token in enumerate(block) if token == tokenizer.eos_token_id
+    ):
         document = block[start : start + TOKENS]
         words = tokenizer.decode(list(document), skip_special_tokens=True).split()
         # The last word may continue in the part that was not read.
@@ -316,24 +396,35 @@ def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
 
 
 def keep_template(demo: Demo, model: Path) -> None:
-    """Writes a chat template with the system prompt of training for servers, also beside an adapter alone."""
+    """Writes a chat template with the system prompt of training for servers, also beside an adapter
+    alone."""
     if not demo.system_prompt:
         return
     tokenizer = tokenizer_in(model, demo.trust_remote_code)
     if isinstance(tokenizer.chat_template, str):
         for folder in filter(Path.is_dir, (model, model.with_name(run_files.ADAPTER))):
-            write_text(folder / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
+            write_text(
+                folder / run_files.SERVED_TEMPLATE,
+                with_system(tokenizer.chat_template, demo.system_prompt),
+            )
 
 
 def _alone(module: str, *arguments: str) -> None:
-    """Runs a module in a process of its own, which loads models as a user would and frees its memory at its end."""
-    names, prefixes = TABLES["names"]["launcher"], tuple(TABLES["names"]["launcher-prefixes"])
-    own = {name: value for name, value in os.environ.items() if name not in names and not name.startswith(prefixes)}
+    """Runs a module in a process of its own, which loads models as a user would and frees its
+    memory at its end."""
+    names = TABLES["names"]["launcher"]
+    prefixes = tuple(TABLES["names"]["launcher-prefixes"])
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in names and not name.startswith(prefixes)
+    }
     fork_server.run([sys.executable, "-m", module, *arguments], own)
 
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:
-    """Copies the configs that ran and, as `train.log`, Axolotl's own log, because on a cluster nothing else does."""
+    """Copies the configs that ran and, as `train.log`, Axolotl's own log, because on a cluster
+    nothing else does."""
     if run_files.LOG_KEPT not in os.environ and (checkpoints / "debug.log").is_file():
         shutil.copyfile(checkpoints / "debug.log", run_dir / run_files.LOG)
     configs = run_dir / run_files.CONFIG
@@ -344,19 +435,28 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
 
 
 def finish(settings: RunSettings, history: History, config: EngineConfig) -> None:
-    """Saves the best model, and the best adapter beside it in `lora_adapter/`; the demo's answers; and the summary."""
-    run_dir, checkpoints = Path(settings.run_dir), Path(config["output_dir"])
+    """Saves the best model, and the best adapter beside it in `lora_adapter/`; the demo's answers;
+    and the summary."""
+    run_dir = Path(settings.run_dir)
+    checkpoints = Path(config["output_dir"])
     best = run_dir / run_files.BEST_MODEL
     if config.get("adapter"):
         adapter = keep_best(checkpoints, run_dir / run_files.ADAPTER)
         facts = read_json(adapter / "adapter_config.json")
         # Merging or serving it later needs the same base model.
-        facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
+        facts |= {
+            "base_model_name_or_path": config["base_model"],
+            "revision": config.get("revision_of_model"),
+        }
         write_json(adapter / "adapter_config.json", facts)
-        trust = ["trust"] if config.get("trust_remote_code") else []
+        if config.get("trust_remote_code"):
+            trust = ["trust"]
+        else:
+            trust = []
         _alone("runner.trainer.merging", str(adapter), str(best), precision_of(config), *trust)
         # Servers that have the adapter alone get its generation settings with it.
-        if (generation := best / "generation_config.json").is_file():
+        generation = best / "generation_config.json"
+        if generation.is_file():
             shutil.copy(generation, adapter / generation.name)
     else:
         keep_best(checkpoints, best)
@@ -370,6 +470,8 @@ def finish(settings: RunSettings, history: History, config: EngineConfig) -> Non
             child_process.tell("phase", phase=child_process.ASKING)
             taught = map(str, _parquet_files(config, "datasets"))
             new = map(str, _parquet_files(config, "test_datasets"))
-            _alone("runner.trainer.generation", settings.run_dir, "--taught", *taught, "--new", *new)
+            _alone(
+                "runner.trainer.generation", settings.run_dir, "--taught", *taught, "--new", *new
+            )
     # Last, because its presence means that everything else is complete.
     summary(settings, history, config).write(run_dir)

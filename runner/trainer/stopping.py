@@ -1,5 +1,5 @@
-"""What ends a training early (a broken loss, no improvement, a time limit, SIGTERM); which checkpoint a run resumes from,
-and how processes agree; all callbacks in order."""
+"""What ends a training early (a broken loss, no improvement, a time limit, SIGTERM); which
+checkpoint a run resumes from, and how processes agree; all callbacks in order."""
 
 import math
 import os
@@ -28,12 +28,14 @@ from runner.trainer.settings import EarlyStopping, RunSettings
 
 
 def several() -> bool:
-    """Whether there are other processes. torchrun may start a single one, which needs no agreement after each step."""
+    """Whether there are other processes. torchrun may start a single one, which needs no agreement
+    after each step."""
     return bool(torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1)
 
 
 def any_of(here: bool, device: torch.device) -> bool:
-    """Whether `here` is true on any process; the result is the same on all of them. Every process must call it."""
+    """Whether `here` is true on any process; the result is the same on all of them. Every process
+    must call it."""
     if not several():
         return here
     flag = torch.tensor([float(here)], device=device)
@@ -50,37 +52,51 @@ def wait() -> None:
 def step_of(checkpoint: Path) -> int | None:
     """The step of a complete checkpoint; None for anything else."""
     mark = read_json(checkpoint / COMPLETE)
-    whole = isinstance(mark, dict) and isinstance(read_json(checkpoint / "trainer_state.json"), dict)
-    return mark.get("step") if whole else None
+    whole = isinstance(mark, dict) and isinstance(
+        read_json(checkpoint / "trainer_state.json"), dict
+    )
+    if not whole:
+        return None
+    step: int | None = mark.get("step")
+    return step
 
 
 def last_good(folder: Path, resumed_from: str | None = None) -> Path | None:
-    """The latest complete checkpoint in `folder`; resumed_from: only of those after a resume from this one."""
+    """The latest complete checkpoint in `folder`; resumed_from: only of those after a resume from
+    this one."""
     whole = [
         (step, path)
         for path in folder.glob("checkpoint-*")
         if (step := step_of(path)) is not None
         and resumed_from in (None, read_record(path / COMPLETE).get("resumed_from"))
     ]
-    return max(whole)[1] if whole else None
+    if whole:
+        return max(whole)[1]
+    return None
 
 
 def saved_anyway(args: Any, state: Any, control: Any) -> bool:
-    """Whether this step ends an epoch that is evaluated and saved a moment later. A second checkpoint, written over the
-    first, would look complete in between."""
+    """Whether this step ends an epoch that is evaluated and saved a moment later. A second
+    checkpoint, written over the first, would look complete in between."""
     by_epoch = "epoch" in (args.eval_strategy, args.save_strategy)
     return bool(by_epoch and (control.should_training_stop or float(state.epoch).is_integer()))
 
 
 def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]) -> str:
-    """Sets `cfg.resume_from_checkpoint` if there is a checkpoint to resume from. Returns the checkpoint that the recipe
-    names, which marks the checkpoints that follow it; empty for none. stop: ends the run with a reason, if a context
-    length cannot continue the one before."""
+    """Sets `cfg.resume_from_checkpoint` if there is a checkpoint to resume from. Returns the
+    checkpoint that the recipe names, which marks the checkpoints that follow it; empty for none.
+    stop: ends the run with a reason, if a context length cannot continue the one before."""
     own = Path(cfg.output_dir)
     if cfg.resume_from_checkpoint:
         named = Path(cfg.resume_from_checkpoint)
-        name = named.name if named.parent == own else str(named)  # so that the run folder can move
-        cfg.resume_from_checkpoint = str(last_good(own, name) or named)  # after a kill, the latest since then
+        # so that the run folder can move
+        if named.parent == own:
+            name = named.name
+        else:
+            name = str(named)
+        cfg.resume_from_checkpoint = str(
+            last_good(own, name) or named
+        )  # after a kill, the latest since then
         return name
     if not cfg.auto_resume_from_checkpoints:
         return ""
@@ -91,13 +107,24 @@ def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]
     checkpoint = last_good(own)
     if checkpoint is None and (blocks := settings.blocks) and (before := blocks.continue_from):
         checkpoint = last_good(Path(before))
-        step = step_of(checkpoint) if checkpoint else None
+        if checkpoint:
+            step = step_of(checkpoint)
+        else:
+            step = None
         if checkpoint is None or step != blocks.first_step:
-            its_end = f"ends at step {step:,}" if step else "has no complete checkpoint"
-            stop(*worded("trainer.length-before-not-ended", blocks=blocks, before=before, its_end=its_end))
+            if step:
+                its_end = f"ends at step {step:,}"
+            else:
+                its_end = "has no complete checkpoint"
+            stop(
+                *worded(
+                    "trainer.length-before-not-ended", blocks=blocks, before=before, its_end=its_end
+                )
+            )
         # As the Trainer, FSDP or DeepSpeed write it.
         if not any(
-            any(checkpoint.glob(name)) for name in ("optimizer.pt", "optimizer.bin", "optimizer_0", "global_step*")
+            any(checkpoint.glob(name))
+            for name in ("optimizer.pt", "optimizer.bin", "optimizer_0", "global_step*")
         ):
             stop(*worded("trainer.no-optimizer-state", checkpoint=checkpoint))
     if checkpoint is not None:
@@ -105,7 +132,8 @@ def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]
     return ""
 
 
-# A model that knows nothing starts at ln(vocabulary); half as much again means that its weights are broken.
+# A model that knows nothing starts at ln(vocabulary); half as much again means that its weights are
+# broken.
 CEILING = 1.5
 
 
@@ -114,31 +142,52 @@ class TrainingStopped(RuntimeError):
 
 
 class Watchdog(TrainerCallback):
-    """Compares the run with the plan when training begins, and checks every logged loss. of_words: whether the loss is
-    that of words, which is never 0, and at first near the logarithm of the vocabulary."""
+    """Compares the run with the plan when training begins, and checks every logged loss. of_words:
+    whether the loss is that of words, which is never 0, and at first near the logarithm of the
+    vocabulary."""
 
     def __init__(self, settings: RunSettings, of_words: bool = True) -> None:
-        self.settings, self.of_words = settings, of_words
+        self.settings = settings
+        self.of_words = of_words
         self.vocabulary: int | None = None
         self.first_loss_seen = False
 
     def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        train_dataloader: Any = None,
+        **kwargs: Any,
     ) -> None:
         self.vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
         # Processes that are not connected would each train everything alone, and exit 0.
-        expected, here = self.settings.world_size, PartialState()
+        expected = self.settings.world_size
+        here = PartialState()
         if here.num_processes != expected:
             self.stop(*worded("trainer.processes-alone", expected=expected, here=here))
         if expected > 1:
-            together = here.distributed_type not in (DistributedType.NO,) and torch.distributed.is_initialized()
-            backend = torch.distributed.get_backend() if together else "none"
+            together = (
+                here.distributed_type not in (DistributedType.NO,)
+                and torch.distributed.is_initialized()
+            )
+            if together:
+                backend = torch.distributed.get_backend()
+            else:
+                backend = "none"
             if self.settings.backend not in backend:
-                self.stop(*worded("trainer.other-backend", planned=self.settings.backend, backend=backend))
+                self.stop(
+                    *worded("trainer.other-backend", planned=self.settings.backend, backend=backend)
+                )
         self._compare_share(args, train_dataloader)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        ignorance, step = math.log(self.vocabulary) if self.vocabulary else math.inf, state.global_step
+        if self.vocabulary:
+            ignorance = math.log(self.vocabulary)
+        else:
+            ignorance = math.inf
+        step = state.global_step
         for name, what in (("loss", "loss"), ("eval_loss", "validation loss")):
             if name not in (logs or {}):
                 continue
@@ -146,24 +195,46 @@ class Watchdog(TrainerCallback):
                 self.stop(*worded("trainer.diverged", what=what, step=step, loss=loss))
             if loss == 0 and self.of_words:
                 self.stop(*worded("trainer.loss-of-zero", what=what, step=step))
-            if self.of_words and not self.first_loss_seen and loss > (ceiling := CEILING * ignorance):
-                self.stop(*worded("trainer.weights-broken", what=what, loss=loss, ceiling=ceiling, ignorance=ignorance))
+            if (
+                self.of_words
+                and not self.first_loss_seen
+                and loss > (ceiling := CEILING * ignorance)
+            ):
+                self.stop(
+                    *worded(
+                        "trainer.weights-broken",
+                        what=what,
+                        loss=loss,
+                        ceiling=ceiling,
+                        ignorance=ignorance,
+                    )
+                )
             self.first_loss_seen = True
 
     def _compare_share(self, args: Any, dataloader: Any) -> None:
         """Each process must see its share of the rows and no more."""
         dataset = getattr(dataloader, "dataset", None)
-        if dataset is None or not hasattr(dataset, "__len__") or getattr(args, "sample_packing", False):
+        if (
+            dataset is None
+            or not hasattr(dataset, "__len__")
+            or getattr(args, "sample_packing", False)
+        ):
             return
-        rows, batches = len(dataset), len(dataloader)
+        rows = len(dataset)
+        batches = len(dataloader)
         share = rows * args.gradient_accumulation_steps / self.settings.effective_batch_size
-        if answers := getattr(args, "num_generations", None):  # TRL 1.9 leaves out prompts that do not fill a step
+        if answers := getattr(
+            args, "num_generations", None
+        ):  # TRL 1.9 leaves out prompts that do not fill a step
             share = rows // (args.generation_batch_size // answers) * args.steps_per_generation
         if not math.floor(share) <= batches <= math.ceil(share):
-            self.stop(*worded("trainer.other-share", share=math.ceil(share), rows=rows, batches=batches))
+            self.stop(
+                *worded("trainer.other-share", share=math.ceil(share), rows=rows, batches=batches)
+            )
 
     def stop(self, message: str, remedy: str = "") -> NoReturn:
-        """Ends training on every process; the first one writes the reason for the parent process."""
+        """Ends training on every process; the first one writes the reason for the parent
+        process."""
         message = f"{message} {remedy}".strip()
         if PartialState().is_main_process:
             write_json(Path(self.settings.run_dir) / STOPPED, {"message": message})
@@ -171,9 +242,11 @@ class Watchdog(TrainerCallback):
 
 
 def no_step_more(trainer: Any) -> None:
-    """Lets the trainer skip the rest of an epoch when training is over. transformers 5.16.1 checks that only after a
-    step, so a run of 104 steps with epochs of 21 makes a 105th; older versions have no such method."""
-    if (run_epoch := getattr(trainer, "_run_epoch", None)) is None:
+    """Lets the trainer skip the rest of an epoch when training is over. transformers 5.16.1 checks
+    that only after a step, so a run of 104 steps with epochs of 21 makes a 105th; older versions
+    have no such method."""
+    run_epoch = getattr(trainer, "_run_epoch", None)
+    if run_epoch is None:
         return
 
     def run(*args: Any, **kwargs: Any) -> None:
@@ -184,15 +257,20 @@ def no_step_more(trainer: Any) -> None:
 
 
 class Patience(TrainerCallback):
-    """Early stopping. It counts evaluations in the Trainer's own log, which is in every checkpoint, so that a resumed
-    run has waited as long as the interrupted one. transformers' own callback forgets its counter (5.16.1, unless
-    `restore_callback_states_from_checkpoint`), and ignores a large improvement in many small steps.
+    """Early stopping. It counts evaluations in the Trainer's own log, which is in every checkpoint,
+    so that a resumed run has waited as long as the interrupted one. transformers' own callback
+    forgets its counter (5.16.1, unless `restore_callback_states_from_checkpoint`), and ignores a
+    large improvement in many small steps.
 
-    It comes last of those that ask for checkpoints: in a run that had ended already, an older Trainer makes one more
-    step (see `no_step_more`), which must be neither measured nor saved."""
+    It comes last of those that ask for checkpoints: in a run that had ended already, an older
+    Trainer makes one more step (see `no_step_more`), which must be neither measured nor saved."""
 
-    def __init__(self, wanted: EarlyStopping, history: History, measure: str = records.LOSS) -> None:
-        self.wanted, self.history, self.measure = wanted, history, measure
+    def __init__(
+        self, wanted: EarlyStopping, history: History, measure: str = records.LOSS
+    ) -> None:
+        self.wanted = wanted
+        self.history = history
+        self.measure = measure
         self.over = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -212,7 +290,10 @@ class Patience(TrainerCallback):
 
     def _judge(self, state: Any, control: Any) -> None:
         """Ends training if too many evaluations have brought no improvement."""
-        seen = ({"step": entry["step"], self.measure: entry.get(f"eval_{self.measure}")} for entry in state.log_history)
+        seen = (
+            {"step": entry["step"], self.measure: entry.get(f"eval_{self.measure}")}
+            for entry in state.log_history
+        )
         wanted = (self.wanted.patience, self.wanted.min_improvement, self.measure)
         ended = records.early_stop(seen, *wanted, state.global_step, state.max_steps)
         self.history.early_stop = ended
@@ -222,20 +303,25 @@ class Patience(TrainerCallback):
 
 
 class Pace(TrainerCallback):
-    """Asks for checkpoints, and ends training in time, by what steps, evaluations and checkpoints take; and ends a resumed
-    training that has no steps left. resumed_from: the checkpoint that the recipe names to go back to; empty for none.
+    """Asks for checkpoints, and ends training in time, by what steps, evaluations and checkpoints
+    take; and ends a resumed training that has no steps left. resumed_from: the checkpoint that the
+    recipe names to go back to; empty for none.
 
-    A checkpoint is due every `save_steps` steps, or, without that setting, as often as its cost is worth it
-    (`intervals.seconds_between`). It does not change what is learned, so the clock may decide: the first process's, for
-    all processes. One is marked once all of it is on disk; without the mark it counts as broken.
+    A checkpoint is due every `save_steps` steps, or, without that setting, as often as its cost is
+    worth it (`intervals.seconds_between`). It does not change what is learned, so the clock may
+    decide: the first process's, for all processes. One is marked once all of it is on disk; without
+    the mark it counts as broken.
 
-    `time_limit_seconds` are counted over restarts and, in a pipeline, with the stages before. An evaluation and a
-    checkpoint follow the last step, as at the end of an epoch, so that the best model is kept. The limit reserves time
-    for one more step, evaluation and checkpoint, as long as the longest so far; only the first checkpoint, whose time
-    is unknown, may end after the limit."""
+    `time_limit_seconds` are counted over restarts and, in a pipeline, with the stages before. An
+    evaluation and a checkpoint follow the last step, as at the end of an epoch, so that the best
+    model is kept. The limit reserves time for one more step, evaluation and checkpoint, as long as
+    the longest so far; only the first checkpoint, whose time is unknown, may end after the
+    limit."""
 
     def __init__(self, settings: RunSettings, resumed_from: str = "") -> None:
-        self.every, self.limit, self.resumed_from = settings.save_steps, settings.time_limit_seconds, resumed_from
+        self.every = settings.save_steps
+        self.limit = settings.time_limit_seconds
+        self.resumed_from = resumed_from
         self.run_dir = Path(settings.run_dir)
         self.earlier = records.elapsed_seconds(settings.time_limit_earlier)
         self.before = 0.0
@@ -249,7 +335,8 @@ class Pace(TrainerCallback):
         return self.before + time.monotonic() - self.began
 
     def _took(self, what: str) -> None:
-        """Evaluations and checkpoints begin where a step (or training) began or ended; nothing else takes long."""
+        """Evaluations and checkpoints begin where a step (or training) began or ended; nothing else
+        takes long."""
         now = time.monotonic()
         self.longest[what] = max(self.longest[what], now - self.last)
         self.last = now
@@ -265,7 +352,9 @@ class Pace(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._took("step")
-        ends = control.should_training_stop or self.reached  # here by itself, or already by the limit
+        ends = (
+            control.should_training_stop or self.reached
+        )  # here by itself, or already by the limit
         needed = self.earlier + self.used + sum(self.longest.values())
         if self.limit is not None and not ends and any_of(needed > self.limit, args.device):
             self.reached = True
@@ -275,7 +364,10 @@ class Pace(TrainerCallback):
             control.should_save |= args.save_strategy == "steps"
             if state.is_world_process_zero:
                 steps = f"{state.global_step} of {state.max_steps}"
-                print(f"The time limit of {self.limit:g} s ended training after step {steps}.", flush=True)
+                print(
+                    f"The time limit of {self.limit:g} s ended training after step {steps}.",
+                    flush=True,
+                )
         if self.every is not None:
             due = bool(state.global_step % self.every == 0)
         else:
@@ -307,11 +399,13 @@ ENDED = 128 + signal.SIGTERM  # the exit status by which a shell reports SIGTERM
 
 
 class Preemption(TrainerCallback):
-    """Ends all processes after the same step, once one of them got SIGTERM and the checkpoint of that step is complete.
+    """Ends all processes after the same step, once one of them got SIGTERM and the checkpoint of
+    that step is complete.
 
-    Processes get the signal at different moments, or not at all if another machine goes away. So they agree at points
-    that all of them pass: the end of a step, of an evaluation, and of a checkpoint. An evaluation that is due after
-    this step comes first, because a resumed run would not make up for it.
+    Processes get the signal at different moments, or not at all if another machine goes away. So
+    they agree at points that all of them pass: the end of a step, of an evaluation, and of a
+    checkpoint. An evaluation that is due after this step comes first, because a resumed run would
+    not make up for it.
 
     It comes after `Pace`, which has then marked the checkpoint."""
 
@@ -330,11 +424,12 @@ class Preemption(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """What follows is repeated from the last checkpoint, so SIGTERM may end it at once."""
         signal.signal(signal.SIGTERM, self.before)
-        self.waits, self.process = False, 0
+        self.waits = False
+        self.process = 0
 
     def _leave_group(self) -> None:
-        """torchrun signals the whole group (torch 2.13), but the step needs its data workers, which are forks. They end
-        when their parent is gone."""
+        """torchrun signals the whole group (torch 2.13), but the step needs its data workers, which
+        are forks. They end when their parent is gone."""
         if self.process:
             os.setpgid(0, 0)
 
@@ -382,9 +477,10 @@ def callbacks(
     resumed_from: str = "",
     own: Sequence[TrainerCallback] = (),
 ) -> list[TrainerCallback]:
-    """All callbacks of a training, in their order: those that watch, those that end it, the one that asks for
-    checkpoints and marks them, and those that act on what the others asked for. of_words, measure, resumed_from:
-    arguments of Watchdog, Patience, Pace. own: the engine's, which watch too."""
+    """All callbacks of a training, in their order: those that watch, those that end it, the one
+    that asks for checkpoints and marks them, and those that act on what the others asked for.
+    of_words, measure, resumed_from: arguments of Watchdog, Patience, Pace. own: the engine's, which
+    watch too."""
     return [
         *(Watchdog(settings, of_words), history, *own),
         *(callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)),

@@ -41,7 +41,8 @@ def validated(config: dict[str, Any], gpu: catalog.Gpu, gpus: int) -> dict[str, 
 
 @cache
 def _schema_made_once() -> None:
-    """For each set of plugins: Axolotl makes the classes of its schema anew for every config, which takes 0.2 s."""
+    """For each set of plugins: Axolotl makes the classes of its schema anew for every config, which
+    takes 0.2 s."""
     from axolotl.integrations import config as integrations
     from axolotl.integrations.base import PluginManager
     from axolotl.utils import config as reading
@@ -76,7 +77,8 @@ def known_keys(model: type[BaseModel]) -> dict[str, list[type[BaseModel]]]:
 
 
 def unknown_keys(config: dict[str, Any]) -> list[str]:
-    """Keys of a validated config that Axolotl and its plugins do not have: it drops them without a word."""
+    """Keys of a validated config that Axolotl and its plugins do not have: it drops them without a
+    word."""
     from axolotl.integrations.config import merge_input_args
 
     return _unknown(config, [merge_input_args()[1]], "")

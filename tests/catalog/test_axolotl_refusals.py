@@ -1,4 +1,5 @@
-"""Settings under `advanced` that Axolotl refuses beside what the runner writes: said by `check`, and no others."""
+"""Settings under `advanced` that Axolotl refuses beside what the runner writes: said by `check`,
+and no others."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ HOMES = {"survival": "axolotl", "lyrics": "axolotl", "gemma": "axolotl"} | {
 }
 # The same with other lines, beside which Axolotl refuses other settings.
 FUSED = "lyrics model.base=HuggingFaceTB/SmolLM2-1.7B-Instruct"
-KINDS = (*HOMES, FUSED, f"{FUSED} train.adapter=qlora", "survival distribution=zero3", "survival model.attention=sdpa")
+KINDS = (
+    *HOMES,
+    FUSED,
+    f"{FUSED} train.adapter=qlora",
+    "survival distribution=zero3",
+    "survival model.attention=sdpa",
+)
 
 
 def parts(kind: str) -> tuple[str, list[Override]]:
@@ -35,7 +42,9 @@ def parts(kind: str) -> tuple[str, list[Override]]:
 
 def with_setting(kind: str, key: str, value: Any) -> Override:
     home = HOMES[kind.split()[0]]
-    return Override(f"advanced.{home}", None, {key: value}, by=f"--set advanced.{home}.{key}={value}")
+    return Override(
+        f"advanced.{home}", None, {key: value}, by=f"--set advanced.{home}.{key}={value}"
+    )
 
 
 @cache
@@ -48,11 +57,14 @@ def config_of(kind: str) -> dict[str, Any]:
     """The config of the stage that such settings reach."""
     recipe = recipe_of(kind)
     stages = [one for one in translate(recipe, place(recipe)).stages if one.engine == "axolotl"]
-    return dict(next(one for one in stages if one.name.startswith(("train", HOMES[kind.split()[0]]))).config)
+    return dict(
+        next(one for one in stages if one.name.startswith(("train", HOMES[kind.split()[0]]))).config
+    )
 
 
 def takes(kind: str, more: dict[str, Any]) -> bool:
-    """Whether Axolotl's own validation takes a recipe's config with more settings, on its own GPU."""
+    """Whether Axolotl's own validation takes a recipe's config with more settings, on its own
+    GPU."""
     gpu = catalog.gpu(recipe_of(kind).machines.gpu)
     assert gpu
     try:
@@ -78,14 +90,24 @@ def values(part: dict[str, Any]) -> Iterator[Any]:
             known = part.get("properties", {})
             yield {name: next(values(known[name]), 1) for name in part.get("required", ())}
         else:
-            yield from {"boolean": [True, False], "integer": [1, 0, 2], "number": [0.5, 0.0], "string": ["x"]}.get(
-                kind, ()
-            )
+            yield from {
+                "boolean": [True, False],
+                "integer": [1, 0, 2],
+                "number": [0.5, 0.0],
+                "string": ["x"],
+            }.get(kind, ())
 
 
-TAKEN = {setting for known in table("axolotl-refusals").values() if known.get("taken") for setting in known["settings"]}
+TAKEN = {
+    setting
+    for known in table("axolotl-refusals").values()
+    if known.get("taken")
+    for setting in known["settings"]
+}
 # Axolotl is asked about those beside mistral-common in tests/scenarios/test_mistral_common.py.
-ASKED = {name: known for name, known in table("axolotl-refusals").items() if name != "tokens_of_mistral"}
+ASKED = {
+    name: known for name, known in table("axolotl-refusals").items() if name != "tokens_of_mistral"
+}
 KNOWN = sorted({setting for known in ASKED.values() for setting in known["settings"]})
 
 
@@ -121,7 +143,9 @@ def test_check_says_it_at_the_setting(kind):
         if key in config_of(kind):
             continue
         value = True if key == "flash_attention" else 512
-        (found,) = examine(ROOT / "recipes" / f"{parts(kind)[0]}.yaml", [with_setting(kind, key, value)])
+        (found,) = examine(
+            ROOT / "recipes" / f"{parts(kind)[0]}.yaml", [with_setting(kind, key, value)]
+        )
         assert (found.severity, setting_of(found)) == ("error", f"advanced.{HOMES[kind]}.{key}")
         assert found.message.startswith("Axolotl 0.19.0 cannot use this line here: ")
 
@@ -138,7 +162,8 @@ def test_check_says_it_at_the_setting(kind):
     ],
 )
 def test_what_axolotl_takes_and_cannot_work_is_refused(kind, key, value, golden_message):
-    """Preferences without pairs, another way of sharing the model beside the recipe's, and adapters without one."""
+    """Preferences without pairs, another way of sharing the model beside the recipe's, and adapters
+    without one."""
     assert key not in config_of(kind)
     (found,) = examine(ROOT / "recipes" / f"{kind}.yaml", [with_setting(kind, key, value)])
     assert (found.severity, setting_of(found)) == ("error", f"advanced.axolotl.{key}")
@@ -155,12 +180,20 @@ def test_a_second_warmup_is_answered_with_a_line_that_can_be_written(golden_mess
         (found,) = examine(ROOT / "recipes" / f"{kind}.yaml", [with_setting(kind, key, value)])
         assert setting_of(found) == f"advanced.axolotl.{key}"
     golden_message(found, "where the section has both")
-    (found,) = examine(ROOT / "recipes" / "survival.yaml", [with_setting("survival", "warmup_steps", 5)])
+    (found,) = examine(
+        ROOT / "recipes" / "survival.yaml", [with_setting("survival", "warmup_steps", 5)]
+    )
     golden_message(found)
     instead = from_options(["train.warmup_ratio=0.1"])
-    assert not [one for one in examine(ROOT / "recipes" / "survival.yaml", instead) if one.severity == "error"]
+    assert not [
+        one
+        for one in examine(ROOT / "recipes" / "survival.yaml", instead)
+        if one.severity == "error"
+    ]
     instead = from_options(["train.warmup_steps=", "train.warmup_ratio=0.1"])
-    assert not [one for one in examine(ROOT / "recipes" / "gemma.yaml", instead) if one.severity == "error"]
+    assert not [
+        one for one in examine(ROOT / "recipes" / "gemma.yaml", instead) if one.severity == "error"
+    ]
 
 
 def test_an_epsilon_of_muon_is_refused_where_gpus_share_the_model(golden_message):
@@ -178,17 +211,32 @@ def test_an_epsilon_of_muon_is_refused_where_gpus_share_the_model(golden_message
 
 def test_a_dora_adapter_is_let_through():
     lyrics = ROOT / "recipes" / "lyrics.yaml"
-    for changes in ([with_setting("lyrics", "peft_use_dora", True)], from_options(["train.use_dora=true"])):
+    for changes in (
+        [with_setting("lyrics", "peft_use_dora", True)],
+        from_options(["train.use_dora=true"]),
+    ):
         assert not [one for one in examine(lyrics, changes) if one.severity == "error"]
 
 
 def test_what_goes_with_the_rest_is_let_through():
     survival = ROOT / "recipes" / "survival.yaml"
-    for key, value, line in (("deepcompile", True, "distribution=zero3"), ("fp32_norms", True, "distribution=fsdp")):
+    for key, value, line in (
+        ("deepcompile", True, "distribution=zero3"),
+        ("fp32_norms", True, "distribution=fsdp"),
+    ):
         setting, _, wished = line.partition("=")
-        changes = [Override(setting, None, wished, by=f"--set {line}"), with_setting("survival", key, value)]
-        assert not [one for one in examine(survival, changes, allowed=ALLOWED) if one.severity == "error"]
-        assert [one for one in examine(survival, changes[1:], allowed=ALLOWED) if one.severity == "error"]
+        changes = [
+            Override(setting, None, wished, by=f"--set {line}"),
+            with_setting("survival", key, value),
+        ]
+        assert not [
+            one for one in examine(survival, changes, allowed=ALLOWED) if one.severity == "error"
+        ]
+        assert [
+            one
+            for one in examine(survival, changes[1:], allowed=ALLOWED)
+            if one.severity == "error"
+        ]
 
 
 # Axolotl looks for the file that only a pod has, and says nothing about the setting.
@@ -221,12 +269,18 @@ def test_a_plugins_settings_go_with_the_plugin(golden_message):
     """Beside the plug-ins that the recipe loads, in their order."""
     survival = ROOT / "recipes" / "survival.yaml"
     both = Override(
-        "advanced.axolotl", None, {"plugins": [GROKFAST], "grokfast_alpha": 0.9}, by="--set advanced.axolotl"
+        "advanced.axolotl",
+        None,
+        {"plugins": [GROKFAST], "grokfast_alpha": 0.9},
+        by="--set advanced.axolotl",
     )
     assert [one for one in examine(survival, [both]) if one.severity == "error"] == []
     recipe = load(survival, [both])[0]
     config = translate(recipe, place(recipe)).stage("train").config
-    assert config["plugins"] == [*config_of("survival")["plugins"], GROKFAST] and config["grokfast_alpha"] == 0.9
+    assert (
+        config["plugins"] == [*config_of("survival")["plugins"], GROKFAST]
+        and config["grokfast_alpha"] == 0.9
+    )
     # The recipe loads Liger's itself.
     assert examine(survival, [with_setting("survival", "liger_layer_norm", True)]) == []
     (problem,) = examine(survival, [with_setting("survival", "grokfast_alpha", 0.9)])
@@ -244,13 +298,21 @@ def test_a_plugins_settings_go_with_the_plugin(golden_message):
         ("recipe", "x"),
     ):
         (problem,) = examine(survival, [with_setting("survival", key, value)])
-        assert problem.severity == "error" and ("plug-in" in problem.message) == (key != "recipe"), problem
+        assert problem.severity == "error" and ("plug-in" in problem.message) == (
+            key != "recipe"
+        ), problem
 
 
 def test_every_value_of_a_plugin_is_judged_like_its_own():
     survival = ROOT / "recipes" / "survival.yaml"
-    changes = Override("advanced.axolotl", None, {"plugins": [GROKFAST], "grokfast_alpha": "much"}, by="--set x")
+    changes = Override(
+        "advanced.axolotl", None, {"plugins": [GROKFAST], "grokfast_alpha": "much"}, by="--set x"
+    )
     (problem,) = examine(survival, [changes])
     assert problem.message == "`advanced.axolotl.grokfast_alpha` cannot be `much`."
     plugins = catalog.axolotl_settings()["plugins"]
-    assert len(plugins) == 15 and sum(map(len, plugins.values())) > 80 and "liger_rope" in plugins[LIGER]
+    assert (
+        len(plugins) == 15
+        and sum(map(len, plugins.values())) > 80
+        and "liger_rope" in plugins[LIGER]
+    )

@@ -1,4 +1,5 @@
-"""What is emitted for Axolotl, judged by Axolotl itself: its own validation, for the GPU that the recipe names."""
+"""What is emitted for Axolotl, judged by Axolotl itself: its own validation, for the GPU that the
+recipe names."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ SURVIVAL = ROOT / "recipes" / "survival.yaml"
 
 def stages(path, *options):
     recipe, _, _ = load(path, from_options(options))
-    return [(recipe, stage) for stage in translate(recipe, place(recipe)).stages if stage.engine == "axolotl"]
+    return [
+        (recipe, stage)
+        for stage in translate(recipe, place(recipe)).stages
+        if stage.engine == "axolotl"
+    ]
 
 
 def emitted(stage) -> dict:
@@ -44,7 +49,11 @@ def test_every_emitted_config_passes_axolotls_own_validation(path):
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("distribution", ["ddp", "zero1", "zero2", "zero3", "fsdp"])
 def test_every_distribution_passes_axolotls_own_validation(distribution, precision, optimizer):
-    options = f"distribution={distribution}", f"model.precision={precision}", f"train.optimizer={optimizer}"
+    options = (
+        f"distribution={distribution}",
+        f"model.precision={precision}",
+        f"train.optimizer={optimizer}",
+    )
     ((recipe, stage),) = stages(SURVIVAL, *options)
     config = emitted(stage)
     validated(config, catalog.gpu(recipe.machines.gpu), 4)
@@ -88,7 +97,12 @@ def test_the_facts_of_the_survival_recipe_reach_axolotl():
     assert config["recipe_runner"]["effective_batch_size"] == 64
     assert config["recipe_runner"]["base_learning_rate"] == 5e-5
     assert stage.env["NCCL_DEBUG"] == "INFO"
-    assert (stage.machines.nodes, stage.machines.gpus_per_node, stage.machines.memory_gib, stage.machines.cpus) == (
+    assert (
+        stage.machines.nodes,
+        stage.machines.gpus_per_node,
+        stage.machines.memory_gib,
+        stage.machines.cpus,
+    ) == (
         4,
         1,
         22,
@@ -97,7 +111,8 @@ def test_the_facts_of_the_survival_recipe_reach_axolotl():
 
 
 def test_axolotls_own_freezing_leaves_exactly_418_914_304_parameters_to_train():
-    """On the meta device, from the catalog's geometry, through the emitted `unfrozen_parameters`."""
+    """On the meta device, from the catalog's geometry, through the emitted
+    `unfrozen_parameters`."""
     import torch
     from axolotl.utils.freeze import freeze_layers_except
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -157,10 +172,17 @@ def test_deepspeeds_own_class_and_the_copy_of_it_take_what_lies_beside_the_gpus(
     ((_, stage),) = stages(SURVIVAL, f"distribution={way}", *(f"sharding.{line}" for line in lines))
     config = json.loads(next(file.text for file in stage.files if file.path == "deepspeed.json"))
     assert not list(Draft202012Validator(catalog.deepspeed_settings()).iter_errors(config))
-    config |= {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}
+    config |= {
+        "train_batch_size": 16,
+        "train_micro_batch_size_per_gpu": 8,
+        "gradient_accumulation_steps": 2,
+    }
     checked = DeepSpeedConfig(config)
     zero, said = checked.zero_config, dict(line.split("=") for line in lines)
-    for theirs, ours in ((zero.offload_optimizer, "offload_optimizer"), (zero.offload_param, "offload_weights")):
+    for theirs, ours in (
+        (zero.offload_optimizer, "offload_optimizer"),
+        (zero.offload_param, "offload_weights"),
+    ):
         assert (theirs and theirs.device) == said.get(ours)
         if said.get(ours) == "nvme":
             assert str(theirs.nvme_path) == "/tmp/offload"
@@ -174,7 +196,9 @@ def test_what_deepspeed_takes_is_on_file():
     from schemas.deepspeed_settings import text
 
     assert version("deepspeed") == catalog.DEEPSPEED_VERSION
-    assert tables.DEEPSPEED_SETTINGS_FILE.read_text("utf-8") == text(), "run `python schemas/deepspeed_settings.py`"
+    assert tables.DEEPSPEED_SETTINGS_FILE.read_text("utf-8") == text(), (
+        "run `python schemas/deepspeed_settings.py`"
+    )
 
 
 def test_main_memory_is_deepspeeds_own_estimate():
@@ -188,13 +212,19 @@ def test_main_memory_is_deepspeeds_own_estimate():
     model = catalog.model("HuggingFaceTB/SmolLM3-3B")
     for nodes in (1, 2):
         machines = Machines(nodes, 4, "NVIDIA-L40S", 512, 64)
-        for way, placed in (("zero2", Offload("cpu")), ("zero3", Offload("cpu")), ("zero3", Offload("cpu", "cpu"))):
+        for way, placed in (
+            ("zero2", Offload("cpu")),
+            ("zero3", Offload("cpu")),
+            ("zero3", Offload("cpu", "cpu")),
+        ):
             work = Workload(model=model, machines=machines, sharding=way, offload=placed)
             count = parameters.total(model)
             if way == "zero2":  # per machine: its function says all of them
                 theirs = estimate_zero2_model_states_mem_needs(count, 1, 1)[0] // nodes
             else:
-                theirs = estimate_zero3_model_states_mem_needs(count, 1, 4, nodes, True, bool(placed.weights))[0]
+                theirs = estimate_zero3_model_states_mem_needs(
+                    count, 1, 4, nodes, True, bool(placed.weights)
+                )[0]
             assert abs(sum(state.main_memory(work).values()) - theirs) <= 2
 
 
@@ -204,7 +234,11 @@ def test_deepspeed_takes_the_whole_file_once_its_blanks_are_filled():
 
     ((_, stage),) = stages(SURVIVAL, "distribution=zero2")
     config = json.loads(next(file.text for file in stage.files if file.path == "deepspeed.json"))
-    config |= {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}
+    config |= {
+        "train_batch_size": 16,
+        "train_micro_batch_size_per_gpu": 8,
+        "gradient_accumulation_steps": 2,
+    }
     checked = DeepSpeedConfig(config)
     assert checked.zero_config.stage == 2
     assert checked.bfloat16_config.enabled is True
@@ -219,7 +253,9 @@ def test_what_axolotl_takes_is_on_file():
     from schemas.axolotl_settings import text
 
     assert version("axolotl") == catalog.AXOLOTL_VERSION
-    assert tables.AXOLOTL_SETTINGS_FILE.read_text("utf-8") == text(), "run `python schemas/axolotl_settings.py`"
+    assert tables.AXOLOTL_SETTINGS_FILE.read_text("utf-8") == text(), (
+        "run `python schemas/axolotl_settings.py`"
+    )
     assert catalog.axolotl_settings()["properties"].keys() == known_keys(AxolotlInputConfig).keys()
 
 
@@ -229,7 +265,8 @@ PROBES = ("banana", "auto", -1, 0, 1, 0.5, 3.0, True, None, [], ["x"], [1], {}, 
 
 
 def test_every_value_is_judged_as_axolotl_judges_it():
-    """What Axolotl refuses is refused, and what it takes as it stands, without turning text into numbers, is taken."""
+    """What Axolotl refuses is refused, and what it takes as it stands, without turning text into
+    numbers, is taken."""
     from typing import Annotated
 
     from axolotl.utils.schemas.config import AxolotlInputConfig
@@ -247,7 +284,9 @@ def test_every_value_is_judged_as_axolotl_judges_it():
     judged = 0
     for name, field in AxolotlInputConfig.model_fields.items():
         ours = Draft202012Validator({**schema["properties"][name], "$defs": schema["$defs"]})
-        axolotls = TypeAdapter(Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation)
+        axolotls = TypeAdapter(
+            Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+        )
         for value in PROBES:
             judged += 1
             if ours.is_valid(value):
@@ -263,7 +302,9 @@ def test_what_the_recipes_emit_would_be_taken_as_advanced_settings_too(path):
 
     schema = catalog.axolotl_settings()
     for _, stage in stages(path):
-        config = {key: value for key, value in emitted(stage).items() if key in schema["properties"]}
+        config = {
+            key: value for key, value in emitted(stage).items() if key in schema["properties"]
+        }
         assert len(config) > 20
         assert not list(Draft202012Validator(schema).iter_errors(config))
 

@@ -1,4 +1,5 @@
-"""The catalog against the real model classes, and what the checker makes of models that it knows or does not."""
+"""The catalog against the real model classes, and what the checker makes of models that it knows or
+does not."""
 
 from __future__ import annotations
 
@@ -92,10 +93,16 @@ def test_every_models_facts_are_those_of_its_real_class(name):
     layers = model.get_submodule(facts.layers_path)
     assert len(layers) == facts.num_hidden_layers
     assert {type(layer).__name__ for layer in layers} == {facts.layer_class}
-    linear = {key.rpartition(".")[2] for key, part in layers.named_modules() if isinstance(part, torch.nn.Linear)}
+    linear = {
+        key.rpartition(".")[2]
+        for key, part in layers.named_modules()
+        if isinstance(part, torch.nn.Linear)
+    }
     assert set(facts.linear) == linear - set(facts.family.get("missed", ()))
     paths = {facts.linear_path(0, name).split(".", 3)[3] for name in facts.linear}
-    assert paths <= {".".join(key.split(".")[1:]) for key, _ in layers.named_modules()} or facts.family.get("experts")
+    assert paths <= {
+        ".".join(key.split(".")[1:]) for key, _ in layers.named_modules()
+    } or facts.family.get("experts")
     assert facts.source and facts.chat_template and facts.eos_token and facts.pad_token
 
 
@@ -110,13 +117,18 @@ def test_rank_128_on_every_linear_layer_adds_the_known_number_of_parameters(name
     from peft import LoraConfig, get_peft_model
 
     facts = catalog.model(name)
-    model = get_peft_model(on_meta(facts), LoraConfig(r=128, target_modules=list(facts.linear), task_type="CAUSAL_LM"))
+    model = get_peft_model(
+        on_meta(facts), LoraConfig(r=128, target_modules=list(facts.linear), task_type="CAUSAL_LM")
+    )
     assert sum(part.numel() for part in model.parameters() if part.requires_grad) == adapter
 
 
-@pytest.mark.parametrize("kind", sorted(filter(has_formulas, {catalog.model(name).model_type for name in MODELS})))
+@pytest.mark.parametrize(
+    "kind", sorted(filter(has_formulas, {catalog.model(name).model_type for name in MODELS}))
+)
 def test_fused_lora_kernels_are_known_to_work_exactly_where_axolotl_can_patch_them(kind, tmp_path):
-    """Axolotl rewrites the attention's source; where it does not find what it looks for, it stops the run."""
+    """Axolotl rewrites the attention's source; where it does not find what it looks for, it stops
+    the run."""
     import torch
     from axolotl.monkeypatch.lora_kernels import get_attention_cls_from_config, patch_self_attn_lora
     from axolotl.utils.dict import DictDefault
@@ -155,7 +167,10 @@ def test_every_models_chat_template_is_one_that_axolotl_has_and_ends_its_turns(n
             jinja2.Environment()
             .from_string(get_chat_template(marks.axolotl, jinja_template=jinja(marks)))
             .render(
-                messages=[{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}],
+                messages=[
+                    {"role": "user", "content": "one"},
+                    {"role": "assistant", "content": "two"},
+                ],
                 bos_token="",
                 eos_token=marks.end,
             )
@@ -169,9 +184,18 @@ def test_a_template_that_is_written_from_its_turns_says_what_the_turns_say(name)
     import jinja2
 
     marks = catalog.chat_template(name)
-    messages = [{"role": role, "content": f"<{role}>"} for role in ("system", "user", "assistant", "user")]
-    text = jinja2.Environment().from_string(jinja(marks)).render(messages=messages, add_generation_prompt=True)
-    assert text == marks.conversation((turn["role"], turn["content"]) for turn in messages) + marks.reply
+    messages = [
+        {"role": role, "content": f"<{role}>"} for role in ("system", "user", "assistant", "user")
+    ]
+    text = (
+        jinja2.Environment()
+        .from_string(jinja(marks))
+        .render(messages=messages, add_generation_prompt=True)
+    )
+    assert (
+        text
+        == marks.conversation((turn["role"], turn["content"]) for turn in messages) + marks.reply
+    )
     assert text.count("<system>") == 1 and text.index("<system>") < text.index("<user>")
 
 
@@ -180,7 +204,11 @@ def test_a_folder_speaks_like_its_kin_only_where_their_vocabularies_are_equally_
     config = {key: value for key, value in facts.__dict__.items() if isinstance(value, int | str)}
     assert catalog.from_config("mine", config).chat_template == "mistral"
     other = catalog.from_config("mine", config | {"vocab_size": 131072})
-    assert (other.layer_class, other.chat_template, other.eos_token) == ("MistralDecoderLayer", "", "")
+    assert (other.layer_class, other.chat_template, other.eos_token) == (
+        "MistralDecoderLayer",
+        "",
+        "",
+    )
 
 
 def test_a_model_that_cannot_work_is_refused_at_its_line_with_why_and_what_can(golden_message):
@@ -208,19 +236,27 @@ def test_models_in_place_of_an_unsuitable_one_come_by_size_and_stricter_licences
         was_free = facts["licence"] in ("apache-2.0", "mit")
         others = [catalog.model(other) for other in facts["instead"]]
         far = [abs(math.log((other.parameters or 0) / facts["parameters"])) for other in others]
-        ranks = [(other.free < was_free, distance) for other, distance in zip(others, far, strict=True)]
+        ranks = [
+            (other.free < was_free, distance) for other, distance in zip(others, far, strict=True)
+        ]
         assert ranks == sorted(ranks), name
     _, hint = catalog.unsuitable("microsoft/Phi-3-small-8k-instruct")
     assert "Use `Qwen/Qwen2.5-7B-Instruct`" in hint
 
 
-def test_models_add_refuses_what_cannot_be_trained_and_names_what_can(tmp_path, monkeypatch, capsys, golden_message):
+def test_models_add_refuses_what_cannot_be_trained_and_names_what_can(
+    tmp_path, monkeypatch, capsys, golden_message
+):
     """By its name before the hub is asked, and a folder by its config."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.json").write_text(json.dumps({"model_type": "phi3small"}), encoding="utf-8")
+    (tmp_path / "mine" / "config.json").write_text(
+        json.dumps({"model_type": "phi3small"}), encoding="utf-8"
+    )
     for name in ("microsoft/Phi-3-small-8k-instruct", "mine"):
-        assert cli._code(["models", "add", name]) == 1 and not (tmp_path / "models.lock.yaml").exists()
+        assert (
+            cli._code(["models", "add", name]) == 1 and not (tmp_path / "models.lock.yaml").exists()
+        )
         golden_message(capsys.readouterr().err, name)
 
 
@@ -243,7 +279,9 @@ def test_a_name_that_does_not_exist_is_answered_with_the_right_one(wrong, right)
     assert f"Did you mean `{right}`?" in problem_of(f"model.base={wrong}").hint
 
 
-def test_a_model_in_a_folder_starts_from_the_recipe_and_is_sent_to_pods(recipe_command, tmp_path, golden_message):
+def test_a_model_in_a_folder_starts_from_the_recipe_and_is_sent_to_pods(
+    recipe_command, tmp_path, golden_message
+):
     facts = catalog.model("microsoft/Phi-4-mini-instruct")
     config = {key: value for key, value in facts.__dict__.items() if isinstance(value, int | str)}
     (tmp_path / "mine").mkdir()
@@ -269,22 +307,46 @@ def test_a_model_in_a_folder_starts_from_the_recipe_and_is_sent_to_pods(recipe_c
 @pytest.mark.parametrize(
     ("config", "sizes"),
     [
-        ({"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 99}, (64, 256, 3, 4, 99)),
         (
-            {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "n_inner": 96, "n_ctx": 9},
+            {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 99},
+            (64, 256, 3, 4, 99),
+        ),
+        (
+            {
+                "model_type": "gpt2",
+                "n_embd": 64,
+                "n_layer": 3,
+                "n_head": 4,
+                "n_inner": 96,
+                "n_ctx": 9,
+            },
             (64, 96, 3, 4, None),
         ),
-        ({"model_type": "mpt", "d_model": 64, "n_layers": 3, "n_heads": 8, "max_seq_len": 99}, (64, 256, 3, 8, 99)),
+        (
+            {"model_type": "mpt", "d_model": 64, "n_layers": 3, "n_heads": 8, "max_seq_len": 99},
+            (64, 256, 3, 8, 99),
+        ),
         ({"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2}, (64, 256, 2, 1, None)),
-        ({"model_type": "hybrid", "hidden_size": 64, "layer_types": ["a", "b", "a"]}, (64, 256, 3, 1, None)),
-        ({"model_type": "odd", "hidden_size": 64, "n_layer": 2, "num_key_value_heads": [1, 2]}, (64, 256, 2, 1, None)),
+        (
+            {"model_type": "hybrid", "hidden_size": 64, "layer_types": ["a", "b", "a"]},
+            (64, 256, 3, 1, None),
+        ),
+        (
+            {"model_type": "odd", "hidden_size": 64, "n_layer": 2, "num_key_value_heads": [1, 2]},
+            (64, 256, 2, 1, None),
+        ),
     ],
 )
 def test_an_architecture_that_nobody_has_looked_at_may_call_its_sizes_what_it_likes(config, sizes):
     from runner.catalog.models import UNBOUNDED
 
     model = catalog.from_config("mine", config | {"vocab_size": 512})
-    found = (model.hidden_size, model.intermediate_size, model.num_hidden_layers, model.num_attention_heads)
+    found = (
+        model.hidden_size,
+        model.intermediate_size,
+        model.num_hidden_layers,
+        model.num_attention_heads,
+    )
     assert (*found, model.max_position_embeddings) == (*sizes[:-1], sizes[-1] or UNBOUNDED)
     assert model.num_key_value_heads == model.num_attention_heads
 
@@ -294,7 +356,12 @@ WRONG_CONFIGS = {
     "a size is missing under every name": {"model_type": "gpt2", "n_embd": 64, "vocab_size": 512},
     "no type": {"hidden_size": 64},
     "a type that is none": {"model_type": ["llama"], "hidden_size": 64},
-    "a size that is no count": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "vocab_size": "many"},
+    "a size that is no count": {
+        "model_type": "gpt2",
+        "n_embd": 64,
+        "n_layer": 2,
+        "vocab_size": "many",
+    },
     "no heads": {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 0},
     "several models": {
         "model_type": "llava",
@@ -305,7 +372,9 @@ WRONG_CONFIGS = {
 
 
 @pytest.mark.parametrize("case", WRONG_CONFIGS)
-def test_a_config_that_does_not_say_how_large_the_model_is_is_named_with_what_it_lacks(tmp_path, case, golden_message):
+def test_a_config_that_does_not_say_how_large_the_model_is_is_named_with_what_it_lacks(
+    tmp_path, case, golden_message
+):
     (tmp_path / "config.json").write_text(json.dumps(WRONG_CONFIGS[case]), encoding="utf-8")
     golden_message(problem_of(f"model.base={tmp_path}"))
 
@@ -340,14 +409,18 @@ def test_a_model_with_its_own_code_is_refused_with_why(own_code, golden_message)
 
 
 def test_a_model_with_its_own_code_is_taken_once_it_is_trusted(own_code):
-    recipe, _, _ = load(LYRICS, from_options([f"model.base={own_code()}", "model.trust_remote_code=true"]))
+    recipe, _, _ = load(
+        LYRICS, from_options([f"model.base={own_code()}", "model.trust_remote_code=true"])
+    )
     assert recipe.model_facts.custom_code
 
 
 def test_code_beside_a_model_that_transformers_has_itself_is_no_reason_to_refuse(own_code):
     folder = own_code()
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "phi3"}), encoding="utf-8")
+    (folder / "config.json").write_text(
+        json.dumps(config | {"model_type": "phi3"}), encoding="utf-8"
+    )
     recipe, _, _ = load(LYRICS, from_options([f"model.base={folder}"]))
     assert not recipe.model_facts.custom_code
 
@@ -379,19 +452,30 @@ def test_chatml_is_refused_where_its_special_tokens_are_not_known(golden_message
 
 
 def test_fp16_is_noted_where_it_overflows(golden_message):
-    _, _, notes = load(LYRICS, from_options(["model.base=google/gemma-3-270m", "model.precision=fp16"]))
+    _, _, notes = load(
+        LYRICS, from_options(["model.base=google/gemma-3-270m", "model.precision=fp16"])
+    )
     (note,) = [note for note in notes if "fp16" in note.message]
     assert note.severity == "note"
     golden_message(note)
 
 
-RECIPE_OF = {"lora": LYRICS, "causal-lm": ROOT / "recipes" / "gemma.yaml", "images": ROOT / "recipes" / "resnet.yaml"}
+RECIPE_OF = {
+    "lora": LYRICS,
+    "causal-lm": ROOT / "recipes" / "gemma.yaml",
+    "images": ROOT / "recipes" / "resnet.yaml",
+}
 
 
 def advised(path, settings: dict[str, str]) -> dict[str, str]:
     """The settings of `model` that the checker asks for in place of some, from its hints."""
-    document, _ = apply(read(path), from_options([f"{name}={value}" for name, value in settings.items()]))
-    found = [re.fullmatch(r"Write `(precision|attention): (\w+)`\.", problem.hint) for problem in judge(document)[1]]
+    document, _ = apply(
+        read(path), from_options([f"{name}={value}" for name, value in settings.items()])
+    )
+    found = [
+        re.fullmatch(r"Write `(precision|attention): (\w+)`\.", problem.hint)
+        for problem in judge(document)[1]
+    ]
     return {f"model.{hint[1]}": hint[2] for hint in found if hint}
 
 
@@ -399,21 +483,38 @@ def advised(path, settings: dict[str, str]) -> dict[str, str]:
 def test_what_is_advised_for_a_gpu_and_a_model_leads_to_no_other_complaint(gpu):
     followed = 0
     # Advice looks at a model's type and at what fp16 does to it, so one of each will do.
-    kinds = {(facts.model_type, facts.fp16): name for name in MODELS if (facts := catalog.model(name))}
-    cases = [(kind, name) for kind in ("lora", "causal-lm") for name in kinds.values()] + [("images", "")]
+    kinds = {
+        (facts.model_type, facts.fp16): name for name in MODELS if (facts := catalog.model(name))
+    }
+    cases = [(kind, name) for kind in ("lora", "causal-lm") for name in kinds.values()] + [
+        ("images", "")
+    ]
     for kind, base in cases:
         for precision in ("bf16", "fp16", "fp32"):
-            asked = {"machines.gpu": gpu, "model.precision": precision} | ({"model.base": base} if base else {})
+            asked = {"machines.gpu": gpu, "model.precision": precision} | (
+                {"model.base": base} if base else {}
+            )
             if advice := advised(RECIPE_OF[kind], asked):
                 followed += 1
-                assert advised(RECIPE_OF[kind], asked | advice) == {}, (kind, base, precision, advice)
+                assert advised(RECIPE_OF[kind], asked | advice) == {}, (
+                    kind,
+                    base,
+                    precision,
+                    advice,
+                )
     assert followed >= sum(not fp16 for _, fp16 in kinds)
 
 
-@pytest.mark.parametrize("gpu", [name for name in catalog.gpu_names() if not catalog.gpu(name).bf16])
+@pytest.mark.parametrize(
+    "gpu", [name for name in catalog.gpu_names() if not catalog.gpu(name).bf16]
+)
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_gemma_is_told_fp32_where_the_gpu_has_no_bf16(gpu, precision):
-    asked = {"machines.gpu": gpu, "model.base": "google/gemma-3-1b-it", "model.precision": precision}
+    asked = {
+        "machines.gpu": gpu,
+        "model.base": "google/gemma-3-1b-it",
+        "model.precision": precision,
+    }
     assert advised(LYRICS, asked)["model.precision"] == "fp32"
 
 
@@ -422,7 +523,9 @@ def test_a_pipeline_is_told_what_it_knows_where_the_gpu_has_no_bf16(precision):
     path = ROOT / "recipes" / "seven-b.yaml"
     with pytest.raises(Stop) as stop:
         load(path, from_options(["machines.gpu=Tesla-T4", f"model.precision={precision}"]))
-    assert any(problem.hint.startswith("Write `precision: fp32`") for problem in stop.value.problems)
+    assert any(
+        problem.hint.startswith("Write `precision: fp32`") for problem in stop.value.problems
+    )
     recipe, _, _ = load(path, from_options(["machines.gpu=Tesla-T4", "model.attention=sdpa"]))
     here = translate(recipe, Place(*["/x"] * 4))
     assert set(here.facts["precision"].values()) == {"fp32"}
@@ -430,7 +533,8 @@ def test_a_pipeline_is_told_what_it_knows_where_the_gpu_has_no_bf16(precision):
 
 
 def test_a_twin_speaks_as_its_original_does_though_no_catalog_has_that(tmp_path):
-    """A folder of somebody's own, or a locked model: its chat template and end token must reach the rehearsal."""
+    """A folder of somebody's own, or a locked model: its chat template and end token must reach the
+    rehearsal."""
     original = replace(catalog.model("microsoft/Phi-4-mini-instruct"), id="somebody/their-own")
     twin.bare(original, tmp_path)
     small = catalog.model(str(tmp_path))
@@ -444,7 +548,9 @@ def test_tables_that_are_parsed_when_they_are_read_say_what_their_files_say():
     for file in files:
         text = file.read_text("utf-8")
         whole, tables = tomllib.loads(text), packaged.Tables(file, text)
-        assert list(tables) == list(whole) and dict(tables) == whole and len(tables) == len(whole), file
+        assert (
+            list(tables) == list(whole) and dict(tables) == whole and len(tables) == len(whole)
+        ), file
 
 
 def test_a_broken_table_is_reported_with_its_file_and_its_line_there(tmp_path, golden_message):
@@ -457,7 +563,10 @@ def test_a_broken_table_is_reported_with_its_file_and_its_line_there(tmp_path, g
     }
     for case, (text, line) in broken.items():
         tables = packaged.Tables(tmp_path / "models.toml", text)
-        assert tables["microsoft/Phi-4-mini-instruct"] == tomllib.loads(models)["microsoft/Phi-4-mini-instruct"]
+        assert (
+            tables["microsoft/Phi-4-mini-instruct"]
+            == tomllib.loads(models)["microsoft/Phi-4-mini-instruct"]
+        )
         with pytest.raises(Stop) as stop:
             dict(tables)
         (problem,) = stop.value.problems

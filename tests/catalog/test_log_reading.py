@@ -1,4 +1,5 @@
-"""A trouble is looked for in the error that ended a process, not in what successful runs log as well."""
+"""A trouble is looked for in the error that ended a process, not in what successful runs log as
+well."""
 
 from __future__ import annotations
 
@@ -18,12 +19,18 @@ OFFLINE_KERNEL = (
 
 def trace(message: str, before: str = "") -> str:
     """A trace with this message; before: of the process, on every line."""
-    lines = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "    train()", message)
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "train.py", line 7, in <module>',
+        "    train()",
+        message,
+    )
     return "".join(f"{before}{line}\n" for line in lines)
 
 
 def code_of(*logs: str) -> str:
-    """The trouble that logs show, by its name; otherwise the runner's own reason, or the last error."""
+    """The trouble that logs show, by its name; otherwise the runner's own reason, or the last
+    error."""
     found = troubles.diagnose(logs)
     return found.trouble.trouble.name if found.trouble else found.stop or found.error
 
@@ -35,14 +42,26 @@ def code_of(*logs: str) -> str:
         ("[WARNING|trainer.py:123] 2026-11-28 22:35:29 >> Failed", WARNING, None),
         ("WARNING:root:Failed", WARNING, "root:Failed"),
         ("2026-11-28 22:35:29,945 - urllib3 - WARNING - Retrying", WARNING, "Retrying"),
-        ("W1128 22:35:30.613000 21057 torch/utils/_pytree.py:630] deprecated", WARNING, "deprecated"),
+        (
+            "W1128 22:35:30.613000 21057 torch/utils/_pytree.py:630] deprecated",
+            WARNING,
+            "deprecated",
+        ),
         ("/site-packages/torch/cuda.py:734: UserWarning: Can't initialize NVML", WARNING, None),
         ("[2026-11-28 22:35:29,945] [INFO] [axolotl.cli] config:", INFO, "config:"),
         ("node-1:12:34 [0] NCCL INFO Connection reset by peer", INFO, None),
         ("node-1:12:34 [0] NCCL WARN Error: failed to extend /dev/shm", ERROR, None),
-        ("[rank1]:[E626 06:24:44.903881913 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog", ERROR, "[Rank 1] Watchdog"),
+        (
+            "[rank1]:[E626 06:24:44.903881913 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog",
+            ERROR,
+            "[Rank 1] Watchdog",
+        ),
         ("[W socket.cpp:558] [c10d] The IPv4 network addresses", ERROR, None),
-        ("[2023-10-13 17:40:02,544] torch.distributed.elastic: [ERROR] failed (exitcode: -9)", ERROR, None),
+        (
+            "[2023-10-13 17:40:02,544] torch.distributed.elastic: [ERROR] failed (exitcode: -9)",
+            ERROR,
+            None,
+        ),
         ("(EngineCore_DP0 pid=12) ERROR 11-28 22:35:34 [core.py:708]   File", ERROR, "  File"),
         ("2026-11-28T22:35:34.123456789Z [2026-11-28 22:35:34,1] [WARNING] [a.b] x", WARNING, "x"),
         ("\x1b[33m[2026-11-28 22:35:34,1] [WARNING] [a.b] x\x1b[0m", WARNING, "x"),
@@ -65,10 +84,14 @@ def test_the_level_of_a_line(line, level, text):
         (OFFLINE_KERNEL + trace("KeyError: 'turns'"), "KeyError: 'turns'"),
         (OFFLINE_KERNEL + trace("OSError: [Errno 28] No space left on device"), "disk full"),
         (
-            OFFLINE_KERNEL + trace("runner.trainer.stopping.TrainingStopped: It is nan.\nLower it."),
+            OFFLINE_KERNEL
+            + trace("runner.trainer.stopping.TrainingStopped: It is nan.\nLower it."),
             "It is nan.\nLower it.",
         ),
-        (OFFLINE_KERNEL + "Stopped by recipe-runner: No rows.\nWrite some.\n", "No rows.\nWrite some."),
+        (
+            OFFLINE_KERNEL + "Stopped by recipe-runner: No rows.\nWrite some.\n",
+            "No rows.\nWrite some.",
+        ),
     ],
     ids=[
         "nothing else",
@@ -83,15 +106,16 @@ def test_a_warning_is_no_trouble(log, reason):
 
 
 def test_pythons_own_warning_and_the_source_below_it_are_no_trouble():
-    warning = (
-        "/site-packages/kernels/utils.py:80: UserWarning: Hugging Face Hub is in offline mode\n  'offline mode',\n"
-    )
+    warning = "/site-packages/kernels/utils.py:80: UserWarning: Hugging Face Hub is in offline mode\n  'offline mode',\n"
     assert code_of(warning) == ""
 
 
 def test_axolotls_settings_are_no_trouble():
     assert (
-        code_of('[2026-11-28 22:35:40,018] [INFO] [axolotl.cli.config] config:\n{\n  "name": "offline mode"\n}\n') == ""
+        code_of(
+            '[2026-11-28 22:35:40,018] [INFO] [axolotl.cli.config] config:\n{\n  "name": "offline mode"\n}\n'
+        )
+        == ""
     )
 
 
@@ -102,8 +126,14 @@ def test_a_stop_of_the_runners_own_wins_over_the_table():
 
 
 def test_the_last_error_wins_over_one_that_was_caught():
-    assert code_of(trace("ConnectionError: Couldn't connect to the hub"), trace("KeyError: 'a'")) == "hub unreachable"
-    caught = trace("ConnectionError: Couldn't connect to the hub") + "[2026-11-28 22:35:29,945] [INFO] [a] as before\n"
+    assert (
+        code_of(trace("ConnectionError: Couldn't connect to the hub"), trace("KeyError: 'a'"))
+        == "hub unreachable"
+    )
+    caught = (
+        trace("ConnectionError: Couldn't connect to the hub")
+        + "[2026-11-28 22:35:29,945] [INFO] [a] as before\n"
+    )
     assert code_of(caught + trace("KeyError: 'turns'")) == "KeyError: 'turns'"
 
 
@@ -116,30 +146,53 @@ def test_a_line_with_an_error_loses_to_the_trace_after_it():
 def test_the_causes_of_an_error_count():
     causes = trace("RuntimeError: DataLoader worker (pid 4) is killed by signal: Killed.")
     chained = "\nThe above exception was the direct cause of the following exception:\n\n"
-    assert code_of(causes + chained + trace("RuntimeError: DataLoader worker exited unexpectedly")) == "main memory"
+    assert (
+        code_of(causes + chained + trace("RuntimeError: DataLoader worker exited unexpectedly"))
+        == "main memory"
+    )
     assert code_of(
-        trace("OSError: [Errno 28] No space left on device") + chained + trace("RuntimeError: unexpected pos")
+        trace("OSError: [Errno 28] No space left on device")
+        + chained
+        + trace("RuntimeError: unexpected pos")
     ) == ("disk full")
 
 
 def test_a_launchers_error_is_not_that_of_its_child():
-    launcher = trace("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrain FAILED\n")
+    launcher = trace(
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrain FAILED\n"
+    )
     assert code_of(trace("KeyError: 'turns'") + launcher) == "KeyError: 'turns'"
-    assert code_of(trace("subprocess.CalledProcessError: Command '['axolotl']' died with <Signals.SIGKILL: 9>.")) != ""
+    assert (
+        code_of(
+            trace(
+                "subprocess.CalledProcessError: Command '['axolotl']' died with <Signals.SIGKILL: 9>."
+            )
+        )
+        != ""
+    )
 
 
 def test_a_generic_error_sends_to_the_lines_that_explain_it():
-    shared = "node:1:2 [0] NCCL WARN Error: failed to extend /dev/shm/nccl-WU88OE to 9637892 bytes\n"
+    shared = (
+        "node:1:2 [0] NCCL WARN Error: failed to extend /dev/shm/nccl-WU88OE to 9637892 bytes\n"
+    )
     assert (
-        code_of(shared + trace("torch.distributed.DistBackendError: NCCL error, unhandled system error"))
+        code_of(
+            shared + trace("torch.distributed.DistBackendError: NCCL error, unhandled system error")
+        )
         == "shared memory"
     )
     xid = "NVRM: Xid (PCI:0000:44:00): 95, uncontained\n"
-    assert code_of(xid + trace("RuntimeError: CUDA error: an illegal memory access was encountered")) == "ecc"
+    assert (
+        code_of(xid + trace("RuntimeError: CUDA error: an illegal memory access was encountered"))
+        == "ecc"
+    )
 
 
 def test_what_another_process_brings_about_is_not_the_reason():
-    aborted = trace("torch.distributed.DistBackendError: NCCL error, ncclRemoteError", before="[rank1]: ")
+    aborted = trace(
+        "torch.distributed.DistBackendError: NCCL error, ncclRemoteError", before="[rank1]: "
+    )
     assert code_of(trace("KeyError: 'turns'", before="[rank0]: ") + aborted) == "KeyError: 'turns'"
     assert code_of(aborted, trace("torch.OutOfMemoryError: CUDA out of memory.")) == "gpu memory"
     assert code_of(aborted) == "other machine gone"
@@ -148,12 +201,18 @@ def test_what_another_process_brings_about_is_not_the_reason():
 def test_the_trace_of_a_server_has_a_level_on_each_line():
     before = "(EngineCore_DP0 pid=12) ERROR 11-28 22:35:34 [core.py:708] "
     server = trace("torch.OutOfMemoryError: CUDA out of memory.", before)
-    end = trace("RuntimeError: Engine core initialization failed. See root cause above.", "(APIServer pid=1) ")
+    end = trace(
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "(APIServer pid=1) ",
+    )
     assert troubles.diagnose(server + end, troubles.SERVER).trouble.trouble.name == "server memory"
 
 
 def test_what_training_has_outlived_is_no_reason():
-    step, begin = '[recipe] {"event": "step", "step": 7}\n', '[recipe] {"event": "begin", "steps": 9}\n'
+    step, begin = (
+        '[recipe] {"event": "step", "step": 7}\n',
+        '[recipe] {"event": "begin", "steps": 9}\n',
+    )
     outlived = trace("ConnectionError: Couldn't connect to the hub")
     assert code_of(outlived + step + trace("KeyError: 'turns'")) == "KeyError: 'turns'"
     assert code_of("CUDA error: out of memory\n" + outlived + begin) == ""

@@ -1,4 +1,5 @@
-"""Troubles: each is known by the words that somebody has pasted into a public thread, and told in one sentence with its remedy."""
+"""Troubles: each is known by the words that somebody has pasted into a public thread, and told in
+one sentence with its remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from runner.catalog import troubles
 from tests.conftest import ROOT
 
 SHOWN = tomllib.loads((ROOT / "tests/fixtures/troubles.toml").read_text("utf-8"))
-# What no thread that was found shows in the cluster's own words; tests of the cluster play them. vLLM's have tests of their own.
+# What no thread that was found shows in the cluster's own words; tests of the cluster play them.
+# vLLM's have tests of their own.
 UNSHOWN = {"preempted", "machine gone", "too many failures"}
 
 
@@ -24,7 +26,9 @@ def told(case: str) -> troubles.FoundTrouble | None:
 @pytest.mark.parametrize("case", SHOWN)
 def test_words_of_a_public_thread_are_understood(case):
     shown, found = SHOWN[case], told(case)
-    assert found and found.trouble.name == shown.get("trouble", case), f"taken for: {found and found.trouble.name}"
+    assert found and found.trouble.name == shown.get("trouble", case), (
+        f"taken for: {found and found.trouble.name}"
+    )
     assert shown["says"] in str(found), str(found)
     assert shown.get("line", "") in found.line
     assert shown["source"].startswith("https://github.com/")
@@ -43,7 +47,9 @@ def test_what_they_say(golden_message):
 def test_every_setting_that_a_remedy_names_is_one():
     settings = (ROOT / "docs/settings.md").read_text("utf-8")
     for trouble in troubles.known():
-        for name in re.findall(r"`([a-z_]+(?:\[\])?(?:\.[a-z_]+)+)`", trouble.remedy + trouble.means):
+        for name in re.findall(
+            r"`([a-z_]+(?:\[\])?(?:\.[a-z_]+)+)`", trouble.remedy + trouble.means
+        ):
             assert f"`{name}`" in settings, f"{trouble.name}: {name}"
 
 
@@ -64,7 +70,11 @@ def test_what_is_none_is_not_taken_for_one(log):
 
 
 def test_a_cause_is_told_before_what_it_brings_about():
-    log = SHOWN["collective timeout"]["log"] + SHOWN["gpu memory"]["log"] + SHOWN["asked to end"]["log"]
+    log = (
+        SHOWN["collective timeout"]["log"]
+        + SHOWN["gpu memory"]["log"]
+        + SHOWN["asked to end"]["log"]
+    )
     assert troubles.diagnose(log).trouble.trouble.name == "gpu memory"
     effects = SHOWN["asked to end"]["log"] + SHOWN["port closed"]["log"]
     assert troubles.diagnose(effects).trouble.trouble.name == "port closed"
@@ -86,24 +96,34 @@ WAITS = "[rank%d]:[E1] [Rank %d] Watchdog caught collective operation timeout: W
         ({5: 7, 6: 7, 7: 7}, 0, "Rank 4 came late or never: ranks 5 to 7 waited"),
         ({0: 7, 1: 7, 2: 6}, 3, "Rank 2 came late or never: ranks 0 and 1 waited"),
         ({0: 7, 2: 7, 4: 7}, 6, "Ranks 1, 3 and 5 came late or never: ranks 0, 2 and 4 waited"),
-        ({0: 7, 1: 7}, 2, "All of ranks 0 and 1 were at collective 7 (ALLREDUCE), for 10 minutes. None was late"),
+        (
+            {0: 7, 1: 7},
+            2,
+            "All of ranks 0 and 1 were at collective 7 (ALLREDUCE), for 10 minutes. None was late",
+        ),
         (
             {4: 7, 5: 7, 6: 7, 7: 7},
             0,
             "Ranks 4 to 7 waited at collective 7 (ALLREDUCE), for 10 minutes. The logs of the other",
         ),
-        ({2: 7}, 0, "Rank 2 waited at collective 7 (ALLREDUCE), for 10 minutes. The logs of the other machines"),
+        (
+            {2: 7},
+            0,
+            "Rank 2 waited at collective 7 (ALLREDUCE), for 10 minutes. The logs of the other machines",
+        ),
     ],
 )
 def test_who_came_late(waiting, world, late):
-    """A machine's ranks are numbered on from the one before; of other machines its log says nothing."""
+    """A machine's ranks are numbered on from the one before; of other machines its log says
+    nothing."""
     log = "\n".join(WAITS % (rank, rank, number) for rank, number in waiting.items())
     assert troubles.late(log, world).startswith(late)
 
 
 def test_who_came_late_by_the_last_that_each_has_begun():
     behind = "\n".join(
-        f"[Rank {rank}] last enqueued NCCL work: {number}, last completed" for rank, number in ((0, 9), (1, 7))
+        f"[Rank {rank}] last enqueued NCCL work: {number}, last completed"
+        for rank, number in ((0, 9), (1, 7))
     )
     log = "\n".join(WAITS % (rank, rank, 7) for rank in (0, 1)) + f"\n{behind}"
     assert troubles.late(log, 2).startswith("Rank 1 came late")
@@ -114,6 +134,10 @@ def test_without_a_watchdog_nobody_came_late():
 
 
 def test_a_missing_module_is_installed_by_the_name_of_its_package():
-    """Seen with Python 3.12, which has no distutils of its own: `pip install distutils` finds nothing."""
+    """Seen with Python 3.12, which has no distutils of its own: `pip install distutils` finds
+    nothing."""
     found = troubles.diagnose("ModuleNotFoundError: No module named 'distutils'").trouble
-    assert str(found) == "The package `distutils` is missing. Install it: pip install setuptools (no-package)"
+    assert (
+        str(found)
+        == "The package `distutils` is missing. Install it: pip install setuptools (no-package)"
+    )

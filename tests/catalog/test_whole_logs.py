@@ -1,8 +1,10 @@
-"""Every trouble is found in a whole log, as machines with and without avx512_bf16 write it, and none in one without a trouble.
+"""Every trouble is found in a whole log, as machines with and without avx512_bf16 write it, and
+none in one without a trouble.
 
-`tests/fixtures/logs/` has logs of real trainings with Axolotl 0.19.0, each of which failed as its name says. A trouble that takes a
-GPU, a network or a cluster gets a log that is built: the real beginning of a training, or the description of a pod, the words
-of a public thread (`tests/fixtures/troubles.toml`), and for a log the real end that torchrun writes."""
+`tests/fixtures/logs/` has logs of real trainings with Axolotl 0.19.0, each of which failed as its
+name says. A trouble that takes a GPU, a network or a cluster gets a log that is built: the real
+beginning of a training, or the description of a pod, the words of a public thread
+(`tests/fixtures/troubles.toml`), and for a log the real end that torchrun writes."""
 
 from __future__ import annotations
 
@@ -70,7 +72,10 @@ def whole_logs() -> dict[str, tuple[str, str]]:
     for case, shown in THREADS.items():
         trouble = BY_NAME[shown.get("trouble", case)]
         if troubles.LOG in trouble.places:
-            whole[f"{case}, built"] = (trouble.name, f"{until_training()}{lines_of(case)}\n{end_by_torchrun()}")
+            whole[f"{case}, built"] = (
+                trouble.name,
+                f"{until_training()}{lines_of(case)}\n{end_by_torchrun()}",
+            )
         else:
             whole[case] = (trouble.name, described(lines_of(case)))
     for name, words in BY_CLUSTER.items():
@@ -83,7 +88,10 @@ def whole_logs() -> dict[str, tuple[str, str]]:
             words,
         )
         trace = "".join(f"{SERVER_LINE}{line}\n" for line in raised)
-        whole[name] = (name, f"{OFFLINE_KERNEL}INFO 11-28 22:35:30 [api_server.py:1] starting\n{trace}")
+        whole[name] = (
+            name,
+            f"{OFFLINE_KERNEL}INFO 11-28 22:35:30 [api_server.py:1] starting\n{trace}",
+        )
     return whole
 
 
@@ -114,7 +122,9 @@ def test_a_trouble_is_found_in_a_whole_log(case):
             found = troubles.diagnose(text, troubles.SERVER, source="/mnt/models")
         else:
             found = troubles.diagnose_anything(text, **words)
-        assert found.trouble and found.trouble.trouble.name == name, f"{processor}: {found.stop or found.error}"
+        assert found.trouble and found.trouble.trouble.name == name, (
+            f"{processor}: {found.stop or found.error}"
+        )
 
 
 def test_every_trouble_has_a_whole_log():

@@ -14,7 +14,11 @@ from tests.conftest import ROOT, STARTERS, setting_of
 
 
 def line_of(path, start: str) -> int:
-    return next(n for n, line in enumerate(path.read_text("utf-8").splitlines(), 1) if line.strip().startswith(start))
+    return next(
+        n
+        for n, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if line.strip().startswith(start)
+    )
 
 
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
@@ -24,7 +28,9 @@ def test_no_starter_recipe_has_an_error_or_a_note_but_for_its_placeholder(path):
     assert len(found) == (path.stem == "resnet")
 
 
-def test_an_unknown_setting_is_shown_with_its_line_and_the_nearest_known_one(edited, golden_message):
+def test_an_unknown_setting_is_shown_with_its_line_and_the_nearest_known_one(
+    edited, golden_message
+):
     path = edited(("  epochs: 4                           #", "  epocs: 4   #"))
     (problem,) = examine(path)
     assert (problem.line, problem.column, problem.severity) == (line_of(path, "epocs"), 3, "error")
@@ -78,13 +84,25 @@ WRONG = {
     "one CPU, and none for a pod": ("cpus: 8 ", "cpus: 1 ", "cpus"),
     "CPUs that no machine has": ("cpus: 8 ", "cpus: 5000 ", "cpus"),
     "memory as it was written once": ("memory: 32 GB", "memory_gib: 32", "memory_gib"),
-    "a limit of memory as it was written once": ("cpus: 8 ", "cpus: 8\n  memory_limit_gib: 24 ", "memory_limit_gib"),
-    "a limit of CPUs as it was written once": ("cpus: 8 ", "cpus: 8\n  cpus_limit: 6 ", "cpus_limit"),
+    "a limit of memory as it was written once": (
+        "cpus: 8 ",
+        "cpus: 8\n  memory_limit_gib: 24 ",
+        "memory_limit_gib",
+    ),
+    "a limit of CPUs as it was written once": (
+        "cpus: 8 ",
+        "cpus: 8\n  cpus_limit: 6 ",
+        "cpus_limit",
+    ),
     "a pod as large as its machine": (ABOVE_REQUESTS, "requests:\n    memory: 32 GB ", "memory"),
     "a pod with all CPUs of its machine": (ABOVE_REQUESTS, "requests:\n    cpus: 8 ", "cpus"),
     "a pod of no memory": (ABOVE_REQUESTS, "requests:\n    memory: 0 GiB ", "memory"),
     "a limit above the machine": (ABOVE_REQUESTS, "limits:\n    memory: 64 GiB ", "memory"),
-    "a limit below the request": (ABOVE_REQUESTS, "requests: {cpus: 4}\n  limits:\n    cpus: 2 ", "cpus"),
+    "a limit below the request": (
+        ABOVE_REQUESTS,
+        "requests: {cpus: 4}\n  limits:\n    cpus: 2 ",
+        "cpus",
+    ),
     "a rate in Mbit/s": (ABOVE_REQUESTS, "network:\n    gbit_s: 25000 ", "gbit_s"),
     "an unknown scenario": ("scenario: last-layers", "scenario: last-layer", "scenario"),
 }
@@ -105,24 +123,56 @@ def test_a_number_like_2e_5_is_a_number(edited):
 
 CONTRADICTIONS = {
     "no GPU on a cluster": ("gpu: NVIDIA-L40S", "gpu: none", "gpu"),
-    "effective batch size": ("effective_batch_size: 64", "effective_batch_size: 60", "effective_batch_size"),
+    "effective batch size": (
+        "effective_batch_size: 64",
+        "effective_batch_size: 60",
+        "effective_batch_size",
+    ),
     "more layers than there are": ("last_layers: 2", "last_layers: 40", "last_layers"),
     "a column that is not there": (
         "question: For [topic], [question]",
         "question: For [topics], [question]",
         "question",
     ),
-    "an open bracket": ("question: For [topic], [question]", "question: For [topic], [question", "question"),
-    "a question without its brackets": ("question: For [topic], [question]", "question: question #", "question"),
+    "an open bracket": (
+        "question: For [topic], [question]",
+        "question: For [topic], [question",
+        "question",
+    ),
+    "a question without its brackets": (
+        "question: For [topic], [question]",
+        "question: question #",
+        "question",
+    ),
     "an answer without its brackets": ('answer: "[answer]"', "answer: answer", "answer"),
-    "an unknown model": ("base: HuggingFaceTB/SmolLM3-3B", "base: HuggingFaceTB/SmolLM4-3B", "base"),
-    "a sequence longer than the model reads": ("sequence_len: 1024", "sequence_len: 100000", "sequence_len"),
+    "an unknown model": (
+        "base: HuggingFaceTB/SmolLM3-3B",
+        "base: HuggingFaceTB/SmolLM4-3B",
+        "base",
+    ),
+    "a sequence longer than the model reads": (
+        "sequence_len: 1024",
+        "sequence_len: 100000",
+        "sequence_len",
+    ),
     "two sources": ("  split: train", "  path: data/survival-sample.jsonl\n  split: train", "path"),
-    "results on no claim": ("output_dir: /shared/models/survival", "output_dir: /tmp/survival", "output_dir"),
-    "links over which nobody talks": (ABOVE_REQUESTS, "network:\n    gbit_s: 25\n    links: 2 ", "links"),
+    "results on no claim": (
+        "output_dir: /shared/models/survival",
+        "output_dir: /tmp/survival",
+        "output_dir",
+    ),
+    "links over which nobody talks": (
+        ABOVE_REQUESTS,
+        "network:\n    gbit_s: 25\n    links: 2 ",
+        "links",
+    ),
     "one port for two": (ABOVE_REQUESTS, "progress_port: 9400 ", "progress_port"),
     "two claims at one mount": ("mount: /shared/workspace", "mount: /shared/models", "mount"),
-    "the same mount, written in another way": ("mount: /shared/workspace", "mount: //shared/./models/", "mount"),
+    "the same mount, written in another way": (
+        "mount: /shared/workspace",
+        "mount: //shared/./models/",
+        "mount",
+    ),
     "results that leave their claim": (
         "output_dir: /shared/models/survival",
         "output_dir: /shared/models/../../etc",
@@ -133,8 +183,16 @@ CONTRADICTIONS = {
         "output_dir: /shared/models/../models-of-others",
         "output_dir",
     ),
-    "rows in the results' own folder": (ABOVE_REQUESTS, "data_dir: /shared/models/x/../survival/ ", "data_dir"),
-    "a mount that leads to the system": ("mount: /shared/workspace", "mount: /shared/../usr/bin", "mount"),
+    "rows in the results' own folder": (
+        ABOVE_REQUESTS,
+        "data_dir: /shared/models/x/../survival/ ",
+        "data_dir",
+    ),
+    "a mount that leads to the system": (
+        "mount: /shared/workspace",
+        "mount: /shared/../usr/bin",
+        "mount",
+    ),
 }
 
 
@@ -166,7 +224,9 @@ def test_a_list_and_a_row_a_line_are_told_apart_by_the_name(edited, name, golden
 def test_a_processor_that_is_named_like_a_gpu_gets_the_right_word(written, tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text(
-        (ROOT / "recipes/minimal/lora.yaml").read_text("utf-8").replace("../data", str(ROOT / "recipes/data"))
+        (ROOT / "recipes/minimal/lora.yaml")
+        .read_text("utf-8")
+        .replace("../data", str(ROOT / "recipes/data"))
     )
     (note,) = load(path, from_options([f"machines.gpu={written}"]), look=False)[2]
     assert note.hint == "Write `gpu: none` to train on the CPU of this machine."
@@ -175,15 +235,21 @@ def test_a_processor_that_is_named_like_a_gpu_gets_the_right_word(written, tmp_p
 
 def test_sharding_on_one_gpu_is_a_contradiction(edited, golden_message):
     path = edited(
-        ("distribution: ddp", "distribution: zero2"), ("nodes: 4", "nodes: 1"), ("  effective_batch_size: 64", "  # ")
+        ("distribution: ddp", "distribution: zero2"),
+        ("nodes: 4", "nodes: 1"),
+        ("  effective_batch_size: 64", "  # "),
     )
     (problem,) = examine(path)
     assert setting_of(problem) == "distribution"
     golden_message(problem)
 
 
-@pytest.mark.parametrize(("wrong", "meant"), [("NVIDIA-L40X", "NVIDIA-L40"), ("l40s", "NVIDIA-L40S")])
-def test_an_unknown_gpu_is_a_note_and_no_error(edited, recipe_command, wrong, meant, golden_message):
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("NVIDIA-L40X", "NVIDIA-L40"), ("l40s", "NVIDIA-L40S")]
+)
+def test_an_unknown_gpu_is_a_note_and_no_error(
+    edited, recipe_command, wrong, meant, golden_message
+):
     path = edited(("gpu: NVIDIA-L40S", f"gpu: {wrong}"))
     (note,) = examine(path)
     assert (note.severity, setting_of(note)) == ("note", "gpu")
@@ -215,14 +281,21 @@ def test_axolotl_settings_that_do_not_exist_or_contradict_are_errors(edited, lin
     ids=str,
 )
 def test_values_for_axolotl_are_judged_before_training_where_they_stand(edited, lines, marked):
-    path = edited(("demo:  ", "\n".join(["advanced:", "  axolotl:", *(f"    {line}" for line in lines), "demo:  "])))
+    path = edited(
+        (
+            "demo:  ",
+            "\n".join(["advanced:", "  axolotl:", *(f"    {line}" for line in lines), "demo:  "]),
+        )
+    )
     (problem,) = examine(path)
     text = path.read_text("utf-8").splitlines()[problem.line - 1]
     assert text[problem.column - 1 :].startswith(marked)
     assert problem.severity == "error"
 
 
-@pytest.mark.parametrize("line", ["neftune_noise_alpha: 5", "neftune_noise_alpha:", "bf16: auto", "plugins: [a.B]"])
+@pytest.mark.parametrize(
+    "line", ["neftune_noise_alpha: 5", "neftune_noise_alpha:", "bf16: auto", "plugins: [a.B]"]
+)
 def test_values_that_axolotl_takes_are_no_problem(edited, line):
     path = edited(("demo:  ", f"advanced:\n  axolotl:\n    {line}\ndemo:  "))
     assert not [problem for problem in examine(path) if "cannot be" in problem.message]
@@ -242,7 +315,12 @@ def test_all_problems_come_at_once_and_in_order(edited):
         ("cpus: 8 ", "cpus: eight "),
     )
     problems = examine(path)
-    assert [setting_of(problem) for problem in problems] == ["last_layers", "lm_hed", "validation_share", "cpus"]
+    assert [setting_of(problem) for problem in problems] == [
+        "last_layers",
+        "lm_hed",
+        "validation_share",
+        "cpus",
+    ]
     assert [problem.line for problem in problems] == sorted(problem.line for problem in problems)
 
 
@@ -267,7 +345,9 @@ def test_json_has_notes_apart(edited, recipe_command):
     done = recipe_command("check", path, "--format", "json")
     said = json.loads(done.stdout)
     assert done.returncode == 0 and said["problems"] == []
-    assert [(note["severity"], note["line"]) for note in said["notes"]] == [("note", line_of(path, "warmup_ratio"))]
+    assert [(note["severity"], note["line"]) for note in said["notes"]] == [
+        ("note", line_of(path, "warmup_ratio"))
+    ]
 
 
 def test_github_annotations_point_at_the_line(edited, recipe_command):
@@ -306,19 +386,30 @@ def test_set_is_judged_like_the_file(recipe_command, golden_message):
     assert done.returncode == 1
     assert done.stdout.startswith("--set train.epocs=3: ")
     golden_message(done.stdout)
-    assert recipe_command("check", "recipes/survival.yaml", "--set", "train.epochs=3").returncode == 0
+    assert (
+        recipe_command("check", "recipes/survival.yaml", "--set", "train.epochs=3").returncode == 0
+    )
     assert recipe_command("check", "recipes/survival.yaml", "--set", "epochs").returncode == 2
 
 
 def test_set_wins_over_environment_and_environment_over_the_recipe():
     asked = {"EPOCHS": "7", "NCCL_DEBUG": "WARN"}
-    recipe, made, _ = load(ROOT / "recipes" / "survival.yaml", from_options(["train.epochs=9"]), asked)
+    recipe, made, _ = load(
+        ROOT / "recipes" / "survival.yaml", from_options(["train.epochs=9"]), asked
+    )
     assert (recipe.train.epochs, recipe.communication.nccl_debug) == (9, "WARN")
-    assert [(change.setting, change.before, change.after) for change in made][-1] == ("train.epochs", 7, 9)
+    assert [(change.setting, change.before, change.after) for change in made][-1] == (
+        "train.epochs",
+        7,
+        9,
+    )
 
 
 # Lines about the hub, which leave with it.
-NOT_OF_A_FILE = (("  revision: main                      # version on the hub\n", ""), ("  split: train ", "  # "))
+NOT_OF_A_FILE = (
+    ("  revision: main                      # version on the hub\n", ""),
+    ("  split: train ", "  # "),
+)
 
 
 def parquet_copy(edited, tmp_path):
@@ -336,13 +427,17 @@ def parquet_copy(edited, tmp_path):
     return path
 
 
-def test_the_columns_of_a_parquet_file_are_checked_where_pyarrow_is_there(edited, tmp_path, golden_message):
+def test_the_columns_of_a_parquet_file_are_checked_where_pyarrow_is_there(
+    edited, tmp_path, golden_message
+):
     (problem,) = examine(parquet_copy(edited, tmp_path))
     assert (problem.severity, setting_of(problem)) == ("error", "question")
     golden_message(problem)
 
 
-def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monkeypatch, golden_message):
+def test_without_pyarrow_a_parquet_file_is_a_visible_note(
+    edited, tmp_path, monkeypatch, golden_message
+):
     import sys
 
     path = parquet_copy(edited, tmp_path)
@@ -352,7 +447,9 @@ def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monk
     (note,) = examine(path)
     assert note.severity == "note" and "pyarrow" in note.message
     (extra,) = [
-        extra for extra, packages in packaged.toml(packaged.__file__, "extras.toml").items() if "pyarrow" in packages
+        extra
+        for extra, packages in packaged.toml(packaged.__file__, "extras.toml").items()
+        if "pyarrow" in packages
     ]
     assert note.hint == packaged.install(extra), "the file is no worse for it"
     golden_message(note)
@@ -370,8 +467,13 @@ def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monk
     ],
     ids=["no header", "no JSON", "no object", "empty", "no spreadsheet", "a folder of nothing"],
 )
-def test_a_data_file_that_cannot_be_read_is_found_by_check(edited, tmp_path, name, content, golden_message):
-    path = edited(("  hub: cahlen/offline-practical-skills-qa-synthetic", f"  path: data/{name} #"), *NOT_OF_A_FILE)
+def test_a_data_file_that_cannot_be_read_is_found_by_check(
+    edited, tmp_path, name, content, golden_message
+):
+    path = edited(
+        ("  hub: cahlen/offline-practical-skills-qa-synthetic", f"  path: data/{name} #"),
+        *NOT_OF_A_FILE,
+    )
     if content is None:
         (tmp_path / "data" / name).mkdir()
     else:

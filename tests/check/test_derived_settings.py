@@ -35,14 +35,19 @@ def test_the_effective_batch_follows_a_batch_size_of_the_environment(path):
     assert "follows" in made[BATCH].why and f"BATCH_SIZE={rows}" in made[BATCH].why
 
 
-@pytest.mark.parametrize("setting", ["machines.nodes", "machines.gpus_per_node", "train.gradient_accumulation_steps"])
-@pytest.mark.parametrize("path", [path for path in WITH_BATCH if path != GEMMA], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "setting", ["machines.nodes", "machines.gpus_per_node", "train.gradient_accumulation_steps"]
+)
+@pytest.mark.parametrize(
+    "path", [path for path in WITH_BATCH if path != GEMMA], ids=lambda path: path.stem
+)
 def test_the_effective_batch_follows_every_factor(path, setting):
     recipe, made = opened(path, f"{setting}=3")
     train = recipe.train
     assert BATCH in made
-    assert train.effective_batch_size == train.micro_batch_size * train.gradient_accumulation_steps * sum(
-        recipe.gpu_counts
+    assert (
+        train.effective_batch_size
+        == train.micro_batch_size * train.gradient_accumulation_steps * sum(recipe.gpu_counts)
     )
 
 
@@ -75,7 +80,11 @@ def test_more_machines_only_a_person_can_name():
 
 def test_counts_follow_the_machines_that_are_named():
     recipe, made = opened(GEMMA, 'nodes.machines=[{"address": "a", "gpus": [0, 1, 2]}]')
-    assert (recipe.machines.nodes, recipe.machines.gpus_per_node, recipe.train.effective_batch_size) == (1, 3, 96)
+    assert (
+        recipe.machines.nodes,
+        recipe.machines.gpus_per_node,
+        recipe.train.effective_batch_size,
+    ) == (1, 3, 96)
     assert {"machines.nodes", "machines.gpus_per_node", BATCH} < set(made)
 
 
@@ -119,4 +128,7 @@ def test_a_value_for_a_text_setting_is_text(option, setting, value):
 
 
 def test_a_text_setting_that_is_taken_away_stays_away():
-    assert "revision" not in load(SURVIVAL, from_options(("model.revision=null",)))[0].document.data["model"]
+    assert (
+        "revision"
+        not in load(SURVIVAL, from_options(("model.revision=null",)))[0].document.data["model"]
+    )

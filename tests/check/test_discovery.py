@@ -14,7 +14,9 @@ from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
 GOOD = (
-    (ROOT / "recipes" / "minimal" / "lora.yaml").read_text("utf-8").replace("../data", str(ROOT / "recipes" / "data"))
+    (ROOT / "recipes" / "minimal" / "lora.yaml")
+    .read_text("utf-8")
+    .replace("../data", str(ROOT / "recipes" / "data"))
 )
 
 
@@ -53,7 +55,14 @@ def test_in_a_folder_recipes_are_judged_and_other_yaml_is_counted(folder):
     (folder / "models_lock.yaml").rename(folder / "models.lock.yaml")
     (folder / "_hidden").rename(folder / ".hidden")
     recipes, others = find(["."])
-    assert recipes == ["broken.yaml", "one.yaml", "sixteen.yaml", "three.yml", "two.yml", "deep/er.yaml"]
+    assert recipes == [
+        "broken.yaml",
+        "one.yaml",
+        "sixteen.yaml",
+        "three.yml",
+        "two.yml",
+        "deep/er.yaml",
+    ]
     assert others == ["compose.yaml", "empty.yaml"]
     assert set(find(["."], strict=True)[0]) == {*recipes, *others}
 
@@ -68,7 +77,10 @@ def test_a_file_that_is_named_is_always_judged(folder, capsys):
 def test_what_is_left_alone_is_said(folder, capsys):
     _write(folder, one_yaml=GOOD, compose_yaml="services: {}\n")
     assert cli._code(["check", "."]) == 0
-    assert "1 recipe checked" in (said := capsys.readouterr().out) and "Skipped 1 other YAML file" in said
+    assert (
+        "1 recipe checked" in (said := capsys.readouterr().out)
+        and "Skipped 1 other YAML file" in said
+    )
     assert cli._code(["check", ".", "--strict"]) == 1
 
 
@@ -83,8 +95,14 @@ def test_a_folder_without_a_recipe_is_wrong_use(files, folder):
 def test_two_recipes_of_one_name_are_noted_at_the_second(folder, capsys):
     _write(folder, a_yaml=GOOD, b_yaml=GOOD.replace("name: ", "name:  "), deep__c_yaml=GOOD)
     assert cli._code(["check", ".", "--format", "json"]) == 0
-    notes = [one for one in json.loads(capsys.readouterr().out)["notes"] if "has the name" in one["message"]]
-    (line,) = [number for number, text in enumerate(GOOD.splitlines(), 1) if text.startswith("name:")]
+    notes = [
+        one
+        for one in json.loads(capsys.readouterr().out)["notes"]
+        if "has the name" in one["message"]
+    ]
+    (line,) = [
+        number for number, text in enumerate(GOOD.splitlines(), 1) if text.startswith("name:")
+    ]
     assert [(one["file"], one["line"], one["column"]) for one in notes] == [("b.yaml", line, 8)]
 
 
@@ -99,5 +117,9 @@ def test_a_file_that_the_runner_itself_fails_on_hides_no_other(folder, capsys, m
     monkeypatch.setattr(examining, "examine", fails)
     assert cli._code(["check", "."]) == 3
     said = capsys.readouterr().out
-    assert "a.yaml:1:11" in said and "c.yaml:1:11" in said and "b.yaml: This is a bug in recipe-runner" in said
+    assert (
+        "a.yaml:1:11" in said
+        and "c.yaml:1:11" in said
+        and "b.yaml: This is a bug in recipe-runner" in said
+    )
     assert "3 recipes checked, 3 errors" in said

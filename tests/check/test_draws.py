@@ -1,5 +1,5 @@
-"""What `check` lets through works: drawn recipes are refused with reasons, or they render and plan, and Axolotl, DeepSpeed, what
-prepares the rows and a cluster take what they become."""
+"""What `check` lets through works: drawn recipes are refused with reasons, or they render and plan,
+and Axolotl, DeepSpeed, what prepares the rows and a cluster take what they become."""
 
 from __future__ import annotations
 
@@ -47,18 +47,25 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def accepted(drawn: Drawn) -> bool:
     """Whether `check` lets a recipe through; what it refuses has reasons that can be shown."""
     problems = examine(drawn.starter, drawn.changes, allowed=ALLOWED)
-    assert all(problem.message and str(problem) and json.dumps(problem.as_json()) for problem in problems)
+    assert all(
+        problem.message and str(problem) and json.dumps(problem.as_json()) for problem in problems
+    )
     return not any(problem.severity == "error" for problem in problems)
 
 
 def rendered(recipe: Recipe, every: bool) -> dict[str, str]:
-    """What is written for a recipe, by path; every: for each job and pipeline that its cluster knows, and with the site."""
+    """What is written for a recipe, by path; every: for each job and pipeline that its cluster
+    knows, and with the site."""
     if not named(recipe):
         return {}
     names = named(recipe)
     where = recipe.settings.get("openshift")
     if where and every:
-        jobs = ("pytorchjob", "trainjob") if kubernetes.numbers(where["version"]) >= trainjob.SINCE else ("pytorchjob",)
+        jobs = (
+            ("pytorchjob", "trainjob")
+            if kubernetes.numbers(where["version"]) >= trainjob.SINCE
+            else ("pytorchjob",)
+        )
         names = (*jobs, target.NAME, *(name for name in names if name not in jobs))
     files = emit(recipe, names)
     if where and every:
@@ -85,14 +92,19 @@ def refused_by_a_cluster(files: dict[str, str], version: str) -> Iterator[str]:
 
 
 def refused_by_the_engine(recipe: Recipe, stage: Stage) -> Iterator[str]:
-    """What Axolotl says of a stage's config, as it reads it from the emitted file, and DeepSpeed of its own."""
+    """What Axolotl says of a stage's config, as it reads it from the emitted file, and DeepSpeed of
+    its own."""
     files = {file.path: file.text for file in stage.files}
     if stage.engine == "axolotl":
         config = yaml.load(files[stage.config_file], Loader=LOADER)
         # Axolotl looks whether it is there; a processor cannot use it.
         sys.modules.setdefault("ring_flash_attn", ModuleType("ring_flash_attn"))
         try:
-            validated(config, catalog.gpu(recipe.machines.gpu) or catalog.gpu(CARD), stage.machines.world_size)
+            validated(
+                config,
+                catalog.gpu(recipe.machines.gpu) or catalog.gpu(CARD),
+                stage.machines.world_size,
+            )
         except Exception as error:
             yield f"Axolotl of `{stage.name}`: {type(error).__name__}: {error}"
         yield from (f"Axolotl drops `{key}` of `{stage.name}`" for key in unknown_keys(config))
@@ -107,7 +119,11 @@ def refused_by_deepspeed(text: str) -> tuple[str, ...]:
 
     try:
         # What transformers writes in place of `auto`.
-        batch = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}
+        batch = {
+            "train_batch_size": 16,
+            "train_micro_batch_size_per_gpu": 8,
+            "gradient_accumulation_steps": 2,
+        }
         DeepSpeedConfig(json.loads(text) | batch)
     except Exception as error:
         return (f"DeepSpeed: {type(error).__name__}: {error}",)
@@ -116,11 +132,14 @@ def refused_by_deepspeed(text: str) -> tuple[str, ...]:
 
 @cache
 def reads(module: str, function: str) -> Any:
-    """What reads the JSON form of that function's first argument, as the pod does before it calls it."""
+    """What reads the JSON form of that function's first argument, as the pod does before it calls
+    it."""
     from pydantic import TypeAdapter
 
     called = getattr(importlib.import_module(module), function)
-    return TypeAdapter(next(iter(inspect.signature(called, eval_str=True).parameters.values())).annotation)
+    return TypeAdapter(
+        next(iter(inspect.signature(called, eval_str=True).parameters.values())).annotation
+    )
 
 
 def refused_in_pods(plan: Plan) -> Iterator[str]:
@@ -151,7 +170,8 @@ def scripts_of(files: dict[str, str]) -> Iterator[str]:
 
 
 def faults(drawn: Drawn, every: bool) -> list[str] | None:
-    """What does not work of a recipe that `check` lets through; None where it does not. every: by the judges too that take long."""
+    """What does not work of a recipe that `check` lets through; None where it does not. every: by
+    the judges too that take long."""
     if not accepted(drawn):
         return None
     recipe, _, _ = load(drawn.starter, drawn.changes)
@@ -193,7 +213,13 @@ def test_what_check_lets_through_works(drawn, every):
 
 @pytest.mark.long
 @DRAWN
-@settings(max_examples=5_000, deadline=None, derandomize=False, database=None, suppress_health_check=ALL_SLOW)
+@settings(
+    max_examples=5_000,
+    deadline=None,
+    derandomize=False,
+    database=None,
+    suppress_health_check=ALL_SLOW,
+)
 def test_what_check_lets_through_works_in_many_more(drawn, every):
     judged(drawn, every)
 

@@ -1,5 +1,6 @@
-"""Every setting of every scenario at each of its enum values and bounds, and beyond: what check accepts renders, plans and
-gives JSON, what it refuses has its reasons, and nothing ends in a trace."""
+"""Every setting of every scenario at each of its enum values and bounds, and beyond: what check
+accepts renders, plans and gives JSON, what it refuses has its reasons, and nothing ends in a
+trace."""
 
 from __future__ import annotations
 
@@ -26,10 +27,13 @@ from tests.conftest import RECIPES
 pytestmark = pytest.mark.heavy
 
 # Those for this machine alone render nothing.
-RENDERED = [recipe for recipe, *_ in map(load, RECIPES) if {"openshift", "nodes"} & {*recipe.settings}]
+RENDERED = [
+    recipe for recipe, *_ in map(load, RECIPES) if {"openshift", "nodes"} & {*recipe.settings}
+]
 STARTERS = {recipe.scenario: recipe for recipe in RENDERED}
 STARTERS["full"] = load(
-    STARTERS["causal-lm"].file, [Override("scenario", None, "full"), Override("data.form", None, "text")]
+    STARTERS["causal-lm"].file,
+    [Override("scenario", None, "full"), Override("data.form", None, "text")],
 )[0]
 # Far more than anyone means, where the schema has no upper bound.
 MANY = 10**9
@@ -39,9 +43,11 @@ FEW = 30
 MOST_LAYERS = 100
 
 
-def leaves(part: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Every setting that is no section of its own, with its path; in a list, that of the first entry. The settings of a stage are
-    those of recipes of its technique, which have them too."""
+def leaves(
+    part: dict[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Every setting that is no section of its own, with its path; in a list, that of the first
+    entry. The settings of a stage are those of recipes of its technique, which have them too."""
     for name, inner in part.get("properties", {}).items():
         here = (*path, name)
         if inner.get("properties"):
@@ -53,7 +59,8 @@ def leaves(part: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 
 def values(part: dict[str, Any]) -> list[Any]:
-    """What is worth trying for a setting: its choices, its bounds and what lies beyond them, and another kind of value."""
+    """What is worth trying for a setting: its choices, its bounds and what lies beyond them, and
+    another kind of value."""
     if "enum" in part or "const" in part:
         return [*part.get("enum", [part.get("const")]), "banana"]
     if part["type"] in ("integer", "number"):
@@ -61,7 +68,12 @@ def values(part: dict[str, Any]) -> list[Any]:
         least = part.get("minimum", part.get("exclusiveMinimum"))
         most = part.get("maximum", part.get("exclusiveMaximum"))
         low = [-MANY, 0, 1e-9] if least is None else [least - step, least, least + step]
-        return [*low, *([MANY] if most is None else [most - step, most, most + step]), "banana", None]
+        return [
+            *low,
+            *([MANY] if most is None else [most - step, most, most + step]),
+            "banana",
+            None,
+        ]
     if part["type"] == "array":
         item = example(part["items"])
         return [[], [item], [item] * 2, [item] * (part.get("maxItems", 1) + 1), None]
@@ -80,12 +92,17 @@ def example(part: dict[str, Any]) -> Any:
     return copy.deepcopy(part.get("examples", part.get("enum", [part.get("default")]))[0])
 
 
-def with_section(document: Any, whole: dict[str, Any], path: tuple[str, ...], value: Any) -> Override:
-    """The change that sets a value, and what its section needs where the starter recipe has no such section."""
+def with_section(
+    document: Any, whole: dict[str, Any], path: tuple[str, ...], value: Any
+) -> Override:
+    """The change that sets a value, and what its section needs where the starter recipe has no such
+    section."""
     part = whole
     for depth, name in enumerate(path[:-1]):
         part = part["items"] if name == "0" else part["properties"][name]
-        there = document.lookup(tuple(int(step) if step == "0" else step for step in path[: depth + 1]))
+        there = document.lookup(
+            tuple(int(step) if step == "0" else step for step in path[: depth + 1])
+        )
         if there is None and name != "0":
             section = example(part) if "properties" in part else [example(part["items"])]
             inside: Any = section
@@ -132,8 +149,12 @@ def together(recipe, changes: list[Override]) -> Iterator[tuple[Any, list[Overri
 LONG = dict.fromkeys(("pipeline", "stages", "last-layers", "full", "causal-lm"), pytest.mark.long)
 
 
-@pytest.mark.parametrize("scenario", [pytest.param(name, marks=LONG.get(name, ())) for name in scenarios.names()])
-def test_every_setting_at_every_bound_is_refused_with_reasons_or_renders_plans_and_gives_json(scenario):
+@pytest.mark.parametrize(
+    "scenario", [pytest.param(name, marks=LONG.get(name, ())) for name in scenarios.names()]
+)
+def test_every_setting_at_every_bound_is_refused_with_reasons_or_renders_plans_and_gives_json(
+    scenario,
+):
     whole, starter = schema(scenario), STARTERS[scenario]
     # The n-th accepted value of every setting, so that a round holds each setting once.
     rounds: dict[int, list[Override]] = {}
@@ -150,14 +171,20 @@ def test_every_setting_at_every_bound_is_refused_with_reasons_or_renders_plans_a
                 assert stop.text, where
             except Exception as error:
                 raise AssertionError(f"{where}: {error!r}") from error
-            assert all(problem.message and json.dumps(problem.as_json()) for problem in problems), where
+            assert all(problem.message and json.dumps(problem.as_json()) for problem in problems), (
+                where
+            )
             if any(problem.severity == "error" for problem in problems):
                 refused += 1
             elif value is None or path != ("model", "layers") or value <= MOST_LAYERS:
                 rounds.setdefault(accepted, []).append(change)
                 accepted += 1
     assert refused > 100 and sum(map(len, rounds.values())) > 100
-    few = [changes[start : start + FEW] for changes in rounds.values() for start in range(0, len(changes), FEW)]
+    few = [
+        changes[start : start + FEW]
+        for changes in rounds.values()
+        for start in range(0, len(changes), FEW)
+    ]
     for changes in few:
         for recipe, used in together(starter, changes):
             where = ", ".join(f"{change.setting} = {change.after!r}" for change in used)

@@ -1,6 +1,6 @@
-"""Every setting counts: of each there are two recipes that `check` lets through and that differ in it alone, and they become other
-files or another plan; of its choices any two do. Copies of the recipe and hashes of contents, which follow every change, are no such
-difference."""
+"""Every setting counts: of each there are two recipes that `check` lets through and that differ in
+it alone, and they become other files or another plan; of its choices any two do. Copies of the
+recipe and hashes of contents, which follow every change, are no such difference."""
 
 from __future__ import annotations
 
@@ -45,8 +45,15 @@ from tests.drawing import MACHINES, POOLS, ROWS, places, scenario_of
 pytestmark = pytest.mark.heavy
 
 ONLY_REHEARSALS = "only rehearsals read it"
-# What neither files nor a plan follow, in each scenario or in the one that is named, and who reads it then.
-EBFT_SETTINGS = ("feature_layers", "embed_method", "use_whitening", "alignment_coef", "diversity_coef")
+# What neither files nor a plan follow, in each scenario or in the one that is named, and who reads
+# it then.
+EBFT_SETTINGS = (
+    "feature_layers",
+    "embed_method",
+    "use_whitening",
+    "alignment_coef",
+    "diversity_coef",
+)
 ELSEWHERE = {
     "description": "`recipe list` shows it",
     "serve.recipes": "it names other recipes, and tests/parts/serve/test_kserve.py has some",
@@ -58,7 +65,10 @@ ELSEWHERE = {
     "evaluation.sample_task": ONLY_REHEARSALS,
     "rewards.python.sha256": "it is that of the file, and another one is refused",
     **dict.fromkeys(
-        (f"search.{name}" for name in ("over", "between", "trials", "seed", "gpu_hours", "stop_poor")),
+        (
+            f"search.{name}"
+            for name in ("over", "between", "trials", "seed", "gpu_hours", "stop_poor")
+        ),
         "`recipe search` reads it, and its trials are recipes without it",
     ),
     "nodes.wait_minutes": "plain machines read it in `recipe.json` when they meet",
@@ -69,15 +79,29 @@ ELSEWHERE = {
 }
 # Choices that a scenario's recipes cannot have, whatever stands beside them; `check` says why.
 NEVER = {"last-layers train.objective": {"ebft"}}
-NO_SOURCE = {f"data.{name}": None for name in ("hub", "sets", "subset", "revision", "split", "path", "sample")}
+NO_SOURCE = {
+    f"data.{name}": None
+    for name in ("hub", "sets", "subset", "revision", "split", "path", "sample")
+}
 NOT_HELD_OUT = {f"data.validation_{name}": None for name in ("split", "path", "share")}
 ZERO3 = {"machines.gpus_per_node": 2, "distribution": "zero3"}
-ON_DISK = {"sharding": {"offload_optimizer": "nvme", "offload_weights": "nvme", "nvme_path": "/tmp/offload"}}
+ON_DISK = {
+    "sharding": {
+        "offload_optimizer": "nvme",
+        "offload_weights": "nvme",
+        "nvme_path": "/tmp/offload",
+    }
+}
 SLURM = {"executor": "slurm", "tasks": 4, "partition": "cpu", "time": "24:00:00"}
 CODE = {"code_from_git": {"url": "https://example.org/me/code", "commit": "0" * 40}}
 # The sample that a context learns from.
 OWN_ROWS = "rows"
-EXPERTS = {"model.base": "LiquidAI/LFM2-8B-A1B", "train.lora_rank": 4, "train.lora_alpha": 8, "train.lora_dropout": 0}
+EXPERTS = {
+    "model.base": "LiquidAI/LFM2-8B-A1B",
+    "train.lora_rank": 4,
+    "train.lora_alpha": 8,
+    "train.lora_dropout": 0,
+}
 RDMA = {"openshift.network": {"kind": "rdma", "rdma_resource": "rdma/rdma_shared_device_a"}}
 OWN_CODE = "def reward(question, answer, reference):\n    return 1.0\n\n\ndef other(*texts):\n    return 0.0\n"
 ALL_WEIGHTS = {
@@ -87,12 +111,18 @@ ALL_WEIGHTS = {
 }
 FEATURES = {
     "train.objective": "ebft",
-    **dict.fromkeys(("rewards", "gates", "speed", "train.packing", "train.cross_entropy", "train.neftune_noise")),
+    **dict.fromkeys(
+        ("rewards", "gates", "speed", "train.packing", "train.cross_entropy", "train.neftune_noise")
+    ),
 }
 # What a setting needs beside it so that it can matter, by how its name begins.
 NEEDS: dict[str, dict[str, Any]] = {
     "data.path": {**NO_SOURCE, "data.validation_split": None},
-    "data.sets": {**NO_SOURCE, "data.validation_split": None, "data.sets": [{"hub": "me/rows"}, {"hub": "me/more"}]},
+    "data.sets": {
+        **NO_SOURCE,
+        "data.validation_split": None,
+        "data.sets": [{"hub": "me/rows"}, {"hub": "me/more"}],
+    },
     "data.packed": {**NO_SOURCE, "tokenizer.base": "openai-community/gpt2"},
     "data.column": {"data.hub": "me/rows", "data.sample": None},
     "data.cleaning": {"data.cleaning": SLURM},
@@ -114,7 +144,13 @@ NEEDS: dict[str, dict[str, Any]] = {
     "data.validation_share": NOT_HELD_OUT,
     "communication.ddp": {"machines.gpus_per_node": 2, "distribution": "ddp"},
     "data.chat_template": {"model.base": "HuggingFaceTB/SmolLM3-3B"},
-    "data.form": {**NO_SOURCE, "data.hub": "me/rows", "data.songs": None, "data.question": None, "data.answer": None},
+    "data.form": {
+        **NO_SOURCE,
+        "data.hub": "me/rows",
+        "data.songs": None,
+        "data.question": None,
+        "data.answer": None,
+    },
     "image.code_from_git": {"image": CODE},
     "model.classes": {"data.hub": "me/images", "data.sample": None},
     "lora.precision": {"model.attention": "sdpa"},
@@ -138,7 +174,11 @@ NEEDS: dict[str, dict[str, Any]] = {
     "serve.kind": {"stages": [ALL_WEIGHTS]},
     "sharding.nvme": ON_DISK,
     "sharding.context": {**ZERO3, "model.attention": "flash_attention_2", "train.packing": "none"},
-    "sharding.tensor": {"machines.gpus_per_node": 2, "distribution": "fsdp", "model.base": "Qwen/Qwen3-8B"},
+    "sharding.tensor": {
+        "machines.gpus_per_node": 2,
+        "distribution": "fsdp",
+        "model.base": "Qwen/Qwen3-8B",
+    },
     "train.simpo_margin": {"train.objective": "simpo"},
     "train.lora_experts": EXPERTS,
     "train.quantize_experts": {**EXPERTS, "train.adapter": "qlora"},
@@ -147,17 +187,29 @@ NEEDS: dict[str, dict[str, Any]] = {
     "ebft": FEATURES,
     "rewards.pattern": {"rewards.pattern": {"matches": "[0-9]"}},
     "rewards.length": {"rewards.length": {"words": 10}},
-    "rewards.python": {"rewards.python": {"path": "data/own.py", "sha256": sha256(OWN_CODE.encode()).hexdigest()}},
+    "rewards.python": {
+        "rewards.python": {"path": "data/own.py", "sha256": sha256(OWN_CODE.encode()).hexdigest()}
+    },
     "train.learning_rate_scaling": {"machines.gpus_per_node": 2},
 }
-# A model outside the catalog: Axolotl has no fused loss for its type, and its chat template is in its own tokenizer.
+# A model outside the catalog: Axolotl has no fused loss for its type, and its chat template is in
+# its own tokenizer.
 OTHER_MODEL = "me/other"
-# Lines beside which choices differ, or one of them is refused, that are alike without them; by how the setting ends.
+# Lines beside which choices differ, or one of them is refused, that are alike without them; by how
+# the setting ends.
 BESIDE: dict[str, list[dict[str, Any]]] = {
-    "chat_template": [{"model.base": OTHER_MODEL}, {"model.base": "mistralai/Mistral-7B-Instruct-v0.3"}],
-    "cleaning.executor": [{"data.cleaning": SLURM}, {"data.cleaning": {"executor": "pods", "pods": 4}}],
+    "chat_template": [
+        {"model.base": OTHER_MODEL},
+        {"model.base": "mistralai/Mistral-7B-Instruct-v0.3"},
+    ],
+    "cleaning.executor": [
+        {"data.cleaning": SLURM},
+        {"data.cleaning": {"executor": "pods", "pods": 4}},
+    ],
     ".cross_entropy": [{"model.base": OTHER_MODEL}],
-    "model.attention": [{"model.base": "openai/gpt-oss-20b", "machines.gpu": "NVIDIA-H100-80GB-HBM3"}],
+    "model.attention": [
+        {"model.base": "openai/gpt-oss-20b", "machines.gpu": "NVIDIA-H100-80GB-HBM3"}
+    ],
     "data_from": [{**NO_SOURCE, "data.validation_split": None, "data.path": OWN_ROWS}],
     "distribution": [{"machines.gpus_per_node": 1}],
     # A reward model answers nothing.
@@ -179,9 +231,19 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
     ],
 }
 OF_HUB = "kernels-community/vllm-flash-attn3"
-FORMS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences", "prompts")
+FORMS = (
+    "auto",
+    "messages",
+    "sharegpt",
+    "alpaca",
+    "prompt_completion",
+    "text",
+    "preferences",
+    "prompts",
+)
 PREFERRING = ("dpo", "ipo", "hinge", "orpo", "simpo", "kto", "reward")
-# Choices that no two recipes tell apart, and that `check` does: it lets one of them through beside lines where the other is refused.
+# Choices that no two recipes tell apart, and that `check` does: it lets one of them through beside
+# lines where the other is refused.
 BY_CHECK = {
     # No model knows ChatML's tokens and has mistral-common's tokenizer.
     "chat_template": [("chatml", "mistral_common")],
@@ -190,22 +252,33 @@ BY_CHECK = {
     "distribution": [("auto", "fsdp")],
     "dpo.precision": [("auto", "bf16")],
     "lora.precision": [("auto", "bf16")],
-    # Columns ask for templates, which the others refuse, and which `auto` takes for columns; and prompts for rewards.
+    # Columns ask for templates, which the others refuse, and which `auto` takes for columns; and
+    # prompts for rewards.
     "form": [("columns", other) for other in FORMS] + [(other, "prompts") for other in FORMS[:-1]],
     # It is for gpt-oss alone, which has only plain attention beside it.
-    "model.attention": [(OF_HUB, other) for other in ("flash_attention_2", "flex_attention", "sdpa")],
+    "model.attention": [
+        (OF_HUB, other) for other in ("flash_attention_2", "flex_attention", "sdpa")
+    ],
     # They are for prompts, one with rewards and one without, and the others are for preferences.
-    "train.objective": [(other, "grpo") for other in PREFERRING] + [(other, "ebft") for other in (*PREFERRING, "grpo")],
+    "train.objective": [(other, "grpo") for other in PREFERRING]
+    + [(other, "ebft") for other in (*PREFERRING, "grpo")],
     # Each asks for lines of its own, which the others refuse.
-    "executor": [pair for pair in combinations(("local", "pods", "slurm", "ray"), 2) if pair != ("local", "ray")],
+    "executor": [
+        pair
+        for pair in combinations(("local", "pods", "slurm", "ray"), 2)
+        if pair != ("local", "ray")
+    ],
 }
 # What the stages of a pipeline learn from besides text.
 OF_STAGES = {
     name: f"data/seven-b-{rows}.jsonl"
     for name, rows in (("sft", "questions"), ("dpo", "preferences"), ("lora", "domain"))
 }
-# Starters of another scenario, and the lines that make them one of this, which has only a minimal starter.
-BORROWED = {("full", "survival"): {"scenario": "full", "train.last_layers": None, "train.lm_head": None}}
+# Starters of another scenario, and the lines that make them one of this, which has only a minimal
+# starter.
+BORROWED = {
+    ("full", "survival"): {"scenario": "full", "train.last_layers": None, "train.lm_head": None}
+}
 SIZES = ["1 MB", "900 GB"]
 # Values where those of the schema and of the draws are too few, by how the setting ends.
 VALUES: dict[str, list[Any]] = {
@@ -228,10 +301,20 @@ VALUES: dict[str, list[Any]] = {
     "nodes.machines": [MACHINES, MACHINES[:1]],
     "rewards.python.path": ["data/own.py", "data/other-own.py"],
     "rewards.python.function": ["reward", "other"],
-    "sharding.file": [f"{up}data/{name}.json" for name in ("plain", "sparse") for up in ("", "../")],
+    "sharding.file": [
+        f"{up}data/{name}.json" for name in ("plain", "sparse") for up in ("", "../")
+    ],
     **{
         f"gpu_memory_parts.{name}": SIZES
-        for name in ("weights", "adapter", "gradients", "optimizer", "activations", "temporary", "reserve")
+        for name in (
+            "weights",
+            "adapter",
+            "gradients",
+            "optimizer",
+            "activations",
+            "temporary",
+            "reserve",
+        )
     },
 }
 Pairs = set[frozenset[Any]]
@@ -240,7 +323,11 @@ HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")
 
 
 def texts(files: list[Artifact]) -> dict[str, str]:
-    return {file.path: HASH.sub("", file.text) for file in files if file.path.rpartition("/")[2] not in COPIES}
+    return {
+        file.path: HASH.sub("", file.text)
+        for file in files
+        if file.path.rpartition("/")[2] not in COPIES
+    }
 
 
 @dataclass(frozen=True)
@@ -273,7 +360,10 @@ class Made:
             return ""
 
     def differs(self, other: Made) -> bool:
-        return any(getattr(self, name) != getattr(other, name) for name in ("stages", "files", "site", "report"))
+        return any(
+            getattr(self, name) != getattr(other, name)
+            for name in ("stages", "files", "site", "report")
+        )
 
 
 @dataclass(frozen=True)
@@ -328,7 +418,11 @@ def others(scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> list[A
             below, above = part.get("exclusiveMinimum", -1), part.get("exclusiveMaximum", 10**9)
             least, most = part.get("minimum", below), part.get("maximum", above)
             usual = [1, 2, 8, 64, 1024, *([0.1, 0.5] if part["type"] == "number" else [])]
-            found += [value for value in [*usual, least, most] if least <= value <= most and below < value < above]
+            found += [
+                value
+                for value in [*usual, least, most]
+                if least <= value <= most and below < value < above
+            ]
         case "array":
             items = part["items"]
             one = [*items.get("examples", ()), *items.get("enum", ())]
@@ -340,10 +434,21 @@ def others(scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> list[A
 
 # What `data` says of rows of each kind.
 OF_ROWS = {
-    "conversations": {"sample": ROWS["last-layers"], "question": "[question]", "answer": "[answer]"},
-    "songs": {"sample": ROWS["lora"], "songs": {"count": 100, "instruction": "Instruction", "lyrics": "Label"}},
+    "conversations": {
+        "sample": ROWS["last-layers"],
+        "question": "[question]",
+        "answer": "[answer]",
+    },
+    "songs": {
+        "sample": ROWS["lora"],
+        "songs": {"count": 100, "instruction": "Instruction", "lyrics": "Label"},
+    },
     "text": {"sample": ROWS["causal-lm"], "form": "text", "validation_share": 0.1},
-    "preferences": {"sample": "data/seven-b-preferences.jsonl", "form": "preferences", "prompt": "[question]"},
+    "preferences": {
+        "sample": "data/seven-b-preferences.jsonl",
+        "form": "preferences",
+        "prompt": "[question]",
+    },
     "labels": {"sample": "data/labels.jsonl", "form": "preferences"},
     "prompts": {"sample": "data/arithmetic.jsonl", "form": "prompts", "prompt": "[problem]"},
 }
@@ -352,19 +457,34 @@ OF_ROWS = {
 def contexts(scenario: str, recipes: Path) -> list[Context]:
     """Each starter at each place; lines that only double-check the others are left out."""
     found = []
-    for starter in (path for path in STARTERS if scenario_of(path) == scenario or (scenario, path.stem) in BORROWED):
-        lines = [Override(name, None, value, "") for name, value in BORROWED.get((scenario, starter.stem), {}).items()]
+    for starter in (
+        path
+        for path in STARTERS
+        if scenario_of(path) == scenario or (scenario, path.stem) in BORROWED
+    ):
+        lines = [
+            Override(name, None, value, "")
+            for name, value in BORROWED.get((scenario, starter.stem), {}).items()
+        ]
         document = override(reading.read(recipes / starter.relative_to(ROOT / "recipes")), lines)[0]
         for where, changes in places(scenario).items():
-            checks = [name for name in ("train.effective_batch_size", "limits") if part_of(scenario, name)]
+            checks = [
+                name for name in ("train.effective_batch_size", "limits") if part_of(scenario, name)
+            ]
             without = [Override(name, None, None, "") for name in checks]
             try:
-                found.append(Context(f"{starter.stem} {where}", override(document, [*without, *changes])[0], {}))
+                found.append(
+                    Context(
+                        f"{starter.stem} {where}", override(document, [*without, *changes])[0], {}
+                    )
+                )
             except Stop:
                 continue
     # And the first one that learns from answers of people, with rows of each other kind.
     if "x-by-rows" in part_of(scenario, "data.form"):
-        document = next(context.document for context in found if "rewards" not in context.document.data)
+        document = next(
+            context.document for context in found if "rewards" not in context.document.data
+        )
         up = "../" * (len(Path(document.file).relative_to(recipes).parts) - 1)
         for rows, data in OF_ROWS.items():
             named = {"hub": "me/rows", "sample": f"{up}{data['sample']}"}
@@ -382,8 +502,8 @@ def choices(part: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def tried(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any], beside: dict[str, Any]) -> Iterator[tuple[Context, list[tuple[Any, Made]]]]:  # fmt: skip
-    """In each context, the values that are let through, and what the recipe becomes; None is the setting left out. beside: lines
-    that each recipe has besides."""
+    """In each context, the values that are let through, and what the recipe becomes; None is the
+    setting left out. beside: lines that each recipe has besides."""
     setting, whole = ".".join(path), schema(scenario)
     home, in_stage, _ = setting.partition("data.")
     home = home if in_stage and path[0] in OF_STAGES else ""
@@ -395,7 +515,9 @@ def tried(contexts: list[Context], scenario: str, path: tuple[str, ...], part: d
     ]
     for context in contexts:
         homes = [tuple(filter(None, [home.rstrip(".")])), ("stages", 0)]
-        own = next(filter(None, (context.document.lookup((*one, "data", "sample")) for one in homes)), None)
+        own = next(
+            filter(None, (context.document.lookup((*one, "data", "sample")) for one in homes)), None
+        )
         needs = [
             Override(name, None, own if value is OWN_ROWS else value, "needed")
             for name, value in needed
@@ -417,14 +539,18 @@ def tried(contexts: list[Context], scenario: str, path: tuple[str, ...], part: d
                 yield context, found
 
 
-def counts(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> bool:
+def counts(
+    contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]
+) -> bool:
     each = tried(contexts, scenario, path, part, {})
     return any(found[-1][1].differs(other) for _, found in each for _, other in found[:-1])
 
 
-def alike(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> tuple[Pairs, Pairs]:
-    """The pairs of a setting's choices that become the same wherever both are let through: those that nothing tells apart, and
-    those that `check` does."""
+def alike(
+    contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]
+) -> tuple[Pairs, Pairs]:
+    """The pairs of a setting's choices that become the same wherever both are let through: those
+    that nothing tells apart, and those that `check` does."""
     left = {frozenset(pair) for pair in combinations(choices(part), 2)}
     taken: list[list[tuple[Any, Made]]] = []
     for beside in ({}, *by_end(BESIDE, path)):
@@ -436,7 +562,11 @@ def alike(contexts: list[Context], scenario: str, path: tuple[str, ...], part: d
             if not left:
                 return left, left
     values = [{value for value, _ in found} for found in taken]
-    by_check = {pair for pair in left if pair <= set().union(*values) and any(len(pair & here) == 1 for here in values)}
+    by_check = {
+        pair
+        for pair in left
+        if pair <= set().union(*values) and any(len(pair & here) == 1 for here in values)
+    }
     return left - by_check, by_check
 
 
@@ -444,8 +574,11 @@ def by_end(table: dict[str, list[Any]], path: tuple[str, ...]) -> list[Any]:
     return next((lines for ends, lines in table.items() if ".".join(path).endswith(ends)), [])
 
 
-def muddled(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> str:
-    """What is wrong with a setting's choices; empty where any two are told apart as they should be."""
+def muddled(
+    contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]
+) -> str:
+    """What is wrong with a setting's choices; empty where any two are told apart as they should
+    be."""
     same, by_check = alike(contexts, scenario, path, part)
     never = NEVER.get(f"{scenario} {'.'.join(path)}", set())
     known = {frozenset(pair) for pair in by_end(BY_CHECK, path)}
@@ -474,7 +607,8 @@ def settings(scenario: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
 
 
 def distinct() -> Iterator[tuple[str, tuple[str, ...], dict[str, Any]]]:
-    """Each setting once of those that several scenarios say alike; all of those that take long stand in the long test."""
+    """Each setting once of those that several scenarios say alike; all of those that take long
+    stand in the long test."""
     seen = set()
     for scenario in (name for name in names() if name not in LONG):
         for path, part in settings(scenario):
@@ -494,13 +628,22 @@ def recipes(tmp_path_factory):
     for name in {*ROWS.values(), *OF_STAGES.values()}:
         shutil.copy(folder / name, folder / beside(Path(name)))
     for length in (512, 1024, 2048):
-        for file in (f"{name}/{side}-{length}.npy" for name in ("packed", "other") for side in ("train", "validation")):
+        for file in (
+            f"{name}/{side}-{length}.npy"
+            for name in ("packed", "other")
+            for side in ("train", "validation")
+        ):
             (folder / file).parent.mkdir(exist_ok=True)
             np.save(folder / file, np.zeros((4, length), np.uint16))
     other = replace(catalog.model("google/gemma-3-270m"), model_type="gpt_neox", chat_template="")
     lock.add(folder / lock.LOCK, OTHER_MODEL, lock.entry_of(other, "main"))
     (folder / "minimal" / "data").mkdir()
-    for name in ("data/own.py", "data/other-own.py", "minimal/data/own.py", "minimal/data/other-own.py"):
+    for name in (
+        "data/own.py",
+        "data/other-own.py",
+        "minimal/data/own.py",
+        "minimal/data/other-own.py",
+    ):
         (folder / name).write_text(OWN_CODE)
     (folder / "data" / "plain.json").write_text('{"gradient_clipping": 1.0}')
     (folder / "data" / "sparse.json").write_text('{"steps_per_print": 7}')
@@ -511,7 +654,9 @@ def recipes(tmp_path_factory):
 def written_as_json():
     """Files are only compared here, and YAML takes twenty times as long to write."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(runner.tools.text, "yaml", SimpleNamespace(dump=lambda value, **_: json.dumps(value)))
+        patched.setattr(
+            runner.tools.text, "yaml", SimpleNamespace(dump=lambda value, **_: json.dumps(value))
+        )
         yield
 
 
@@ -531,7 +676,9 @@ def test_what_counts_elsewhere_alone_still_does(among):
     left = {name for name in ELSEWHERE if name.partition(" ")[0] not in LONG}
     for scenario, path, part in distinct():
         if found := elsewhere(scenario, path) & left:
-            assert not counts(among[scenario][:1], scenario, path, part), f"`{shown(path)}` changes something by now"
+            assert not counts(among[scenario][:1], scenario, path, part), (
+                f"`{shown(path)}` changes something by now"
+            )
             left -= found
     assert not left, f"no schema has {left}"
 

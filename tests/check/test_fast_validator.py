@@ -1,4 +1,5 @@
-"""What passes without the validator is what the validator takes: every starter, and whatever a setting may be changed to."""
+"""What passes without the validator is what the validator takes: every starter, and whatever a
+setting may be changed to."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def test_what_passes_is_what_the_validator_takes(data):
         else:
             section.append(section[key])
         break
-    assert not fits(whole, document) or Draft202012Validator(whole).is_valid(document), json.dumps(document)
+    assert not fits(whole, document) or Draft202012Validator(whole).is_valid(document), json.dumps(
+        document
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Names on the hub that its pinned client refuses are refused by `recipe check`, at their line, before anything runs."""
+"""Names on the hub that its pinned client refuses are refused by `recipe check`, at their line,
+before anything runs."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ REFUSED = [
 
 
 def client_accepts(name: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether huggingface_hub would ask the hub about the address by which `datasets` reads rows."""
+    """Whether huggingface_hub would ask the hub about the address by which `datasets` reads
+    rows."""
     from huggingface_hub import HfFileSystem, constants
     from huggingface_hub.errors import HfUriError, HFValidationError, OfflineModeIsEnabled
     from huggingface_hub.utils import validate_repo_id
@@ -52,12 +54,18 @@ def test_the_schema_accepts_the_data_sets_that_the_pinned_client_accepts(name, m
 
 
 @pytest.mark.parametrize("name", ["wikitext", "rows", "fineweb-edu"])
-def test_a_data_set_without_its_owner_is_a_problem_at_its_line_with_its_whole_name(name, tmp_path, golden_message):
+def test_a_data_set_without_its_owner_is_a_problem_at_its_line_with_its_whole_name(
+    name, tmp_path, golden_message
+):
     text = GEMMA.read_text("utf-8")
     assert text.count("hub: Salesforce/wikitext") == 1
-    (tmp_path / "mine.yaml").write_text(text.replace("hub: Salesforce/wikitext", f"hub: {name}"), "utf-8")
+    (tmp_path / "mine.yaml").write_text(
+        text.replace("hub: Salesforce/wikitext", f"hub: {name}"), "utf-8"
+    )
     problems = [
-        one for one in examine(tmp_path / "mine.yaml") if one.severity == "error" and "sample" not in one.source
+        one
+        for one in examine(tmp_path / "mine.yaml")
+        if one.severity == "error" and "sample" not in one.source
     ]
     assert [setting_of(one) for one in problems] == ["hub"]
     golden_message(problems)
@@ -68,6 +76,8 @@ def test_every_model_of_the_catalog_has_its_owner():
     assert models and all(name.count("/") == 1 for name in models)
 
 
-@pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.relative_to(ROOT / "recipes").as_posix())
+@pytest.mark.parametrize(
+    "path", STARTERS, ids=lambda path: path.relative_to(ROOT / "recipes").as_posix()
+)
 def test_no_starter_names_a_data_set_that_the_client_refuses(path):
     assert [one for one in examine(path) if one.severity == "error"] == []

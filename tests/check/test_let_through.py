@@ -1,4 +1,5 @@
-"""Edits of the starters as people make them, which were let through once: each is found, as what it is, at its line."""
+"""Edits of the starters as people make them, which were let through once: each is found, as what it
+is, at its line."""
 
 from __future__ import annotations
 
@@ -22,11 +23,18 @@ ATTENTION, LLAMA = "model.attention=sdpa", "model.base=meta-llama/Llama-3.2-1B"
 SECRET = "openshift.hub_token_secret=hub-token"
 
 CONFIG = {
-    **{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "vocab_size": 100},
+    **{
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "vocab_size": 100,
+    },
     **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096},
 }
 
-# A starter, what is set in it, whether that is an error or a note, and the setting that it is said at.
+# A starter, what is set in it, whether that is an error or a note, and the setting that it is said
+# at.
 SET = [
     (SEVEN_B, ("model.hidden_size=4128",), "error", "attention_heads"),
     (SURVIVAL, ("openshift.data_dir=/nowhere/data",), "note", "openshift.data_dir"),
@@ -34,15 +42,30 @@ SET = [
     (SURVIVAL, ("machines.gpu=RTX 4090",), "error", "machines.gpu"),
     (SURVIVAL, ("machines.gpu=L40S",), "note", "machines.gpu"),
     (SURVIVAL, ("openshift.claims.1.mount=/dev/shm",), "error", "openshift.claims.1.mount"),
-    (SURVIVAL, ("openshift.claims.1.mount=/opt/recipe-runner/data",), "error", "openshift.claims.1.mount"),
+    (
+        SURVIVAL,
+        ("openshift.claims.1.mount=/opt/recipe-runner/data",),
+        "error",
+        "openshift.claims.1.mount",
+    ),
     (SURVIVAL, ("openshift.claims.1.mount=/opt",), "error", "openshift.claims.1.mount"),
     (SURVIVAL, ("openshift.claims.1.mount=/usr",), "error", "openshift.claims.1.mount"),
-    (SURVIVAL, ("openshift.claims.1.storage_class=fast disk",), "error", "openshift.claims.1.storage_class"),
+    (
+        SURVIVAL,
+        ("openshift.claims.1.storage_class=fast disk",),
+        "error",
+        "openshift.claims.1.storage_class",
+    ),
     (SURVIVAL, ("openshift.metrics_port=23456",), "error", "openshift.metrics_port"),
     (SURVIVAL, ("openshift.progress_port=29500",), "error", "openshift.progress_port"),
     (SURVIVAL, ("openshift.image=My Image:1",), "error", "openshift.image"),
     (SURVIVAL, ("openshift.image=Quay.io/Me/X",), "error", "openshift.image"),
-    (SURVIVAL, (f"openshift.image={REGISTRY}/somebody/recipe-runner:0.1.0",), "note", "openshift.image"),
+    (
+        SURVIVAL,
+        (f"openshift.image={REGISTRY}/somebody/recipe-runner:0.1.0",),
+        "note",
+        "openshift.image",
+    ),
     (
         SURVIVAL,
         (f"openshift.image={REGISTRY}/lyric-professor/other:2", "openshift.namespace=mine"),
@@ -54,10 +77,20 @@ SET = [
     (SURVIVAL, (f"openshift.queue={'q' * 64}",), "error", "openshift.queue"),
     # Volumes, hosts, resources and jobs that Kubernetes refuses.
     (SURVIVAL, ("openshift.claims.1.mount=/x:y",), "error", "openshift.claims.1.mount"),
-    (SURVIVAL, ("openshift.network.rdma_resource=rdma shared",), "error", "openshift.network.rdma_resource"),
+    (
+        SURVIVAL,
+        ("openshift.network.rdma_resource=rdma shared",),
+        "error",
+        "openshift.network.rdma_resource",
+    ),
     (SURVIVAL, ("openshift.network.attachment=a/b/c",), "error", "openshift.network.attachment"),
     (SURVIVAL, ("openshift.deadline_hours=0.0001",), "error", "openshift.deadline_hours"),
-    (SURVIVAL, (f"name={'a' * 53}", "machines.nodes=1000", "train.effective_batch_size="), "error", "name"),
+    (
+        SURVIVAL,
+        (f"name={'a' * 53}", "machines.nodes=1000", "train.effective_batch_size="),
+        "error",
+        "name",
+    ),
     # A text with a newline at its end, which every `$` of a pattern took once, and units did not.
     (SURVIVAL, ('limits.gpu_memory="45 GB\\n"',), "error", "limits.gpu_memory"),
     (SURVIVAL, ('name="survival\\n"',), "error", "name"),
@@ -65,7 +98,12 @@ SET = [
     (SEVEN_B, ("report_to=mlflow", 'openshift.version="3.3"'), "error", "report_to"),
     (SURVIVAL, ("train.learning_rate=1",), "note", "train.learning_rate"),
     (RESNET, ("train.learning_rate=1",), "note", "train.learning_rate"),
-    (SURVIVAL, ("machines.nodes=64", "train.effective_batch_size="), "note", "learning_rate_scaling"),
+    (
+        SURVIVAL,
+        ("machines.nodes=64", "train.effective_batch_size="),
+        "note",
+        "learning_rate_scaling",
+    ),
     (SURVIVAL, ("train.warmup_ratio=0.99",), "note", "train.warmup_ratio"),
     (SURVIVAL, ("train.epochs=0.001",), "note", "train.epochs"),
     (SURVIVAL, ("advanced.axolotl.warmup_steps=5",), "error", "advanced.axolotl.warmup_steps"),
@@ -79,7 +117,12 @@ SET = [
     (SEVEN_B, ("sft.gates.0=perplexty < 15",), "error", "sft.gates.0"),
     (SEVEN_B, ("data.min_words=200000",), "error", "data.min_words"),
     (SEVEN_B, ("data.limit=100",), "note", "data.limit"),
-    (SEVEN_B, ("tokenizer.base=openai-community/gpt2", "tokenizer.vocabulary=50257"), "note", "vocabulary"),
+    (
+        SEVEN_B,
+        ("tokenizer.base=openai-community/gpt2", "tokenizer.vocabulary=50257"),
+        "note",
+        "vocabulary",
+    ),
     (SEVEN_B, ("dpo.data.chosen='[rejected]'",), "error", "rejected"),
     (SURVIVAL, ("data.answer='[question]'",), "note", "data.answer"),
     (SURVIVAL, ("data.answer=always the same",), "error", "data.answer"),
@@ -91,7 +134,11 @@ SET = [
     (SURVIVAL, ("model.revision=abc1234",), "error", "model.revision"),
     (
         SEVEN_B,
-        ("tokenizer.base=openai-community/gpt2", "tokenizer.vocabulary=", "tokenizer.revision=abc1234"),
+        (
+            "tokenizer.base=openai-community/gpt2",
+            "tokenizer.vocabulary=",
+            "tokenizer.revision=abc1234",
+        ),
         "error",
         "tokenizer.revision",
     ),
@@ -104,11 +151,25 @@ SET = [
     (SEVEN_B, ("dpo.precision=fp32",), "error", "dpo.precision"),
     (SEVEN_B, ("dpo.precision=bf16", "machines.gpu=Tesla-T4", ATTENTION), "error", "dpo.precision"),
     (SEVEN_B, ("sft.precision=fp32", ATTENTION), "note", "packing"),
-    (SURVIVAL, ("model.base=Qwen/Qwen2.5-1.5B-Instruct", "model.precision=fp16", ATTENTION), "note", "model.precision"),
-    (SURVIVAL, (LLAMA, SECRET, "data.chat_template=tokenizer_default"), "error", "data.chat_template"),
     (
         SURVIVAL,
-        ("train.report_to=mlflow", "openshift.tracking_secret=keys", "openshift.image=quay.io/me/x:1"),
+        ("model.base=Qwen/Qwen2.5-1.5B-Instruct", "model.precision=fp16", ATTENTION),
+        "note",
+        "model.precision",
+    ),
+    (
+        SURVIVAL,
+        (LLAMA, SECRET, "data.chat_template=tokenizer_default"),
+        "error",
+        "data.chat_template",
+    ),
+    (
+        SURVIVAL,
+        (
+            "train.report_to=mlflow",
+            "openshift.tracking_secret=keys",
+            "openshift.image=quay.io/me/x:1",
+        ),
         "note",
         "train.report_to",
     ),
@@ -116,13 +177,27 @@ SET = [
     (SURVIVAL, ("openshift.connection=my-s3",), "note", "openshift.connection"),
     (
         SURVIVAL,
-        ("openshift.connection=my-s3", "openshift.mirror=s3://team/runs", "openshift.image=quay.io/me/x:1"),
+        (
+            "openshift.connection=my-s3",
+            "openshift.mirror=s3://team/runs",
+            "openshift.image=quay.io/me/x:1",
+        ),
         "note",
         "openshift.mirror",
     ),
-    (SURVIVAL, ("openshift.deadline_hours=0.01", "limits.time="), "note", "openshift.deadline_hours"),
+    (
+        SURVIVAL,
+        ("openshift.deadline_hours=0.01", "limits.time="),
+        "note",
+        "openshift.deadline_hours",
+    ),
     (SEVEN_B, ("openshift.deadline_hours=1",), "note", "openshift.deadline_hours"),
-    (SURVIVAL, ("advanced.axolotl.dataloader_num_workers=-1",), "error", "advanced.axolotl.dataloader_num_workers"),
+    (
+        SURVIVAL,
+        ("advanced.axolotl.dataloader_num_workers=-1",),
+        "error",
+        "advanced.axolotl.dataloader_num_workers",
+    ),
     (SURVIVAL, ("advanced.axolotl.adam_beta1=-0.5",), "error", "advanced.axolotl.adam_beta1"),
     (SURVIVAL, ("data.split=trian",), "error", "data.split"),
     (SURVIVAL, ("data.split=train[:10%]+test",), "error", "data.split"),
@@ -137,15 +212,30 @@ SET = [
     (ARITHMETIC, ("gates.0=reward.number >= 2",), "error", "gates.0"),
     (ARITHMETIC, ("gates.0=reward >= 1", "rewards={number: {weight: 0.5}}"), "error", "gates.0"),
     # TRL's generation with vLLM raises an error, as torch's AdamW does.
-    (ARITHMETIC, ("train.generator=vllm", "train.eight_bit_base=true"), "error", "train.eight_bit_base"),
+    (
+        ARITHMETIC,
+        ("train.generator=vllm", "train.eight_bit_base=true"),
+        "error",
+        "train.eight_bit_base",
+    ),
     (SURVIVAL, ("advanced.axolotl.adam_beta2=1",), "error", "advanced.axolotl.adam_beta2"),
     # Other rows than those that are planned and proven.
     (SURVIVAL, ("advanced.axolotl.device_map=auto",), "error", "advanced.axolotl.device_map"),
-    (SURVIVAL, ("advanced.axolotl.dataset_shard_num=4",), "error", "advanced.axolotl.dataset_shard_num"),
+    (
+        SURVIVAL,
+        ("advanced.axolotl.dataset_shard_num=4",),
+        "error",
+        "advanced.axolotl.dataset_shard_num",
+    ),
     (ARITHMETIC, ("data.prompt=[answer]",), "note", "answer"),
     (LYRICS, ("serve.image=bad image",), "error", "serve.image"),
     (LYRICS, ("serve.model=pvc://models/../other",), "error", "serve.model"),
-    (SURVIVAL, ("openshift.kueue=0.13", "openshift.queue=q", "openshift.topology=rack"), "error", "openshift.topology"),
+    (
+        SURVIVAL,
+        ("openshift.kueue=0.13", "openshift.queue=q", "openshift.topology=rack"),
+        "error",
+        "openshift.topology",
+    ),
     (GEMMA, ("nodes.machines.0.address=localhost",), "error", "nodes.machines.0.address"),
     (SURVIVAL, ("search={over: {data.seed: [1, 2]}}",), "note", "search"),
     (SURVIVAL, ("search={over: {demo.max_new_tokens: [1, 2]}}",), "error", "search"),
@@ -153,21 +243,29 @@ SET = [
 ]
 
 
-@pytest.mark.parametrize(("starter", "options", "severity", "setting"), SET, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(
+    ("starter", "options", "severity", "setting"), SET, ids=lambda value: str(value)[:60]
+)
 def test_what_was_let_through_is_found_at_its_setting(starter, options, severity, setting):
     """At the option, where that is what is wrong, or at the line that it does not fit."""
     found = examine(RECIPES / f"{starter}.yaml", from_options(options))
     places = [
-        (one.severity, one.file.split("=")[0].removeprefix("--set ") if not one.line else one.source) for one in found
+        (
+            one.severity,
+            one.file.split("=")[0].removeprefix("--set ") if not one.line else one.source,
+        )
+        for one in found
     ]
     assert any(
-        kind == severity and (place == setting or place.strip().startswith(f"{setting}:")) for kind, place in places
+        kind == severity and (place == setting or place.strip().startswith(f"{setting}:"))
+        for kind, place in places
     ), found
     if severity == "note":
         assert all(kind == "note" for kind, _ in places), found
 
 
-# A starter, a piece of it, what a person makes of that, and the kind of what is said at that very line.
+# A starter, a piece of it, what a person makes of that, and the kind of what is said at that very
+# line.
 EDITED = [
     (SURVIVAL, "question: For [topic], [question]", "question: For [topic] #1 [question]", "note"),
     (SURVIVAL, 'answer: "[answer]"', "answer: “[answer]”", "note"),
@@ -178,17 +276,23 @@ EDITED = [
 
 
 @pytest.mark.parametrize(
-    ("starter", "before", "after", "severity"), EDITED, ids=["cut", "quotes", "address", "twice", "capitals"]
+    ("starter", "before", "after", "severity"),
+    EDITED,
+    ids=["cut", "quotes", "address", "twice", "capitals"],
 )
 def test_what_was_let_through_is_found_at_its_line(starter, before, after, severity, tmp_path):
     shutil.copytree(RECIPES, tmp_path / "recipes")
     file = tmp_path / "recipes" / f"{starter}.yaml"
     text = file.read_text("utf-8").replace(
-        f"address: {before}" if "<" in before else before, f"address: {after}" if "<" in before else after, 1
+        f"address: {before}" if "<" in before else before,
+        f"address: {after}" if "<" in before else after,
+        1,
     )
     file.write_text(text, encoding="utf-8")
     line = max(number for number, shown in enumerate(text.splitlines(), 1) if after in shown)
-    assert [(one.severity, one.line) for one in examine(file) if after in one.source] == [(severity, line)]
+    assert [(one.severity, one.line) for one in examine(file) if after in one.source] == [
+        (severity, line)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +343,10 @@ def test_a_text_needs_documents(text, words, share, tmp_path):
     """One is enough where nothing is measured."""
     (tmp_path / "my.txt").write_text(text)
     options = (
-        *(f"data.{name}=" for name in ("hub", "subset", "revision", "split", "validation_split", "column")),
+        *(
+            f"data.{name}="
+            for name in ("hub", "subset", "revision", "split", "validation_split", "column")
+        ),
         f"data.path={tmp_path}/my.txt",
         f"data.validation_share={share}",
     )
@@ -263,49 +370,73 @@ def test_a_text_needs_documents(text, words, share, tmp_path):
         (LYRICS, "data", "Instruction,Label"),
     ],
 )
-def test_a_file_with_a_header_alone_is_refused_whatever_its_rows_are(starter, home, columns, tmp_path):
+def test_a_file_with_a_header_alone_is_refused_whatever_its_rows_are(
+    starter, home, columns, tmp_path
+):
     (tmp_path / "my.csv").write_text(f"{columns}\n")
     of_hub = ("hub", "subset", "revision", "split", "validation_split")
     options = [f"{home}.path={tmp_path}/my.csv", *(f"{home}.{name}=" for name in of_hub)]
     options += ["data.validation_share=0.1"] if starter == GEMMA else []
     found = [
-        one.message for one in examine(RECIPES / f"{starter}.yaml", from_options(options)) if one.severity == "error"
+        one.message
+        for one in examine(RECIPES / f"{starter}.yaml", from_options(options))
+        if one.severity == "error"
     ]
     assert len(found) == 1 and "has no row" in found[0], found
 
 
 @pytest.mark.parametrize(
-    ("word", "times", "said"), [("word ", 200, "error"), ("wordywordywordy ", 100, "note"), ("word ", 20, None)]
+    ("word", "times", "said"),
+    [("word ", 200, "error"), ("wordywordywordy ", 100, "note"), ("word ", 20, None)],
 )
 @pytest.mark.parametrize("count", [20, 300])
 def test_a_length_that_leaves_out_the_rows_of_a_file_is_found(word, times, said, count, tmp_path):
-    """Surely where they have as many words, and all of them are looked at; likely by their letters."""
-    (tmp_path / "my.csv").write_text("question,answer\n" + "".join(f"{n}?,{n} {word * times}\n" for n in range(count)))
-    options = (f"data.path={tmp_path}/my.csv", "data.hub=", "data.question='[question]'", "data.system_prompt=")
+    """Surely where they have as many words, and all of them are looked at; likely by their
+    letters."""
+    (tmp_path / "my.csv").write_text(
+        "question,answer\n" + "".join(f"{n}?,{n} {word * times}\n" for n in range(count))
+    )
+    options = (
+        f"data.path={tmp_path}/my.csv",
+        "data.hub=",
+        "data.question='[question]'",
+        "data.system_prompt=",
+    )
     found = examine(RECIPES / "survival.yaml", from_options((*options, "model.sequence_len=128")))
     expected = "note" if said and count > 200 else said
-    assert [one.severity for one in found if "128 tokens" in one.message] == ([expected] if said else [])
+    assert [one.severity for one in found if "128 tokens" in one.message] == (
+        [expected] if said else []
+    )
 
 
 @pytest.mark.parametrize("value", ["-1", "0", "1000000000000"])
 @pytest.mark.parametrize(
-    "name", ["max_steps", "eval_steps", "save_steps", "gc_steps", "val_set_size", "dataset_num_proc"]
+    "name",
+    ["max_steps", "eval_steps", "save_steps", "gc_steps", "val_set_size", "dataset_num_proc"],
 )
 @pytest.mark.parametrize("verb", ["check", "plan"])
-def test_no_number_of_axolotls_ends_a_command_by_a_fault_of_ours(verb, name, value, tmp_path, monkeypatch):
+def test_no_number_of_axolotls_ends_a_command_by_a_fault_of_ours(
+    verb, name, value, tmp_path, monkeypatch
+):
     from runner.commands import cli
 
     monkeypatch.chdir(tmp_path)
-    assert cli._code([verb, str(RECIPES / "survival.yaml"), "--set", f"advanced.axolotl.{name}={value}"]) in (0, 1)
+    assert cli._code(
+        [verb, str(RECIPES / "survival.yaml"), "--set", f"advanced.axolotl.{name}={value}"]
+    ) in (0, 1)
 
 
-@pytest.mark.parametrize("sizes", [{"hidden_size": 132}, {"head_dim": 33}, {"num_key_value_heads": 3}])
+@pytest.mark.parametrize(
+    "sizes", [{"hidden_size": 132}, {"head_dim": 33}, {"num_key_value_heads": 3}]
+)
 def test_a_folders_model_with_heads_that_cannot_be_is_refused(sizes, tmp_path):
     shutil.copytree(RECIPES, tmp_path / "recipes")
     (tmp_path / "recipes" / "mine").mkdir()
     (tmp_path / "recipes" / "mine" / "config.json").write_text(json.dumps(CONFIG | sizes))
     found = examine(tmp_path / "recipes" / "survival.yaml", from_options(("model.base=mine",)))
-    assert ["impossible type or size" in one.message for one in found if one.severity == "error"] == [True]
+    assert [
+        "impossible type or size" in one.message for one in found if one.severity == "error"
+    ] == [True]
 
 
 @pytest.mark.parametrize("said", [None, "{{ messages }}"])
@@ -324,14 +455,24 @@ def test_a_folders_own_chat_template_is_one_that_it_has(said, tmp_path):
         **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096},
     }
     (model / "config.json").write_text(json.dumps(config))
-    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": said} if said else {}))
+    (model / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": said} if said else {})
+    )
     options = ("model.base=mine", "data.chat_template=tokenizer_default")
     found = examine(tmp_path / "recipes" / "survival.yaml", from_options(options))
-    assert [one.severity for one in found if "has no chat template" in one.message] == ([] if said else ["error"])
+    assert [one.severity for one in found if "has no chat template" in one.message] == (
+        [] if said else ["error"]
+    )
 
 
 @pytest.mark.parametrize(
-    "image", ["quay.io/me/x", f"host:5000/a/b_c@sha256:{'a' * 64}", "X.org/a/b:1.2-RC_3", "recipe-runner:latest"]
+    "image",
+    [
+        "quay.io/me/x",
+        f"host:5000/a/b_c@sha256:{'a' * 64}",
+        "X.org/a/b:1.2-RC_3",
+        "recipe-runner:latest",
+    ],
 )
 def test_images_that_a_registry_takes_are_let_through(image):
     found = examine(RECIPES / "survival.yaml", from_options((f"openshift.image={image}",)))
@@ -346,7 +487,11 @@ def test_nothing_of_that_is_said_of_a_starter(starter):
     from runner.parts.openshift import rules
 
     recipe, _, _ = load(RECIPES / f"{starter}.yaml")
-    judges = [rule for rule in (*rules.RULES, *sources.RULES, *shared.UNUSUAL) if rule is not rules.placeholder_commit]
+    judges = [
+        rule
+        for rule in (*rules.RULES, *sources.RULES, *shared.UNUSUAL)
+        if rule is not rules.placeholder_commit
+    ]
     assert [found for rule in judges for found in rule(recipe)] == []
 
 
@@ -361,7 +506,9 @@ TOO_LARGE = (
 
 
 @pytest.mark.parametrize("verb", ["check", "render", "submit"])
-def test_what_cannot_fit_its_gpu_is_refused_unless_somebody_knows_better(verb, tmp_path, capsys, monkeypatch):
+def test_what_cannot_fit_its_gpu_is_refused_unless_somebody_knows_better(
+    verb, tmp_path, capsys, monkeypatch
+):
     """At the low end of the plan's range, and before anything is written or sent."""
     from runner.commands import cli
 
@@ -372,11 +519,15 @@ def test_what_cannot_fit_its_gpu_is_refused_unless_somebody_knows_better(verb, t
     path = str(RECIPES / "survival.yaml")
     assert cli._code([verb, path, *TOO_LARGE]) == 1
     said = "".join(capsys.readouterr())
-    assert "survival.yaml:" in said and "Stage `train` needs" in said and not list(tmp_path.iterdir())
+    assert (
+        "survival.yaml:" in said and "Stage `train` needs" in said and not list(tmp_path.iterdir())
+    )
     code = cli._code([verb, path, *TOO_LARGE, "--allow", "too-large"])
     said = "".join(capsys.readouterr())
     assert code == (1 if verb == "submit" else 0), said
-    assert ("note: Stage" in said) is (verb == "check") and ("kubeconfig" in said.lower()) is (verb == "submit")
+    assert ("note: Stage" in said) is (verb == "check") and ("kubeconfig" in said.lower()) is (
+        verb == "submit"
+    )
 
 
 def test_what_may_fit_by_the_plans_range_is_only_noted():
@@ -388,7 +539,11 @@ def test_what_may_fit_by_the_plans_range_is_only_noted():
         options = from_options((f"train.micro_batch_size={batch}", "train.effective_batch_size="))
         recipe, _, _ = load(RECIPES / "survival.yaml", options)
         (stage,) = Planned.of(recipe).forecasts
-        said = [one.severity for one in examine(RECIPES / "survival.yaml", options) if "on each GPU" in one.message]
+        said = [
+            one.severity
+            for one in examine(RECIPES / "survival.yaml", options)
+            if "on each GPU" in one.message
+        ]
         low, usable = stage.memory_range[0], stage.usable
         expected = [] if stage.full.fits else ["error"] if low > usable else ["note"]
         assert said == expected, batch

@@ -50,7 +50,9 @@ def mangled(draw, text: str) -> str:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_a_mangled_recipe_gives_problems_and_never_a_trace(path, tmp_path, data):
     text = data.draw(mangled(path.read_text("utf-8")))
     copy = tmp_path / "recipe.yaml"
@@ -84,7 +86,9 @@ def test_no_name_of_a_setting_ends_in_a_trace(setting, value):
     test_no_set_option_ends_in_a_trace.hypothesis.inner_test(setting, value)
 
 
-@pytest.mark.parametrize("option", ["train.\u00b2=1", "data.system_prompt=\udcff", "limits.time=" + "9" * 400 + " s"])
+@pytest.mark.parametrize(
+    "option", ["train.\u00b2=1", "data.system_prompt=\udcff", "limits.time=" + "9" * 400 + " s"]
+)
 def test_an_odd_option_is_answered(option):
     setting, _, value = option.partition("=")
     test_no_set_option_ends_in_a_trace.hypothesis.inner_test(setting, value)
@@ -114,4 +118,6 @@ def test_a_name_that_is_too_long_for_a_file_is_said_so(place, tmp_path):
     changes = [] if place == "file" else [Override(name, None, values[place], "")]
     found = examine(tmp_path / long if place == "file" else file, changes)
     problem = next(one for one in found if long in f"{one.file} {one.message}")
-    assert "File name too long" in problem.message or (place == "model.base" and "no folder" in problem.message)
+    assert "File name too long" in problem.message or (
+        place == "model.base" and "no folder" in problem.message
+    )

@@ -17,7 +17,8 @@ RECIPES = ROOT / "recipes"
 SURVIVAL, SEVEN_B, GEMMA = "survival", "seven-b", "gemma"
 TASK = "seven-b", "tasks: [hellaswag]"
 
-# A starter, a piece of it, what a person makes of that, how the line begins that is named, and words of what is said.
+# A starter, a piece of it, what a person makes of that, how the line begins that is named, and
+# words of what is said.
 MISTAKES = [
     (SURVIVAL, "\ntrain: ", "\n#train: ", "#train:", "is commented out"),
     (SURVIVAL, "\ntrain: ", "\n# train: ", "# train:", "they belong to `model`"),
@@ -41,10 +42,28 @@ MISTAKES = [
     ),
     (SURVIVAL, "  epochs: 4", "epochs: 4", "epochs: 4", "Indent it by 2 spaces."),
     (SURVIVAL, "  queue: default", "queue: default", "queue: default", "Indent it by 2 spaces."),
-    (SURVIVAL, "    - How do I treat", "- How do I treat", "- How do I treat", "Indent it by 4 spaces."),
+    (
+        SURVIVAL,
+        "    - How do I treat",
+        "- How do I treat",
+        "- How do I treat",
+        "Indent it by 4 spaces.",
+    ),
     (SURVIVAL, "  questions:  ", "questions:  ", "questions:", "It belongs to `demo`."),
-    (SURVIVAL, "    - name: trained", "      name: trained", "name: trained", "Write `- name: trained-models-pvc`"),
-    (SURVIVAL, "    - name: workspace", "      name: workspace", "name: workspace", "write `- name:`"),
+    (
+        SURVIVAL,
+        "    - name: trained",
+        "      name: trained",
+        "name: trained",
+        "Write `- name: trained-models-pvc`",
+    ),
+    (
+        SURVIVAL,
+        "    - name: workspace",
+        "      name: workspace",
+        "name: workspace",
+        "write `- name:`",
+    ),
     (
         SURVIVAL,
         "    - How do I treat",
@@ -52,20 +71,56 @@ MISTAKES = [
         "How do I treat",
         "Write `- How do I treat a minor burn?`",
     ),
-    (SURVIVAL, "    - How do I tie", "      How do I tie", "How do I tie", "Write `- How do I tie a bowline"),
+    (
+        SURVIVAL,
+        "    - How do I tie",
+        "      How do I tie",
+        "How do I tie",
+        "Write `- How do I tie a bowline",
+    ),
     (SURVIVAL, "scenario: last", "scenarios: last", "scenarios:", "Did you mean `scenario`?"),
     (*TASK, "tasks: [helaswag]", "tasks: [helaswag]", "Write `hellaswag`."),
     (*TASK, "tasks: [hellaswag, arc-easy]", "tasks: [hellaswag, arc-easy]", "Write `arc_easy`"),
     (SURVIVAL, "\nmodel:", "\nModel:", "Model:", "Did you mean `model`?"),
     (SURVIVAL, "\nopenshift:", "\ncluster:", "cluster:", "Here it is called `openshift`."),
-    (SURVIVAL, "    - name: workspace", "    -name: workspace", "-name: workspace", "Write `- name:`."),
-    (SURVIVAL, "learning_rate: 5.0e-5", "learning_rate: 5e\u22125", "learning_rate: 5", "another character: 5e-5"),
+    (
+        SURVIVAL,
+        "    - name: workspace",
+        "    -name: workspace",
+        "-name: workspace",
+        "Write `- name:`.",
+    ),
+    (
+        SURVIVAL,
+        "learning_rate: 5.0e-5",
+        "learning_rate: 5e\u22125",
+        "learning_rate: 5",
+        "another character: 5e-5",
+    ),
     (SURVIVAL, "name: survival", "name: [survival]", "name: [survival]", "`name: survival`"),
     (SURVIVAL, 'answer: "[answer]"', 'answer: ["[answer]"]', "answer:", '`answer: "[answer]"`'),
     (SURVIVAL, "name: survival ", "name: 3.10 ", "name: 3.10", "cannot be `3.10`"),
-    (SURVIVAL, "revision: main ", "revision: 3.10 ", "revision: 3.10", 'Put quotes around it: "3.10".'),
-    (SURVIVAL, "treat a minor", "treat: a minor", "- How do I treat: a", 'whole text: "How do I treat: a minor burn?"'),
-    (SURVIVAL, "- How do I treat", '- "How" do I treat', '- "How"', "whole text: '\"How\" do I treat a minor burn?'"),
+    (
+        SURVIVAL,
+        "revision: main ",
+        "revision: 3.10 ",
+        "revision: 3.10",
+        'Put quotes around it: "3.10".',
+    ),
+    (
+        SURVIVAL,
+        "treat a minor",
+        "treat: a minor",
+        "- How do I treat: a",
+        'whole text: "How do I treat: a minor burn?"',
+    ),
+    (
+        SURVIVAL,
+        "- How do I treat",
+        '- "How" do I treat',
+        '- "How"',
+        "whole text: '\"How\" do I treat a minor burn?'",
+    ),
     (
         SURVIVAL,
         "question: For [topic], [question]",
@@ -75,7 +130,13 @@ MISTAKES = [
     ),
     (SURVIVAL, "gpu_memory: 45 GB", "gpu_memory: 20gb", "gpu_memory: 20gb", "Write `20 GB`."),
     (SURVIVAL, "time: 75 min", "time: 75 minutes", "time: 75", "Write `75 min`."),
-    (SURVIVAL, "size_gib: 50", "size_gib: 20GB", "size_gib: 20GB", "Write the number without `GB`: 20"),
+    (
+        SURVIVAL,
+        "size_gib: 50",
+        "size_gib: 20GB",
+        "size_gib: 20GB",
+        "Write the number without `GB`: 20",
+    ),
     (
         SURVIVAL,
         "learning_rate: 5.0e-5",
@@ -93,8 +154,20 @@ MISTAKES = [
     (GEMMA, "gpus: [2, 3]", "gpus: 2,3", "gpus: 2,3", "`gpus: [2, 3]`"),
     (GEMMA, "gpus: [2, 3]", "gpus: 2", "gpus: 2", "`gpus: [2]`"),
     (GEMMA, "gpus: [2, 3]", "gpus: [2 3]", "gpus: [2 3]", "[2, 3]"),
-    (SURVIVAL, "sequence_len: 1024", "sequence_len: 1k", "sequence_len: 1k", "Write all its digits: 1000, or 1024"),
-    (SURVIVAL, "base: ", "base: https://huggingface.co/", "base: https", "the name alone: `HuggingFaceTB/SmolLM3-3B`."),
+    (
+        SURVIVAL,
+        "sequence_len: 1024",
+        "sequence_len: 1k",
+        "sequence_len: 1k",
+        "Write all its digits: 1000, or 1024",
+    ),
+    (
+        SURVIVAL,
+        "base: ",
+        "base: https://huggingface.co/",
+        "base: https",
+        "the name alone: `HuggingFaceTB/SmolLM3-3B`.",
+    ),
     (
         SURVIVAL,
         "hub: ",
@@ -102,10 +175,34 @@ MISTAKES = [
         "hub: https",
         "`cahlen/offline-practical-skills-qa-synthetic`.",
     ),
-    (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: ./data/nothing", "base: ./data", "There is no folder"),
-    (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: ./dta", "base: ./dta", "Did you mean `./data`?"),
-    (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: data", "base: data", "has no readable `config.json`"),
-    (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: smollm3", "base: smollm3", "`HuggingFaceTB/SmolLM3-3B`?"),
+    (
+        SURVIVAL,
+        "base: HuggingFaceTB/SmolLM3-3B",
+        "base: ./data/nothing",
+        "base: ./data",
+        "There is no folder",
+    ),
+    (
+        SURVIVAL,
+        "base: HuggingFaceTB/SmolLM3-3B",
+        "base: ./dta",
+        "base: ./dta",
+        "Did you mean `./data`?",
+    ),
+    (
+        SURVIVAL,
+        "base: HuggingFaceTB/SmolLM3-3B",
+        "base: data",
+        "base: data",
+        "has no readable `config.json`",
+    ),
+    (
+        SURVIVAL,
+        "base: HuggingFaceTB/SmolLM3-3B",
+        "base: smollm3",
+        "base: smollm3",
+        "`HuggingFaceTB/SmolLM3-3B`?",
+    ),
 ]
 
 
@@ -117,7 +214,9 @@ def recipes(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("starter", "before", "after", "line", "words"), MISTAKES, ids=lambda value: str(value)[:40].strip()
+    ("starter", "before", "after", "line", "words"),
+    MISTAKES,
+    ids=lambda value: str(value)[:40].strip(),
 )
 def test_one_mistake_is_one_message_at_its_line(starter, before, after, line, words, recipes):
     text = (RECIPES / f"{starter}.yaml").read_text("utf-8")
@@ -155,7 +254,9 @@ def test_what_a_file_lacks_is_said_once(tmp_path):
 )
 def test_other_tools_names_of_settings_are_known(starter, section, theirs, ours):
     found = examine(RECIPES / f"{starter}.yaml", from_options((f"{section}.{theirs}=1",)))
-    assert [one.hint for one in found if f"`{theirs}`" in one.message] == [f"Here it is called `{ours}`."]
+    assert [one.hint for one in found if f"`{theirs}`" in one.message] == [
+        f"Here it is called `{ours}`."
+    ]
 
 
 def test_what_is_no_whole_number_is_not_too_small_as_well():
@@ -170,16 +271,25 @@ def test_every_synonym_means_settings_and_commands_that_there_are():
 
     COMMANDS = list(commands())
 
-    names = {path[-1] for scenario in scenarios.names() for path, _ in settings(by_schema.schema(scenario))}
+    names = {
+        path[-1]
+        for scenario in scenarios.names()
+        for path, _ in settings(by_schema.schema(scenario))
+    }
     words = table("synonyms")
     assert {meant for several in words["settings"].values() for meant in several} <= names
-    assert set(words["commands"].values()) <= set(COMMANDS) and not set(words["commands"]) & set(COMMANDS)
+    assert set(words["commands"].values()) <= set(COMMANDS) and not set(words["commands"]) & set(
+        COMMANDS
+    )
     assert (
-        tables.setting_called("Learning-Rate", names) is None and tables.setting_called("LR", names) == "learning_rate"
+        tables.setting_called("Learning-Rate", names) is None
+        and tables.setting_called("LR", names) == "learning_rate"
     )
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [("validate", "check"), ("train", "run"), ("init", "new")])
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("validate", "check"), ("train", "run"), ("init", "new")]
+)
 def test_other_tools_names_of_commands_are_known(theirs, ours, capsys):
     from runner.commands import cli
 

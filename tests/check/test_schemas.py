@@ -1,4 +1,5 @@
-"""Schemas and starter recipes: built from their sources, documented to the last setting, accepted by other validators."""
+"""Schemas and starter recipes: built from their sources, documented to the last setting, accepted
+by other validators."""
 
 from __future__ import annotations
 
@@ -44,13 +45,17 @@ def test_schemas_and_settings_reference_are_built_from_their_sources():
 @pytest.fixture
 def second_clone(tmp_path) -> Path:
     for folder in ("runner", "schemas"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
     return tmp_path
 
 
 def build(clone: Path) -> subprocess.CompletedProcess[str]:
     env = {"PYTHONPATH": str(ROOT)}  # as if this clone were installed
-    return subprocess.run([sys.executable, "schemas/build.py"], cwd=clone, capture_output=True, text=True, env=env)
+    return subprocess.run(
+        [sys.executable, "schemas/build.py"], cwd=clone, capture_output=True, text=True, env=env
+    )
 
 
 def replace_in(file: Path, old: str, new: str) -> None:
@@ -60,14 +65,21 @@ def replace_in(file: Path, old: str, new: str) -> None:
 
 
 def test_a_second_clone_builds_its_own_schemas_whatever_is_installed(second_clone):
-    replace_in(second_clone / "runner/scenarios/language/schema.yaml", "Trains a LoRA adapter", "Of the second clone")
+    replace_in(
+        second_clone / "runner/scenarios/language/schema.yaml",
+        "Trains a LoRA adapter",
+        "Of the second clone",
+    )
     done = build(second_clone)
     assert done.returncode == 0, done.stderr
-    assert "Of the second clone" in (second_clone / "schemas" / "lora.schema.json").read_text("utf-8")
+    assert "Of the second clone" in (second_clone / "schemas" / "lora.schema.json").read_text(
+        "utf-8"
+    )
 
 
 def test_two_scenarios_that_define_one_setting_differently_are_an_error(second_clone):
-    """A stage takes `train.steps` from the pipeline's schema, and everything else of `train` from that of one stage."""
+    """A stage takes `train.steps` from the pipeline's schema, and everything else of `train` from
+    that of one stage."""
     language = second_clone / "runner/scenarios/language/schema.yaml"
     epochs = "\n      epochs:\n"
     steps = "\n      steps: {title: Steps, description: Of a language recipe., type: integer, examples: [5]}"
@@ -75,7 +87,9 @@ def test_two_scenarios_that_define_one_setting_differently_are_an_error(second_c
     done = build(second_clone)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "the setting `steps` differently" in done.stderr
-    assert "runner/scenarios/language/schema.yaml and runner/parts/pretrain/schema.yaml" in done.stderr
+    assert (
+        "runner/scenarios/language/schema.yaml and runner/parts/pretrain/schema.yaml" in done.stderr
+    )
 
 
 def test_two_scenarios_may_refer_to_one_definition(second_clone):
@@ -92,17 +106,34 @@ def test_two_scenarios_may_refer_to_one_definition(second_clone):
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
-        ("x-axolotl: kto_desirable_weight", "x-axolotl-name: kto_desirable_weight", "x-axolotl-name is not a keyword"),
-        ("x-rows: [labels]\n        x-axolotl: kto_desirable_weight", "x-rows: [label]", "'label' is not one of"),
+        (
+            "x-axolotl: kto_desirable_weight",
+            "x-axolotl-name: kto_desirable_weight",
+            "x-axolotl-name is not a keyword",
+        ),
+        (
+            "x-rows: [labels]\n        x-axolotl: kto_desirable_weight",
+            "x-rows: [label]",
+            "'label' is not one of",
+        ),
         ("x-never-none: true", "x-never-none: yes please", "True was expected"),
-        ("x-elsewhere: Delete the line.", "x-elsewhere: [Delete the line.]  #", "is not of type 'string'"),
+        (
+            "x-elsewhere: Delete the line.",
+            "x-elsewhere: [Delete the line.]  #",
+            "is not of type 'string'",
+        ),
     ],
 )
-def test_a_misused_keyword_is_an_error_that_names_its_file_and_its_setting(second_clone, old, new, named):
+def test_a_misused_keyword_is_an_error_that_names_its_file_and_its_setting(
+    second_clone, old, new, named
+):
     replace_in(second_clone / "runner/scenarios/language/schema.yaml", old, new)
     done = build(second_clone)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert done.stderr.startswith("runner/scenarios/language/schema.yaml: `properties.") and named in done.stderr
+    assert (
+        done.stderr.startswith("runner/scenarios/language/schema.yaml: `properties.")
+        and named in done.stderr
+    )
 
 
 def test_every_keyword_is_described_and_used_in_schemas_and_in_code():
@@ -110,11 +141,18 @@ def test_every_keyword_is_described_and_used_in_schemas_and_in_code():
     keywords = set(described["properties"])
     assert keywords == set(described["propertyNames"]["anyOf"][1]["enum"])
     assert all(keyword["description"] for keyword in described["properties"].values())
-    sources = [file for name in ("schema.yaml", "sections.yaml") for file in (ROOT / "runner").rglob(name)]
-    used = {keyword for file in sources for keyword in re.findall(r"(?<![\w-])x-[a-z-]+(?=:)", file.read_text("utf-8"))}
+    sources = [
+        file for name in ("schema.yaml", "sections.yaml") for file in (ROOT / "runner").rglob(name)
+    ]
+    used = {
+        keyword
+        for file in sources
+        for keyword in re.findall(r"(?<![\w-])x-[a-z-]+(?=:)", file.read_text("utf-8"))
+    }
     assert used == keywords
     code = "".join(
-        file.read_text("utf-8") for file in (*(ROOT / "runner").rglob("*.py"), *(ROOT / "schemas").glob("*.py"))
+        file.read_text("utf-8")
+        for file in (*(ROOT / "runner").rglob("*.py"), *(ROOT / "schemas").glob("*.py"))
     )
     computed = {"x-scenario", "x-by-scenario"}  # `x-{key}` in scenarios.narrowed
     assert {keyword for keyword in keywords if f'"{keyword}"' in code} == keywords - computed
@@ -136,9 +174,13 @@ def test_every_setting_says_what_it_is(path):
         if part.get("type") == "object":
             assert "additionalProperties" in part, f"{name} lets every key pass"
         for example in part.get("examples", []):
-            assert Draft202012Validator(part).is_valid(example), f"{name}: its example {example} is not valid"
+            assert Draft202012Validator(part).is_valid(example), (
+                f"{name}: its example {example} is not valid"
+            )
         if "default" in part:
-            assert Draft202012Validator(part).is_valid(part["default"]), f"{name}: its default is not valid"
+            assert Draft202012Validator(part).is_valid(part["default"]), (
+                f"{name}: its default is not valid"
+            )
 
 
 def test_there_is_a_schema_a_scenario_and_a_starter_recipe():
@@ -153,11 +195,16 @@ def test_there_is_a_schema_a_scenario_and_a_starter_recipe():
 @pytest.mark.parametrize("path", MINIMAL, ids=lambda path: path.stem)
 def test_a_minimal_starter_is_short(path):
     text = path.read_text("utf-8")
-    assert len(text.splitlines()) <= {"pipeline": 35, "pretrain": 35, "stages": 25}.get(path.stem, 15)
+    assert len(text.splitlines()) <= {"pipeline": 35, "pretrain": 35, "stages": 25}.get(
+        path.stem, 15
+    )
 
 
 def test_parts_bring_no_kind_of_data_and_no_engine_that_another_has():
-    seen = {("preparers", kind) for kind in data.PREPARERS} | {("engines", "axolotl"), ("engines", "runner")}
+    seen = {("preparers", kind) for kind in data.PREPARERS} | {
+        ("engines", "axolotl"),
+        ("engines", "runner"),
+    }
     brought = [
         (table, name, part.module(module))
         for part in parts.found().values()
@@ -189,7 +236,9 @@ def test_the_first_line_of_a_recipe_tells_editors_its_schema(path):
     first = document.text.split("\n", 1)[0]
     name = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", first)
     assert name, first
-    assert (path.parent / name[1]).resolve() == ROOT / "schemas" / f"{document.data['scenario']}.schema.json"
+    assert (
+        path.parent / name[1]
+    ).resolve() == ROOT / "schemas" / f"{document.data['scenario']}.schema.json"
 
 
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
@@ -214,10 +263,14 @@ def test_numbers_of_a_recipe_say_what_they_cost_or_buy(path):
         value = document.lookup(key)
         if isinstance(value, int | float) and not isinstance(value, bool):
             comment = lines[place.line - 1].partition(" #")[2]
-            assert len(comment.split()) >= 5, f"line {place.line}: {key} says too little: {comment!r}"
+            assert len(comment.split()) >= 5, (
+                f"line {place.line}: {key} says too little: {comment!r}"
+            )
 
 
 @pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
 def test_a_schema_has_a_name_of_its_own_with_the_version_and_no_address(path):
     schema = json.loads(path.read_text("utf-8"))
-    assert schema["$id"] == f"urn:recipe-runner:{path.name.removesuffix('.schema.json')}:{__version__}"
+    assert (
+        schema["$id"] == f"urn:recipe-runner:{path.name.removesuffix('.schema.json')}:{__version__}"
+    )

@@ -39,20 +39,32 @@ def test_list_shows_every_starter_recipe(recipe_command):
     done = recipe_command("list")
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["NAME", "SCENARIO", "MODEL", "MACHINES", "DESCRIPTION"]
-    assert [line.split()[0] for line in lines[1 : 1 + len(RECIPES)]] == [path.stem for path in RECIPES]
+    assert [line.split()[0] for line in lines[1 : 1 + len(RECIPES)]] == [
+        path.stem for path in RECIPES
+    ]
     assert [line.split()[0] for line in lines[3 + len(RECIPES) : 3 + len(STARTERS)]] == [
         f"minimal/{path.stem}" for path in MINIMAL
     ]
     survival = next(line for line in lines if line.startswith("survival "))
-    assert "last-layers" in survival and "HuggingFaceTB/SmolLM3-3B" in survival and "4 × 1 L40S" in survival
+    assert (
+        "last-layers" in survival
+        and "HuggingFaceTB/SmolLM3-3B" in survival
+        and "4 × 1 L40S" in survival
+    )
 
 
-def test_list_shows_the_recipes_and_runs_of_this_folder(tmp_path, monkeypatch, capsys, golden_message):
+def test_list_shows_the_recipes_and_runs_of_this_folder(
+    tmp_path, monkeypatch, capsys, golden_message
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text((MINIMAL[3]).read_text("utf-8").replace("../data", "data"))
     (tmp_path / "broken.yaml").write_text("scenario: lora\nname: broken\n")
     (tmp_path / "compose.yaml").write_text("services: {}\n")
-    states = {"made": ("finished", "run"), "made-rehearsal": ("running", "rehearsal"), "at-work": ("running", "run")}
+    states = {
+        "made": ("finished", "run"),
+        "made-rehearsal": ("running", "rehearsal"),
+        "at-work": ("running", "run"),
+    }
     for age, (name, (status, kind)) in enumerate(states.items()):
         file = tmp_path / "runs" / name / "run.json"
         file.parent.mkdir(parents=True)
@@ -62,7 +74,14 @@ def test_list_shows_the_recipes_and_runs_of_this_folder(tmp_path, monkeypatch, c
         list_.callback("text")
         shown = capsys.readouterr().out
         list_.callback("json")
-    golden_message(re.sub(r" 20\d\d-\d\d-\d\d \d\d:\d\d$", " <when>", shown.partition("\n\n")[2], flags=re.MULTILINE))
+    golden_message(
+        re.sub(
+            r" 20\d\d-\d\d-\d\d \d\d:\d\d$",
+            " <when>",
+            shown.partition("\n\n")[2],
+            flags=re.MULTILINE,
+        )
+    )
     whole = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in whole["starters"]] == [path.stem for path in RECIPES]
     assert [each["name"] for each in whole["recipes"]] == ["broken.yaml", "mine.yaml"]
@@ -81,7 +100,9 @@ def test_scripts_of_plain_machines_are_started_there_and_not_here(recipe_command
 
 def test_list_puts_descriptions_below_on_a_narrow_terminal(monkeypatch, capsys, tmp_path):
     def shown(columns: int) -> list[str]:
-        monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((columns, 24)))
+        monkeypatch.setattr(
+            "shutil.get_terminal_size", lambda *_, **__: os.terminal_size((columns, 24))
+        )
         list_.callback("text")
         return capsys.readouterr().out.splitlines()
 
@@ -90,13 +111,23 @@ def test_list_puts_descriptions_below_on_a_narrow_terminal(monkeypatch, capsys, 
     assert len(shown(200)) == 3 + len(STARTERS)
     below = shown(90)
     assert (
-        below[1] == "    DESCRIPTION" and below[2].startswith("arithmetic") and below[3].startswith("    Qwen2.5-1.5B")
+        below[1] == "    DESCRIPTION"
+        and below[2].startswith("arithmetic")
+        and below[3].startswith("    Qwen2.5-1.5B")
     )
     assert max(map(len, below)) <= 90
 
 
 @pytest.mark.parametrize(
-    "command", ["list", "models", "models --gpu NVIDIA-L4", "gpus", "gpus minimal/lora", "diff gemma survival"]
+    "command",
+    [
+        "list",
+        "models",
+        "models --gpu NVIDIA-L4",
+        "gpus",
+        "gpus minimal/lora",
+        "diff gemma survival",
+    ],
 )
 def test_tables_fit_a_terminal_of_80_columns(monkeypatch, capsys, tmp_path, command):
     monkeypatch.chdir(tmp_path)
@@ -127,17 +158,24 @@ def test_a_new_recipe_checks_clean_and_keeps_its_comments(recipe_command, tmp_pa
     assert json.loads((tmp_path / schema).read_text("utf-8"))["properties"]["scenario"]
     made = yaml.safe_load(text)
     assert made["name"] == "my-demo"
-    # Code by git and the stock image that needs it stay, and their placeholder is named until it is replaced.
+    # Code by git and the stock image that needs it stay, and their placeholder is named until it is
+    # replaced.
     whole = yaml.safe_load(original)
     assert made.get("image") == whole.get("image")
     assert ("quay.io" in str(made)) == ("quay.io" in str(whole)) == (source == "resnet")
     for command in ("check", "plan"):
         done = recipe_command(command, "my-demo.yaml", cwd=tmp_path)
         assert done.returncode == 0
-        assert ("This commit is a placeholder." in done.stdout + done.stderr) == (source == "resnet")
+        assert ("This commit is a placeholder." in done.stdout + done.stderr) == (
+            source == "resnet"
+        )
     if source == "resnet":
         done = recipe_command(
-            "check", "my-demo.yaml", "--set", "image.code_from_git.commit='" + "a1" * 20 + "'", cwd=tmp_path
+            "check",
+            "my-demo.yaml",
+            "--set",
+            "image.code_from_git.commit='" + "a1" * 20 + "'",
+            cwd=tmp_path,
         )
     else:
         done = recipe_command("check", ".", cwd=tmp_path)
@@ -154,8 +192,18 @@ OWN_DATA = {
         0,
     ),
     "a table without those columns": ("survival", '{"ask": "a", "say": "b"}', set(), 1),
-    "a template of its own": ("survival", '{"ask": "a", "say": "b"}', {"path", "question", "answer"}, 0),
-    "songs": ("lyrics", '{"instruction": "a", "lyrics": "b"}', {"path", "songs", "system_prompt"}, 0),
+    "a template of its own": (
+        "survival",
+        '{"ask": "a", "say": "b"}',
+        {"path", "question", "answer"},
+        0,
+    ),
+    "songs": (
+        "lyrics",
+        '{"instruction": "a", "lyrics": "b"}',
+        {"path", "songs", "system_prompt"},
+        0,
+    ),
     "songs in columns of other names": (
         "lyrics",
         '{"id": "1", "Prompt": "a", "Words": "b"}',
@@ -170,8 +218,14 @@ OWN_DATA = {
 def test_lines_about_other_data_leave_a_copy_with_data_of_its_own(recipe_command, tmp_path, case):
     source, row, kept, code = OWN_DATA[case]
     (tmp_path / "mine.jsonl").write_text(row + "\n", encoding="utf-8")
-    own = ("--set", 'data.question="[ask]"', "--set", 'data.answer="[say]"') if case.endswith("of its own") else ()
-    done = recipe_command("new", "my", "--from", source, "--set", "data.path=mine.jsonl", *own, cwd=tmp_path)
+    own = (
+        ("--set", 'data.question="[ask]"', "--set", 'data.answer="[say]"')
+        if case.endswith("of its own")
+        else ()
+    )
+    done = recipe_command(
+        "new", "my", "--from", source, "--set", "data.path=mine.jsonl", *own, cwd=tmp_path
+    )
     assert done.returncode == code, done.stderr
     if code:
         assert "`mine.jsonl`" in done.stderr and not (tmp_path / "my.yaml").exists()
@@ -179,7 +233,10 @@ def test_lines_about_other_data_leave_a_copy_with_data_of_its_own(recipe_command
     data = yaml.safe_load((tmp_path / "my.yaml").read_text("utf-8"))["data"]
     neutral = {"seed", "chat_template", "validation_share"} - kept
     assert set(data) - neutral == kept
-    assert f"data.hub: {reading.read(ROOT / 'recipes' / f'{source}.yaml').data['data']['hub'][:20]}" in done.stdout
+    assert (
+        f"data.hub: {reading.read(ROOT / 'recipes' / f'{source}.yaml').data['data']['hub'][:20]}"
+        in done.stdout
+    )
     assert not (tmp_path / "data").exists()
 
 
@@ -195,7 +252,10 @@ def test_a_minimal_starter_is_copied_with_its_sample_beside_it(recipe_command, t
     copy, original = ((file).read_text("utf-8") for file in (tmp_path / "my-demo.yaml", path))
     assert len(copy.splitlines()) == len(original.splitlines()) and "../" not in copy
     samples = {name.strip(",") for name in copy.split() if name.startswith("data/")}
-    assert samples == {str(file.relative_to(tmp_path)) for file in (tmp_path / "data").iterdir()} and samples
+    assert (
+        samples == {str(file.relative_to(tmp_path)) for file in (tmp_path / "data").iterdir()}
+        and samples
+    )
     assert not (tmp_path.parent / "data").exists()
     done = recipe_command("check", "my-demo.yaml", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "1 recipe checked, no problems.\n")
@@ -215,7 +275,9 @@ def test_the_minimal_form_of_a_starter_has_its_scenario_model_and_data(path):
 
 
 def test_a_minimal_form_is_asked_for_by_name(recipe_command, tmp_path, golden_message):
-    done = recipe_command("new", "my-demo", "--from", "survival", "--minimal", "--set", "train.epochs=1", cwd=tmp_path)
+    done = recipe_command(
+        "new", "my-demo", "--from", "survival", "--minimal", "--set", "train.epochs=1", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     golden_message(done.stdout)
     done = recipe_command("new", "again", "--from", "my-demo.yaml", "--minimal", cwd=tmp_path)
@@ -247,17 +309,27 @@ def test_a_copy_for_another_model_changes_what_belonged_to_the_one_of_before(
     assert done.returncode == 0, done.stderr
     golden_message(done.stdout)
     made = yaml.safe_load((tmp_path / "mine.yaml").read_text("utf-8"))
-    assert made["model"]["base"] == model and made["model"]["precision"] == ("fp32" if more else "bf16")
+    assert made["model"]["base"] == model and made["model"]["precision"] == (
+        "fp32" if more else "bf16"
+    )
     assert made["data"]["chat_template"] == "auto" and model in made["description"]
     if not more:
         done = recipe_command("check", "mine.yaml", cwd=tmp_path)
-        assert done.returncode == 0 and "infinite" not in done.stdout and "tokens, so" not in done.stdout, done.stdout
+        assert (
+            done.returncode == 0
+            and "infinite" not in done.stdout
+            and "tokens, so" not in done.stdout
+        ), done.stdout
 
 
-def test_a_copy_for_another_model_takes_neither_version_nor_code_of_the_one_of_before(recipe_command, tmp_path):
+def test_a_copy_for_another_model_takes_neither_version_nor_code_of_the_one_of_before(
+    recipe_command, tmp_path
+):
     text = (ROOT / "recipes/minimal/lora.yaml").read_text("utf-8").replace("../data", "data")
     own = "  trust_remote_code: true\n  revision: " + "c0ffee" * 6 + "c0ff" + "\n"
-    text = text.replace("data:  ", f"{own}train:\n  epochs: 2\n  lora_layers: [qkv_proj]\ndata:  ", 1)
+    text = text.replace(
+        "data:  ", f"{own}train:\n  epochs: 2\n  lora_layers: [qkv_proj]\ndata:  ", 1
+    )
     (tmp_path / "theirs.yaml").write_text(text, "utf-8")
     (tmp_path / "data").mkdir()
     shutil.copy(ROOT / "recipes/data/survival-sample.jsonl", tmp_path / "data")
@@ -269,16 +341,24 @@ def test_a_copy_for_another_model_takes_neither_version_nor_code_of_the_one_of_b
     made = yaml.safe_load((tmp_path / "mine.yaml").read_text("utf-8"))
     assert made["model"] == {"base": "Qwen/Qwen2.5-3B-Instruct"} and made["train"] == {"epochs": 2}
     for setting in ("model.revision", "model.trust_remote_code", "train.lora_layers"):
-        assert f"{setting}: " in done.stdout and "(was about microsoft/Phi-4-mini-instruct)" in done.stdout
+        assert (
+            f"{setting}: " in done.stdout
+            and "(was about microsoft/Phi-4-mini-instruct)" in done.stdout
+        )
 
 
-def test_another_file_of_a_samples_name_is_not_taken_for_it(recipe_command, tmp_path, golden_message):
+def test_another_file_of_a_samples_name_is_not_taken_for_it(
+    recipe_command, tmp_path, golden_message
+):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "survival-sample.jsonl").write_text("{}\n")
     done = recipe_command("new", "my-demo", "--from", "survival", cwd=tmp_path)
     assert (done.returncode, sorted(path.name for path in tmp_path.iterdir())) == (1, ["data"])
     golden_message(done.stderr)
-    shutil.copyfile(ROOT / "recipes" / "data" / "survival-sample.jsonl", tmp_path / "data" / "survival-sample.jsonl")
+    shutil.copyfile(
+        ROOT / "recipes" / "data" / "survival-sample.jsonl",
+        tmp_path / "data" / "survival-sample.jsonl",
+    )
     assert recipe_command("new", "my-demo", "--from", "survival", cwd=tmp_path).returncode == 0
 
 
@@ -331,16 +411,24 @@ def test_a_copy_that_would_not_check_clean_leaves_nothing(recipe_command, tmp_pa
 def test_a_copy_that_would_not_check_clean_leaves_what_was_there(recipe_command, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "survival-sample.jsonl").write_text("mine")
-    done = recipe_command("new", "my-demo", "--from", "survival", "--set", "train.epochs=x", cwd=tmp_path)
+    done = recipe_command(
+        "new", "my-demo", "--from", "survival", "--set", "train.epochs=x", cwd=tmp_path
+    )
     assert done.returncode == 1
     assert [file.read_text() for file in tmp_path.rglob("*") if file.is_file()] == ["mine"]
 
 
 @pytest.mark.parametrize(
     ("source", "option", "batch"),
-    [("survival", "machines.nodes=2", 32), ("resnet", "machines.nodes=2", 64), ("gemma", "machines.nodes=1", 64)],
+    [
+        ("survival", "machines.nodes=2", 32),
+        ("resnet", "machines.nodes=2", 64),
+        ("gemma", "machines.nodes=1", 64),
+    ],
 )
-def test_what_only_double_checks_is_written_anew_in_the_copy(recipe_command, tmp_path, source, option, batch):
+def test_what_only_double_checks_is_written_anew_in_the_copy(
+    recipe_command, tmp_path, source, option, batch
+):
     done = recipe_command("new", "my-demo", "--from", source, "--set", option, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"→ {batch}  (follows --set {option})" in done.stdout
@@ -375,7 +463,11 @@ def test_an_unknown_starter_is_answered_with_the_nearest(recipe_command, tmp_pat
 
 def test_editing_keeps_every_other_byte(survival_text):
     edited = copying.edit(survival_text, from_options(["train.epochs=12"]))
-    changed = [pair for pair in zip(survival_text.splitlines(), edited.splitlines(), strict=True) if pair[0] != pair[1]]
+    changed = [
+        pair
+        for pair in zip(survival_text.splitlines(), edited.splitlines(), strict=True)
+        if pair[0] != pair[1]
+    ]
     assert len(changed) == 1 and changed[0][1].startswith("  epochs: 12 ")
     assert changed[0][0].index("#") == changed[0][1].index("#")
 
@@ -386,12 +478,24 @@ def test_every_scalar_of_a_recipe_can_be_replaced_in_its_text(path):
     done = 0
     for key in document.values:
         value = document.lookup(key)
-        if isinstance(value, dict | list) or value is None or not all(isinstance(part, str) for part in key):
+        if (
+            isinstance(value, dict | list)
+            or value is None
+            or not all(isinstance(part, str) for part in key)
+        ):
             continue
-        new = "other words: and more" if isinstance(value, str) else 7 if not isinstance(value, bool) else not value
+        new = (
+            "other words: and more"
+            if isinstance(value, str)
+            else 7
+            if not isinstance(value, bool)
+            else not value
+        )
         from runner.recipe.recipe import Override
 
-        again = reading.parse("copy", copying.edit(document.text, [Override(".".join(key), None, new, "test")]))
+        again = reading.parse(
+            "copy", copying.edit(document.text, [Override(".".join(key), None, new, "test")])
+        )
         assert again.lookup(key) == new
         again_plain, plain = dict(again.data), dict(document.data)
         assert set(again_plain) == set(plain)
@@ -436,10 +540,18 @@ def test_render_of_a_broken_recipe_writes_nothing(edited, recipe_command):
 def test_rendering_depends_on_the_recipe_alone(recipe_command, tmp_path):
     survival = str(ROOT / "recipes" / "survival.yaml")
     recipe_command(
-        "render", survival, "--out", tmp_path / "a", env={"EPOCHS": "9", "HF_TOKEN": "hf_secret", "USER": "mallory"}
+        "render",
+        survival,
+        "--out",
+        tmp_path / "a",
+        env={"EPOCHS": "9", "HF_TOKEN": "hf_secret", "USER": "mallory"},
     )
     recipe_command(
-        "render", survival, "--out", tmp_path / "b", env={"TZ": "Asia/Tokyo", "LANG": "C", "PYTHONHASHSEED": "1"}
+        "render",
+        survival,
+        "--out",
+        tmp_path / "b",
+        env={"TZ": "Asia/Tokyo", "LANG": "C", "PYTHONHASHSEED": "1"},
     )
     files = [file for file in (tmp_path / "a").rglob("*") if file.is_file()]
     assert files
@@ -468,8 +580,12 @@ def test_run_without_a_gpu_starts_nothing_that_is_too_large_for_the_processor_an
 
 
 @pytest.mark.parametrize("command", [["ask", "Why?"], ["compare"]], ids=lambda command: command[0])
-def test_ask_and_compare_without_a_run_say_how_to_get_one(recipe_command, tmp_path, command, golden_message):
-    done = recipe_command(command[0], ROOT / "recipes" / "survival.yaml", *command[1:], cwd=tmp_path)
+def test_ask_and_compare_without_a_run_say_how_to_get_one(
+    recipe_command, tmp_path, command, golden_message
+):
+    done = recipe_command(
+        command[0], ROOT / "recipes" / "survival.yaml", *command[1:], cwd=tmp_path
+    )
     assert (done.returncode, "`survival`" in done.stderr) == (1, True)
     golden_message(done.stderr)
 
@@ -503,9 +619,16 @@ def test_interrupting_is_130():
         "from runner.commands.cli import main\nmain(['list'])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},
     )
-    assert (done.returncode, done.stderr.strip()) == (130, "Stopped by ^C. The same command starts again.")
+    assert (done.returncode, done.stderr.strip()) == (
+        130,
+        "Stopped by ^C. The same command starts again.",
+    )
 
 
 def test_the_end_of_the_input_is_not_an_interrupt(monkeypatch, capsys):
@@ -538,25 +661,42 @@ def test_every_module_of_a_command_is_listed_and_every_listed_command_has_one():
     from runner import parts
     from runner.commands.cli import CORE, ORDER, commands
 
-    shared = {"__init__", "cli", "options", "cluster_options", "model_options", "next_step", "standing"}
+    shared = {
+        "__init__",
+        "cli",
+        "options",
+        "cluster_options",
+        "model_options",
+        "next_step",
+        "standing",
+    }
     rooms = {"": ROOT / "runner" / "commands"} | {
         name: ROOT / "runner" / "parts" / name / "commands" for name in parts.found()
     }
     listed = {"": {module for module, _ in CORE.values()}} | {
         name: set(part.commands) for name, part in parts.found().items()
     }
-    files = {name: {file.stem for file in folder.glob("*.py")} - shared for name, folder in rooms.items()}
+    files = {
+        name: {file.stem for file in folder.glob("*.py")} - shared for name, folder in rooms.items()
+    }
     for name, part in parts.found().items():
         if part.command_module:
             module = importlib.import_module(part.module(part.command_module))
             there = [value for value in vars(module).values() if isinstance(value, click.Command)]
-            inner = [each for group in there if isinstance(group, click.Group) for each in group.commands.values()]
+            inner = [
+                each
+                for group in there
+                if isinstance(group, click.Group)
+                for each in group.commands.values()
+            ]
             files[name] = {each.name for each in there if each not in inner}
     assert files == listed
     assert set(ORDER) == set(commands())
 
 
-def test_a_file_in_the_way_is_said_without_an_option_that_the_command_lacks(recipe_command, tmp_path, golden_message):
+def test_a_file_in_the_way_is_said_without_an_option_that_the_command_lacks(
+    recipe_command, tmp_path, golden_message
+):
     (tmp_path / "data").write_text("")
     done = recipe_command("new", "mine", "--from", "survival", cwd=tmp_path)
     assert (done.returncode, "--out" in done.stderr) == (1, False)
@@ -564,7 +704,9 @@ def test_a_file_in_the_way_is_said_without_an_option_that_the_command_lacks(reci
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda plan: plan.stage("sftt"), lambda plan: Selection(last="sftt").of(plan)], ids=["one", "up to one"]
+    "ask",
+    [lambda plan: plan.stage("sftt"), lambda plan: Selection(last="sftt").of(plan)],
+    ids=["one", "up to one"],
 )
 def test_a_name_that_is_no_stage_is_answered_with_the_nearest(ask, golden_message):
     recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml")
@@ -574,9 +716,17 @@ def test_a_name_that_is_no_stage_is_answered_with_the_nearest(ask, golden_messag
     golden_message(stop.value)
 
 
-def test_render_says_which_files_of_a_pipeline_pods_will_look_for(recipe_command, tmp_path, golden_message):
+def test_render_says_which_files_of_a_pipeline_pods_will_look_for(
+    recipe_command, tmp_path, golden_message
+):
     none = [word for name in ("hub", "revision", "subset") for word in ("--set", f"data.{name}=")]
-    changes = [*none, "--set", "data.path=data/seven-b-text.jsonl", "--set", "openshift.data_dir=/shared/models/data"]
+    changes = [
+        *none,
+        "--set",
+        "data.path=data/seven-b-text.jsonl",
+        "--set",
+        "openshift.data_dir=/shared/models/data",
+    ]
     done = recipe_command("render", "recipes/seven-b.yaml", "--out", tmp_path / "out", *changes)
     assert done.returncode == 0, done.stderr
     golden_message(done.stderr)
@@ -593,11 +743,17 @@ def test_one_file_is_not_for_several_stages(verb, capsys, tmp_path, monkeypatch,
     golden_message(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("named", ["in the recipe", pytest.param("behind --data", marks=pytest.mark.long)])
-def test_prepare_reads_a_file_that_lies_beside_a_recipe_for_the_cluster(recipe_command, tmp_path, edited, named):
+@pytest.mark.parametrize(
+    "named", ["in the recipe", pytest.param("behind --data", marks=pytest.mark.long)]
+)
+def test_prepare_reads_a_file_that_lies_beside_a_recipe_for_the_cluster(
+    recipe_command, tmp_path, edited, named
+):
     rows = ROOT / "recipes" / "data" / "survival-sample.jsonl"
     source = "hub: cahlen/offline-practical-skills-qa-synthetic"
-    recipe = edited((f"  {source}", "  path: data/survival-sample.jsonl"), ("  revision:", "  # revision:"))
+    recipe = edited(
+        (f"  {source}", "  path: data/survival-sample.jsonl"), ("  revision:", "  # revision:")
+    )
     more = ("--data", rows) if named == "behind --data" else ()
     # Lengths are counted with the base model's tokenizer, where it can be had.
     offline = {"HF_HUB_OFFLINE": "1"}
@@ -607,7 +763,9 @@ def test_prepare_reads_a_file_that_lies_beside_a_recipe_for_the_cluster(recipe_c
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_for_this_machine_needs_no_section_that_says_where(path, tmp_path, monkeypatch, golden_message):
+def test_a_recipe_for_this_machine_needs_no_section_that_says_where(
+    path, tmp_path, monkeypatch, golden_message
+):
     here = ["openshift=", "nodes="]
     monkeypatch.chdir(tmp_path)
     recipe, _, notes = load(path, from_options(here))
@@ -620,10 +778,16 @@ def test_a_recipe_for_this_machine_needs_no_section_that_says_where(path, tmp_pa
     golden_message(stop.value, "render")
 
 
-def test_a_recipe_for_this_machine_is_planned_and_not_sent(recipe_command, tmp_path, golden_message):
+def test_a_recipe_for_this_machine_is_planned_and_not_sent(
+    recipe_command, tmp_path, golden_message
+):
     here = ["--set", "openshift="]
     shown = recipe_command("plan", RECIPES[0].with_stem("resnet"), *here, "--details", cwd=tmp_path)
-    assert shown.returncode == 0 and "main memory, each machine" in shown.stdout and "pod" not in shown.stdout
+    assert (
+        shown.returncode == 0
+        and "main memory, each machine" in shown.stdout
+        and "pod" not in shown.stdout
+    )
     sent = recipe_command("submit", RECIPES[0].with_stem("resnet"), *here, cwd=tmp_path)
     assert sent.returncode == 1
     golden_message(sent.stderr)

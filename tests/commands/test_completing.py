@@ -1,4 +1,5 @@
-"""Completion in a shell: by click, of commands, settings, values, GPU labels, models, starters and files."""
+"""Completion in a shell: by click, of commands, settings, values, GPU labels, models, starters and
+files."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ def completed(line: str) -> list[str]:
     """What is proposed for the last word of a line, which may be empty."""
     *words, last = shlex.split(line) if not line.endswith(" ") else [*shlex.split(line), ""]
     return [
-        item.value for item in ShellComplete(cli, {}, "recipe", "_RECIPE_COMPLETE").get_completions(words[1:], last)
+        item.value
+        for item in ShellComplete(cli, {}, "recipe", "_RECIPE_COMPLETE").get_completions(
+            words[1:], last
+        )
     ]
 
 
@@ -35,9 +39,18 @@ def completed(line: str) -> list[str]:
         ("recipe explain lora_al", ["train.lora_alpha"]),
         (f"recipe plan {shlex.quote(SURVIVAL)} --set train.last", ["train.last_layers="]),
         (f"recipe plan {shlex.quote(SURVIVAL)} --set lora", []),
-        ("recipe new mine --from minimal/l", ["minimal/last-layers", "minimal/lora", "minimal/lyrics-demo"]),
-        ("recipe new mine --from minimal/lora --set train.adapter=", ["train.adapter=lora", "train.adapter=qlora"]),
-        (f"recipe run {SURVIVAL} --set model.gradient_checkpointing=f", ["model.gradient_checkpointing=false"]),
+        (
+            "recipe new mine --from minimal/l",
+            ["minimal/last-layers", "minimal/lora", "minimal/lyrics-demo"],
+        ),
+        (
+            "recipe new mine --from minimal/lora --set train.adapter=",
+            ["train.adapter=lora", "train.adapter=qlora"],
+        ),
+        (
+            f"recipe run {SURVIVAL} --set model.gradient_checkpointing=f",
+            ["model.gradient_checkpointing=false"],
+        ),
         ("recipe models --gpu h200", ["NVIDIA-H200"]),
         ("recipe run --set machines.gpu=b200", ["machines.gpu=NVIDIA-B200"]),
         (
@@ -75,7 +88,10 @@ def test_the_lines_of_the_page_turn_it_on_in_bash_and_are_clicks_own_elsewhere(t
     for shell in ("zsh", "fish"):
         assert f"_RECIPE_COMPLETE={shell}_source recipe" in lines[shell]
         done = subprocess.run(
-            [command], env=environment | {"_RECIPE_COMPLETE": f"{shell}_source"}, capture_output=True, text=True
+            [command],
+            env=environment | {"_RECIPE_COMPLETE": f"{shell}_source"},
+            capture_output=True,
+            text=True,
         )
         assert "_RECIPE_COMPLETE" in done.stdout and f"{shell}_complete" in done.stdout, done.stderr
     asks = "; ".join(

@@ -1,4 +1,5 @@
-"""Every command ends with what has come of it and the command to type next, where a person reads and no program."""
+"""Every command ends with what has come of it and the command to type next, where a person reads
+and no program."""
 
 from __future__ import annotations
 
@@ -32,8 +33,12 @@ def test_every_command_says_what_to_type_next(name):
 
 
 def test_the_next_command_is_about_the_same_settings_and_run(capsys):
-    """As the commands themselves have these options; `new` and `import` write them into the recipe instead."""
-    found = {name: {option.name for option in cli.get_command(click.Context(cli), name).params} for name in COMMANDS}
+    """As the commands themselves have these options; `new` and `import` write them into the recipe
+    instead."""
+    found = {
+        name: {option.name for option in cli.get_command(click.Context(cli), name).params}
+        for name in COMMANDS
+    }
     given = {"path": "a.yaml", "sets": ("train.epochs=1",), "run_dir": "here"}
     kept = {}
     for name in COMMANDS:
@@ -42,14 +47,27 @@ def test_the_next_command_is_about_the_same_settings_and_run(capsys):
         with context:
             end("Done.", name, "a.yaml", "--stage", "sft")
         kept[name] = shlex.split(capsys.readouterr().err.splitlines()[-1])[3:-2]
-    about = {name: ["a.yaml", *(["--set", "train.epochs=1"] if "sets" in has else [])] for name, has in found.items()}
-    wanted = {name: [*about[name], *(["--run", "here"] if "run_dir" in has else [])] for name, has in found.items()}
-    takes = {name for name, has in found.items() if has & {"path", "paths"} or name in ("report", "export", "register")}
-    assert {name: kept[name] for name in takes} == {name: wanted[name] for name in takes} and len(takes) > 30
+    about = {
+        name: ["a.yaml", *(["--set", "train.epochs=1"] if "sets" in has else [])]
+        for name, has in found.items()
+    }
+    wanted = {
+        name: [*about[name], *(["--run", "here"] if "run_dir" in has else [])]
+        for name, has in found.items()
+    }
+    takes = {
+        name
+        for name, has in found.items()
+        if has & {"path", "paths"} or name in ("report", "export", "register")
+    }
+    assert {name: kept[name] for name in takes} == {name: wanted[name] for name in takes} and len(
+        takes
+    ) > 30
 
 
 def parsed(line: str) -> None:
-    """Raises where click would refuse the command: a name, option or count of arguments that it has not."""
+    """Raises where click would refuse the command: a name, option or count of arguments that it has
+    not."""
     name, *rest = shlex.split(line.removeprefix("Next: recipe "))
     cli.get_command(click.Context(cli), name).make_context(name, rest, resilient_parsing=False)
 
@@ -57,7 +75,11 @@ def parsed(line: str) -> None:
 @pytest.mark.parametrize(
     ("given", "verdict", "then"),
     [
-        (["check", SURVIVAL], "The recipe is valid, as far as it can be checked before it runs.", ["plan", SURVIVAL]),
+        (
+            ["check", SURVIVAL],
+            "The recipe is valid, as far as it can be checked before it runs.",
+            ["plan", SURVIVAL],
+        ),
         (
             ["check", SURVIVAL, "--set", "train.epochs=-1"],
             "1 error found. Fix it, then check again.",
@@ -68,7 +90,11 @@ def parsed(line: str) -> None:
             "The recipe is valid, as far as it can be checked before it runs.",
             ["plan", SURVIVAL, "--set", "train.epochs=1"],
         ),
-        (["plan", SURVIVAL], "The recipe fits, as far as this machine can tell.", ["rehearse", SURVIVAL]),
+        (
+            ["plan", SURVIVAL],
+            "The recipe fits, as far as this machine can tell.",
+            ["rehearse", SURVIVAL],
+        ),
         (["list"], "starter recipes are available.", ["new", "my-demo", "--from", "survival"]),
         (["models"], "models can be named in a recipe.", ["new", "my-demo"]),
         (["gpus"], "GPUs can be named in a recipe.", ["gpus", "RECIPE"]),
@@ -99,13 +125,20 @@ def test_a_path_with_blanks_can_be_typed_as_it_is_said(capsys):
 
 
 def test_every_next_command_that_is_written_can_be_parsed():
-    """The words that stand in the calls of `end`, with names in place of what is known only when they run."""
+    """The words that stand in the calls of `end`, with names in place of what is known only when
+    they run."""
     found = []
-    files = [file for pattern in ("commands/*.py", "commands.py") for file in (ROOT / "runner").rglob(pattern)]
+    files = [
+        file
+        for pattern in ("commands/*.py", "commands.py")
+        for file in (ROOT / "runner").rglob(pattern)
+    ]
     for file in sorted(files):
         for call in re.findall(r"(?<!def )\bend\((.*?)\)\n", file.read_text("utf-8"), re.DOTALL):
             words = re.findall(r'"([a-z][a-z-]+|--[a-z-]+)"', call)
-            found += [(file.stem, word) for word in words if word in COMMANDS or word.startswith("--")]
+            found += [
+                (file.stem, word) for word in words if word in COMMANDS or word.startswith("--")
+            ]
             for word in (word for word in words if word.startswith("--")):
                 assert any(
                     word in option.opts

@@ -32,7 +32,12 @@ def recipe_called(name: str):
 
 
 def test_after_a_twin_comes_the_real_small_model(nothing_here):
-    assert next_step.after_rehearsal(recipe_called("survival"), "x", None) == ("rehearse", "x", "--model", "small")
+    assert next_step.after_rehearsal(recipe_called("survival"), "x", None) == (
+        "rehearse",
+        "x",
+        "--model",
+        "small",
+    )
 
 
 @pytest.mark.parametrize("name", ["resnet", "seven-b", "sft-dpo"])
@@ -65,8 +70,12 @@ def test_a_gpu_here_is_used_first(nothing_here, monkeypatch):
     assert next_step.after_rehearsal(recipe_called("survival"), "x", "small") == ("run", "x")
 
 
-@pytest.mark.parametrize(("hours", "too_large", "proposed"), [(5, False, True), (50, False, False), (5, True, False)])
-def test_a_processor_is_proposed_for_at_most_a_day(tmp_path, monkeypatch, hours, too_large, proposed):
+@pytest.mark.parametrize(
+    ("hours", "too_large", "proposed"), [(5, False, True), (50, False, False), (5, True, False)]
+)
+def test_a_processor_is_proposed_for_at_most_a_day(
+    tmp_path, monkeypatch, hours, too_large, proposed
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(this_machine, "gpus_here", lambda recipe: ([], ""))
     size = {"memory_least": 9, "usable": 8} if too_large else {}

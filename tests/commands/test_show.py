@@ -1,4 +1,5 @@
-"""`recipe show`: the whole recipe, where each setting comes from, and that it is still the same one."""
+"""`recipe show`: the whole recipe, where each setting comes from, and that it is still the same
+one."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ def test_what_is_shown_is_the_same_recipe(path):
     assert again.fingerprint == recipe.fingerprint
     first, second = (translate(one, place(one)) for one in (recipe, again))
     # Files hold the recipe in the order of its lines.
-    bare = [replace(plan, stages=tuple(replace(stage, files=()) for stage in plan.stages)) for plan in (first, second)]
+    bare = [
+        replace(plan, stages=tuple(replace(stage, files=()) for stage in plan.stages))
+        for plan in (first, second)
+    ]
     assert bare[0] == bare[1]
     if named(recipe):
         texts = [{file.path: file.text for file in emit(one)} for one in (recipe, again)]
@@ -57,22 +61,37 @@ def test_every_value_says_where_it_comes_from(path):
 
 def test_a_minimal_recipe_is_shown_with_every_default(recipe_command, golden_message):
     file = "recipes/minimal/lyrics-demo.yaml"
-    done = recipe_command("show", file, "--set", "train.epochs=1", env={"LORA_RANK": "8", "EPOCHS": "7"})
+    done = recipe_command(
+        "show", file, "--set", "train.epochs=1", env={"LORA_RANK": "8", "EPOCHS": "7"}
+    )
     assert done.returncode == 0 and "note:" not in done.stderr, done.stderr
     golden_message(done.stdout)
 
 
 def test_json_holds_values_their_origins_and_what_is_computed(recipe_command):
     done = recipe_command(
-        "show", "recipes/survival.yaml", "--format", "json", "--set", "machines.nodes=2", env={"EPOCHS": "2"}
+        "show",
+        "recipes/survival.yaml",
+        "--format",
+        "json",
+        "--set",
+        "machines.nodes=2",
+        env={"EPOCHS": "2"},
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["recipe"]["train"]["epochs"] == 2
     assert found["from"]["train.epochs"] == "EPOCHS=2"
     # A line that only double-checks follows.
-    assert found["from"]["machines.nodes"] == found["from"]["train.effective_batch_size"] == "--set machines.nodes=2"
-    assert found["from"]["openshift.claims.0.name"] == "line 87" and found["from"]["openshift.version"] == "default"
+    assert (
+        found["from"]["machines.nodes"]
+        == found["from"]["train.effective_batch_size"]
+        == "--set machines.nodes=2"
+    )
+    assert (
+        found["from"]["openshift.claims.0.name"] == "line 87"
+        and found["from"]["openshift.version"] == "default"
+    )
     assert found["computed"]["train.learning_rate"] == {"value": 0.0001, "how": "times 2 GPUs"}
     assert found["computed"]["openshift.requests.memory"]["value"] == "22 GiB"
 
@@ -92,7 +111,9 @@ def test_a_recipe_that_is_wrong_is_not_shown(recipe_command):
     ],
 )  # fmt: skip
 def test_every_text_is_read_as_it_was(text):
-    document, _ = override(reading.read(ROOT / "recipes" / "survival.yaml"), from_options(["data.system_prompt=x"]))
+    document, _ = override(
+        reading.read(ROOT / "recipes" / "survival.yaml"), from_options(["data.system_prompt=x"])
+    )
     document.data["data"]["system_prompt"] = text
     document.data["demo"]["questions"] = [text or "x", "[other]"]
     document.origins["data", "system_prompt"] = f"--set data.system_prompt={text}"

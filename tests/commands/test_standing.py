@@ -1,4 +1,5 @@
-"""`recipe` without a command, in a folder with one recipe, shows how far it has come and what comes next."""
+"""`recipe` without a command, in a folder with one recipe, shows how far it has come and what comes
+next."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def shown(alone, recipe_command):
 
 
 def left(folder, kind: str, status: str, **facts) -> RunFolder:
-    run = RunFolder(folder / "runs" / ("lyrics-demo" if kind == "run" else "lyrics-demo-rehearsal"), kind)
+    run = RunFolder(
+        folder / "runs" / ("lyrics-demo" if kind == "run" else "lyrics-demo-rehearsal"), kind
+    )
     run.path.mkdir(parents=True)
     run.mark(status, recipe="lyrics-demo", **facts)
     return run
@@ -94,5 +97,7 @@ def test_with_no_recipe_or_several_the_help_is_shown(tmp_path, recipes, ending, 
     assert done.stderr.endswith(ending)
 
 
-def test_the_help_has_five_headings_and_begins_each_with_what_is_used_every_day(recipe_command, golden_message):
+def test_the_help_has_five_headings_and_begins_each_with_what_is_used_every_day(
+    recipe_command, golden_message
+):
     golden_message(recipe_command("--help").stdout)

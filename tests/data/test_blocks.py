@@ -1,4 +1,5 @@
-"""Blocks: no token lost, none twice, every block full, and memory that does not grow with the text."""
+"""Blocks: no token lost, none twice, every block full, and memory that does not grow with the
+text."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def tokenizer(tmp_path_factory):
     )
 
 
-ONE = data_sets.TextSet(hub=None, revision="main", subset=None, split="train", path=str(SAMPLE), text="text")
+ONE = data_sets.TextSet(
+    hub=None, revision="main", subset=None, split="train", path=str(SAMPLE), text="text"
+)
 SETTINGS = data_sets.PlainText(
     sets=(ONE,), validation_share=None, max_lost_share=1, seed=42, tokenizer=Pretrained("google/gemma-3-270m"), sequence_len=64,
     effective_batch_size=4, epochs=1, warmup_steps=0, eval_steps=None,
@@ -61,7 +64,10 @@ def straight(documents, tokenizer) -> list[int]:
     return [
         token
         for text in documents
-        for token in [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        for token in [
+            *tokenizer(text, add_special_tokens=False)["input_ids"],
+            tokenizer.eos_token_id,
+        ]
     ]
 
 
@@ -71,7 +77,11 @@ def test_blocks_are_the_documents_tokens_in_order_and_only_the_rest_is_dropped(t
     rows = column(tmp_path / "b.parquet")
     assert {len(row) for row in rows} == {64}
     assert [token for row in rows for token in row] == line[: len(rows) * 64]
-    assert (counts.documents, counts.tokens, counts.blocks) == (len(DOCUMENTS), len(line), len(line) // 64)
+    assert (counts.documents, counts.tokens, counts.blocks) == (
+        len(DOCUMENTS),
+        len(line),
+        len(line) // 64,
+    )
     assert counts.dropped == len(line) % 64 == counts.tokens - counts.blocks * 64
     assert column(tmp_path / "b.parquet", "labels") == rows
     assert column(tmp_path / "b.parquet", "attention_mask") == [[1] * 64] * len(rows)
@@ -81,9 +91,9 @@ def test_a_document_longer_than_a_block_is_not_cut_off(tokenizer, tmp_path):
     long = " ".join(DOCUMENTS)
     counts = blocks.write([long], tokenizer, 32, tmp_path / "b.parquet")
     assert counts.blocks > 50
-    assert [token for row in column(tmp_path / "b.parquet") for token in row] == straight([long], tokenizer)[
-        : counts.blocks * 32
-    ]
+    assert [token for row in column(tmp_path / "b.parquet") for token in row] == straight(
+        [long], tokenizer
+    )[: counts.blocks * 32]
 
 
 @settings(max_examples=40, deadline=None)
@@ -103,7 +113,9 @@ def test_any_portions_make_the_same_blocks(sizes, block_len, group):
     finally:
         blocks.GROUP_TOKENS = known
     assert counts.blocks == len(line) // block_len
-    assert [token for group in made for row in group for token in row] == list(range(counts.blocks * block_len))
+    assert [token for group in made for row in group for token in row] == list(
+        range(counts.blocks * block_len)
+    )
 
 
 def test_documents_stay_in_order_whatever_thread_tokenises_them(tokenizer, monkeypatch):
@@ -147,7 +159,9 @@ def test_the_blocks_are_those_of_datasets_map_with_python_lists(tmp_path):
         folder = tmp_path / way.__name__
         folder.mkdir()
         way(tmp_path / "t.jsonl", tokenizer, folder)
-        found[way.__name__] = {name: column(folder / "blocks.parquet", name) for name in ("input_ids", "labels")}
+        found[way.__name__] = {
+            name: column(folder / "blocks.parquet", name) for name in ("input_ids", "labels")
+        }
     assert len(found["blocks"]["input_ids"]) > 50
     assert found["blocks"] == found["lists"]
 
@@ -159,7 +173,8 @@ def test_four_times_the_text_takes_no_more_memory(tmp_path):
         blocks_speed.make_text(tmp_path / f"{size}.jsonl", size)
     blocks_speed.make_tokenizer(tmp_path / "1.jsonl", tmp_path / "tokenizer")
     small, large = (
-        blocks_speed.in_a_process("blocks", tmp_path / f"{size}.jsonl", tmp_path / "tokenizer") for size in (1, 4)
+        blocks_speed.in_a_process("blocks", tmp_path / f"{size}.jsonl", tmp_path / "tokenizer")
+        for size in (1, 4)
     )
     assert large["tokens"] > 3.5 * small["tokens"]
     assert large["peak_mb"] <= 1.1 * small["peak_mb"]
@@ -169,7 +184,9 @@ def texts_of(file, tokenizer) -> str:
     return tokenizer.decode([token for row in column(file) for token in row])
 
 
-@pytest.mark.parametrize("ending", ["txt", "jsonl", "json", "csv", "tsv", "parquet", "xlsx", "texts", "saved"])
+@pytest.mark.parametrize(
+    "ending", ["txt", "jsonl", "json", "csv", "tsv", "parquet", "xlsx", "texts", "saved"]
+)
 def test_every_kind_of_file_gives_the_same_blocks(ending, tokenizer, tmp_path):
     from datasets import Dataset
 
@@ -195,7 +212,9 @@ def test_every_kind_of_file_gives_the_same_blocks(ending, tokenizer, tmp_path):
         rows.save_to_disk(str(file))
     else:
         {"jsonl": rows.to_json, "csv": rows.to_csv, "parquet": rows.to_parquet}[ending](str(file))
-    report = blocks.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+    report = blocks.prepare(
+        changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer
+    )
     assert report.train["documents"] == len(DOCUMENTS)
     line = straight(DOCUMENTS, tokenizer)
     assert column(tmp_path / "out" / "train.parquet") == [
@@ -203,7 +222,9 @@ def test_every_kind_of_file_gives_the_same_blocks(ending, tokenizer, tmp_path):
     ]
 
 
-def test_a_text_in_a_folder_that_is_no_utf_8_is_named_and_an_empty_folder_is_said(tokenizer, tmp_path, golden_message):
+def test_a_text_in_a_folder_that_is_no_utf_8_is_named_and_an_empty_folder_is_said(
+    tokenizer, tmp_path, golden_message
+):
     folder = tmp_path / "texts"
     folder.mkdir()
     settings = changed(path=str(folder))
@@ -218,12 +239,16 @@ def test_a_text_in_a_folder_that_is_no_utf_8_is_named_and_an_empty_folder_is_sai
 
 def test_a_share_of_the_documents_is_kept_for_validation(tokenizer, tmp_path):
     report = blocks.prepare(
-        changed(validation_share=0.3, sequence_len=8), tmp_path, tokenizer_for=lambda texts: tokenizer
+        changed(validation_share=0.3, sequence_len=8),
+        tmp_path,
+        tokenizer_for=lambda texts: tokenizer,
     )
     sides = [report.train["documents"], report.validation["documents"]]
     assert sum(sides) == len(DOCUMENTS)
     assert 0.07 <= sides[1] / len(DOCUMENTS) <= 0.6
-    train, validation = (texts_of(tmp_path / f"{side}.parquet", tokenizer) for side in ("train", "validation"))
+    train, validation = (
+        texts_of(tmp_path / f"{side}.parquet", tokenizer) for side in ("train", "validation")
+    )
     for text in DOCUMENTS:
         opening = text[:40]
         assert (opening in train) != (opening in validation)
@@ -237,7 +262,11 @@ def test_a_changed_tokenizer_of_the_same_size_makes_new_blocks(tokenizer, tmp_pa
         file = folder / "tokenizer.json"
         file.write_text(file.read_text("utf-8") + end, "utf-8")
         again = AutoTokenizer.from_pretrained(folder)
-        keys.append(blocks.prepare(changed(), tmp_path / "out", tokenizer_for=lambda texts, own=again: own).key)
+        keys.append(
+            blocks.prepare(
+                changed(), tmp_path / "out", tokenizer_for=lambda texts, own=again: own
+            ).key
+        )
     assert keys[0] != keys[1]
 
 
@@ -246,7 +275,9 @@ def test_one_more_document_does_not_redraw_the_others(tokenizer, tmp_path):
     before = list(blocks.documents(changed(validation_share=0.3), "validation", report))
     more = tmp_path / "more.txt"
     more.write_text("Something new.\n\n" + SAMPLE.read_text("utf-8"))
-    after = list(blocks.documents(changed(validation_share=0.3, path=str(more)), "validation", report))
+    after = list(
+        blocks.documents(changed(validation_share=0.3, path=str(more)), "validation", report)
+    )
     assert set(before) <= set(after)
 
 
@@ -262,7 +293,9 @@ def test_rows_without_text_are_counted_and_bad_lines_are_named(tokenizer, tmp_pa
     file = tmp_path / "d.jsonl"
     good = [json.dumps({"text": text}) for text in DOCUMENTS]
     file.write_text("\n".join([*good, '{"text": ""}', '{"other": 1}', '{"text": [1]}', "{broken"]))
-    report = blocks.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+    report = blocks.prepare(
+        changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer
+    )
     assert list(report.skipped.values()) == [1, 1, 1, 1]
     golden_message("\n".join(report.skipped))
     assert report.bad_lines[0][0] == len(DOCUMENTS) + 4
@@ -283,7 +316,9 @@ def test_too_little_text_says_how_much_there_is(tokenizer, tmp_path, golden_mess
     file = tmp_path / "d.txt"
     file.write_text("Only a word or two.")
     with pytest.raises(Stop) as stop:
-        blocks.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        blocks.prepare(
+            changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer
+        )
     assert f" {len(straight(['Only a word or two.'], tokenizer))} tokens" in stop.value.text
     golden_message(stop.value)
 
@@ -292,7 +327,9 @@ def test_where_no_text_is_left_the_reasons_are_shown(tokenizer, tmp_path, golden
     file = tmp_path / "d.jsonl"
     file.write_text('{"text": ["a list"]}\n' + '{"text": "broken \\ud83d"}\n')
     with pytest.raises(Stop) as stop:
-        blocks.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        blocks.prepare(
+            changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer
+        )
     assert "column `text`" in stop.value.text and "line 2: " in stop.value.text
     golden_message(stop.value)
 
@@ -301,7 +338,9 @@ def test_a_parquet_file_of_no_rows_has_too_little_text(tokenizer, tmp_path):
     file = tmp_path / "d.parquet"
     parquet.write_table(pa.table({"text": pa.array([], pa.string())}), file)
     with pytest.raises(Stop, match=" 0 tokens"):
-        blocks.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        blocks.prepare(
+            changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer
+        )
 
 
 def test_too_little_text_for_validation_says_how_to_give_more(tokenizer, tmp_path, golden_message):
@@ -325,7 +364,9 @@ def test_a_tokenizer_learns_from_a_long_word_in_parts(tmp_path):
     assert words.decode(words("l" * 5000)["input_ids"]) == "l" * 5000
 
 
-def test_the_report_says_when_the_intervals_do_not_fit_the_text(tokenizer, tmp_path, golden_message):
+def test_the_report_says_when_the_intervals_do_not_fit_the_text(
+    tokenizer, tmp_path, golden_message
+):
     report = blocks.prepare(
         changed(warmup_steps=500, eval_steps=500, validation_share=0.3),
         tmp_path,
@@ -339,7 +380,13 @@ def test_the_report_says_when_the_intervals_do_not_fit_the_text(tokenizer, tmp_p
 @given(st.lists(st.integers(0, 200_000), min_size=1, max_size=200))
 def test_a_histogram_has_every_count_in_one_of_a_few_equal_bins(counts):
     bins = blocks.histogram(np.array(counts))
-    assert 1 <= len(bins) <= 24 and bins[0][0] == min(counts) and len({last - first for first, last, _ in bins}) == 1
+    assert (
+        1 <= len(bins) <= 24
+        and bins[0][0] == min(counts)
+        and len({last - first for first, last, _ in bins}) == 1
+    )
     assert [first for first, _, _ in bins[1:]] == [last + 1 for _, last, _ in bins[:-1]]
-    assert [sum(first <= count <= last for count in counts) for first, last, _ in bins] == [rows for *_, rows in bins]
+    assert [sum(first <= count <= last for count in counts) for first, last, _ in bins] == [
+        rows for *_, rows in bins
+    ]
     assert bins[-1][2] > 0

@@ -49,7 +49,9 @@ def test_an_open_quote_costs_its_own_line_and_no_other(case, tmp_path):
 
 def test_an_open_quote_in_a_large_file_is_found_without_reading_to_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr(row_files, "LONGEST_RECORD", 1000)
-    (tmp_path / "rows.csv").write_text(HEADER + 'a,"b,c\n' + "d,e,f\n" * 1000 + '"' + "g" * 2000 + '",h,i\n')
+    (tmp_path / "rows.csv").write_text(
+        HEADER + 'a,"b,c\n' + "d,e,f\n" * 1000 + '"' + "g" * 2000 + '",h,i\n'
+    )
     good, bad = read(tmp_path / "rows.csv")
     assert (list(bad), len(good)) == ([2], 1001)
 
@@ -67,7 +69,9 @@ def test_wrong_bytes_cost_the_line_that_has_them(ending, tmp_path):
         "txt": (b"", b"%s\n\n", b""),
     }[ending]
     file = tmp_path / f"rows.{ending}"
-    file.write_bytes(row[0] + b"".join(row[1] % word for word in (GOOD, BROKEN, GOOD, BROKEN, GOOD)) + row[2])
+    file.write_bytes(
+        row[0] + b"".join(row[1] % word for word in (GOOD, BROKEN, GOOD, BROKEN, GOOD)) + row[2]
+    )
     good, bad = read(file, "q")
     first = {"csv": 2}.get(ending, 1)
     step = {"txt": 2}.get(ending, 1)
@@ -82,14 +86,25 @@ def test_reasons_are_plain(tmp_path, golden_message):
         HEADER.encode() + b'a,"b,c\nd,"e",f\nx,y\n' + BROKEN + b',b,c\na,"he said "yes"",c\n'
     )
     (tmp_path / "rows.jsonl").write_bytes(b'{"a": "' + BROKEN + b'"}\n{"a": 1\n')
-    reasons = [(name, *bad) for name in ("rows.csv", "rows.jsonl") for bad in read(tmp_path / name)[1].items()]
+    reasons = [
+        (name, *bad)
+        for name in ("rows.csv", "rows.jsonl")
+        for bad in read(tmp_path / name)[1].items()
+    ]
     golden_message("\n".join(f"{name}:{number}: {reason}" for name, number, reason in reasons))
 
 
 def asked(folder, bad: int, share: float):
     """200 rows, of which so many are broken."""
-    good = [{"topic": "t", "question": f"q {n}", "answer": f"an answer with the number {n}"} for n in range(200 - bad)]
-    lines = [*map(json.dumps, good), *["{broken"] * (bad - 1), json.dumps(good[0] | {"answer": " "})]
+    good = [
+        {"topic": "t", "question": f"q {n}", "answer": f"an answer with the number {n}"}
+        for n in range(200 - bad)
+    ]
+    lines = [
+        *map(json.dumps, good),
+        *["{broken"] * (bad - 1),
+        json.dumps(good[0] | {"answer": " "}),
+    ]
     (folder / "rows.jsonl").write_text("\n".join(lines))
     return wanted(folder / "rows.jsonl", max_lost_share=share)
 
@@ -106,7 +121,9 @@ def test_more_bad_rows_than_are_allowed_end_it(bad, share, stops, tmp_path, gold
         prepare(asked(tmp_path, bad, share), tmp_path / "out")
     assert stop.value.code == 1
     assert not list((tmp_path / "out").glob("*.parquet"))
-    assert [line for line, _ in Report.read(tmp_path / "out").bad_lines] == list(range(200 - bad + 1, 200))
+    assert [line for line, _ in Report.read(tmp_path / "out").bad_lines] == list(
+        range(200 - bad + 1, 200)
+    )
     golden_message(stop.value)
 
 
@@ -127,7 +144,10 @@ class Letters:
 
 @pytest.mark.parametrize("twin", [False, True])
 def test_rows_that_are_too_long_are_lost_unless_a_twin_has_counted(twin, tmp_path, golden_message):
-    rows = [{"topic": "t", "question": f"q {n}", "answer": "letters " * (1 + 40 * (n == 7))} for n in range(20)]
+    rows = [
+        {"topic": "t", "question": f"q {n}", "answer": "letters " * (1 + 40 * (n == 7))}
+        for n in range(20)
+    ]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     tokenizer = Letters()
     if twin:
@@ -184,4 +204,7 @@ def test_lines_are_the_same_rows_with_and_without_orjson(tmp_path, monkeypatch):
     quickly = read(tmp_path / "rows.jsonl")
     monkeypatch.setitem(sys.modules, "orjson", None)
     assert repr(read(tmp_path / "rows.jsonl")) == repr(quickly)
-    assert list(quickly[0]) == [1, 2, 3, 4, 5, 6] and quickly[0][3]["n"][0]["m"] == 123456789012345678901234567890
+    assert (
+        list(quickly[0]) == [1, 2, 3, 4, 5, 6]
+        and quickly[0][3]["n"][0]["m"] == 123456789012345678901234567890
+    )

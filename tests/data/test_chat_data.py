@@ -26,10 +26,16 @@ from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
-REAL = Path(os.environ.get("RECIPE_SHARED", ROOT.parent / "shared")) / "data" / "survival" / "qa.jsonl"
+REAL = (
+    Path(os.environ.get("RECIPE_SHARED", ROOT.parent / "shared")) / "data" / "survival" / "qa.jsonl"
+)
 ROWS = [
     {"topic": "Knots", "question": "How do I tie a bowline?", "answer": "Make a loop."},
-    {"topic": "Knots", "question": "How do I tie a bowline?", "answer": "The rabbit comes out of its hole."},
+    {
+        "topic": "Knots",
+        "question": "How do I tie a bowline?",
+        "answer": "The rabbit comes out of its hole.",
+    },
     {"topic": "Knots", "question": "How  do I tie a BOWLINE?", "answer": "With patience."},
     {"topic": "Knots", "question": "What is a bight?", "answer": "A bend in the rope."},
     {"topic": "Fire", "question": "What is tinder?", "answer": "Dry, fine fuel."},
@@ -61,7 +67,11 @@ def wanted(path=None, **other):
         "special_tokens": asdict(catalog.chat_template("chatml")),
         "sets": [
             of_set
-            | {name: other.pop(name) for name in list(other) if name in (*of_set, "drop_system", "thinking_field")}
+            | {
+                name: other.pop(name)
+                for name in list(other)
+                if name in (*of_set, "drop_system", "thinking_field")
+            }
         ],
         "system_prompt": "You know.",
         "validation_share": 0.2,
@@ -107,7 +117,10 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
     assert report.train_rows + report.validation_rows == 6
     rows = [*table(tmp_path / "out", "train"), *table(tmp_path / "out", "validation")]
     assert set(rows[0]) == {"full-question", "answer", "messages"}
-    assert {row["full-question"] for row in rows} >= {"For Knots, How do I tie a bowline?", "For Fire, What is tinder?"}
+    assert {row["full-question"] for row in rows} >= {
+        "For Knots, How do I tie a bowline?",
+        "For Fire, What is tinder?",
+    }
     assert rows[0]["messages"] == [
         {"role": "system", "content": "You know."},
         {"role": "user", "content": rows[0]["full-question"]},
@@ -116,14 +129,19 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
 
 
 def test_a_dataset_repository_is_read_like_the_hub(tmp_path, monkeypatch):
-    """A folder `owner/name` is what the datasets library takes for a repository when there is no network."""
+    """A folder `owner/name` is what the datasets library takes for a repository when there is no
+    network."""
     repository = tmp_path / "owner" / "questions"
     repository.mkdir(parents=True)
     written(repository, "train.jsonl")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     report = prepare(wanted(hub="owner/questions"), tmp_path / "out")
-    assert (report.rows_in, report.duplicates, report.source) == (8, 1, "owner/questions on the hub")
+    assert (report.rows_in, report.duplicates, report.source) == (
+        8,
+        1,
+        "owner/questions on the hub",
+    )
 
 
 def test_single_files_of_a_repository_are_read(tmp_path, monkeypatch):
@@ -156,7 +174,8 @@ def test_a_bad_line_is_named_by_its_number_and_kept_out(tmp_path, golden_message
 
 @pytest.mark.parametrize("ending", ["jsonl", "json"])
 def test_half_a_character_is_a_bad_line(tmp_path, ending, golden_message):
-    """JSON allows the escape of half a character; no tokenizer takes it, and no file can be written with it."""
+    """JSON allows the escape of half a character; no tokenizer takes it, and no file can be written
+    with it."""
     path = tmp_path / f"rows.{ending}"
     lines = [json.dumps(row) for row in ROWS]
     lines[1:1] = [
@@ -203,7 +222,11 @@ def test_a_recipe_says_whose_tokens_are_counted():
         recipe, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options(options))
         return translate(recipe, Place("c", "d", "r", "s")).stages[-1].data["tokenizer"]
 
-    bases = [asked(), asked("model.base=Qwen/Qwen2.5-7B-Instruct"), asked(f"model.revision={'c0ffee' * 6}c0ff")]
+    bases = [
+        asked(),
+        asked("model.base=Qwen/Qwen2.5-7B-Instruct"),
+        asked(f"model.revision={'c0ffee' * 6}c0ff"),
+    ]
     assert all(bases.count(base) == 1 for base in bases), bases
 
 
@@ -214,7 +237,8 @@ def test_rows_counted_with_another_tokenizer_are_prepared_anew(change, tmp_path)
     bases = {"file": str(tmp_path / "local")}
     asked = {"tokenizer": {"base": bases.get(change, "a/b"), "revision": "main"}}
     other = {
-        "tokenizer": asked["tokenizer"] | {"name": {"base": "a/c"}, "revision": {"revision": "v2"}}.get(change, {})
+        "tokenizer": asked["tokenizer"]
+        | {"name": {"base": "a/c"}, "revision": {"revision": "v2"}}.get(change, {})
     }
     file = written(tmp_path, "rows.jsonl")
 
@@ -227,7 +251,9 @@ def test_rows_counted_with_another_tokenizer_are_prepared_anew(change, tmp_path)
     letters = Letters()
 
     def longest(wanted_rows):
-        return prepare(wanted_rows, tmp_path / "out", tokenizer_for=lambda texts: letters).token_lengths["max"]
+        return prepare(
+            wanted_rows, tmp_path / "out", tokenizer_for=lambda texts: letters
+        ).token_lengths["max"]
 
     first = longest(wanted(file, **asked))
     letters.length = 2
@@ -256,7 +282,9 @@ def test_rows_longer_than_the_sequence_are_left_out_and_counted(tmp_path):
             return {"input_ids": [text.split() for text in texts]}
 
     report = prepare(
-        wanted(written(tmp_path, "rows.jsonl"), sequence_len=18), tmp_path / "out", tokenizer_for=lambda texts: Words()
+        wanted(written(tmp_path, "rows.jsonl"), sequence_len=18),
+        tmp_path / "out",
+        tokenizer_for=lambda texts: Words(),
     )
     assert report.dropped["longer than 18 tokens"] >= 1
     # Training reads rows at most as long as the longest that is kept, which memory is planned by.
@@ -275,7 +303,11 @@ def made(question: str, answer: str) -> Conversation:
 
 
 pairs = st.lists(
-    st.builds(made, st.sampled_from(["a", "A ", " a", "b", "c", "d  e", "D e", "f", "g", "h"]), st.text(max_size=3)),
+    st.builds(
+        made,
+        st.sampled_from(["a", "A ", " a", "b", "c", "d  e", "D e", "f", "g", "h"]),
+        st.text(max_size=3),
+    ),
     min_size=2,
 )
 
@@ -314,7 +346,9 @@ def test_chatml_is_what_axolotls_template_gives():
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": "a"},
     ]
-    axolotls = Template(get_chat_template("chatml")).render(messages=conversation, add_generation_prompt=False)
+    axolotls = Template(get_chat_template("chatml")).render(
+        messages=conversation, add_generation_prompt=False
+    )
     assert rendered(catalog.chat_template("chatml"), conversation).strip() == axolotls.strip()
 
 
@@ -341,7 +375,8 @@ def test_conversations_come_back_from_the_spool_as_they_went_in(tmp_path):
 
 
 def test_the_survival_sample_is_like_the_rows_that_it_replaces():
-    """As long as the catalog counted the real rows, with their topics; and none of them is copied."""
+    """As long as the catalog counted the real rows, with their topics; and none of them is
+    copied."""
     sample, real = read_lines(ROOT / "recipes" / "data" / "survival-sample.jsonl"), read_lines(REAL)
     facts = catalog.dataset("cahlen/offline-practical-skills-qa-synthetic")
     lengths = [len(f"For {row['topic']}, {row['question']}{row['answer']}") for row in sample]
@@ -359,4 +394,8 @@ def test_the_survival_sample_is_like_the_rows_that_it_replaces():
 
 def read_lines(file: Path) -> list[dict[str, str]]:
     """The rows of a JSONL file; none if it is not here."""
-    return [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.is_file() else []
+    return (
+        [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        if file.is_file()
+        else []
+    )

@@ -1,4 +1,5 @@
-"""Forms of conversations: the same rows in each give the same messages and the same tokens; what is none is named by line."""
+"""Forms of conversations: the same rows in each give the same messages and the same tokens; what is
+none is named by line."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ ROWS = {
         for asked, said in PAIRS
     ],
     "sharegpt": [
-        {"conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": said}]} for asked, said in PAIRS
+        {"conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": said}]}
+        for asked, said in PAIRS
     ],
     "alpaca": [{"instruction": asked, "input": "", "output": said} for asked, said in PAIRS],
     "prompt_completion": [{"prompt": asked, "completion": f" {said}"} for asked, said in PAIRS],
@@ -50,13 +52,21 @@ FILES = ["rows.jsonl", "rows.json", "rows.csv", "rows.parquet"]
 
 
 def told(form: str) -> dict:
-    return {"question": "[question]", "answer": "[answer]", "form": "columns"} if form == "columns" else OPEN
+    return (
+        {"question": "[question]", "answer": "[answer]", "form": "columns"}
+        if form == "columns"
+        else OPEN
+    )
 
 
 def flat(rows: list[dict]) -> list[dict]:
     """Rows as a table without lists has them: turns as JSON."""
     return [
-        {name: value if isinstance(value, str) else json.dumps(value) for name, value in row.items()} for row in rows
+        {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in row.items()
+        }
+        for row in rows
     ]
 
 
@@ -65,7 +75,10 @@ def sides(form: str, name: str, folder, rows=None, **other) -> dict[str, list]:
     path = written(folder, name, flat(rows) if name.endswith("csv") else rows)
     report = prepare(wanted(path, **told(form) | other), folder / "out")
     assert report.form.startswith(form.split()[-1]) and not report.bad_lines
-    return {side: [row["messages"] for row in table(folder / "out", side)] for side in ("train", "validation")}
+    return {
+        side: [row["messages"] for row in table(folder / "out", side)]
+        for side in ("train", "validation")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +88,8 @@ def expected(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenised(tmp_path_factory):
-    """What Axolotl's own strategy makes of messages, with the settings that a recipe gives it: tokens, and those trained."""
+    """What Axolotl's own strategy makes of messages, with the settings that a recipe gives it:
+    tokens, and those trained."""
     from axolotl.prompt_strategies.chat_template import load
     from axolotl.utils.dict import DictDefault
 
@@ -85,22 +99,32 @@ def tokenised(tmp_path_factory):
     text = [f"{asked} {said} system user assistant tool" for asked, said in PAIRS]
     tokenizer = tokenizers.train(text, tmp_path_factory.mktemp("tokenizer"), None, template, 400)
 
-    def tokens(messages: list[dict], train_on: str = "assistant", thoughts=None, **other) -> tuple[list[int], str]:
-        config = DictDefault({"sequence_len": 1024, "chat_template": "chatml", "eot_tokens": [template.end]} | other)
+    def tokens(
+        messages: list[dict], train_on: str = "assistant", thoughts=None, **other
+    ) -> tuple[list[int], str]:
+        config = DictDefault(
+            {"sequence_len": 1024, "chat_template": "chatml", "eot_tokens": [template.end]} | other
+        )
         reads = axolotl.datasets("d", CONVERSATIONS, train_on, thoughts=thoughts)["datasets"][0]
         strategy = load(tokenizer, config, reads)
         row = strategy.tokenize_prompt({"messages": messages})
-        return row["input_ids"], tokenizer.decode([token for token in row["labels"] if token != -100])
+        return row["input_ids"], tokenizer.decode(
+            [token for token in row["labels"] if token != -100]
+        )
 
     return tokens
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("form", ROWS)
-def test_each_form_in_each_file_gives_the_messages_and_tokens_of_columns(form, name, tmp_path, expected, tokenised):
+def test_each_form_in_each_file_gives_the_messages_and_tokens_of_columns(
+    form, name, tmp_path, expected, tokenised
+):
     found = sides(form, name, tmp_path)
     assert found == expected
-    assert [tokenised(row)[0] for row in found["train"]] == [tokenised(row)[0] for row in expected["train"]]
+    assert [tokenised(row)[0] for row in found["train"]] == [
+        tokenised(row)[0] for row in expected["train"]
+    ]
 
 
 def spreadsheet(file, rows: list[list]) -> None:
@@ -121,9 +145,11 @@ def file_of(form: str, name: str, folder):
     kind, _, how = name.partition(" ")
     path = folder / f"rows.{kind}"
     if kind in ("csv", "tsv"):
-        encoding, mark = {"": ("utf-8", ","), "semicolons": ("utf-8", ";"), "mark": ("utf-8-sig", ";")}.get(
-            how, (how, "\t")
-        )
+        encoding, mark = {
+            "": ("utf-8", ","),
+            "semicolons": ("utf-8", ";"),
+            "mark": ("utf-8-sig", ";"),
+        }.get(how, (how, "\t"))
         with path.open("w", newline="", encoding=encoding) as out:
             csv.writer(out, delimiter=mark, quoting=csv.QUOTE_ALL).writerows([header, *cells])
     elif kind == "xlsx":
@@ -154,7 +180,9 @@ def test_spreadsheets_and_saved_folders_give_the_same_messages_and_check_reads_t
     problems = recipe(f"data.path={path}", *asked)
     assert {problem.severity for problem in problems} == {"note"}
     told_of = [problem for problem in problems if "because of their columns" in problem.message]
-    assert [f"form {form}" in problem.message for problem in told_of] == [True] * (form != "columns")
+    assert [f"form {form}" in problem.message for problem in told_of] == [True] * (
+        form != "columns"
+    )
     report = prepare(wanted(path, **told(form)), tmp_path / "out")
     assert report.form.startswith(form) and not report.bad_lines
     found = {side: [row["messages"] for row in table(tmp_path / "out", side)] for side in expected}
@@ -163,7 +191,8 @@ def test_spreadsheets_and_saved_folders_give_the_same_messages_and_check_reads_t
 
 @pytest.fixture
 def recipe(tmp_path):
-    """What check says of the survival recipe with other data, its own question and answer left out."""
+    """What check says of the survival recipe with other data, its own question and answer left
+    out."""
 
     def problems(*options: str) -> list:
         text = (ROOT / "recipes" / "survival.yaml").read_text("utf-8")
@@ -189,7 +218,9 @@ SENSELESS = {
 @pytest.mark.parametrize("case", SENSELESS)
 def test_what_makes_no_sense_is_refused_by_check(case, tmp_path, recipe, golden_message):
     path = written(tmp_path, "rows.jsonl", ROWS["messages"])
-    problems = [each for each in recipe(f"data.path={path}", *SENSELESS[case]) if each.severity == "error"]
+    problems = [
+        each for each in recipe(f"data.path={path}", *SENSELESS[case]) if each.severity == "error"
+    ]
     assert problems
     golden_message("\n\n".join(f"{each.message}\n{each.hint}" for each in problems))
 
@@ -211,10 +242,17 @@ def test_a_hub_dataset_in_a_form_is_told_by_the_preparation(tmp_path, monkeypatc
 
 
 def test_a_prompt_that_is_itself_json_or_a_number_is_a_text(tmp_path):
-    rows = [{"prompt": prompt, "completion": "3"} for prompt in ('[{"a": 3}]', "[]", "7")] + ROWS["prompt_completion"]
+    rows = [{"prompt": prompt, "completion": "3"} for prompt in ('[{"a": 3}]', "[]", "7")] + ROWS[
+        "prompt_completion"
+    ]
     found = sides("prompt_completion", "rows.jsonl", tmp_path, rows)
-    assert {'[{"a": 3}]', "[]", "7"} <= {row[1]["content"] for side in found.values() for row in side}
-    assert conversation_formats.turns("prompt_completion", {"prompt": 7, "completion": 3.5})[1].content == "3.5"
+    assert {'[{"a": 3}]', "[]", "7"} <= {
+        row[1]["content"] for side in found.values() for row in side
+    }
+    assert (
+        conversation_formats.turns("prompt_completion", {"prompt": 7, "completion": 3.5})[1].content
+        == "3.5"
+    )
 
 
 TALK = [
@@ -235,7 +273,13 @@ TALK = [
     ],
 )
 def test_the_turns_that_a_recipe_names_are_trained(train_on, trained, tmp_path, tokenised):
-    found = sides("messages", "rows.jsonl", tmp_path, [{"messages": TALK}, *ROWS["messages"]], train_on=train_on)
+    found = sides(
+        "messages",
+        "rows.jsonl",
+        tmp_path,
+        [{"messages": TALK}, *ROWS["messages"]],
+        train_on=train_on,
+    )
     talk = next(row for side in found.values() for row in side if row[0]["content"] == "Be brief.")
     assert tokenised(talk, train_on)[1] == trained
 
@@ -247,7 +291,9 @@ def test_a_row_keeps_its_own_system_turn_and_others_get_the_recipes(tmp_path):
     assert {turn["role"] for turn in first} == {"system"}
     assert sorted({turn["content"] for turn in first}) == ["Be brief.", "You know."]
     (tmp_path / "other").mkdir()
-    beside = [{"system": "Be brief.", "conversations": row["conversations"]} for row in ROWS["sharegpt"]]
+    beside = [
+        {"system": "Be brief.", "conversations": row["conversations"]} for row in ROWS["sharegpt"]
+    ]
     found = sides("sharegpt", "rows.json", tmp_path / "other", beside)
     assert {row[0]["content"] for side in found.values() for row in side} == {"Be brief."}
 
@@ -255,11 +301,22 @@ def test_a_row_keeps_its_own_system_turn_and_others_get_the_recipes(tmp_path):
 def test_an_input_of_alpaca_stands_below_its_instruction(tmp_path):
     rows = [row | {"input": "In two words."} for row in ROWS["alpaca"]]
     found = sides("alpaca", "rows.jsonl", tmp_path, rows)
-    assert all(row[1]["content"].endswith("\nIn two words.") for side in found.values() for row in side)
+    assert all(
+        row[1]["content"].endswith("\nIn two words.") for side in found.values() for row in side
+    )
 
 
-CALL = {"id": "1", "type": "function", "function": {"name": "tide", "arguments": {"place": "Brest"}}}
-TOOLS = [{"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "required": ["place"]}}}]
+CALL = {
+    "id": "1",
+    "type": "function",
+    "function": {"name": "tide", "arguments": {"place": "Brest"}},
+}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "tide", "parameters": {"type": "object", "required": ["place"]}},
+    }
+]
 CALLING = {
     "messages": [
         {"role": "user", "content": "When is high tide?"},
@@ -275,31 +332,48 @@ CALLING = {
 def test_tool_calls_and_reasoning_reach_a_template_that_knows_them(name, tmp_path, tokenised):
     own = wanted()["special_tokens"] | {"axolotl": "tokenizer_default"}
     other = {"function": {"name": "wind", "arguments": {"at": 3}}}
-    second = {"messages": [*CALLING["messages"][:1], {**CALLING["messages"][1], "tool_calls": [other]}], "tools": []}
-    found = sides("messages", name, tmp_path, [CALLING, second, *ROWS["messages"]], special_tokens=own)
-    calling = next(row for side in found.values() for row in side if row[-1]["content"] == "At 17:04.")
+    second = {
+        "messages": [*CALLING["messages"][:1], {**CALLING["messages"][1], "tool_calls": [other]}],
+        "tools": [],
+    }
+    found = sides(
+        "messages", name, tmp_path, [CALLING, second, *ROWS["messages"]], special_tokens=own
+    )
+    calling = next(
+        row for side in found.values() for row in side if row[-1]["content"] == "At 17:04."
+    )
     trained = tokenised(calling, chat_template="qwen3")[1]
-    assert '{"name": "tide", "arguments": {"place": "Brest"}}' in trained and "The tool says so." in trained
+    assert (
+        '{"name": "tide", "arguments": {"place": "Brest"}}' in trained
+        and "The tool says so." in trained
+    )
     given = [row.get("tools") for side in found for row in table(tmp_path / "out", side)]
     assert [json.loads(tools) for tools in given if tools] == [TOOLS]
 
 
-THINKING = (
-    "{% for one in messages %}{{ one.role + ':' + one.get('thinking', '') + one.content + '<|im_end|>' }}{% endfor %}"
-)
+THINKING = "{% for one in messages %}{{ one.role + ':' + one.get('thinking', '') + one.content + '<|im_end|>' }}{% endfor %}"
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
 def test_thoughts_are_read_from_the_field_that_a_recipe_names(name, tmp_path, tokenised):
     own = wanted()["special_tokens"] | {"axolotl": "tokenizer_default"}
-    thought = {"messages": [*TALK[:-1], {**TALK[-1], "thinking": "user asked", "reasoning_content": "no"}]}
+    thought = {
+        "messages": [*TALK[:-1], {**TALK[-1], "thinking": "user asked", "reasoning_content": "no"}]
+    }
     for field in ("thinking", "reasoning_content"):
         found = sides(
-            "messages", name, tmp_path, [thought, *ROWS["messages"]], special_tokens=own, thinking_field=field
+            "messages",
+            name,
+            tmp_path,
+            [thought, *ROWS["messages"]],
+            special_tokens=own,
+            thinking_field=field,
         )
         row = next(row for side in found.values() for row in side if row[-1]["content"] == "Yes.")
         assert {key for key in row[-1] if row[-1][key]} == {"role", "content", field}
-        trained = tokenised(row, thoughts=field, chat_template="jinja", chat_template_jinja=THINKING)[1]
+        trained = tokenised(
+            row, thoughts=field, chat_template="jinja", chat_template_jinja=THINKING
+        )[1]
         assert ("user askedYes." in trained) == (field == "thinking")
         shutil.rmtree(tmp_path / "out")
 
@@ -307,32 +381,44 @@ def test_thoughts_are_read_from_the_field_that_a_recipe_names(name, tmp_path, to
 def test_system_turns_are_left_out_where_a_recipe_asks_for_it(tmp_path):
     rows = [{"messages": TALK}, {"system": "Rhyme.", **ROWS["messages"][0]}, *ROWS["messages"][1:]]
     for dropped in (False, True):
-        found = sides("messages", "rows.jsonl", tmp_path, rows, drop_system=dropped, system_prompt=None)
+        found = sides(
+            "messages", "rows.jsonl", tmp_path, rows, drop_system=dropped, system_prompt=None
+        )
         roles = [turn["role"] for side in found.values() for row in side for turn in row]
         assert roles.count("system") == (0 if dropped else 2)
         shutil.rmtree(tmp_path / "out")
 
 
 @pytest.mark.parametrize("key", ["tool_calls", "reasoning_content", "tools"])
-def test_what_the_template_does_not_write_is_named_and_not_lost_in_silence(key, tmp_path, golden_message):
+def test_what_the_template_does_not_write_is_named_and_not_lost_in_silence(
+    key, tmp_path, golden_message
+):
     row = {
-        "tool_calls": {"messages": [*CALLING["messages"][:3], {"role": "assistant", "content": "At 17:04."}]},
+        "tool_calls": {
+            "messages": [*CALLING["messages"][:3], {"role": "assistant", "content": "At 17:04."}]
+        },
         "reasoning_content": {"messages": [*TALK[:-1], {**TALK[-1], key: "Because."}]},
         "tools": {"messages": TALK, "tools": TOOLS},
     }[key]
-    report = prepare(wanted(written(tmp_path, "rows.jsonl", [*ROWS["messages"], row]), **OPEN), tmp_path / "out")
+    report = prepare(
+        wanted(written(tmp_path, "rows.jsonl", [*ROWS["messages"], row]), **OPEN), tmp_path / "out"
+    )
     ((number, reason),) = report.bad_lines
     assert number == len(PAIRS) + 1 and key in reason
     golden_message(reason)
 
 
 def test_no_template_of_the_catalog_that_axolotl_has_writes_tool_calls_or_reasoning():
-    """Rows with either are kept out all the same and named, with the tokenizer's own template as the remedy."""
+    """Rows with either are kept out all the same and named, with the tokenizer's own template as
+    the remedy."""
     from axolotl.utils.chat_templates import get_chat_template
 
     from runner.catalog.tables import table as facts
 
-    for name in {template["axolotl"] for template in facts("templates").values()} - {"tokenizer_default", "jinja"}:
+    for name in {template["axolotl"] for template in facts("templates").values()} - {
+        "tokenizer_default",
+        "jinja",
+    }:
         text = get_chat_template(name)
         assert "reasoning_content" not in text and "tool_calls" not in text, name
 
@@ -355,13 +441,18 @@ WRONG = {
     "text that is no JSON": {"messages": "Why?"},
     "a call of nothing": {"messages": [TALK[1], {"role": "assistant", "tool_calls": [{"id": 1}]}]},
     "arguments that are no JSON": {
-        "messages": [TALK[1], {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]
+        "messages": [
+            TALK[1],
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+        ]
     },
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_row_that_is_no_conversation_is_named_by_its_line_and_kept_out(case, tmp_path, golden_message):
+def test_a_row_that_is_no_conversation_is_named_by_its_line_and_kept_out(
+    case, tmp_path, golden_message
+):
     form = "sharegpt" if "conversations" in WRONG[case] else "messages"
     path = written(tmp_path, "rows.jsonl", [ROWS[form][0], WRONG[case], *ROWS[form][1:]])
     report = prepare(wanted(path, **OPEN), tmp_path / "out")
@@ -370,10 +461,14 @@ def test_a_row_that_is_no_conversation_is_named_by_its_line_and_kept_out(case, t
     golden_message(reason)
 
 
-def test_a_column_that_holds_a_list_is_kept_out_and_not_learned_as_python_writes_it(tmp_path, golden_message):
+def test_a_column_that_holds_a_list_is_kept_out_and_not_learned_as_python_writes_it(
+    tmp_path, golden_message
+):
     pairs = [{"q": f"{question}?", "a": answer} for question, answer in PAIRS]
     path = written(
-        tmp_path, "rows.jsonl", [pairs[0], {"q": "Why?", "a": ["So."]}, *pairs[1:], {"q": {"text": 1}, "a": "So."}]
+        tmp_path,
+        "rows.jsonl",
+        [pairs[0], {"q": "Why?", "a": ["So."]}, *pairs[1:], {"q": {"text": 1}, "a": "So."}],
     )
     report = prepare(wanted(path, question="[q]", answer="[a]", max_lost_share=1), tmp_path / "out")
     assert [number for number, _ in report.bad_lines] == [2, len(pairs) + 2]
@@ -383,9 +478,15 @@ def test_a_column_that_holds_a_list_is_kept_out_and_not_learned_as_python_writes
 def test_rows_of_no_form_and_rows_that_are_all_wrong_end_with_a_sentence(tmp_path, golden_message):
     (tmp_path / "wrong").mkdir()
     with pytest.raises(Stop) as none:
-        prepare(wanted(written(tmp_path, "rows.jsonl", [{"q": "Why?", "a": "So."}]), **OPEN), tmp_path / "out")
+        prepare(
+            wanted(written(tmp_path, "rows.jsonl", [{"q": "Why?", "a": "So."}]), **OPEN),
+            tmp_path / "out",
+        )
     with pytest.raises(Stop) as wrong:
-        prepare(wanted(written(tmp_path / "wrong", "rows.jsonl", [WRONG["no role"]] * 3), **OPEN), tmp_path / "out")
+        prepare(
+            wanted(written(tmp_path / "wrong", "rows.jsonl", [WRONG["no role"]] * 3), **OPEN),
+            tmp_path / "out",
+        )
     golden_message(f"{none.value}\n\n{wrong.value}".replace(str(tmp_path), "<folder>"))
 
 
@@ -395,7 +496,17 @@ anything = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["role", "content", "from", "value", "tool_calls", "function", "name", "arguments", "text"]
+                [
+                    "role",
+                    "content",
+                    "from",
+                    "value",
+                    "tool_calls",
+                    "function",
+                    "name",
+                    "arguments",
+                    "text",
+                ]
             ),
             inner,
             max_size=4,
@@ -424,7 +535,8 @@ def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
 
     sides("columns", "rows.jsonl", tmp_path)
     domain = [
-        {"messages": [*TALK[:-1], {**TALK[-1], "reasoning_content": f"Because {number}."}]} for number in range(4)
+        {"messages": [*TALK[:-1], {**TALK[-1], "reasoning_content": f"Because {number}."}]}
+        for number in range(4)
     ]
     domain += [{"messages": [{"role": "user", "content": "Who?"}, TALK[2]]}]
     own = wanted()["special_tokens"] | {"axolotl": conversation_formats.OWN, "tokens": ()}

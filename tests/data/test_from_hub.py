@@ -1,4 +1,5 @@
-"""Every name on the hub that a starter or the catalog has is loaded by the project's own code, through the pinned client."""
+"""Every name on the hub that a starter or the catalog has is loaded by the project's own code,
+through the pinned client."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ CATALOG: Mapping[str, Facts] = catalog.table("datasets")
 SPLITS = [(name, split) for name, facts in CATALOG.items() for split in splits(facts)]
 MODELS = catalog.model_ids()
 SHAPE = catalog.table("lock-file")["shape"]["fields"]
-RECIPES_BY_NAME = {path.relative_to(ROOT / "recipes").with_suffix("").as_posix(): path for path in STARTERS}
+RECIPES_BY_NAME = {
+    path.relative_to(ROOT / "recipes").with_suffix("").as_posix(): path for path in STARTERS
+}
 
 
 def sentence(column: str, number: int) -> str:
@@ -81,21 +84,29 @@ def sample(file: str) -> list[tuple[str, ...]]:
 
 
 def documents() -> list[str]:
-    """Enough text for blocks to train and to validate on: the sample's texts in pairs, each pair once."""
+    """Enough text for blocks to train and to validate on: the sample's texts in pairs, each pair
+    once."""
     texts = [row[0] for row in sample("seven-b-text.jsonl")]
-    return [f"{texts[at]}\n\n{texts[at - distance]}" for distance in range(1, 9) for at in range(len(texts))]
+    return [
+        f"{texts[at]}\n\n{texts[at - distance]}"
+        for distance in range(1, 9)
+        for at in range(len(texts))
+    ]
 
 
 def table_of(name: str, facts: Facts, first: int) -> bytes:
-    """Rows from the number `first` on with the columns that the catalog claims, as Parquet with the hub's description of images
-    and classes."""
+    """Rows from the number `first` on with the columns that the catalog claims, as Parquet with the
+    hub's description of images and classes."""
     import pyarrow as pa
     from pyarrow import parquet
 
     names = facts.get("columns", ["text"])
     numbers = range(first, first + ROWS)
-    columns: dict[str, object] = {column: [sentence(column, number) for number in numbers] for column in names}
-    # Songs are read only in one form, and text that repeats itself is cleaned away: their samples are good ones.
+    columns: dict[str, object] = {
+        column: [sentence(column, number) for number in numbers] for column in names
+    }
+    # Songs are read only in one form, and text that repeats itself is cleaned away: their samples
+    # are good ones.
     if name == SONGS:
         columns = dict(zip(names, zip(*sample("lyrics-sample.jsonl"), strict=True), strict=True))
     elif names == ["text"]:
@@ -106,10 +117,15 @@ def table_of(name: str, facts: Facts, first: int) -> bytes:
         columns[image] = [{"bytes": picture(number), "path": None} for number in numbers]
         columns[label] = [number % classes for number in numbers]
         described[image] = {"_type": "Image"}
-        described[label] = {"_type": "ClassLabel", "names": [f"kind {number}" for number in range(classes)]}
+        described[label] = {
+            "_type": "ClassLabel",
+            "names": [f"kind {number}" for number in range(classes)],
+        }
     table = pa.table(columns)
     if described:
-        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": described}})})
+        table = table.replace_schema_metadata(
+            {"huggingface": json.dumps({"info": {"features": described}})}
+        )
     out = io.BytesIO()
     parquet.write_table(table, out)
     return out.getvalue()
@@ -122,14 +138,18 @@ def data_sets() -> dict[str, Files]:
     for name, facts in CATALOG.items():
         hub, _, subset = name.partition(":")
         files = repositories.setdefault(hub, {})
-        paths = {split: f"{subset or 'data'}/{split}-00000-of-00001.parquet" for split in splits(facts)}
+        paths = {
+            split: f"{subset or 'data'}/{split}-00000-of-00001.parquet" for split in splits(facts)
+        }
         for position, path in enumerate(paths.values()):
             files[path] = table_of(name, facts, position * ROWS)
         if subset:
             parts = [{"split": split, "path": path} for split, path in paths.items()]
             subsets.setdefault(hub, []).append({"config_name": subset, "data_files": parts})
     for hub, configs in subsets.items():
-        repositories[hub]["README.md"] = f"---\n{yaml.safe_dump({'configs': configs})}---\n".encode()
+        repositories[hub]["README.md"] = (
+            f"---\n{yaml.safe_dump({'configs': configs})}---\n".encode()
+        )
     return dict(repositories)
 
 
@@ -139,11 +159,21 @@ def model_files(name: str) -> Files:
 
     facts = catalog.model(name)
     assert facts
-    vocabulary = {word: number for number, word in enumerate(["<unk>", "<end>", *sorted({*WORDS, "Of", ":"})])}
+    vocabulary = {
+        word: number for number, word in enumerate(["<unk>", "<end>", *sorted({*WORDS, "Of", ":"})])
+    }
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    words = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", "eos_token": "<end>"}
-    config = {"model_type": facts.model_type, **facts.sizes, "max_position_embeddings": facts.max_position_embeddings}
+    words = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+        "eos_token": "<end>",
+    }
+    config = {
+        "model_type": facts.model_type,
+        **facts.sizes,
+        "max_position_embeddings": facts.max_position_embeddings,
+    }
     return {
         "config.json": json.dumps(config).encode(),
         "tokenizer_config.json": json.dumps(words).encode(),
@@ -164,7 +194,12 @@ def hub():
 
 @pytest.fixture(scope="module")
 def environment(hub, tmp_path_factory):
-    own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path_factory.mktemp("hf")), "HF_TOKEN": "", "HF_HUB_OFFLINE": ""}
+    own = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path_factory.mktemp("hf")),
+        "HF_TOKEN": "",
+        "HF_HUB_OFFLINE": "",
+    }
     return os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"} | own
 
 
@@ -174,7 +209,10 @@ def loaded(environment, tmp_path_factory):
     file = tmp_path_factory.mktemp("wanted") / "wanted.json"
     based = {read(path).lookup(("model", "base")) for path in STARTERS}
     file.write_text(
-        json.dumps({"data_sets": SPLITS, "models": MODELS, "tokenizers": sorted(based & {*MODELS})}), "utf-8"
+        json.dumps(
+            {"data_sets": SPLITS, "models": MODELS, "tokenizers": sorted(based & {*MODELS})}
+        ),
+        "utf-8",
     )
     done = subprocess.run(
         [sys.executable, "-m", "tests.loading_from_hub", str(file)],
@@ -190,7 +228,8 @@ def loaded(environment, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def checked(recipe_command, environment):
-    """What one `recipe check --online` says of all starters: the lines of problems about their data."""
+    """What one `recipe check --online` says of all starters: the lines of problems about their
+    data."""
     done = recipe_command("check", *map(str, STARTERS), "--online", env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -206,7 +245,9 @@ def test_a_model_of_the_catalog_is_described_by_its_files_on_the_hub(name, loade
     entry, facts = loaded["models"][name], catalog.model(name)
     assert (entry["source"], entry["revision"]) == ("hub", COMMIT)
     described = lock.model_of(name, entry)
-    assert {field: getattr(described, field) for field in SHAPE} == {field: getattr(facts, field) for field in SHAPE}
+    assert {field: getattr(described, field) for field in SHAPE} == {
+        field: getattr(facts, field) for field in SHAPE
+    }
 
 
 def test_tokenizers_of_the_starters_models_are_loaded(loaded):
@@ -215,8 +256,16 @@ def test_tokenizers_of_the_starters_models_are_loaded(loaded):
 
 @pytest.mark.parametrize("name", RECIPES_BY_NAME)
 def test_the_hub_has_what_a_starter_reads(name, checked, hub):
-    said = [line for line in checked.splitlines() if f"{RECIPES_BY_NAME[name]}:" in line or f"{name}.yaml:" in line]
-    assert not [line for line in said if re.search("cannot be loaded|could not be asked|does not have", line)]
+    said = [
+        line
+        for line in checked.splitlines()
+        if f"{RECIPES_BY_NAME[name]}:" in line or f"{name}.yaml:" in line
+    ]
+    assert not [
+        line
+        for line in said
+        if re.search("cannot be loaded|could not be asked|does not have", line)
+    ]
     for one in hubs_of(read(RECIPES_BY_NAME[name]).data):
         assert any(f"/datasets/{one}/" in asked for asked in hub.asked)
 

@@ -53,7 +53,10 @@ def test_a_folder_comes_whole(server):
     for name in ("a.txt", "below/b.txt"):
         server.put(f"team/texts/{name}", name)
     there = object_store.local("s3://team/texts/")
-    assert sorted(str(file.relative_to(there)) for file in there.rglob("*.txt")) == ["a.txt", "below/b.txt"]
+    assert sorted(str(file.relative_to(there)) for file in there.rglob("*.txt")) == [
+        "a.txt",
+        "below/b.txt",
+    ]
 
 
 def model(server, folder: Path, base: str = "s3://team/model") -> dict[str, str]:
@@ -72,14 +75,21 @@ def test_a_model_comes_whole_or_not_at_all(server, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.line)
     told: list[str] = []
     folder, get = tmp_path / "model", object_store.download
-    monkeypatch.setattr(object_store, "download", lambda store, there, to: (broken(server), get(store, there, to)))
+    monkeypatch.setattr(
+        object_store, "download", lambda store, there, to: (broken(server), get(store, there, to))
+    )
     with pytest.raises(Stop, match="does not answer for"):
         prepare.fetch_model(model(server, folder), told.append)
     assert not (folder / FETCHED).exists() and not (folder / "model.safetensors").exists()
     monkeypatch.setattr(object_store, "download", get)
     server.cut = None
     prepare.fetch_model(model(server, folder), told.append)
-    assert {file.name for file in folder.iterdir()} == {"config.json", "model.safetensors", "tokenizer.json", FETCHED}
+    assert {file.name for file in folder.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        FETCHED,
+    }
     assert (folder / "model.safetensors").read_bytes() == files["model.safetensors"]
     prepare.fetch_model(model(server, folder), told.append)
     assert "already in" in told[-1]
@@ -99,7 +109,9 @@ def test_a_copy_goes_on_where_it_was_interrupted(server, tmp_path):
     (folder / "config.json").unlink()
     kept = (folder / "model.safetensors").stat().st_ino
     prepare.fetch_model(model(server, folder), print)
-    assert (folder / "model.safetensors").stat().st_ino == kept and (folder / "config.json").exists()
+    assert (folder / "model.safetensors").stat().st_ino == kept and (
+        folder / "config.json"
+    ).exists()
 
 
 def test_a_folder_without_a_model_is_refused(server, tmp_path, golden_message):
@@ -138,10 +150,14 @@ def test_a_recipe_names_rows_and_a_model_at_addresses(server, tmp_path):
     recipe, _, problems = load(ROOT / "recipes" / "survival.yaml", from_options(sets))
     assert recipe.data.path == "s3://team/data/rows.jsonl"
     assert any("is read when the data is prepared" in problem.message for problem in problems)
-    assert [name for _, name in recipe.addresses()] == ["s3://team/data/rows.jsonl"] and not list(recipe.local_files())
+    assert [name for _, name in recipe.addresses()] == ["s3://team/data/rows.jsonl"] and not list(
+        recipe.local_files()
+    )
 
 
-def test_another_version_of_a_file_runs_its_stage_again_where_it_can_be_read(server, tmp_path, monkeypatch):
+def test_another_version_of_a_file_runs_its_stage_again_where_it_can_be_read(
+    server, tmp_path, monkeypatch
+):
     server.put("team/rows.jsonl", ROWS)
     sets = ("data.hub=null", "data.path=s3://team/rows.jsonl", "openshift.connection=my-s3")
     plan = plan_in(tmp_path / "run", "survival", *sets)
@@ -149,7 +165,10 @@ def test_another_version_of_a_file_runs_its_stage_again_where_it_can_be_read(ser
 
     def decided() -> list[str]:
         s3.forget()
-        return [f"{decision.action} {' '.join(decision.why)}".strip() for decision in decide(plan, plan.stages)]
+        return [
+            f"{decision.action} {' '.join(decision.why)}".strip()
+            for decision in decide(plan, plan.stages)
+        ]
 
     assert decided() == ["keep", "keep"]
     server.put("team/rows.jsonl", ROWS.splitlines()[0])
@@ -160,9 +179,21 @@ def test_another_version_of_a_file_runs_its_stage_again_where_it_can_be_read(ser
 
 
 def test_a_models_facts_come_from_its_address(server, tmp_path, monkeypatch, capsys):
-    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    sizes = {"head_dim": 16, "intermediate_size": 128, "vocab_size": 512, "max_position_embeddings": 4096}
-    server.put("team/models/small/config.json", json.dumps({"model_type": "qwen3", **shape, **sizes}))
+    shape = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    sizes = {
+        "head_dim": 16,
+        "intermediate_size": 128,
+        "vocab_size": 512,
+        "max_position_embeddings": 4096,
+    }
+    server.put(
+        "team/models/small/config.json", json.dumps({"model_type": "qwen3", **shape, **sizes})
+    )
     server.put("team/models/small/model.safetensors", "weights")
     monkeypatch.chdir(tmp_path)
     text, base = (ROOT / "recipes" / "survival.yaml").read_text("utf-8"), "s3://team/models/small"

@@ -17,7 +17,9 @@ from runner.recipe.reading import read
 from runner.scenarios import place, translate
 from tests.conftest import RECIPES, ROOT
 
-REAL = Path(os.environ.get("RECIPE_SHARED", ROOT.parent / "shared")) / "data" / "survival" / "qa.jsonl"
+REAL = (
+    Path(os.environ.get("RECIPE_SHARED", ROOT.parent / "shared")) / "data" / "survival" / "qa.jsonl"
+)
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 SAMPLE = ROOT / "recipes" / "data" / "survival-sample.jsonl"
 RULE_OF_3S = "What is the rule of 3s in survival?"
@@ -60,7 +62,9 @@ def test_a_prompt_about_another_subject_is_unsupported_and_manners_are_not():
     own = load(SURVIVAL)[0].data.system_prompt
     manners = """You are a careful and helpful assistant. Answer honestly and concisely, explain your reasoning, refuse
     harmful requests politely, and admit when you do not know."""
-    assert [judged(texts, [], prompt).prompt_is_unsupported() for prompt in (own, manners, SAILING)] == [
+    assert [
+        judged(texts, [], prompt).prompt_is_unsupported() for prompt in (own, manners, SAILING)
+    ] == [
         False,
         False,
         True,
@@ -72,7 +76,9 @@ def test_few_rows_and_short_questions_are_not_judged():
     assert judged(texts_of(SAMPLE), ["Which mortgage?"]).unsupported_questions() == []
 
 
-@pytest.mark.parametrize("path", [path for path in RECIPES if load(path)[0].demo_questions], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in RECIPES if load(path)[0].demo_questions], ids=lambda path: path.stem
+)
 def test_a_starters_own_rows_support_its_questions_and_its_prompt(path):
     recipe = load(path)[0]
     if "songs" in recipe.data or recipe.rows == "text":
@@ -88,7 +94,11 @@ def test_check_notes_what_no_row_of_a_local_file_supports(tmp_path, golden_messa
     prompt = f"data.system_prompt={' '.join(SAILING.split())}"
     questions = "demo.questions=" + json.dumps(["How do you tie a clove hitch?", FOREIGN])
     local = (*LOCAL, f"data.path={tmp_path / 'mine.jsonl'}")
-    notes = [one for one in examine(SURVIVAL, from_options((*local, prompt, questions))) if "supports" in one.message]
+    notes = [
+        one
+        for one in examine(SURVIVAL, from_options((*local, prompt, questions)))
+        if "supports" in one.message
+    ]
     assert [note.severity for note in notes] == ["note", "note"]
     golden_message("\n".join(f"{note.message}\n{note.hint}" for note in notes))
     assert not [one for one in examine(SURVIVAL, from_options(local)) if "supports" in one.message]
@@ -99,16 +109,23 @@ def test_prepare_reports_it_and_another_question_prepares_nothing_again(tmp_path
     local = (*LOCAL, "openshift=", "serve=", f"data.path={tmp_path / 'mine.jsonl'}")
 
     def work_of(*questions: str) -> EngineConfig:
-        recipe = load(SURVIVAL, from_options((*local, f"demo.questions={json.dumps(questions)}")))[0]
+        recipe = load(SURVIVAL, from_options((*local, f"demo.questions={json.dumps(questions)}")))[
+            0
+        ]
         return translate(recipe, place(recipe)).stages[0].config
 
     def prepared(work: EngineConfig) -> list[str]:
         lines: list[str] = []
         data = {**work["data"], "tokenizer": None}
-        write_rows({**work, "out": str(tmp_path / "rows"), "data": data, "model": None}, lines.append)
+        write_rows(
+            {**work, "out": str(tmp_path / "rows"), "data": data, "model": None}, lines.append
+        )
         return [line for line in lines if "supports" in line]
 
-    supported, foreign = work_of("How do you tie a clove hitch?"), work_of("How do you tie a clove hitch?", FOREIGN)
+    supported, foreign = (
+        work_of("How do you tie a clove hitch?"),
+        work_of("How do you tie a clove hitch?", FOREIGN),
+    )
     assert prepared(supported) == []
     (found,) = prepared(foreign)
     assert FOREIGN in found and found in (tmp_path / "rows" / "report.txt").read_text("utf-8")
@@ -123,15 +140,24 @@ def test_a_copy_keeps_prompt_and_demo_if_the_rows_of_ones_own_parquet_support_th
 
     lines = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
     if same_subject:
-        rows = [{"subject": row["topic"], "prompt": row["question"], "response": row["answer"]} for row in lines]
+        rows = [
+            {"subject": row["topic"], "prompt": row["question"], "response": row["answer"]}
+            for row in lines
+        ]
     else:
         rows = [
-            {"subject": "bread", "prompt": f"How long does loaf {n} rise?", "response": f"{n} hours."}
+            {
+                "subject": "bread",
+                "prompt": f"How long does loaf {n} rise?",
+                "response": f"{n} hours.",
+            }
             for n in range(60)
         ]
     Dataset.from_list(rows).to_parquet(str(tmp_path / "mine.parquet"))
     columns = ("--set", "data.question=[prompt]", "--set", "data.answer=[response]")
-    done = recipe_command("new", "my", "--from", "survival", "--set", "data.path=mine.parquet", *columns, cwd=tmp_path)
+    done = recipe_command(
+        "new", "my", "--from", "survival", "--set", "data.path=mine.parquet", *columns, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     copy = read(tmp_path / "my.yaml").data
     assert ("system_prompt" in copy["data"]) == ("questions" in copy["demo"]) == same_subject

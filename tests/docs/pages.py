@@ -14,8 +14,13 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 # For people who change the code; their commands are not the reader's.
-HOUSE = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "runner").rglob("DECISIONS.md"))]
-# Blocks between fences, and in the README those that are indented; what stands in other fences is no command.
+HOUSE = [
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "runner").rglob("DECISIONS.md")),
+]
+# Blocks between fences, and in the README those that are indented; what stands in other fences is
+# no command.
 _FENCED = re.compile(r"^```(\w*|\{.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^ {4}\S.*\n)+", re.MULTILINE)
 _SPAN = re.compile(r"`([^`]+)`")
@@ -24,7 +29,8 @@ _LINK = re.compile(r"(!?)\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
 
 @dataclass(frozen=True)
 class Command:
-    """What a page tells its reader to type. words: without `recipe`; spoken: whether it stands in a sentence, not in a block."""
+    """What a page tells its reader to type. words: without `recipe`; spoken: whether it stands in a
+    sentence, not in a block."""
 
     words: tuple[str, ...]
     spoken: bool = False
@@ -47,7 +53,9 @@ def commands(page: Path) -> Iterator[Command]:
     text = page.read_text("utf-8")
     blocks = [body for kind, body in _FENCED.findall(text) if kind == "sh"]
     if page == README:
-        blocks += [re.sub("^    ", "", block, flags=re.MULTILINE) for block in _INDENTED.findall(text)]
+        blocks += [
+            re.sub("^    ", "", block, flags=re.MULTILINE) for block in _INDENTED.findall(text)
+        ]
     for line in "\n".join(blocks).splitlines():
         if found := re.search(r"(?:^|\| )recipe (.*)", line):
             yield Command(tuple(shlex.split(found[1], comments=True)))

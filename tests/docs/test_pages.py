@@ -1,4 +1,5 @@
-"""The documentation is true: every command parses and names files that are there, every link holds, what follows from the code does."""
+"""The documentation is true: every command parses and names files that are there, every link holds,
+what follows from the code does."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ def test_what_follows_from_the_code_is_that_of_today(monkeypatch):
     if WRITE_GOLDEN:
         for file, text in made.items():
             file.write_text(text, encoding="utf-8")
-    old = [file.name for file, text in made.items() if not file.is_file() or file.read_text("utf-8") != text]
+    old = [
+        file.name
+        for file, text in made.items()
+        if not file.is_file() or file.read_text("utf-8") != text
+    ]
     assert not old, "`make golden` writes them anew; read the difference"
     pictures = list((DOCS / "pictures").iterdir())
     assert all(file.stat().st_size < 60_000 for file in pictures)
@@ -73,11 +78,17 @@ def test_the_page_on_clusters_has_the_figures_of_the_code():
     containerfile = (ROOT / "container/Containerfile").read_text("utf-8")
     newest, older = str(hardware.DRIVER), str(hardware.DRIVERS["12"])
     assert re.findall(r"driver (\d+) or newer", page) == [newest]
-    assert re.findall(r"^\| NVIDIA driver .* \| (\d+) or newer, because of CUDA 13", page, re.M) == [newest]
+    assert re.findall(
+        r"^\| NVIDIA driver .* \| (\d+) or newer, because of CUDA 13", page, re.M
+    ) == [newest]
     assert re.findall(r"older driver \((\d+) or newer\)", page) == [older]
     assert re.findall(r"drivers older than (\d+)", containerfile) == [newest]
-    assert re.findall(r"^\| temporary storage of a build \| (\d+) GiB", page, re.M) == [str(hardware.BUILD_GIB)]
-    assert re.findall(r"^\| image \| about (\d+) GB unpacked", page, re.M) == [str(hardware.IMAGE_GB)]
+    assert re.findall(r"^\| temporary storage of a build \| (\d+) GiB", page, re.M) == [
+        str(hardware.BUILD_GIB)
+    ]
+    assert re.findall(r"^\| image \| about (\d+) GB unpacked", page, re.M) == [
+        str(hardware.IMAGE_GB)
+    ]
     assert 2 * hardware.IMAGE_GB <= hardware.BUILD_GIB, "a build holds the image twice"
 
 
@@ -94,7 +105,13 @@ def parse(words: tuple[str, ...]) -> None:
 
 
 def test_what_click_would_refuse_is_refused_here():
-    for wrong in ("chekc a.yaml", "check --formt json a.yaml", "plan a.yaml --price many", "models ad x", "plan"):
+    for wrong in (
+        "chekc a.yaml",
+        "check --formt json a.yaml",
+        "plan a.yaml --price many",
+        "models ad x",
+        "plan",
+    ):
         with pytest.raises(click.ClickException):
             parse(tuple(wrong.split()))
     parse(("models", "add", "a/b", "--recipe", "c.yaml"))
@@ -106,7 +123,11 @@ def is_copy(command: Command) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
 def test_every_command_parses_and_names_what_is_there(page):
-    made = {f"{command.words[1]}.yaml" for command in pages.commands(page) if command.spoken and is_copy(command)}
+    made = {
+        f"{command.words[1]}.yaml"
+        for command in pages.commands(page)
+        if command.spoken and is_copy(command)
+    }
     for command in pages.commands(page):
         words = command.words
         if command.spoken and len(words) == 1:
@@ -124,7 +145,9 @@ def test_every_command_parses_and_names_what_is_there(page):
         assert len(overrides.from_options(sets)) == len(sets)
         for word in words:
             if re.fullmatch(r"[\w./-]+\.ya?ml", word) and not word.startswith("/"):
-                assert word in made or (ROOT / word).is_file(), f"{command}: `{word}` is not there by then"
+                assert word in made or (ROOT / word).is_file(), (
+                    f"{command}: `{word}` is not there by then"
+                )
 
 
 def test_there_are_commands_to_look_at():
@@ -144,13 +167,21 @@ def test_the_site_loads_nothing_from_elsewhere(site):
     looked_at = 0
     for file in site.rglob("*.html"):
         text = file.read_text("utf-8")
-        for tag in re.findall(r"<(?:script|link|img|iframe|object|source|video|audio)\b[^>]*>", text):
+        for tag in re.findall(
+            r"<(?:script|link|img|iframe|object|source|video|audio)\b[^>]*>", text
+        ):
             looked_at += 1
-            assert not re.search(r"(?:src|href|srcset|data)\s*=\s*[\"']?(?:https?:)?//", tag), f"{file.name}: {tag}"
+            assert not re.search(r"(?:src|href|srcset|data)\s*=\s*[\"']?(?:https?:)?//", tag), (
+                f"{file.name}: {tag}"
+            )
     for file in site.rglob("*.css"):
-        assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", file.read_text("utf-8")), file.name
+        assert not re.search(
+            r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", file.read_text("utf-8")
+        ), file.name
     for file in (site / "_images").glob("*.svg"):
-        assert not re.search(r"(?:url\(|href=|src=)[\"']?(?:https?:)?//", file.read_text("utf-8")), file.name
+        assert not re.search(
+            r"(?:url\(|href=|src=)[\"']?(?:https?:)?//", file.read_text("utf-8")
+        ), file.name
     assert looked_at > 200
 
 
@@ -163,7 +194,9 @@ def test_no_page_of_the_site_scrolls_sideways(site, tmp_path):
             tab.open(file)
             for width in (320, 1024, 1100, 1366):
                 tab.resize(width)
-                assert tab.value("document.documentElement.scrollWidth") <= width, f"{file.name} at {width} pixels"
+                assert tab.value("document.documentElement.scrollWidth") <= width, (
+                    f"{file.name} at {width} pixels"
+                )
 
 
 def test_no_page_is_lost(site):
@@ -191,7 +224,9 @@ def test_every_link_of_the_site_holds(site):
 def test_the_mistake_on_the_pages_is_what_check_prints(recipe_command, tmp_path):
     assert recipe_command("new", "my-demo", "--from", "survival", cwd=tmp_path).returncode == 0
     recipe = tmp_path / "my-demo.yaml"
-    recipe.write_text(recipe.read_text("utf-8").replace("  epochs: ", "  epocs: "), encoding="utf-8")
+    recipe.write_text(
+        recipe.read_text("utf-8").replace("  epochs: ", "  epocs: "), encoding="utf-8"
+    )
     printed = recipe_command("check", recipe.name, cwd=tmp_path).stdout
     begin = printed.index("my-demo.yaml:")
     mistake = printed[begin : printed.index("\n", printed.index("Did you mean"))]
@@ -200,16 +235,21 @@ def test_the_mistake_on_the_pages_is_what_check_prints(recipe_command, tmp_path)
 
 
 def test_curves_are_named_where_runs_write_them():
-    """The page names the folders of a run with one stage and of one with several; Axolotl brings the program."""
+    """The page names the folders of a run with one stage and of one with several; Axolotl brings
+    the program."""
     page = (ROOT / "docs" / "loss-curve.md").read_text("utf-8")
     commands = re.findall(r"tensorboard --logdir (\S+)", page)
     folders = set()
     for starter, stage in (("survival", "train"), ("sft-dpo", "dpo")):
-        recipe = load(ROOT / "recipes" / f"{starter}.yaml", overrides.from_options(("openshift=",)))[0]
+        recipe = load(
+            ROOT / "recipes" / f"{starter}.yaml", overrides.from_options(("openshift=",))
+        )[0]
         run = Path(RUNS) / recipe.name
         place = Place(f"{run}/config", f"{run}/data", str(run), f"{run}/scratch")
         curves = translate(recipe, place).stage(stage).env["TENSORBOARD_LOGGING_DIR"]
         folders.add(curves.replace(recipe.name, "my-demo"))
     assert folders == {"runs/my-demo/tensorboard", "runs/my-demo/dpo/tensorboard"}
-    assert {RUNS, "runs/my-demo/tensorboard"} <= set(commands) and "runs/my-demo/dpo/tensorboard" in page
+    assert {RUNS, "runs/my-demo/tensorboard"} <= set(
+        commands
+    ) and "runs/my-demo/dpo/tensorboard" in page
     assert "tensorboard" in metadata.requires("axolotl")

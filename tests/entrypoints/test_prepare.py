@@ -1,4 +1,5 @@
-"""The data stage on a claim: model and data come first, from a hub played on this machine, and then nothing needs it."""
+"""The data stage on a claim: model and data come first, from a hub played on this machine, and then
+nothing needs it."""
 
 from __future__ import annotations
 
@@ -51,15 +52,20 @@ def model(tmp_path_factory):
     facts = twin.wanted(recipe.model_facts, catalog.chat_template("chatml"), 3, 1, folder)
     twin.tokenizer_for(facts)(texts)
     twin.build(facts)
-    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.name != twin.MADE_FROM}
+    files = {
+        file.name: file.read_bytes() for file in folder.iterdir() if file.name != twin.MADE_FROM
+    }
     return files | {"weights.h5": b"unused" * 100}
 
 
 FROM_FILE = tuple(f"data.{name}=" for name in ("hub", "revision", "subset", "split"))
 
 
-def job(folder: Path, path: Path, file: str, *options: str, model_dir: str | None = None) -> tuple[str, ...]:
-    """What the pod of a recipe's data stage runs, with config, claim and the image's data files below `folder`."""
+def job(
+    folder: Path, path: Path, file: str, *options: str, model_dir: str | None = None
+) -> tuple[str, ...]:
+    """What the pod of a recipe's data stage runs, with config, claim and the image's data files
+    below `folder`."""
     files = folder / "files"
     if not files.is_dir():
         shutil.copytree(ROOT / "recipes" / "data", files)
@@ -79,8 +85,8 @@ def survival(folder: Path, file: str = "survival-sample.jsonl", *options: str) -
 
 
 def carried_out(folder: Path, command: tuple[str, ...], hub: Hub | None, forked=None, **env: str):
-    """The finished process. In a fork, whose libraries know no other hub, it is without the guard of its pod, and its errors
-    are among its output."""
+    """The finished process. In a fork, whose libraries know no other hub, it is without the guard
+    of its pod, and its errors are among its output."""
     whole = {
         **os.environ,
         # What an image has around the process.
@@ -94,17 +100,23 @@ def carried_out(folder: Path, command: tuple[str, ...], hub: Hub | None, forked=
     }
     if forked and not hub:
         return forked([sys.executable, *command[command.index("--") + 2 :]], folder, whole)
-    return subprocess.run(command, env=whole, cwd=folder, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, env=whole, cwd=folder, capture_output=True, text=True, timeout=300
+    )
 
 
 def prepared_by_a_job(folder: Path, model) -> tuple[Path, Hub, Path]:
-    """A claim as the first prepare Job leaves it: its data, the hub that was asked, and the file that the rows came from."""
+    """A claim as the first prepare Job leaves it: its data, the hub that was asked, and the file
+    that the rows came from."""
     hub = Hub(models={SMOLLM3: model})
     file = shutil.copytree(ROOT / "recipes" / "data", folder / "files") / "mine.jsonl"
     shutil.copy(file.with_name("survival-sample.jsonl"), file)
     done = carried_out(folder, survival(folder, "mine.jsonl"), hub)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    assert f"Downloading HuggingFaceTB/SmolLM3-3B at {COMMIT}" in done.stdout and "proven in " in done.stdout
+    assert (
+        f"Downloading HuggingFaceTB/SmolLM3-3B at {COMMIT}" in done.stdout
+        and "proven in " in done.stdout
+    )
     return folder / "claim/data", hub, file
 
 
@@ -112,13 +124,21 @@ def prepared_by_a_job(folder: Path, model) -> tuple[Path, Hub, Path]:
 def test_model_and_data_come_onto_the_claim_and_a_second_time_does_nothing(tmp_path, model):
     data, hub, _ = prepared_by_a_job(tmp_path, model)
     there = {file.name for file in (tmp_path / "claim/models/twin").iterdir() if file.is_file()}
-    assert {"model.safetensors", "config.json", "tokenizer.json"} <= there and "weights.h5" not in there
+    assert {
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+    } <= there and "weights.h5" not in there
     assert (data / "train.parquet").is_file() and list((data / "tokenised").rglob("*.arrow"))
     proof = Proof.read(data / "proof")
     assert not proof.faults and 0 < proof.rows <= tokenised(data)
-    assert proof.logits_moved == 0 and proof.loss_at_once == pytest.approx(proof.loss_accumulated, abs=1e-5)
+    assert proof.logits_moved == 0 and proof.loss_at_once == pytest.approx(
+        proof.loss_accumulated, abs=1e-5
+    )
     record = json.loads((tmp_path / "claim/run/data/stage.json").read_text("utf-8"))
-    assert record["status"] == "finished" and {"train.parquet", "validation.parquet"} <= set(record["outputs"])
+    assert record["status"] == "finished" and {"train.parquet", "validation.parquet"} <= set(
+        record["outputs"]
+    )
     hub.asked.clear()
     again = carried_out(tmp_path, survival(tmp_path, "mine.jsonl"), hub)
     assert (again.returncode, again.stdout.strip()) == (0, "data: done already")
@@ -142,11 +162,18 @@ def tokenised(data: Path) -> int:
     """How many rows the only tokenised dataset for training has."""
     from datasets import load_from_disk
 
-    return sum(len(load_from_disk(str(file.parent))) for file in (data / "tokenised").rglob("dataset_info.json"))
+    return sum(
+        len(load_from_disk(str(file.parent)))
+        for file in (data / "tokenised").rglob("dataset_info.json")
+    )
 
 
-def test_a_claim_without_room_is_said_before_anything_is_written(tmp_path, monkeypatch, golden_message):
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 5 * 2**30))
+def test_a_claim_without_room_is_said_before_anything_is_written(
+    tmp_path, monkeypatch, golden_message
+):
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 5 * 2**30)
+    )
     with pytest.raises(Stop, match=r"5\.0 GiB free, .* a/b needs 7\.0 GiB") as stop:
         prepare.require_space(tmp_path / "not" / "there", 7 * 2**30, "the model a/b")
     golden_message(stop.value, "model")
@@ -166,7 +193,11 @@ def test_a_model_that_needs_consent_names_the_secret(tmp_path, model):
     assert "`openshift.hub_token_secret`" in done.stderr
     assert "hf_wrong_one" not in done.stdout + done.stderr and "Traceback" not in done.stderr
     # What the hub says of a gated model is public, so its folder is begun.
-    assert not [file for file in (tmp_path / "claim/models").rglob("*") if file.suffix in (".json", ".safetensors")]
+    assert not [
+        file
+        for file in (tmp_path / "claim/models").rglob("*")
+        if file.suffix in (".json", ".safetensors")
+    ]
     assert not (tmp_path / "claim" / "data").exists()
 
 
@@ -178,15 +209,22 @@ def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path, forked):
     (tmp_path / "claim/models/twin" / FETCHED).write_text(json.dumps(fetched), encoding="utf-8")
     done = carried_out(tmp_path, command, None, forked)
     assert done.returncode == 3
-    assert f"The data file or folder `{tmp_path}/files/survival-sample.jsonl` is not here." in done.stdout
-    assert "In a pod: with `openshift.data_from: claim`" in done.stdout and "Traceback" not in done.stdout
+    assert (
+        f"The data file or folder `{tmp_path}/files/survival-sample.jsonl` is not here."
+        in done.stdout
+    )
+    assert (
+        "In a pod: with `openshift.data_from: claim`" in done.stdout
+        and "Traceback" not in done.stdout
+    )
 
 
 @pytest.mark.parametrize("room", [64, pytest.param(1024, marks=pytest.mark.long)])
 def test_a_job_whose_longest_row_has_no_room_on_the_gpus_stops_with_the_figure(
     room, tmp_path, model, forked, golden_message
 ):
-    """By what `render` writes into the Job of that batch; the rows are counted with the model's own tokenizer."""
+    """By what `render` writes into the Job of that batch; the rows are counted with the model's own
+    tokenizer."""
     command = survival(tmp_path)
     batch = (
         "openshift.data_dir=/shared/models/rows",
@@ -203,7 +241,9 @@ def test_a_job_whose_longest_row_has_no_room_on_the_gpus_stops_with_the_figure(
     (tmp_path / "claim/models/twin" / FETCHED).write_text(json.dumps(fetched), encoding="utf-8")
     file = tmp_path / "config/data/work.json"
     file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"proofs": None}), "utf-8")
-    done = carried_out(tmp_path, command, None, forked, **{ROOM: json.dumps([[folders, room, *words]])})
+    done = carried_out(
+        tmp_path, command, None, forked, **{ROOM: json.dumps([[folders, room, *words]])}
+    )
     assert "tokens a row         min" in done.stdout and "Traceback" not in done.stdout
     assert done.returncode == (3 if room == 64 else 0), done.stdout
     if room == 64:
@@ -211,12 +251,16 @@ def test_a_job_whose_longest_row_has_no_room_on_the_gpus_stops_with_the_figure(
 
 
 def with_code_of_its_own(folder: Path, model: dict[str, bytes]) -> None:
-    """The twin as it is when it has been fetched, with a tokenizer of a class that nobody but its makers has."""
+    """The twin as it is when it has been fetched, with a tokenizer of a class that nobody but its
+    makers has."""
     folder.mkdir(parents=True)
     for name, body in model.items():
         (folder / name).write_bytes(body)
     facts = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
-    facts |= {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]}}
+    facts |= {
+        "tokenizer_class": "OwnTokenizer",
+        "auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]},
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(facts), "utf-8")
     (folder / "own.py").write_text(
         "from transformers import PreTrainedTokenizerFast\n\n\nclass OwnTokenizer(PreTrainedTokenizerFast):\n    pass\n"
@@ -226,7 +270,9 @@ def with_code_of_its_own(folder: Path, model: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("trusted", [pytest.param(True, marks=pytest.mark.long), False])
-def test_a_tokenizer_with_code_of_its_own_counts_where_the_recipe_trusts_it(trusted, tmp_path, model, forked):
+def test_a_tokenizer_with_code_of_its_own_counts_where_the_recipe_trusts_it(
+    trusted, tmp_path, model, forked
+):
     options = (f"model.revision={COMMIT}", f"model.trust_remote_code={str(trusted).lower()}")
     command = survival(tmp_path, "survival-sample.jsonl", *options)
     with_code_of_its_own(tmp_path / "claim/models/twin", model)
@@ -275,12 +321,14 @@ def test_images_are_prepared_on_the_claim_by_a_stock_image(tmp_path):
 
 
 def of_four_pods(folder: Path, *options: str) -> tuple[Plan, dict[str, Path]]:
-    """The plan of the recipe as its pods have it, with rows in their image, below `folder`; the files of each stage."""
+    """The plan of the recipe as its pods have it, with rows in their image, below `folder`; the
+    files of each stage."""
     recipe, _, _ = load(SURVIVAL, from_options(options))
     there = kubernetes.place(recipe)
     assert there.model_dir and not there.prepared
     moved = {
-        name: str(folder / str(getattr(there, name)).lstrip("/")) for name in ("config_dir", "run_dir", "model_dir")
+        name: str(folder / str(getattr(there, name)).lstrip("/"))
+        for name in ("config_dir", "run_dir", "model_dir")
     }
     plan = translate(recipe, replace(there, **moved))
     configs = {stage.name: Path(plan.place_of(stage).config_dir) for stage in plan.stages}
@@ -292,7 +340,8 @@ def of_four_pods(folder: Path, *options: str) -> tuple[Plan, dict[str, Path]]:
 
 @pytest.mark.long
 def test_four_pods_and_one_download(tmp_path, model):
-    """One Job brings the base model; each of four pods looks for it, and loads it without a hub, and without a token."""
+    """One Job brings the base model; each of four pods looks for it, and loads it without a hub,
+    and without a token."""
     locked = COMMIT[::-1]
     hub = Hub(models={SMOLLM3: Repository(model, commit=locked, gated=True)}, token="hf_mine")
     plan, configs = of_four_pods(tmp_path, f"model.revision={locked}")
@@ -331,7 +380,10 @@ def test_four_pods_and_one_download(tmp_path, model):
     assert hub.asked == []
     (Path(plan.place.model_dir) / FETCHED).unlink()
     broken = carried_out(tmp_path, breath, hub, HF_HUB_OFFLINE="1", PET_NODE_RANK="0")
-    assert broken.returncode == 1 and "of the stage `model` has changed since it was made" in broken.stderr
+    assert (
+        broken.returncode == 1
+        and "of the stage `model` has changed since it was made" in broken.stderr
+    )
 
 
 def downloads(hub: Hub) -> Counter[str]:
@@ -343,7 +395,11 @@ def test_who_needs_the_token_of_a_gated_model(tmp_path):
     def tokens(*options: str) -> dict[str, bool]:
         recipe, _, _ = load(SURVIVAL, from_options(("openshift.hub_token_secret=hub", *options)))
         files = {file.path: file.text for file in emit(recipe, ("pytorchjob",))}
-        jobs = {path: text for path, text in files.items() if path.endswith(("job.yaml", "pytorchjob.yaml"))}
+        jobs = {
+            path: text
+            for path, text in files.items()
+            if path.endswith(("job.yaml", "pytorchjob.yaml"))
+        }
         return {path: "HF_TOKEN" in text for path, text in jobs.items()}
 
     assert tokens() == {"model/job.yaml": True, "pytorchjob.yaml": False}
@@ -356,4 +412,7 @@ def test_a_model_on_the_claim_is_planned_for_once():
     plan = planned(recipe, "pytorchjob")
     written = storage.everything(plan, forecast.of(recipe, plan, look=False))
     (model,) = [entry for entry in written if entry.what == "model download"]
-    assert model.folder == plan.place.model_dir and plan.claim_of(model.folder)["name"] == "trained-models-pvc"
+    assert (
+        model.folder == plan.place.model_dir
+        and plan.claim_of(model.folder)["name"] == "trained-models-pvc"
+    )

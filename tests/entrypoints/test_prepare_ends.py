@@ -1,4 +1,5 @@
-"""How a stage without training ends: with its reason where others look for it, and a status that says whether to try again."""
+"""How a stage without training ends: with its reason where others look for it, and a status that
+says whether to try again."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ MODEL = {"base": "acme/model", "revision": COMMIT}
 
 
 def work_file(tmp_path, **work):
-    config = {"work": "rows", "out": str(tmp_path / "data"), "run_dir": str(tmp_path), "on_claim": False, "model": None}
+    config = {
+        "work": "rows",
+        "out": str(tmp_path / "data"),
+        "run_dir": str(tmp_path),
+        "on_claim": False,
+        "model": None,
+    }
     file = tmp_path / "prepare.json"
     file.write_text(json.dumps(config | work))
     return str(file)
@@ -30,7 +37,9 @@ def test_a_missing_file_of_rows_is_final_and_its_reason_is_marked(tmp_path, caps
     assert capsys.readouterr().err == f"{child_process.STOP_MARK}{reason}\n"
 
 
-@pytest.mark.parametrize(("stop", "status"), [(Stop("no"), child_process.DECIDED), (Unreachable("later"), 1)])
+@pytest.mark.parametrize(
+    ("stop", "status"), [(Stop("no"), child_process.DECIDED), (Unreachable("later"), 1)]
+)
 def test_what_does_not_answer_may_answer_later(tmp_path, monkeypatch, stop, status):
     def fail(work, tell):
         raise stop
@@ -41,7 +50,8 @@ def test_what_does_not_answer_may_answer_later(tmp_path, monkeypatch, stop, stat
 
 def test_a_hub_that_does_not_answer_is_no_final_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "huggingface_hub.HfApi.model_info", lambda *_, **__: (_ for _ in ()).throw(OSError("broken pipe"))
+        "huggingface_hub.HfApi.model_info",
+        lambda *_, **__: (_ for _ in ()).throw(OSError("broken pipe")),
     )
     with pytest.raises(Unreachable, match="broken pipe"):
         prepare.fetch_model(MODEL | {"folder": str(tmp_path / "model")}, print)

@@ -1,4 +1,5 @@
-"""Models outside the catalog: written down from a hub played on this machine or from a folder, and read without either."""
+"""Models outside the catalog: written down from a hub played on this machine or from a folder, and
+read without either."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ def add(recipe_command, tmp_path, hub):
 
 def recipe_for(folder, base: str, *more: tuple[str, str]):
     """The lyrics recipe with another base model, in `folder`."""
-    text = re.sub(r"base: \S+", f"base: {base}", LYRICS, count=1).replace("  sample: data", "  # sample: data")
+    text = re.sub(r"base: \S+", f"base: {base}", LYRICS, count=1).replace(
+        "  sample: data", "  # sample: data"
+    )
     for old, new in more:
         text = text.replace(old, new, 1)
     (folder / "my.yaml").write_text(text, encoding="utf-8")
@@ -99,7 +102,9 @@ def test_a_model_of_the_hub_is_written_down_without_its_weights_and_then_needs_n
     assert COMMIT in "".join(file.read_text("utf-8") for file in (tmp_path / "out").rglob("*.json"))
     shown = recipe_command("models", "--recipe", recipe).stdout
     assert re.search(rf"^{NAME} +1\.24B +8,192 .*{lock.LOCK}$", shown, re.MULTILINE)
-    assert re.search(r"^Qwen/Qwen3-8B +8\.19B +40,960 +L4 +L4 .*apache-2\.0 +catalog$", shown, re.MULTILINE)
+    assert re.search(
+        r"^Qwen/Qwen3-8B +8\.19B +40,960 +L4 +L4 .*apache-2\.0 +catalog$", shown, re.MULTILINE
+    )
 
 
 def test_a_render_is_the_same_with_and_without_a_cache(add, tmp_path, recipe_command):
@@ -107,9 +112,15 @@ def test_a_render_is_the_same_with_and_without_a_cache(add, tmp_path, recipe_com
     assert add("add", NAME).returncode == 0
     for home in ("hf", "nothing"):
         env = {"HF_HOME": str(tmp_path / home), "HF_HUB_OFFLINE": "1"}
-        assert recipe_command("render", recipe, "--out", tmp_path / f"out-{home}", env=env).returncode == 0
+        assert (
+            recipe_command("render", recipe, "--out", tmp_path / f"out-{home}", env=env).returncode
+            == 0
+        )
     texts = [
-        {path.relative_to(tmp_path / out): path.read_text("utf-8") for path in sorted((tmp_path / out).rglob("*.*"))}
+        {
+            path.relative_to(tmp_path / out): path.read_text("utf-8")
+            for path in sorted((tmp_path / out).rglob("*.*"))
+        }
         for out in ("out-hf", "out-nothing")
     ]
     assert texts[0] and texts[0] == texts[1]
@@ -130,12 +141,16 @@ def test_a_folder_is_written_down_under_the_name_that_the_recipe_has_for_it(add,
     assert (here.model_facts.chat_template, here.model_facts.revision) == ("chatml", "")
     shutil.rmtree(folder)
     # A machine that has not the folder knows the model all the same, and says so.
-    (note,) = [note for note in examine(tmp_path / "my.yaml") if "not on this machine" in note.message]
+    (note,) = [
+        note for note in examine(tmp_path / "my.yaml") if "not on this machine" in note.message
+    ]
     assert (note.severity, setting_of(note)) == ("note", "base")
     assert load(recipe)[0].model_facts == here.model_facts
 
 
-def test_a_folder_that_holds_another_model_than_was_written_down_is_named_at_its_line(add, tmp_path, golden_message):
+def test_a_folder_that_holds_another_model_than_was_written_down_is_named_at_its_line(
+    add, tmp_path, golden_message
+):
     """Estimates, layers and rows would be those of the old one."""
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -146,19 +161,28 @@ def test_a_folder_that_holds_another_model_than_was_written_down_is_named_at_its
     assert add("add", "mine").returncode == 0
     errors = [problem for problem in examine(recipe) if problem.severity == "error"]
     assert errors == []
-    for changed in ({**CONFIG, "hidden_size": 4096, "tie_word_embeddings": False}, {"model_type": "llama"}):
+    for changed in (
+        {**CONFIG, "hidden_size": 4096, "tie_word_embeddings": False},
+        {"model_type": "llama"},
+    ):
         (folder / "config.json").write_text(json.dumps(changed), encoding="utf-8")
         (problem,) = [problem for problem in examine(recipe) if problem.severity == "error"]
         assert setting_of(problem) == "base"
-        golden_message(f"{problem.message}\n{problem.hint}".replace(str(tmp_path), "<tmp>"), str(len(changed)))
+        golden_message(
+            f"{problem.message}\n{problem.hint}".replace(str(tmp_path), "<tmp>"), str(len(changed))
+        )
     # Whoever asks after a job need not have the folder as it was.
     assert load(recipe, look=False)[0].base_folder == folder
-    (folder / "config.json").write_text(json.dumps({**CONFIG, "hidden_size": 4096}), encoding="utf-8")
+    (folder / "config.json").write_text(
+        json.dumps({**CONFIG, "hidden_size": 4096}), encoding="utf-8"
+    )
     assert add("add", "mine", "--recipe", str(recipe)).returncode == 0
     assert [problem for problem in examine(recipe) if problem.severity == "error"] == []
 
 
-def test_a_model_on_a_claim_is_written_down_from_a_copy_of_its_small_files(add, tmp_path, golden_message):
+def test_a_model_on_a_claim_is_written_down_from_a_copy_of_its_small_files(
+    add, tmp_path, golden_message
+):
     done = add("add", "/shared/models/mine")
     assert done.returncode == 1
     golden_message(done.stderr)
@@ -171,13 +195,16 @@ def test_a_model_on_a_claim_is_written_down_from_a_copy_of_its_small_files(add, 
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"hidden_size": "wide", "head_dim": 64}, {"num_attention_heads": 0}, {"vocab_size": None}]
+    "wrong",
+    [{"hidden_size": "wide", "head_dim": 64}, {"num_attention_heads": 0}, {"vocab_size": None}],
 )
 def test_a_config_that_makes_no_sense_is_not_written_down(wrong, add, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text(json.dumps(CONFIG | wrong), encoding="utf-8")
     done = add("add", "mine")
-    assert done.returncode == 1 and "config.json" in done.stderr and "bug" not in done.stderr, done.stderr
+    assert done.returncode == 1 and "config.json" in done.stderr and "bug" not in done.stderr, (
+        done.stderr
+    )
     assert not (tmp_path / lock.LOCK).exists()
 
 
@@ -205,7 +232,9 @@ def test_what_needs_no_lock_or_can_have_none_is_said(add, name, answer, golden_m
     golden_message(done.stderr)
 
 
-def test_a_gated_model_a_dataset_an_unknown_name_and_no_network_are_told_apart(add, tmp_path, golden_message):
+def test_a_gated_model_a_dataset_an_unknown_name_and_no_network_are_told_apart(
+    add, tmp_path, golden_message
+):
     name = "meta-llama/Llama-3.2-1B-Instructed"
     cases = {
         "gated": (Hub(models={name: Repository(FILES, gated=True)}), {}),
@@ -214,7 +243,10 @@ def test_a_gated_model_a_dataset_an_unknown_name_and_no_network_are_told_apart(a
         "no hub": (Hub(), {"HF_ENDPOINT": "http://127.0.0.1:9"}),
         "offline": (Hub(), {"HF_HUB_OFFLINE": "1"}),
         "too many requests": (Hub(busy=True), {}),
-        "renamed": (Hub(models={"meta-llama/Llama": FILES}, renamed={name: "meta-llama/Llama"}), {}),
+        "renamed": (
+            Hub(models={"meta-llama/Llama": FILES}, renamed={name: "meta-llama/Llama"}),
+            {},
+        ),
     }
     for case, (other, env) in cases.items():
         done = add("add", name, hub=other, **env)
@@ -227,8 +259,16 @@ BROKEN = {
     "no yaml": ("source:", "source: [", "source:"),
     "a size in words": ("hidden_size: 2048", "hidden_size: two", "hidden_size:"),
     "a size below 1": ("head_dim: 64", "head_dim: -64", "head_dim:"),
-    "more layers than any": ("num_hidden_layers: 16", "num_hidden_layers: 16000000", "num_hidden_layers:"),
-    "heads that do not fit": ("num_key_value_heads: 8", "num_key_value_heads: 7", "num_key_value_heads:"),
+    "more layers than any": (
+        "num_hidden_layers: 16",
+        "num_hidden_layers: 16000000",
+        "num_hidden_layers:",
+    ),
+    "heads that do not fit": (
+        "num_key_value_heads: 8",
+        "num_key_value_heads: 7",
+        "num_key_value_heads:",
+    ),
     "a name that is no setting": ("vocab_size:", "vocabsize:", "vocabsize:"),
     "what is counted": ("hidden_size:", "parameters: 3\n    hidden_size:", "parameters:"),
     "a short commit": (COMMIT, COMMIT[:7], "revision:"),
@@ -239,7 +279,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_lock_that_is_broken_ends_at_its_line_with_what_to_do(case, tmp_path, add, golden_message):
+def test_a_lock_that_is_broken_ends_at_its_line_with_what_to_do(
+    case, tmp_path, add, golden_message
+):
     assert add("add", NAME).returncode == 0
     file = tmp_path / lock.LOCK
     old, new, where = BROKEN[case]
@@ -247,7 +289,11 @@ def test_a_lock_that_is_broken_ends_at_its_line_with_what_to_do(case, tmp_path, 
     assert text.count(old) >= 1
     file.write_text(text.replace(old, new, 1), encoding="utf-8")
     recipe = recipe_for(tmp_path, NAME)
-    problems = [one for one in judge(parse(str(recipe), recipe.read_text("utf-8")))[1] if one.severity == "error"]
+    problems = [
+        one
+        for one in judge(parse(str(recipe), recipe.read_text("utf-8")))[1]
+        if one.severity == "error"
+    ]
     assert {one.file for one in problems} == {str(file)}
     assert where in problems[0].source and all(one.hint for one in problems)
     golden_message(problems)
@@ -278,4 +324,9 @@ def test_a_copy_of_a_recipe_takes_its_models_entry_along(add, tmp_path, recipe_c
     assert f"{lock.LOCK}: also copied" in done.stdout
     assert set(lock.entries(tmp_path / "elsewhere" / lock.LOCK)) == {NAME}
     env = {"HF_HOME": str(tmp_path / "nothing"), "HF_HUB_OFFLINE": "1"}
-    assert recipe_command("check", tmp_path / "elsewhere" / "copy.yaml", env=os.environ | env).returncode == 0
+    assert (
+        recipe_command(
+            "check", tmp_path / "elsewhere" / "copy.yaml", env=os.environ | env
+        ).returncode
+        == 0
+    )

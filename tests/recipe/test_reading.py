@@ -1,4 +1,5 @@
-"""Reading: every way in which a file can be no recipe has its own message; nothing ends in a trace."""
+"""Reading: every way in which a file can be no recipe has its own message; nothing ends in a
+trace."""
 
 from __future__ import annotations
 
@@ -58,9 +59,12 @@ def test_every_broken_file_has_its_own_message(case, golden_message):
     golden_message(str(problem))
 
 
-@pytest.mark.parametrize(("missing", "offered"), [("museum", False), ("hom", True), ("home-1", True)])
+@pytest.mark.parametrize(
+    ("missing", "offered"), [("museum", False), ("hom", True), ("home-1", True)]
+)
 def test_only_a_similar_name_is_offered_for_a_missing_file(missing, offered, tmp_path):
-    """`museum.yaml` and `home.yaml` have most letters in common, but only because of their ending."""
+    """`museum.yaml` and `home.yaml` have most letters in common, but only because of their
+    ending."""
     (tmp_path / "home.yaml").write_text("scenario: lora\n")
     with pytest.raises(Stop) as stop:
         reading.read(tmp_path / f"{missing}.yaml")
@@ -75,11 +79,15 @@ def test_of_a_very_long_line_only_the_part_around_the_caret_is_shown():
 
 def test_aliases_that_multiply_are_refused_quickly(golden_message):
     lines = ["a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
-    lines += [f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 10)}]" for i in range(8)]
+    lines += [
+        f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 10)}]" for i in range(8)
+    ]
     golden_message(problem_of("\n".join(lines)))
 
 
-@pytest.mark.parametrize("text", ["a: " + "[" * 100 + "]" * 100, "a: " + "[" * 5000, "{" * 3000, "[" * 200_000])
+@pytest.mark.parametrize(
+    "text", ["a: " + "[" * 100 + "]" * 100, "a: " + "[" * 5000, "{" * 3000, "[" * 200_000]
+)
 def test_endless_nesting_is_refused(text):
     assert "nested" in problem_of(text).message
 
@@ -133,11 +141,19 @@ def test_scalars_are_read_as_yaml_1_2_has_them(text, value):
 
 
 def test_places_are_those_of_the_text():
-    document = reading.parse("r.yaml", "train:\n  epochs: 4   # times\n  list:\n    - x\n    - yy\n")
-    assert (document.keys["train", "epochs"].line, document.keys["train", "epochs"].column) == (2, 3)
+    document = reading.parse(
+        "r.yaml", "train:\n  epochs: 4   # times\n  list:\n    - x\n    - yy\n"
+    )
+    assert (document.keys["train", "epochs"].line, document.keys["train", "epochs"].column) == (
+        2,
+        3,
+    )
     value = document.values["train", "epochs"]
     assert (value.line, value.column, document.text[value.start : value.end]) == (2, 11, "4")
-    assert (document.values["train", "list", 1].line, document.values["train", "list", 1].column) == (5, 7)
+    assert (
+        document.values["train", "list", 1].line,
+        document.values["train", "list", 1].column,
+    ) == (5, 7)
 
 
 def test_a_repeat_stands_where_it_is_repeated():
@@ -159,7 +175,10 @@ def test_no_text_ends_in_anything_but_a_document_or_problems(text):
 
 # What YAML prints as it is: neither control signs nor lone surrogates.
 _words = st.text(
-    st.characters(min_codepoint=32, max_codepoint=0xD7FF, exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=20
+    st.characters(
+        min_codepoint=32, max_codepoint=0xD7FF, exclude_categories=("Cc", "Cs", "Zl", "Zp")
+    ),
+    max_size=20,
 )
 _yaml = st.recursive(
     st.none()

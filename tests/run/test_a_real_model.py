@@ -54,14 +54,21 @@ def recipe(tmp_path, monkeypatch) -> Path:
 def test_a_folder_with_a_model_is_trained_instead_of_a_twin(recipe, recipe_command):
     model = base_of("survival", recipe.parent / "small-model")
     done = recipe_command(
-        "rehearse", recipe.name, "--model", "small-model", cwd=recipe.parent, env=without_gpu(recipe.parent)
+        "rehearse",
+        recipe.name,
+        "--model",
+        "small-model",
+        cwd=recipe.parent,
+        env=without_gpu(recipe.parent),
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert re.search("model.base: microsoft/Phi-4-mini-instruct → .*real model", done.stdout)
     for replaced in ("qlora → lora", "adamw_bnb_8bit → adamw_torch"):
         assert replaced in done.stdout
     assert "twin" not in done.stdout and "tiny" not in done.stdout + done.stderr
-    assert "`train` takes about " in done.stdout, "the plan of this processor chooses how much is trained"
+    assert "`train` takes about " in done.stdout, (
+        "the plan of this processor chooses how much is trained"
+    )
     assert "with a real model" in done.stderr
     run = recipe.parent / "runs/own-rehearsal"
     summary = json.loads((run / "training_summary.json").read_text())
@@ -80,9 +87,22 @@ def test_a_real_model_gets_its_minutes_and_above_fifteen_the_person_is_asked(
 ):
     """The small model is trained as long as the recipe says, however slow the processor is."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(recipe.parent / "cache"))
-    card = Gpu(PROCESSOR, "Some with 4 threads", 64, 64.0, "0.0", 90.0, "host", 1.0, "torch 2", fp32_tflops=tflops)
+    card = Gpu(
+        PROCESSOR,
+        "Some with 4 threads",
+        64,
+        64.0,
+        "0.0",
+        90.0,
+        "host",
+        1.0,
+        "torch 2",
+        fp32_tflops=tflops,
+    )
     cache_folder().mkdir(parents=True)
-    monkeypatch.setattr(processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card)))
+    monkeypatch.setattr(
+        processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card))
+    )
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     trained = []
 

@@ -1,4 +1,5 @@
-"""Answers beside each other on a screen, with the words that only the training rows can have taught."""
+"""Answers beside each other on a screen, with the words that only the training rows can have
+taught."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ TAUGHT = {"tie", "a", "clove", "hitch", "and", "the", "rabbit"}
 @pytest.fixture
 def row():
     learned = text.learned(ROW["after"], ROW["before"], ROW["question"], TAUGHT)
-    assert learned == ["clove", "hitch", "rabbit"], "not of the question, of general text, or untaught"
+    assert learned == ["clove", "hitch", "rabbit"], (
+        "not of the question, of general text, or untaught"
+    )
     return {**ROW, "learned": learned}
 
 
@@ -48,21 +51,35 @@ def test_a_terminal_gets_bold_words_and_a_narrow_one_an_answer_below_the_other(m
 
 
 def test_what_a_model_writes_is_never_obeyed_by_a_terminal(monkeypatch, row):
-    evil = {**row, "question": "[bold]Why?[/]\x1b[2J", "before": "\x1b]0;title\x07", "after": "[red]clove\x1b[31m"}
+    evil = {
+        **row,
+        "question": "[bold]Why?[/]\x1b[2J",
+        "before": "\x1b]0;title\x07",
+        "after": "[red]clove\x1b[31m",
+    }
     said = drawn(monkeypatch, evil, 80)
     assert "[bold]Why?[/]\n" in said and "(nothing)" in said and "[red]\x1b[1mclove\x1b[0m" in said
     assert said.count("\x1b") == 2
 
 
 def test_the_file_s_own_answer_stands_beside_both(monkeypatch, row, golden_message):
-    own = {**row, "expected": "Make a loop; the rabbit comes out of its hole, around the tree, and back."}
+    own = {
+        **row,
+        "expected": "Make a loop; the rabbit comes out of its hole, around the tree, and back.",
+    }
     golden_message(drawn(monkeypatch, own))
     narrow = drawn(monkeypatch, own, 60).splitlines()
-    assert [line.split(":")[0] for line in narrow if ":" in line] == ["before", "after", "your file"]
+    assert [line.split(":")[0] for line in narrow if ":" in line] == [
+        "before",
+        "after",
+        "your file",
+    ]
 
 
 def test_only_a_row_of_one_question_has_an_answer_of_its_own():
-    system, asked, said = ({"role": role, "content": role.upper()} for role in ("system", "user", "assistant"))
+    system, asked, said = (
+        {"role": role, "content": role.upper()} for role in ("system", "user", "assistant")
+    )
     rows = [
         {"messages": [asked, said]},
         {"messages": [system, {**asked, "content": "Why?"}, {**said, "content": "So."}]},

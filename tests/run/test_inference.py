@@ -22,7 +22,9 @@ from runner.trainer.records import elapsed_seconds
 from tests.conftest import RECIPES, ROOT
 from tests.stages import finish, leave, measured, model_folder, plan_in
 
-SEVEN_B, SURVIVAL, RESNET = (ROOT / "recipes" / f"{name}.yaml" for name in ("seven-b", "survival", "resnet"))
+SEVEN_B, SURVIVAL, RESNET = (
+    ROOT / "recipes" / f"{name}.yaml" for name in ("seven-b", "survival", "resnet")
+)
 
 
 def run_of(folder: Path, recipe: str) -> Plan:
@@ -44,7 +46,10 @@ def test_the_last_stage_that_has_left_a_model_is_asked(tmp_path):
         folder_of(plan, name).mark("running")
     assert inference.newest(plan).stage.name == "sft"
     before, after = inference.models(recipe, inference.newest(plan))
-    assert (before.model, after.model) == (f"{tmp_path}/pretrain-2048/best_model", f"{tmp_path}/sft/best_model")
+    assert (before.model, after.model) == (
+        f"{tmp_path}/pretrain-2048/best_model",
+        f"{tmp_path}/sft/best_model",
+    )
     assert after.chat and after.tokenizer == before.tokenizer == after.model
     _, text = inference.models(recipe, folder_of(plan, "pretrain-512"))
     assert not text.chat and text.turn_end == "<|endoftext|>"
@@ -75,7 +80,10 @@ def test_a_run_that_has_trained_nothing_yet_says_how_to_go_on(path, tmp_path):
     RunFolder(tmp_path).mark("running")
     with pytest.raises(Stop) as stop:
         inference.newest(plan_in(tmp_path, path.stem))
-    assert "no trained model yet" in stop.value.text and "It continues where it stopped." in stop.value.text
+    assert (
+        "no trained model yet" in stop.value.text
+        and "It continues where it stopped." in stop.value.text
+    )
 
 
 def test_the_settings_of_training_are_no_model(tmp_path):
@@ -98,7 +106,10 @@ def test_a_model_is_loaded_once_for_all_questions(tmp_path, monkeypatch):
 
     monkeypatch.setattr(inference, "load", loads)
     rows = commands.compared(load(SURVIVAL)[0], [RunFolder(tmp_path)], ["Why?", "How?"])
-    assert [texts for _, what, texts in rows if what.startswith("answer to")] == [("WHY?",), ("HOW?",)]
+    assert [texts for _, what, texts in rows if what.startswith("answer to")] == [
+        ("WHY?",),
+        ("HOW?",),
+    ]
     assert loaded == [f"{tmp_path}/best_model"]
 
 
@@ -122,7 +133,9 @@ def test_a_run_that_was_moved_or_fetched_still_knows_what_each_stage_began_with(
 def test_a_run_whose_base_model_lay_on_a_claim_is_asked_with_the_one_of_the_hub(tmp_path):
     recipe, plan = load(SURVIVAL)[0], run_of(tmp_path, "survival")
     demo = json.loads((tmp_path / "demo.json").read_text())
-    (tmp_path / "demo.json").write_text(json.dumps(demo | {"base_model": "/claim/base-models/it", "revision": "main"}))
+    (tmp_path / "demo.json").write_text(
+        json.dumps(demo | {"base_model": "/claim/base-models/it", "revision": "main"})
+    )
     before, _ = inference.models(recipe, inference.newest(plan))
     assert (before.model, before.revision) == (recipe.model.base, recipe.model.revision)
 
@@ -131,18 +144,37 @@ def test_a_run_whose_base_model_lay_on_a_claim_is_asked_with_the_one_of_the_hub(
 def test_a_stage_that_is_not_there_is_said_with_the_ones_that_are(recipe, recipe_command, tmp_path):
     run_of(tmp_path / "run", recipe)
     done = recipe_command(
-        "ask", ROOT / "recipes" / f"{recipe}.yaml", "Why?", "--stage", "dada", "--run", tmp_path / "run"
+        "ask",
+        ROOT / "recipes" / f"{recipe}.yaml",
+        "Why?",
+        "--stage",
+        "dada",
+        "--run",
+        tmp_path / "run",
     )
     assert done.returncode == 2
     assert "no stage `dada`" in done.stderr and "`data`" in done.stderr
 
 
-@pytest.mark.parametrize("verb", [("ask", "Why?", "--stage", "dada"), ("gate", "dada"), ("evaluate", "dada")])
+@pytest.mark.parametrize(
+    "verb", [("ask", "Why?", "--stage", "dada"), ("gate", "dada"), ("evaluate", "dada")]
+)
 def test_a_run_can_be_looked_at_when_its_data_file_is_gone(verb, recipe_command, tmp_path):
     """Else a person whose rows have moved could not ask the model that they trained."""
     run_of(tmp_path / "run", "survival")
-    gone = ("--set", "data.path=gone.csv", "--set", "data.hub=", "--set", "data.split=", "--set", "data.revision=")
-    done = recipe_command(verb[0], ROOT / "recipes/survival.yaml", *verb[1:], *gone, "--run", tmp_path / "run")
+    gone = (
+        "--set",
+        "data.path=gone.csv",
+        "--set",
+        "data.hub=",
+        "--set",
+        "data.split=",
+        "--set",
+        "data.revision=",
+    )
+    done = recipe_command(
+        verb[0], ROOT / "recipes/survival.yaml", *verb[1:], *gone, "--run", tmp_path / "run"
+    )
     assert "no stage `dada`" in done.stderr and "gone.csv` does not exist" not in done.stderr
 
 
@@ -150,12 +182,21 @@ def test_a_run_can_be_looked_at_when_its_data_file_is_gone(verb, recipe_command,
     ("file", "facts"),
     [
         ("training_summary.json", {"steps": "many", "total_parameters": 0, "best_accuracy": 0.5}),
-        ("training_summary.json", {"tokens": [7], "time_limit": {"reached": True}, "last_validation_loss": "low"}),
-        ("training_summary.json", {"time_limit": {"reached": "no", "limit_seconds": None}, "changes": [1]}),
+        (
+            "training_summary.json",
+            {"tokens": [7], "time_limit": {"reached": True}, "last_validation_loss": "low"},
+        ),
+        (
+            "training_summary.json",
+            {"time_limit": {"reached": "no", "limit_seconds": None}, "changes": [1]},
+        ),
         ("time_limit.json", {"limit_seconds": 7}),
         ("time_limit.json", {"used_seconds": "long"}),
         ("stage.json", {"outputs": {"best_model/model.safetensors": 7}, "status": "finished"}),
-        ("run.json", {"substitutions": [{"setting": "train.epochs", "after": 2, "mood": "good"}, 7]}),
+        (
+            "run.json",
+            {"substitutions": [{"setting": "train.epochs", "after": 2, "mood": "good"}, 7]},
+        ),
         ("run.json", {"substitutions": {"setting": 7}, "recipe": ["survival"], "status": None}),
     ],
 )
@@ -186,11 +227,13 @@ def test_a_moved_rehearsal_has_its_tiny_model_where_it_lies_now(tmp_path):
     assert inference.plan_of(recipe, there).stage("train").config["base_model"] == str(rebuilt)
     there.path.rename(here)
     run = RunFolder.at(here)
-    assert inference.plan_of(recipe, run).stage("train").config["base_model"] == str(here / "base_model")
-    shutil.copytree(here, there.path)
-    assert inference.plan_of(recipe, run).stage("train").config["base_model"] == str(here / "base_model"), (
-        "also beside the old one"
+    assert inference.plan_of(recipe, run).stage("train").config["base_model"] == str(
+        here / "base_model"
     )
+    shutil.copytree(here, there.path)
+    assert inference.plan_of(recipe, run).stage("train").config["base_model"] == str(
+        here / "base_model"
+    ), "also beside the old one"
 
 
 def cells(rows: list[commands.ComparedLine], stage: str) -> dict[str, tuple[str, ...]]:
@@ -219,7 +262,9 @@ def test_two_runs_of_one_training_are_compared(tmp_path, recipe_command):
 
 
 @pytest.mark.parametrize("recipe", ["seven-b", "resnet"])
-def test_runs_of_recipes_that_name_no_questions_are_compared_by_what_they_measured(recipe, recipe_command, tmp_path):
+def test_runs_of_recipes_that_name_no_questions_are_compared_by_what_they_measured(
+    recipe, recipe_command, tmp_path
+):
     run_of(tmp_path, recipe)
     path = ROOT / "recipes" / f"{recipe}.yaml"
     for other in ((), ("--with", tmp_path)):
@@ -230,22 +275,34 @@ def test_runs_of_recipes_that_name_no_questions_are_compared_by_what_they_measur
 
 def test_metrics_gates_and_overrides_of_several_runs_stand_side_by_side(tmp_path):
     one, two = run_of(tmp_path / "one", "seven-b"), run_of(tmp_path / "two", "seven-b")
-    metrics = {"perplexity": 20.0, "generated_tokens": 16, "regression.lm_eval.hellaswag.acc_norm": 0.0}
+    metrics = {
+        "perplexity": 20.0,
+        "generated_tokens": 16,
+        "regression.lm_eval.hellaswag.acc_norm": 0.0,
+    }
     for plan in (one, two):
         measured(folder_of(plan, "sft"), metrics=metrics)
     gates.promote(folder_of(two, "sft"), "Ada Lovelace", "the demo is tomorrow")
-    rows = commands.compared(load(SEVEN_B)[0], [RunFolder(tmp_path / "one"), RunFolder(tmp_path / "two")])
-    assert list(dict.fromkeys(of for of, _, _ in rows)) == [stage.name for stage in one.stages if stage.trains]
+    rows = commands.compared(
+        load(SEVEN_B)[0], [RunFolder(tmp_path / "one"), RunFolder(tmp_path / "two")]
+    )
+    assert list(dict.fromkeys(of for of, _, _ in rows)) == [
+        stage.name for stage in one.stages if stage.trains
+    ]
     sft = cells(rows, "sft")
     assert sft["perplexity"] == ("20", "20")
     assert all(text.startswith("MISSED: 20") for text in sft["gate perplexity < 15"])
     assert sft["promotion"][0] == "" and "Ada Lovelace" in sft["promotion"][1]
-    assert cells(rows, "lora")["gate generated_tokens >= 1"][0].startswith("MISSED: no evaluation was recorded")
+    assert cells(rows, "lora")["gate generated_tokens >= 1"][0].startswith(
+        "MISSED: no evaluation was recorded"
+    )
 
 
 def test_a_run_is_asked_with_what_this_machine_has_put_in_its_place(tmp_path):
     run = RunFolder(tmp_path, "rehearsal")
-    run.mark("running", **run.made_with([], [Override("train.epochs", 4, 9, "rehearsal", "few rows")]))
+    run.mark(
+        "running", **run.made_with([], [Override("train.epochs", 4, 9, "rehearsal", "few rows")])
+    )
     assert inference.plan_of(load(SURVIVAL)[0], run).stage("train").config["num_epochs"] == 9
 
 
@@ -255,12 +312,18 @@ def test_the_report_tells_of_one_training_everything_and_of_several_a_line_each(
     (tmp_path / "one" / "demo_outputs").mkdir()
     (tmp_path / "one" / "demo_outputs" / "answers.json").write_text(json.dumps(rows))
     said = "\n".join(report(one))
-    assert "trained 3 of 3 parameters" in said and "validation loss 3.000 → 1.000, 66.7% better" in said
-    assert re.search(r"^Why\?\nbefore: +after:\n\(nothing\) +Because of the tide\.$", said, re.MULTILINE)
+    assert (
+        "trained 3 of 3 parameters" in said
+        and "validation loss 3.000 → 1.000, 66.7% better" in said
+    )
+    assert re.search(
+        r"^Why\?\nbefore: +after:\n\(nothing\) +Because of the tide\.$", said, re.MULTILINE
+    )
     assert said.endswith(f"All results are in {tmp_path}/one/")
     lines = list(report(several))
     trained = [stage.name for stage in several.stages if stage.trains]
     assert [line.split()[0] for line in lines if "validation loss" in line] == trained
     assert any(
-        f"7 of {several.facts['tokens_in_all']:,} tokens trained on, up to pretrain-2048" in line for line in lines
+        f"7 of {several.facts['tokens_in_all']:,} tokens trained on, up to pretrain-2048" in line
+        for line in lines
     )

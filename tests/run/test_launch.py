@@ -1,4 +1,5 @@
-"""Launching: progress comes through, the reason of a failure is said in words, and ^C ends every process."""
+"""Launching: progress comes through, the reason of a failure is said in words, and ^C ends every
+process."""
 
 from __future__ import annotations
 
@@ -26,14 +27,19 @@ from tests.conftest import ROOT
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Launches a small Python program as if it were the engine; gives the progress events that it sent."""
+    """Launches a small Python program as if it were the engine; gives the progress events that it
+    sent."""
 
     def start(program: str, name: str = "train", engine: str = "program") -> list[dict]:
-        monkeypatch.setitem(launching.ENGINES, engine, lambda stage, place: [sys.executable, "-c", program])
+        monkeypatch.setitem(
+            launching.ENGINES, engine, lambda stage, place: [sys.executable, "-c", program]
+        )
         machines = Machines(1, 1, "NVIDIA-L40S", 8, 2)
         files = (Artifact("c.yaml", "a: 1\n"),)
         stage = Stage(name, engine, {}, "c.yaml", {}, files, (), {"GREETING": "hello"}, machines, 1)
-        place = Place(str(tmp_path / "config"), str(tmp_path), str(tmp_path), str(tmp_path), accelerator=False)
+        place = Place(
+            str(tmp_path / "config"), str(tmp_path), str(tmp_path), str(tmp_path), accelerator=False
+        )
         events: list[dict] = []
         launch(stage, place, events.append)
         return events
@@ -84,7 +90,9 @@ def test_the_reason_is_that_of_this_attempt_and_not_of_an_earlier_one(run, tmp_p
     assert "CUDA out of memory" in (tmp_path / "train.log").read_text()
 
 
-@pytest.mark.parametrize(("name", "engine"), [("data", "runner"), ("init", "runner"), ("sft", "axolotl")])
+@pytest.mark.parametrize(
+    ("name", "engine"), [("data", "runner"), ("init", "runner"), ("sft", "axolotl")]
+)
 def test_a_stage_that_trains_nothing_is_not_called_training(run, name, engine, golden_message):
     with pytest.raises(Stop) as stop:
         run("import sys; sys.exit(3)", name, engine)
@@ -94,11 +102,17 @@ def test_a_stage_that_trains_nothing_is_not_called_training(run, name, engine, g
 
 @pytest.mark.parametrize(
     ("doing", "program"),
-    [("Measuring `sft`", "raise ValueError('odd')"), ("Preparing the data", "STOPPED"), ("Training", "STOPPED")],
+    [
+        ("Measuring `sft`", "raise ValueError('odd')"),
+        ("Preparing the data", "STOPPED"),
+        ("Training", "STOPPED"),
+    ],
 )
 def test_what_failed_is_called_by_its_name(tmp_path, doing, program, golden_message):
     note = {"message": "The text is too short."}
-    stopped = f"import json; open({str(tmp_path / 'stopped.json')!r}, 'w').write(json.dumps({note})); 1/0"
+    stopped = (
+        f"import json; open({str(tmp_path / 'stopped.json')!r}, 'w').write(json.dumps({note})); 1/0"
+    )
     command = [sys.executable, "-c", stopped if program == "STOPPED" else program]
     with pytest.raises(Stop) as stop:
         follow(command, dict(os.environ), tmp_path, lambda event: None, doing)
@@ -111,13 +125,16 @@ def test_interrupting_ends_the_engine_and_its_children(tmp_path):
     child = f"import time; time.sleep(120)  # {marker}"
     program = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(120)"
     code = (
-        # Where a shell started the tests in the background, SIGINT is ignored, and children inherit that.
+        # Where a shell started the tests in the background, SIGINT is ignored, and children inherit
+        # that.
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys; from runner.run import launch; import runner.commands.cli as cli\n"
         f"launch.ENGINES['images'] = lambda stage, place: [sys.executable, '-c', {program!r}]\n"
         f"cli.main(['rehearse', {str(ROOT / 'recipes' / 'resnet.yaml')!r}, '--out', {str(tmp_path / 'run')!r}])"
     )
-    nothing_ahead = os.environ | {fork_server.ADDRESS: "none"}  # the engine of Axolotl is not needed here
+    nothing_ahead = os.environ | {
+        fork_server.ADDRESS: "none"
+    }  # the engine of Axolotl is not needed here
     with subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -138,44 +155,73 @@ def test_interrupting_ends_the_engine_and_its_children(tmp_path):
 
 
 @pytest.mark.long
-def test_interrupted_training_says_at_which_step_and_the_same_command_goes_on_from_there(tmp_path, recipe_command):
+def test_interrupted_training_says_at_which_step_and_the_same_command_goes_on_from_there(
+    tmp_path, recipe_command
+):
     given = ["rehearse", str(ROOT / "recipes" / "survival.yaml"), "--out", str(tmp_path / "run")]
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"import runner.commands.cli as cli\ncli.main({given!r})"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         next(line for line in process.stdout if line.startswith("  step "))
         process.send_signal(signal.SIGINT)
         said = process.communicate()[1].strip()
     assert process.returncode == 130
-    reached = re.fullmatch(r"Interrupted at step (\d+) of (\d+)\. The same command continues from there\.", said)
+    reached = re.fullmatch(
+        r"Interrupted at step (\d+) of (\d+)\. The same command continues from there\.", said
+    )
     assert reached and 0 < int(reached[1]) < int(reached[2]), said
     again = recipe_command(*given)
     assert again.returncode == 0, again.stderr
     assert "train: continues where it stopped" in again.stdout
     steps = [
-        int(line.split()[1]) for line in again.stdout.splitlines() if line.startswith("  step ") and " of " in line
+        int(line.split()[1])
+        for line in again.stdout.splitlines()
+        if line.startswith("  step ") and " of " in line
     ]
     assert min(steps) == int(reached[1]) + 1
 
 
 def running(marker: str) -> bool:
-    listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
+    ).stdout
     return any(f"# {marker}" in line and "subprocess" not in line for line in listed.splitlines())
 
 
 @pytest.mark.parametrize(
     ("here", "planned", "visible"),
-    [(None, 1, "0"), (None, 4, "0,1,2,3"), ("2,3", 1, "2"), ("GPU-8a,GPU-8b", 2, "GPU-8a,GPU-8b"), (None, 0, "")],
+    [
+        (None, 1, "0"),
+        (None, 4, "0,1,2,3"),
+        ("2,3", 1, "2"),
+        ("GPU-8a,GPU-8b", 2, "GPU-8a,GPU-8b"),
+        (None, 0, ""),
+    ],
 )
 def test_no_more_gpus_are_seen_than_are_planned(monkeypatch, here, planned, visible):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if here:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", here)
-    stage = Stage("train", "images", {}, "c.yaml", {}, (), (), {}, Machines(1, planned, "NVIDIA-L40S", 8, 2), 1)
+    stage = Stage(
+        "train",
+        "images",
+        {},
+        "c.yaml",
+        {},
+        (),
+        (),
+        {},
+        Machines(1, planned, "NVIDIA-L40S", 8, 2),
+        1,
+    )
     env = environment(stage, Place("c", "d", "r", "s"))
     # Their numbers are those of nvidia-smi, which CUDA does not use by itself.
     assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == (visible, "PCI_BUS_ID")

@@ -1,4 +1,5 @@
-"""The life of a stage in a run folder: begun, gone on with, kept, run again, or refused where training would be lost."""
+"""The life of a stage in a run folder: begun, gone on with, kept, run again, or refused where
+training would be lost."""
 
 from __future__ import annotations
 
@@ -29,7 +30,12 @@ class Life:
     """A recipe in its run folder, whose engines only leave what engines leave."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "run") -> None:
-        self.rows, self.run, self.told, self.fails = path / "rows.jsonl", RunFolder(path / "run", kind), [], set()
+        self.rows, self.run, self.told, self.fails = (
+            path / "rows.jsonl",
+            RunFolder(path / "run", kind),
+            [],
+            set(),
+        )
         self.rows.write_bytes(ROWS.read_bytes())
         self.ends: BaseException = Stop("out of luck")
         monkeypatch.setattr(pipeline, "launch", self.launch)
@@ -47,15 +53,23 @@ class Life:
             raise self.ends
         leave(self.planned, stage)
 
-    def go(self, *sets: str, stage: str | None = None, made: tuple[Override, ...] = ()) -> list[str]:
+    def go(
+        self, *sets: str, stage: str | None = None, made: tuple[Override, ...] = ()
+    ) -> list[str]:
         self.told = []
         plan = self.planned = self.plan(*sets)
         with session(self.run, plan.name, fresh=False):
             record = self.run.made_with(made, made)
             carry_out(
-                plan, Selection(stage).of(plan), self.told.append, lambda: nullcontext(lambda event: None), record
+                plan,
+                Selection(stage).of(plan),
+                self.told.append,
+                lambda: nullcontext(lambda event: None),
+                record,
             )
-        return [line.removeprefix("launched ") for line in self.told if line.startswith("launched ")]
+        return [
+            line.removeprefix("launched ") for line in self.told if line.startswith("launched ")
+        ]
 
 
 @pytest.fixture
@@ -67,7 +81,9 @@ def test_a_finished_run_is_not_repeated_and_its_stages_are_on_record(life):
     assert life.go() == ["data", "train"]
     assert life.go() == []
     assert any("already done." in line for line in life.told)
-    records = {name: StageFolder(life.plan(), life.plan().stage(name)) for name in ("data", "train")}
+    records = {
+        name: StageFolder(life.plan(), life.plan().stage(name)) for name in ("data", "train")
+    }
     assert all(record.finished for record in records.values())
     assert records["train"].state.inputs["results of data"]
     assert list(records["data"].state.outputs) == ["train.parquet"]
@@ -93,7 +109,9 @@ def test_a_rehearsal_of_a_changed_recipe_begins_anew_and_says_why(tmp_path, monk
 def test_what_took_training_is_left_alone_when_the_recipe_changes(life, how):
     life.go()
     before = {
-        file: file.read_bytes() for file in life.run.path.rglob("*") if file.is_file() and file.name != "run.json"
+        file: file.read_bytes()
+        for file in life.run.path.rglob("*")
+        if file.is_file() and file.name != "run.json"
     }
     changed = ()
     if how == "the data":
@@ -108,7 +126,9 @@ def test_what_took_training_is_left_alone_when_the_recipe_changes(life, how):
         life.go(*changed)
     assert "of this recipe from before it changed" in stop.value.text and why in stop.value.text
     assert "`--fresh` deletes that run" in stop.value.text
-    assert {file: file.read_bytes() for file in before} == before, "nothing was touched, the prepared data neither"
+    assert {file: file.read_bytes() for file in before} == before, (
+        "nothing was touched, the prepared data neither"
+    )
 
 
 def test_an_interrupted_run_goes_on_and_only_with_the_data_that_it_began_with(life):
@@ -156,7 +176,11 @@ def test_what_was_interrupted_is_not_said_to_run_for_ever(life):
         ((), (), "Interrupted during `train`. The same command continues it."),
         ((24,), (12, 24), "Interrupted at step 24 of 45. The same command continues from there."),
         ((24,), (25,), "Interrupted at step 25 of 45. The same command continues from there."),
-        ((24,), (12,), "Interrupted at step 24 of 45. The same command continues from step 12, the last saved one."),
+        (
+            (24,),
+            (12,),
+            "Interrupted at step 24 of 45. The same command continues from step 12, the last saved one.",
+        ),
         (
             (24,),
             (),
@@ -190,7 +214,9 @@ def test_a_refused_command_leaves_no_trace_in_the_record_of_what_was_made(life):
         life.go("train.seed=7", made=(refused,))
     assert (life.run.state.changes, life.run.state.substitutions, life.run.overrides) == known
     life.go(made=(refused,))
-    assert (life.run.state.changes, life.run.state.substitutions, life.run.overrides) == known, "nothing was made"
+    assert (life.run.state.changes, life.run.state.substitutions, life.run.overrides) == known, (
+        "nothing was made"
+    )
 
 
 def test_a_stage_by_its_name(life):
@@ -202,12 +228,18 @@ def test_a_stage_by_its_name(life):
 
 def test_a_folder_of_another_recipe_or_of_other_things_is_refused(life, tmp_path):
     life.go()
-    with pytest.raises(Stop, match="contains a run of the recipe `survival`"), session(life.run, "other", False):
+    with (
+        pytest.raises(Stop, match="contains a run of the recipe `survival`"),
+        session(life.run, "other", False),
+    ):
         raise AssertionError("not reached")
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-mum.txt").write_text("Dear")
     letters = RunFolder(tmp_path / "letters")
-    with pytest.raises(Stop, match="contains files that do not belong to a run"), session(letters, "x", True):
+    with (
+        pytest.raises(Stop, match="contains files that do not belong to a run"),
+        session(letters, "x", True),
+    ):
         raise AssertionError("not reached")
     assert (tmp_path / "letters" / "to-mum.txt").is_file()
 
@@ -230,7 +262,8 @@ def test_a_refused_command_leaves_no_folder(tmp_path):
 
 
 def test_a_command_that_begins_nothing_leaves_the_record_of_a_run_as_it_was(tmp_path):
-    """As after a no to hours of training: else the run would seem to be one that somebody has stopped."""
+    """As after a no to hours of training: else the run would seem to be one that somebody has
+    stopped."""
     run = RunFolder(tmp_path / "x")
     (run.path / "data").mkdir(parents=True)
     with pytest.raises(Stop, match="Nothing"), session(run, "x", False):
@@ -282,22 +315,36 @@ def project(tmp_path) -> Path:
 
 
 def actions(home: Path, file: str, recorded: bool = False) -> dict[str, tuple[str, str]]:
-    """What becomes of each stage of a project whose recipe is named so, and why; `recorded` makes it look finished first."""
+    """What becomes of each stage of a project whose recipe is named so, and why; `recorded` makes
+    it look finished first."""
     recipe = load(
         file,
-        from_options([*LOCAL, "data.path=rows.jsonl", "data.sample=rows.jsonl", "model.base=mine", "model.revision="]),
+        from_options(
+            [
+                *LOCAL,
+                "data.path=rows.jsonl",
+                "data.sample=rows.jsonl",
+                "model.base=mine",
+                "model.revision=",
+            ]
+        ),
     )[0]
     plan = inference.plan_of(recipe, RunFolder(home / "run"))
     if recorded:
         finish(plan)
     return {
-        decision.stage.name: (decision.action, "".join(decision.why)) for decision in pipeline.decide(plan, plan.stages)
+        decision.stage.name: (decision.action, "".join(decision.why))
+        for decision in pipeline.decide(plan, plan.stages)
     }
 
 
-def test_a_run_is_the_same_from_wherever_it_is_called_and_wherever_its_project_is_copied(project, monkeypatch):
+def test_a_run_is_the_same_from_wherever_it_is_called_and_wherever_its_project_is_copied(
+    project, monkeypatch
+):
     monkeypatch.chdir(project)
-    assert {action for action, _ in actions(project, "survival.yaml", recorded=True).values()} == {"keep"}
+    assert {action for action, _ in actions(project, "survival.yaml", recorded=True).values()} == {
+        "keep"
+    }
     monkeypatch.chdir(project.parent)
     assert {action for action, _ in actions(project, "project/survival.yaml").values()} == {"keep"}
     copy = shutil.copytree(project, project.with_name("copy"), copy_function=shutil.copyfile)

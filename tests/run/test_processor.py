@@ -1,4 +1,5 @@
-"""`recipe run` on a machine without a GPU: what it replaces, how long it says it takes, and when it asks. No test here trains."""
+"""`recipe run` on a machine without a GPU: what it replaces, how long it says it takes, and when it
+asks. No test here trains."""
 
 from __future__ import annotations
 
@@ -25,17 +26,29 @@ from tests.conftest import ROOT, STARTERS
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A machine without a GPU whose processor is as another one was measured, and where training only begins."""
+    """A machine without a GPU whose processor is as another one was measured, and where training
+    only begins."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     card = Gpu(
-        PROCESSOR, "Some Processor with 4 threads", 16, 15.6, "0.0", 12.0, "host", 1.0, "torch 2", fp32_tflops=0.2
+        PROCESSOR,
+        "Some Processor with 4 threads",
+        16,
+        15.6,
+        "0.0",
+        12.0,
+        "host",
+        1.0,
+        "torch 2",
+        fp32_tflops=0.2,
     )
     cache_folder().mkdir(parents=True)
-    monkeypatch.setattr(processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card)))
+    monkeypatch.setattr(
+        processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card))
+    )
     monkeypatch.setattr(this_machine, "gpus_here", lambda recipe: ([], ""))
     begun: list[str] = []
 
@@ -71,9 +84,13 @@ machines: {gpu: NVIDIA-L40S, nodes: 2}
 """
 
 
-def test_what_needs_a_gpu_is_replaced_and_named_and_a_short_run_starts_unasked(here, capsys, golden_message):
+def test_what_needs_a_gpu_is_replaced_and_named_and_a_short_run_starts_unasked(
+    here, capsys, golden_message
+):
     Path("small.yaml").write_text(SMALL)
-    rows = [{"question": f"What is {n}?", "answer": f"It is {n}, and {n} again."} for n in range(300)]
+    rows = [
+        {"question": f"What is {n}?", "answer": f"It is {n}, and {n} again."} for n in range(300)
+    ]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert cli._code(["run", "small.yaml"]) == 130 and here == ["data", "train"]
     golden_message("".join(capsys.readouterr()))
@@ -81,7 +98,9 @@ def test_what_needs_a_gpu_is_replaced_and_named_and_a_short_run_starts_unasked(h
 
 def test_brief_says_how_long_it_takes_and_no_more(here, capsys, golden_message):
     Path("small.yaml").write_text(SMALL)
-    rows = [{"question": f"What is {n}?", "answer": f"It is {n}, and {n} again."} for n in range(300)]
+    rows = [
+        {"question": f"What is {n}?", "answer": f"It is {n}, and {n} again."} for n in range(300)
+    ]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert cli._code(["run", "small.yaml", "--brief"]) == 130 and here == ["data", "train"]
     golden_message("".join(capsys.readouterr()))
@@ -90,7 +109,9 @@ def test_brief_says_how_long_it_takes_and_no_more(here, capsys, golden_message):
 def test_plan_doctor_and_run_print_the_same_figures(here, capsys, golden_message):
     """`gpu: none` also leaves a GPU alone that is here."""
     Path("none.yaml").write_text(SMALL.replace("{gpu: NVIDIA-L40S, nodes: 2}", "{gpu: none}"))
-    rows = [{"question": f"What is {n}?", "answer": f"It is {n}, and {n} again."} for n in range(300)]
+    rows = [
+        {"question": f"What is {n}?", "answer": f"It is {n}, and {n} again."} for n in range(300)
+    ]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert cli._code(["plan", "none.yaml"]) == 0
     planned = capsys.readouterr().out
@@ -101,7 +122,11 @@ def test_plan_doctor_and_run_print_the_same_figures(here, capsys, golden_message
     cli._code(["doctor", "none.yaml"])
     examined = capsys.readouterr().out
     # The doctor reads the memory of this machine itself.
-    assert figures.partition(" of its ")[0] in examined and download in examined and "recipe plans" not in examined
+    assert (
+        figures.partition(" of its ")[0] in examined
+        and download in examined
+        and "recipe plans" not in examined
+    )
     assert cli._code(["run", "none.yaml"]) == 130
     run = capsys.readouterr().out
     assert figures in run and download in run
@@ -111,14 +136,18 @@ def test_plan_doctor_and_run_print_the_same_figures(here, capsys, golden_message
 
 
 def test_a_recipe_without_a_gpu_uses_none_that_is_here(monkeypatch):
-    known = load(ROOT / "recipes/minimal/lora.yaml", from_options(["machines.gpu=none"]), look=False)[0]
+    known = load(
+        ROOT / "recipes/minimal/lora.yaml", from_options(["machines.gpu=none"]), look=False
+    )[0]
     import torch
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert this_machine.gpus_here(known) == ([], "")
 
 
-def test_above_an_hour_nothing_starts_unasked_without_a_terminal(here, capsys, golden_message, monkeypatch):
+def test_above_an_hour_nothing_starts_unasked_without_a_terminal(
+    here, capsys, golden_message, monkeypatch
+):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert recipe() == 1 and here == []
     golden_message(capsys.readouterr().err)
@@ -139,7 +168,9 @@ def test_above_an_hour_a_terminal_is_asked(here, capsys, golden_message, monkeyp
 def test_a_run_that_goes_on_is_not_asked_about_again(here, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert recipe("--yes") == 130 and recipe() == 130
-    assert folder("resnet", "run").state.processor and not folder("resnet", "run").place().accelerator
+    assert (
+        folder("resnet", "run").state.processor and not folder("resnet", "run").place().accelerator
+    )
 
 
 def test_what_the_memory_cannot_hold_is_refused_whatever_is_answered(here, capsys, golden_message):
@@ -149,18 +180,36 @@ def test_what_the_memory_cannot_hold_is_refused_whatever_is_answered(here, capsy
 
 def test_how_long_unknown_rows_take_is_asked_about(here, capsys, golden_message, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-    assert recipe("--set", "data.hub=somebody/images", "--set", "data.test_split=") == 1 and here == []
+    assert (
+        recipe("--set", "data.hub=somebody/images", "--set", "data.test_split=") == 1 and here == []
+    )
     golden_message(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
 def test_no_starter_keeps_a_setting_that_needs_a_gpu(path):
-    """Whatever a scenario calls it: half precision, FlashAttention, compiled code, 8-bit optimizers, sharding. PyTorch's fused AdamW
-    also runs on processors."""
+    """Whatever a scenario calls it: half precision, FlashAttention, compiled code, 8-bit
+    optimizers, sharding. PyTorch's fused AdamW also runs on processors."""
     known = load(path)[0]
     made = changed(known, list(rehearsal.without_gpu(known, "test")))[0].settings.plain()
-    text = str({name: made.get(name) for name in ("model", "train", "pretrain", "sft", "dpo", "lora", "speed")})
-    for word in ("bf16", "fp16", "'fp8'", "flash_attention", "bnb", "8bit", "'liger'", "zero", "fsdp", "qlora"):
+    text = str(
+        {
+            name: made.get(name)
+            for name in ("model", "train", "pretrain", "sft", "dpo", "lora", "speed")
+        }
+    )
+    for word in (
+        "bf16",
+        "fp16",
+        "'fp8'",
+        "flash_attention",
+        "bnb",
+        "8bit",
+        "'liger'",
+        "zero",
+        "fsdp",
+        "qlora",
+    ):
         assert word not in text, (path.name, word)
 
 

@@ -1,4 +1,5 @@
-"""Which stages run, and on what: what changed runs again, nothing else does, and what took training is not lost."""
+"""Which stages run, and on what: what changed runs again, nothing else does, and what took training
+is not lost."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ def finished(tmp_path) -> Callable[..., Plan]:
 
 
 def repeated(plan: Plan) -> list[str]:
-    return [decision.stage.name for decision in pipeline.decide(plan, plan.stages) if decision.action != "keep"]
+    return [
+        decision.stage.name
+        for decision in pipeline.decide(plan, plan.stages)
+        if decision.action != "keep"
+    ]
 
 
 def begin(plan: Plan, name: str) -> list[str]:
@@ -52,9 +57,13 @@ def test_nothing_runs_again_where_nothing_changed(finished):
         (("lora.rank=32",), ["lora"]),
         (("dpo.beta=0.2",), ["dpo", "lora"]),
         (("sft.learning_rate=1e-5",), ["sft", "dpo", "lora"]),
-        # What is proven of its rows before a GPU is held is proven anew; pretraining reads nothing of that.
+        # What is proven of its rows before a GPU is held is proven anew; pretraining reads nothing
+        # of that.
         (("sft.packing=none",), ["data", "sft", "dpo", "lora"]),
-        (("pretrain.learning_rate=1e-4",), ["pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora"]),
+        (
+            ("pretrain.learning_rate=1e-4",),
+            ["pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora"],
+        ),
         (("pretrain.logging_steps=5",), []),
         (("pretrain.gates.0=perplexity < 3",), []),
         (("report_to=none",), []),
@@ -85,20 +94,26 @@ def test_results_that_are_not_as_they_were_left_are_made_again(finished, tmp_pat
 
 def test_what_took_training_is_moved_aside_before_a_stage_runs_again(finished, tmp_path):
     def again(name: str, learning_rate: str) -> list[str]:
-        return begin(finished(f"sft.learning_rate={learning_rate}", f"model.seed={learning_rate[0]}"), name)
+        return begin(
+            finished(f"sft.learning_rate={learning_rate}", f"model.seed={learning_rate[0]}"), name
+        )
 
     trained = (tmp_path / "sft" / WEIGHTS).read_bytes()
     assert again("sft", "1e-5")[1:] == [
         f"sft: the old result has moved to {tmp_path}/sft.before; delete it when you no longer need it",
         f"sft: starting; log in {tmp_path}/sft/train.log",
     ]
-    assert (tmp_path / "sft.before" / WEIGHTS).read_bytes() == trained and not (tmp_path / "sft" / WEIGHTS).exists()
+    assert (tmp_path / "sft.before" / WEIGHTS).read_bytes() == trained and not (
+        tmp_path / "sft" / WEIGHTS
+    ).exists()
     # Nothing was trained since.
     assert len(again("sft", "2e-6")) == 2 and not (tmp_path / "sft.before-2").exists()
     (tmp_path / "sft" / "checkpoints" / "checkpoint-500").mkdir(parents=True)
     assert f"moved to {tmp_path}/sft.before-2;" in again("sft", "3e-6")[1]
     assert (tmp_path / "sft.before-2" / "checkpoints" / "checkpoint-500").is_dir()
-    assert (tmp_path / "sft.before" / WEIGHTS).read_bytes() == trained, "one that was moved earlier stays"
+    assert (tmp_path / "sft.before" / WEIGHTS).read_bytes() == trained, (
+        "one that was moved earlier stays"
+    )
     # What has no record could be anybody's.
     (tmp_path / "lora" / "stage.json").unlink()
     assert f"moved to {tmp_path}/lora.before;" in again("lora", "2e-5")[1]
@@ -133,12 +148,17 @@ def test_in_pods_a_changed_stage_is_cleared_because_no_claim_has_room_for_two(tm
     (tmp_path / "sft" / "checkpoints" / "old-key" / "checkpoint-500").mkdir(parents=True)
     said = begin(plan("sft.learning_rate=1e-5"), "sft")
     assert said[0].startswith("sft: runs again (learning_rate") and "moved" not in "".join(said)
-    assert not (tmp_path / "sft" / "checkpoints").exists() and not (tmp_path / "sft" / WEIGHTS).exists()
+    assert (
+        not (tmp_path / "sft" / "checkpoints").exists()
+        and not (tmp_path / "sft" / WEIGHTS).exists()
+    )
     assert not [*tmp_path.glob("*.before*")]
     assert (tmp_path / "pretrain-2048" / WEIGHTS).is_file(), "no other stage is touched"
 
 
-def test_in_pods_a_changed_recipe_of_one_training_clears_its_results_and_nothing_of_others(tmp_path):
+def test_in_pods_a_changed_recipe_of_one_training_clears_its_results_and_nothing_of_others(
+    tmp_path,
+):
     """The folder may lie on a claim beside things that nobody here has made."""
     run = tmp_path / "models"
 
@@ -147,7 +167,12 @@ def test_in_pods_a_changed_recipe_of_one_training_clears_its_results_and_nothing
         return in_its_pod(plan_in(run, "survival", *options, **place), "train")
 
     finish(plan())
-    others = ("prepared/train.parquet", "base-models/smol/model.safetensors", "another-run/best_model/x", "notes.txt")
+    others = (
+        "prepared/train.parquet",
+        "base-models/smol/model.safetensors",
+        "another-run/best_model/x",
+        "notes.txt",
+    )
     for name in others:
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text("precious")
@@ -161,12 +186,21 @@ def test_in_pods_a_changed_recipe_of_one_training_clears_its_results_and_nothing
     assert [(run / name).read_text() for name in others] == ["precious"] * len(others)
 
 
-@pytest.mark.parametrize(("recipe", "name", "rows"), [("seven-b", "sft", "sft/"), ("survival", "train", "")])
+@pytest.mark.parametrize(
+    ("recipe", "name", "rows"), [("seven-b", "sft", "sft/"), ("survival", "train", "")]
+)
 def test_rows_tokenised_before_an_interruption_are_not_trained_on_once_the_data_has_changed(
     recipe, name, rows, tmp_path
 ):
     plan = plan_in(tmp_path, recipe)
-    finish(plan, *[stage.name for stage in plan.stages if stage.name in ("data", "init") or "pretrain" in stage.name])
+    finish(
+        plan,
+        *[
+            stage.name
+            for stage in plan.stages
+            if stage.name in ("data", "init") or "pretrain" in stage.name
+        ],
+    )
     begin(plan, name)
     tokenised = Path(plan.stage(name).config["dataset_prepared_path"])
     (tokenised / "abc").mkdir(parents=True)
@@ -192,8 +226,18 @@ def start(plan: Plan, chosen: Selection, said: list[str]) -> None:
         (("sft.learning_rate=1e-5",), None, "dpo", "other inputs than now: learning_rate: 2e-05"),
         (("sft.learning_rate=1e-5",), None, "lora", "`sft` was made from other inputs than now"),
         ((), f"sft/{WEIGHTS}", "dpo", f"`sft` has changed since it was made (`{WEIGHTS}`)"),
-        ((), "data/dpo/train.parquet", "dpo", "`data` has changed since it was made (`dpo/train.parquet`)"),
-        (("lora.data.seed=7",), "data/lora/train.parquet", "dpo", "gate after `pretrain-2048` is closed"),
+        (
+            (),
+            "data/dpo/train.parquet",
+            "dpo",
+            "`data` has changed since it was made (`dpo/train.parquet`)",
+        ),
+        (
+            ("lora.data.seed=7",),
+            "data/lora/train.parquet",
+            "dpo",
+            "gate after `pretrain-2048` is closed",
+        ),
     ],
     ids=["settings", "settings further up", "weights", "rows", "what it does not read"],
 )
@@ -222,7 +266,10 @@ def test_a_stage_that_leaves_no_results_of_this_recipe_is_not_finished(tmp_path,
     assert not StageFolder(plan, plan.stage("train")).finished
     monkeypatch.setattr(pipeline, "launch", lambda stage, place, progress: leave(plan, stage))
     start(plan, Selection(), said)
-    assert StageFolder(plan, plan.stage("train")).finished and RunFolder(tmp_path).state.status == "finished"
+    assert (
+        StageFolder(plan, plan.stage("train")).finished
+        and RunFolder(tmp_path).state.status == "finished"
+    )
     said.clear()
     start(plan, Selection(), said)
     assert said[0].startswith("This run is already done.")
@@ -253,7 +300,11 @@ def test_stages_are_chosen_by_name(chosen, names, tmp_path):
 
 @pytest.mark.parametrize(
     "chosen",
-    [Selection(stage="sfft"), Selection(first="dpo", last="sft"), Selection(stage="sft", first="sft")],
+    [
+        Selection(stage="sfft"),
+        Selection(first="dpo", last="sft"),
+        Selection(stage="sft", first="sft"),
+    ],
     ids=str,
 )
 def test_a_choice_of_stages_that_means_nothing_is_refused(chosen, tmp_path):
@@ -276,7 +327,14 @@ def test_a_rehearsal_of_the_training_alone_says_that_its_data_is_missing(recipe,
     run, said = RunFolder(tmp_path, "rehearsal"), []
     known, _, _ = load(ROOT / "recipes" / f"{recipe}.yaml")
     with pytest.raises(Stop) as stop:
-        rehearse(known, run, None, Selection(stage="train"), said.append, lambda: nullcontext(lambda event: None))
+        rehearse(
+            known,
+            run,
+            None,
+            Selection(stage="train"),
+            said.append,
+            lambda: nullcontext(lambda event: None),
+        )
     assert "`data`" in stop.value.text and "not finished" in stop.value.text
     assert not (tmp_path / "checkpoints").exists()
 

@@ -31,7 +31,9 @@ def rehearsed(recipe: Recipe, rows: int = 200) -> tuple[Recipe, list[Override]]:
     recipe, made = changed(recipe, own.before_data(recipe, None))
     # All but the twin itself, which is no folder here.
     then = own.after_data(recipe, PreparedRows(rows), Path("nowhere"))
-    recipe, more = changed(recipe, [override for override in then if override.setting != "model.base"])
+    recipe, more = changed(
+        recipe, [override for override in then if override.setting != "model.base"]
+    )
     return recipe, made + more
 
 
@@ -39,7 +41,11 @@ def rehearsed(recipe: Recipe, rows: int = 200) -> tuple[Recipe, list[Override]]:
 def test_a_recipe_that_names_no_place_is_rehearsed_like_one_that_does(name):
     def settings(*changes: Override) -> dict:
         recipe = rehearsed(recipe_of(name, *changes))[0]
-        return {section: value for section, value in recipe.settings.plain().items() if section not in places}
+        return {
+            section: value
+            for section, value in recipe.settings.plain().items()
+            if section not in places
+        }
 
     places = ("openshift", "nodes")
     assert settings(*(Override(place, None, None, "a test") for place in places)) == settings()
@@ -49,7 +55,9 @@ def test_a_recipe_that_names_no_place_is_rehearsed_like_one_that_does(name):
 def test_a_setting_left_to_its_default_is_replaced_like_one_that_is_written(name):
     replaced = {change.setting for change in rehearsed(recipe_of(name))[1]}
     looked_at = []
-    for setting in sorted(replaced | {"model.precision", "model.attention", "distribution", "demo.max_new_tokens"}):
+    for setting in sorted(
+        replaced | {"model.precision", "model.attention", "distribution", "demo.max_new_tokens"}
+    ):
         try:
             left_out = recipe_of(name, Override(setting, None, None, "a test"))
         except Stop:
@@ -58,18 +66,24 @@ def test_a_setting_left_to_its_default_is_replaced_like_one_that_is_written(name
         for part in setting.split("."):
             default = default and default.get(part)
         written = recipe_of(name, Override(setting, None, default, "a test"))
-        assert rehearsed(left_out)[0].settings.plain() == rehearsed(written)[0].settings.plain(), setting
+        assert rehearsed(left_out)[0].settings.plain() == rehearsed(written)[0].settings.plain(), (
+            setting
+        )
         looked_at.append(setting)
     assert {"model.precision", "model.attention", "demo.max_new_tokens"} <= set(looked_at)
 
 
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_nothing_that_needs_a_gpu_is_left_where_the_recipe_does_not_say(name):
-    unsaid = [Override(f"model.{setting}", None, None, "a test") for setting in ("precision", "attention")]
+    unsaid = [
+        Override(f"model.{setting}", None, None, "a test") for setting in ("precision", "attention")
+    ]
     recipe, made = rehearsed(recipe_of(name, *unsaid))
     assert (recipe.model.precision, recipe.model.attention) == ("fp32", "sdpa")
     (precision,) = [change for change in made if change.setting == "model.precision"]
-    assert (precision.before, precision.after) == (None, "fp32") and ": unset → fp32 " in str(precision)
+    assert (precision.before, precision.after) == (None, "fp32") and ": unset → fp32 " in str(
+        precision
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -77,7 +91,10 @@ def test_few_rows_make_50_steps_too(rows):
     recipe, _ = rehearsed(recipe_of("survival"), rows)
     train = recipe.train
     assert (recipe.machines.nodes, recipe.machines.gpus_per_node) == (1, 1)
-    assert rows // (train.micro_batch_size * train.gradient_accumulation_steps) * train.epochs >= ENOUGH_STEPS
+    assert (
+        rows // (train.micro_batch_size * train.gradient_accumulation_steps) * train.epochs
+        >= ENOUGH_STEPS
+    )
 
 
 @pytest.fixture
@@ -117,8 +134,14 @@ def test_of_a_large_file_a_rehearsal_takes_a_share_and_says_so(own, monkeypatch)
     share = float(f"{20 / size:.2g}")
     recipe = load(own)[0]
     assert rows_of(recipe) == [("bread.jsonl", share)]
-    said = [str(change) for change in changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))[1]]
-    assert f'data.sets: unset → [{{"path": "bread.jsonl", "share": {share}}}]  (a seeded draw of 0 MB)' in said
+    said = [
+        str(change)
+        for change in changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))[1]
+    ]
+    assert (
+        f'data.sets: unset → [{{"path": "bread.jsonl", "share": {share}}}]  (a seeded draw of 0 MB)'
+        in said
+    )
     sets = [{"path": "bread.jsonl", "share": 0.5}, {"path": "data/survival-sample.jsonl"}]
     several = load(
         own,
@@ -127,7 +150,10 @@ def test_of_a_large_file_a_rehearsal_takes_a_share_and_says_so(own, monkeypatch)
             Override("data.sets", None, sets, "a test"),
         ],
     )[0]
-    assert rows_of(several) == [("bread.jsonl", float(f"{10 / size:.2g}")), ("data/survival-sample.jsonl", share)]
+    assert rows_of(several) == [
+        ("bread.jsonl", float(f"{10 / size:.2g}")),
+        ("data/survival-sample.jsonl", share),
+    ]
 
 
 def test_texts_of_ones_own_are_judged_by_the_file_that_the_recipe_names_for_it(tmp_path):
@@ -158,8 +184,14 @@ def summary(first: float | None, best: float | None, steps: int = MIN_STEPS) -> 
     ("left", "words"),
     [
         (summary(2.0, 1.0, steps=MIN_STEPS - 1), "29 steps, but needs 30"),
-        (summary(2.0, 1.9), "did not learn: the validation loss went from 2.000 to 1.900, 5.0% better"),
-        (summary(0.0, 0.0), "did not learn: the validation loss went from 0.000 to 0.000, 0.0% better"),
+        (
+            summary(2.0, 1.9),
+            "did not learn: the validation loss went from 2.000 to 1.900, 5.0% better",
+        ),
+        (
+            summary(0.0, 0.0),
+            "did not learn: the validation loss went from 0.000 to 0.000, 0.0% better",
+        ),
         (summary(None, 1.0), "has no verdict, because it has no validation loss."),
         (summary(2.0, None), "has no verdict, because it has no validation loss."),
     ],
@@ -174,7 +206,8 @@ def test_what_is_not_plainly_learned_fails_a_rehearsal(left, words, tmp_path):
 
 @pytest.mark.parametrize("classes", [4, 10])
 def test_the_classes_of_a_sample_are_its_own(classes):
-    """Check asks for those of the recipe's images, and a rehearsal must not ask for those of the sample in their place."""
+    """Check asks for those of the recipe's images, and a rehearsal must not ask for those of the
+    sample in their place."""
     own = [
         Override("data.hub", None, "someone/own-images", "a test"),
         Override("model.classes", None, classes, "a test"),
@@ -188,7 +221,10 @@ def test_the_classes_of_a_sample_are_its_own(classes):
 
 
 def test_a_pipeline_that_starts_from_nothing_has_fewer_words_than_a_twin_that_is_warmed_up():
-    made = {change.setting: change.after for change in rehearsal("pipeline").before_data(recipe_of("seven-b"), None)}
+    made = {
+        change.setting: change.after
+        for change in rehearsal("pipeline").before_data(recipe_of("seven-b"), None)
+    }
     assert made["tokenizer.vocabulary"] == 1024 < twin.VOCABULARY
     assert made["model.vocabulary"] == 1088
 
@@ -197,7 +233,9 @@ def test_settings_of_kernels_that_need_a_gpu_are_left_out():
     own = Override("advanced.axolotl", None, {"liger_layer_norm": True, "gc_steps": 5}, "a test")
     recipe, made = rehearsed(recipe_of("survival", own))
     assert recipe.advanced.plain()["axolotl"] == {"gc_steps": 5}
-    assert [one.why for one in made if one.setting.startswith("advanced")] == ["Liger's kernels need a GPU"]
+    assert [one.why for one in made if one.setting.startswith("advanced")] == [
+        "Liger's kernels need a GPU"
+    ]
 
 
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)

@@ -12,7 +12,12 @@ from typing import Any
 
 import yaml
 from datasets import load_dataset
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, set_seed
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    set_seed,
+)
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RewardTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
@@ -31,18 +36,36 @@ def main(run: Path) -> None:
 
     def texts(row: dict[str, Any]) -> dict[str, Any]:
         if rl == "reward":
-            # As TRL itself writes it: the score is that of the last token, which in ChatML is a line break.
+            # As TRL itself writes it: the score is that of the last token, which in ChatML is a
+            # line break.
             sides = ("chosen", "rejected")
-            return {side: [*row["messages"], {"role": "assistant", "content": row[side]}] for side in sides}
-        prompt = tokenizer.apply_chat_template(row["messages"], tokenize=False, add_generation_prompt=True)
+            return {
+                side: [*row["messages"], {"role": "assistant", "content": row[side]}]
+                for side in sides
+            }
+        prompt = tokenizer.apply_chat_template(
+            row["messages"], tokenize=False, add_generation_prompt=True
+        )
 
         def answer(message: Any) -> str:
-            turn = message if isinstance(message, dict) else {"role": "assistant", "content": message}
-            return tokenizer.apply_chat_template([*row["messages"], turn], tokenize=False)[len(prompt) :].rstrip()
+            turn = (
+                message if isinstance(message, dict) else {"role": "assistant", "content": message}
+            )
+            return tokenizer.apply_chat_template([*row["messages"], turn], tokenize=False)[
+                len(prompt) :
+            ].rstrip()
 
         if "label" in row:
-            return {"prompt": prompt, "completion": answer(row["completion"]), "label": row["label"]}
-        return {"prompt": prompt, "chosen": answer(row["chosen"]), "rejected": answer(row["rejected"])}
+            return {
+                "prompt": prompt,
+                "completion": answer(row["completion"]),
+                "label": row["label"],
+            }
+        return {
+            "prompt": prompt,
+            "chosen": answer(row["chosen"]),
+            "rejected": answer(row["rejected"]),
+        }
 
     # Axolotl shuffles rows once, before the Trainer does.
     rows = rows.map(texts, remove_columns=rows.column_names).shuffle(seed=told["seed"])
@@ -58,7 +81,12 @@ def main(run: Path) -> None:
         "optim": told["optimizer"],
         "max_length": told["sequence_len"],
         **{name: told[name] for name in ("learning_rate", "weight_decay", "max_grad_norm", "seed")},
-        **{"output_dir": str(run / "plain"), "logging_steps": 1, "report_to": [], "save_strategy": "no"},
+        **{
+            "output_dir": str(run / "plain"),
+            "logging_steps": 1,
+            "report_to": [],
+            "save_strategy": "no",
+        },
         **{"bf16": False, "use_cpu": True, "gradient_checkpointing": False, "disable_tqdm": True},
     }
     trainer_class, config = {
@@ -69,7 +97,8 @@ def main(run: Path) -> None:
     kind, own = AutoModelForCausalLM, {}
     if rl == "reward":
         kind, own = AutoModelForSequenceClassification, {"num_labels": 1}
-        # The layer of the score is new. Its first numbers are drawn while the model is loaded, as in the rehearsal.
+        # The layer of the score is new. Its first numbers are drawn while the model is loaded, as
+        # in the rehearsal.
         set_seed(told["seed"])
     else:
         numbers["beta"] = told["rl_beta"]
@@ -78,9 +107,14 @@ def main(run: Path) -> None:
     if rl == "kto":
         numbers |= {"desirable_weight": 1.0, "undesirable_weight": told["kto_undesirable_weight"]}
     model = kind.from_pretrained(run / "base_model", attn_implementation="sdpa", **own)
-    trainer = trainer_class(model=model, args=config(**numbers), train_dataset=rows, processing_class=tokenizer)
+    trainer = trainer_class(
+        model=model, args=config(**numbers), train_dataset=rows, processing_class=tokenizer
+    )
     trainer.train()
-    (state, *_) = sorted((run / "checkpoints").glob("checkpoint-*/trainer_state.json"), key=lambda one: -len(str(one)))
+    (state, *_) = sorted(
+        (run / "checkpoints").glob("checkpoint-*/trainer_state.json"),
+        key=lambda one: -len(str(one)),
+    )
     ours = json.loads(state.read_text("utf-8"))["log_history"]
     print(json.dumps({"plain": losses(trainer.state.log_history), "rehearsed": losses(ours)}))
 

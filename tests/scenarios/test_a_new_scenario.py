@@ -1,5 +1,5 @@
-"""A new scenario is one folder: in a copy of the project it is found, checked, rendered and rehearsed, and nothing else is
-touched."""
+"""A new scenario is one folder: in a copy of the project it is found, checked, rendered and
+rehearsed, and nothing else is touched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.conftest import ROOT
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Path:
-    """A copy of the project with the scenario `my-layers`, which is `last-layers` under another name and a rule of its own."""
+    """A copy of the project with the scenario `my-layers`, which is `last-layers` under another
+    name and a rule of its own."""
     copy = tmp_path_factory.mktemp("project")
     for name in ("runner", "schemas"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -29,13 +30,22 @@ def project(tmp_path_factory) -> Path:
     for name in ("translation.py", "contradictions.toml"):
         text = (copy / "runner" / "scenarios" / "language" / name).read_text("utf-8")
         assert (ours in text) == (name == "contradictions.toml")
-        (home / name).write_text(text.replace(ours, "Nothing of mine is trained."), encoding="utf-8")
+        (home / name).write_text(
+            text.replace(ours, "Nothing of mine is trained."), encoding="utf-8"
+        )
     done = run(copy, "schemas/build.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    changed = {str(file.relative_to(copy)) for file, content in before.items() if file.read_bytes() != content}
+    changed = {
+        str(file.relative_to(copy))
+        for file, content in before.items()
+        if file.read_bytes() != content
+    }
     assert changed == {"runner/recipe/sections.pyi"}  # built: its list of scenarios has one more
     text = (ROOT / "recipes" / "survival.yaml").read_text("utf-8")
-    for old, new in (("scenario: last-layers", "scenario: my-layers"), ("name: survival", "name: mine")):
+    for old, new in (
+        ("scenario: last-layers", "scenario: my-layers"),
+        ("name: survival", "name: mine"),
+    ):
         assert text.count(f"\n{old} ") == 1
         text = text.replace(f"\n{old} ", f"\n{new} ")
     (copy / "recipes" / "data").mkdir(parents=True)
@@ -47,7 +57,9 @@ def project(tmp_path_factory) -> Path:
 def run(copy: Path, *arguments: str):
     """Python with the copy, and no other, on its path."""
     env = os.environ | {"PYTHONPATH": str(copy), "COLUMNS": "120"}
-    return subprocess.run([sys.executable, *arguments], cwd=copy, env=env, capture_output=True, text=True, timeout=900)
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=copy, env=env, capture_output=True, text=True, timeout=900
+    )
 
 
 def recipe(copy: Path, *arguments: str):
@@ -56,7 +68,9 @@ def recipe(copy: Path, *arguments: str):
 
 def test_its_recipe_is_listed_and_right(project):
     listed = recipe(project, "list")
-    assert [line.split()[:2] for line in listed.stdout.splitlines()[1:]] == [["mine", "my-layers"]], listed.stderr
+    assert [line.split()[:2] for line in listed.stdout.splitlines()[1:]] == [
+        ["mine", "my-layers"]
+    ], listed.stderr
     done = recipe(project, "check", "recipes/mine.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -75,7 +89,11 @@ def test_its_schema_and_its_rules_judge(project):
 
 
 def test_a_name_close_to_its_own_is_understood(project):
-    text = (project / "recipes" / "mine.yaml").read_text("utf-8").replace("scenario: my-layers", "scenario: my-layer")
+    text = (
+        (project / "recipes" / "mine.yaml")
+        .read_text("utf-8")
+        .replace("scenario: my-layers", "scenario: my-layer")
+    )
     (project / "close.yaml").write_text(text, encoding="utf-8")
     done = recipe(project, "check", "close.yaml")
     assert done.returncode == 1 and "`my-layers`" in done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""When training is evaluated and saved, and when it ends early: what a recipe says of it, in every scenario."""
+"""When training is evaluated and saved, and when it ends early: what a recipe says of it, in every
+scenario."""
 
 from __future__ import annotations
 
@@ -10,12 +11,22 @@ from runner.scenarios import place, translate
 from runner.tools.problem import Stop
 from tests.conftest import ROOT, setting_of
 
-STARTERS = {"lyrics": "train", "survival": "train", "resnet": "train", "gemma": "train", "seven-b": "sft"}
+STARTERS = {
+    "lyrics": "train",
+    "survival": "train",
+    "resnet": "train",
+    "gemma": "train",
+    "seven-b": "sft",
+}
 
 
 def stage(starter: str, *options: str):
     recipe, _, _ = load(ROOT / "recipes" / f"{starter}.yaml", from_options(options))
-    return next(stage for stage in translate(recipe, place(recipe)).stages if stage.name == STARTERS[starter])
+    return next(
+        stage
+        for stage in translate(recipe, place(recipe)).stages
+        if stage.name == STARTERS[starter]
+    )
 
 
 def engine(starter: str, *options: str) -> dict:
@@ -26,15 +37,29 @@ def engine(starter: str, *options: str) -> dict:
 @pytest.mark.parametrize("starter", STARTERS)
 def test_every_scenario_can_evaluate_save_and_stop_by_steps(starter):
     section = STARTERS[starter]
-    options = [f"{section}.eval_steps=20", f"{section}.save_steps=10", f"{section}.early_stopping.patience=4"]
+    options = [
+        f"{section}.eval_steps=20",
+        f"{section}.save_steps=10",
+        f"{section}.early_stopping.patience=4",
+    ]
     config, found = stage(starter, *options).config, engine(starter, *options)
-    said = {name: found[name] for name in ("eval_strategy", "eval_steps", "save_strategy", "save_steps")}
+    said = {
+        name: found[name] for name in ("eval_strategy", "eval_steps", "save_strategy", "save_steps")
+    }
     # Each evaluation has its checkpoint; those at step 10, 30, … are the runner's.
-    assert said == {"eval_strategy": "steps", "eval_steps": 20, "save_strategy": "steps", "save_steps": 20}
+    assert said == {
+        "eval_strategy": "steps",
+        "eval_steps": 20,
+        "save_strategy": "steps",
+        "save_steps": 20,
+    }
     assert config["recipe_runner"]["save_steps"] == 10
     assert config["recipe_runner"]["early_stopping"] == {"patience": 4, "min_improvement": 0}
     if "trainer" not in config:
-        assert found["load_best_model_at_end"] is True and found["metric_for_best_model"] == "eval_loss"
+        assert (
+            found["load_best_model_at_end"] is True
+            and found["metric_for_best_model"] == "eval_loss"
+        )
 
 
 @pytest.mark.parametrize("starter", ("lyrics", "survival", "resnet", "seven-b"))
@@ -45,7 +70,10 @@ def test_without_a_word_epochs_are_evaluated_and_nothing_ends_early(starter):
 
 
 def test_pretraining_and_preferences_keep_the_last_model_and_save_by_steps_too():
-    recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml", from_options(["dpo.save_steps=5", "pretrain.save_steps="]))
+    recipe, _, _ = load(
+        ROOT / "recipes" / "seven-b.yaml",
+        from_options(["dpo.save_steps=5", "pretrain.save_steps="]),
+    )
     configs = {stage.name: stage.config for stage in translate(recipe, place(recipe)).stages}
     assert configs["dpo"]["recipe_runner"]["save_steps"] == 5 and configs["dpo"]["save_steps"] == 10
     assert configs["pretrain-512"]["save_steps"] == configs["pretrain-512"]["eval_steps"] == 1000

@@ -151,7 +151,9 @@ def test_without_validation_data_nothing_is_evaluated():
     found = config("data.validation_split=")
     assert found["eval_strategy"] == "no"
     assert found["load_best_model_at_end"] is False
-    assert not {"test_datasets", "eval_steps", "metric_for_best_model", "eval_batch_size"} & set(found)
+    assert not {"test_datasets", "eval_steps", "metric_for_best_model", "eval_batch_size"} & set(
+        found
+    )
 
 
 @pytest.mark.parametrize("named", ["text.txt", "./text.txt", "../mine/text.txt"])
@@ -195,8 +197,16 @@ def test_each_choice_passes_axolotls_own_validation(options):
     found = config(*options)
     cfg = DictDefault(found)
     prepare_plugins(cfg)
-    capabilities = {"bf16": True, "fp8": False, "tf32": True, "n_gpu": 4, "compute_capability": "sm_86"}
-    checked = validate_config(cfg, capabilities=capabilities, env_capabilities={"torch_version": "2.13.0"})
+    capabilities = {
+        "bf16": True,
+        "fp8": False,
+        "tf32": True,
+        "n_gpu": 4,
+        "compute_capability": "sm_86",
+    }
+    checked = validate_config(
+        cfg, capabilities=capabilities, env_capabilities={"torch_version": "2.13.0"}
+    )
     plugin_set_cfg(checked)
     assert unknown_keys(found) == []
 
@@ -209,7 +219,9 @@ def test_the_models_with_a_fused_loss_are_liger_kernels_own():
 
     assert version("liger_kernel") == "0.8.1"
     have = {
-        name for name, patch in known.items() if "fused_linear_cross_entropy" in inspect.signature(patch).parameters
+        name
+        for name, patch in known.items()
+        if "fused_linear_cross_entropy" in inspect.signature(patch).parameters
     }
     assert catalog.fused_loss_models() == have
 
@@ -220,14 +232,27 @@ def test_gemma_has_268_098_176_parameters():
     from transformers import AutoConfig, AutoModelForCausalLM
 
     facts = catalog.model("google/gemma-3-270m")
-    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    sizes = {name: getattr(facts, name) for name in (*names, "head_dim", "vocab_size", "max_position_embeddings")}
+    names = (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+    )
+    sizes = {
+        name: getattr(facts, name)
+        for name in (*names, "head_dim", "vocab_size", "max_position_embeddings")
+    }
     with torch.device("meta"):
         made = AutoModelForCausalLM.from_config(
             AutoConfig.for_model(facts.model_type, **sizes, tie_word_embeddings=facts.tied)
         )
     parameters = dict(made.named_parameters())
-    assert sum(parameter.numel() for parameter in parameters.values()) == facts.parameters == 268_098_176
+    assert (
+        sum(parameter.numel() for parameter in parameters.values())
+        == facts.parameters
+        == 268_098_176
+    )
     assert parameters[facts.embedding].shape == (262_144, 640)
     assert type(made.model.layers[0]).__name__ == facts.layer_class
     for name in facts.linear:
@@ -258,17 +283,31 @@ def test_a_missing_padding_token_is_end_of_text_and_outgrown_embeddings_grow(tmp
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     assert AutoTokenizer.from_pretrained(str(tmp_path)).pad_token is None
     found = config(
-        f"model.base={tmp_path}", "model.precision=fp32", "model.attention=sdpa", "train.cross_entropy=plain"
+        f"model.base={tmp_path}",
+        "model.precision=fp32",
+        "model.attention=sdpa",
+        "train.cross_entropy=plain",
     )
-    cfg = DictDefault({key: value for key, value in found.items() if key not in ("plugins", "recipe_runner", "ddp")})
-    # Axolotl keeps the plugins of every config that this process has looked at; this one names none.
+    cfg = DictDefault(
+        {
+            key: value
+            for key, value in found.items()
+            if key not in ("plugins", "recipe_runner", "ddp")
+        }
+    )
+    # Axolotl keeps the plugins of every config that this process has looked at; this one names
+    # none.
     monkeypatch.setattr(PluginManager.get_instance(), "plugins", {})
     cfg = validate_config(cfg)
     normalize_config(cfg)
     loaded = load_tokenizer(cfg)
     model, _ = ModelLoader(cfg, loaded).load()
     assert loaded.pad_token == loaded.eos_token == recipe.model_facts.eos_token
-    assert model.get_input_embeddings().num_embeddings == model.get_output_embeddings().out_features == known + 1
+    assert (
+        model.get_input_embeddings().num_embeddings
+        == model.get_output_embeddings().out_features
+        == known + 1
+    )
 
 
 CLUSTER = 'openshift={"namespace": "a", "claims": [{"name": "c", "mount": "/m"}]}'
@@ -283,7 +322,10 @@ CONTRADICTIONS = {
     "a column": (["data.sample=data/survival-sample.jsonl"], "text"),
     "too few machines": (["machines.nodes=3", "train.effective_batch_size="], "machines"),
     "too few GPUs": (["machines.gpus_per_node=4", "train.effective_batch_size="], "machines"),
-    "uneven machines": (["nodes.machines.1.gpus=[1]", "train.effective_batch_size=96", CLUSTER], "machines"),
+    "uneven machines": (
+        ["nodes.machines.1.gpus=[1]", "train.effective_batch_size=96", CLUSTER],
+        "machines",
+    ),
     "a GPU twice": (["nodes.machines.0.gpus=[1, 1]"], "nodes.machines.0.gpus"),
     "an address": (["nodes.machines.0.address=a; rm"], "nodes.machines.0.address"),
     "a checkpoint": (["resume_from=latest"], "resume_from"),
@@ -304,7 +346,10 @@ def test_uneven_machines_are_another_run_and_other_addresses_are_not():
         recipe, _, _ = load(GEMMA, from_options(options))
         return recipe.fingerprint
 
-    assert fingerprint("nodes.machines.0.address=10.0.0.1", "nodes.machines.0.gpus=[0, 1]") == fingerprint()
+    assert (
+        fingerprint("nodes.machines.0.address=10.0.0.1", "nodes.machines.0.gpus=[0, 1]")
+        == fingerprint()
+    )
     assert fingerprint("nodes.machines.0.gpus=[0]", "train.effective_batch_size=96") != fingerprint(
         "train.effective_batch_size="
     )
@@ -314,7 +359,9 @@ def test_places_are_only_folders():
     recipe, _, _ = load(GEMMA)
     here = translate(recipe, Place("/c", "/d", "/r", "/s")).stages[-1]
     there = translate(recipe, Place("/x/c", "/x/d", "/x/r", "/x/s")).stages[-1]
-    assert json.loads(json.dumps(there.config).replace("/x/", "/")) == json.loads(json.dumps(here.config))
+    assert json.loads(json.dumps(there.config).replace("/x/", "/")) == json.loads(
+        json.dumps(here.config)
+    )
 
 
 def test_the_gemma_rehearsal_learns_and_leaves_its_results(recipe_command, tmp_path):
@@ -325,30 +372,50 @@ def test_the_gemma_rehearsal_learns_and_leaves_its_results(recipe_command, tmp_p
     assert summary["steps"] >= 30
     assert summary["world_size"] == 1
     assert summary["best_validation_loss"] < 0.9 * summary["first_validation_loss"]
-    replaced = {made["setting"]: (made["before"], made["after"]) for made in summary["substitutions"]}
-    assert replaced["model.sequence_len"] == (2048, 64) and replaced["train.cross_entropy"] == ("auto", "plain")
-    kept = sorted((out / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    replaced = {
+        made["setting"]: (made["before"], made["after"]) for made in summary["substitutions"]
+    }
+    assert replaced["model.sequence_len"] == (2048, 64) and replaced["train.cross_entropy"] == (
+        "auto",
+        "plain",
+    )
+    kept = sorted(
+        (out / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1])
+    )
     assert 1 < len(kept) <= 3
     assert any((out / "tensorboard").rglob("events.out.tfevents.*"))
-    for name in ("best_model/model.safetensors", "demo_outputs/answers.json", "training_history.json"):
+    for name in (
+        "best_model/model.safetensors",
+        "demo_outputs/answers.json",
+        "training_history.json",
+    ):
         assert (out / name).is_file()
-    steps = [entry["step"] for entry in json.loads((out / "training_history.json").read_text())["steps"]]
+    steps = [
+        entry["step"] for entry in json.loads((out / "training_history.json").read_text())["steps"]
+    ]
     assert steps == list(range(1, summary["steps"] + 1))
     assert re.search(r"train documents +\d+\n", done.stdout)
     assert any(
-        "it first learns general English, but none of your texts" in made["why"] for made in summary["substitutions"]
+        "it first learns general English, but none of your texts" in made["why"]
+        for made in summary["substitutions"]
     )
     taught.speaks(out)
 
 
 @pytest.mark.long
 def test_training_goes_on_from_a_named_checkpoint(recipe_command, tmp_path):
-    """From the first checkpoint, though a later one lies beside it; the steps before it are not made again."""
+    """From the first checkpoint, though a later one lies beside it; the steps before it are not
+    made again."""
     out, again = tmp_path / "run", tmp_path / "again"
     assert recipe_command("rehearse", GEMMA, "--out", out).returncode == 0
-    checkpoints = sorted((out / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    checkpoints = sorted(
+        (out / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1])
+    )
     settings = yaml.safe_load((out / "config" / "axolotl.yaml").read_text())
-    settings |= {"resume_from_checkpoint": str(checkpoints[0]), "auto_resume_from_checkpoints": False}
+    settings |= {
+        "resume_from_checkpoint": str(checkpoints[0]),
+        "auto_resume_from_checkpoints": False,
+    }
     settings["recipe_runner"] |= {"run_dir": str(again)}
     (tmp_path / "again.yaml").write_text(yaml.safe_dump(settings))
     command = [
@@ -360,7 +427,10 @@ def test_training_goes_on_from_a_named_checkpoint(recipe_command, tmp_path):
         "--launcher",
         "python",
     ]
-    path = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    path = {
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
     done = subprocess.run(
         command,
         env=os.environ | WITHOUT_GPU | path,
@@ -370,6 +440,9 @@ def test_training_goes_on_from_a_named_checkpoint(recipe_command, tmp_path):
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     first = int(checkpoints[0].name.split("-")[1])
-    steps = [entry["step"] for entry in json.loads((again / "training_history.json").read_text())["steps"]]
+    steps = [
+        entry["step"]
+        for entry in json.loads((again / "training_history.json").read_text())["steps"]
+    ]
     before = json.loads((out / "training_summary.json").read_text())["steps"]
     assert steps == list(range(first + 1, before + 1))

@@ -1,4 +1,5 @@
-"""Every technique on every kind of rows, at every place: checked, planned, accepted by Axolotl and, with a twin, trained."""
+"""Every technique on every kind of rows, at every place: checked, planned, accepted by Axolotl and,
+with a twin, trained."""
 
 import json
 import shutil
@@ -25,9 +26,20 @@ TECHNIQUES = {
     "causal-lm": {"scenario": "causal-lm"},
 }
 ROWS = {
-    CONVERSATIONS: {"path": "survival-sample.jsonl", "question": "[question]", "answer": "[answer]"},
-    SONGS: {"path": "lyrics-sample.jsonl", "songs": {"count": 120, "instruction": "Instruction", "lyrics": "Label"}},
-    PREFERENCES: {"path": "seven-b-preferences.jsonl", "form": "preferences", "prompt": "[question]"},
+    CONVERSATIONS: {
+        "path": "survival-sample.jsonl",
+        "question": "[question]",
+        "answer": "[answer]",
+    },
+    SONGS: {
+        "path": "lyrics-sample.jsonl",
+        "songs": {"count": 120, "instruction": "Instruction", "lyrics": "Label"},
+    },
+    PREFERENCES: {
+        "path": "seven-b-preferences.jsonl",
+        "form": "preferences",
+        "prompt": "[question]",
+    },
     LABELS: {"path": "labels.jsonl", "form": "preferences", "label": "[label]"},
     PROMPTS: {"path": "arithmetic.jsonl", "form": "prompts", "prompt": "[problem]"},
     TEXT: {"path": "gemma-sample.txt", "form": "text", "validation_share": 0.1},
@@ -38,7 +50,10 @@ PLACES = {
     "TrainJob": {"openshift": {"namespace": "me", "version": "3.6"}},
     "machines": {
         "nodes": {
-            "machines": [{"address": "10.0.0.1", "gpus": [0]}, {"address": "10.0.0.2", "gpus": [0]}],
+            "machines": [
+                {"address": "10.0.0.1", "gpus": [0]},
+                {"address": "10.0.0.2", "gpus": [0]},
+            ],
             "output_dir": "/shared/models/out",
         }
     },
@@ -53,7 +68,10 @@ def rows_in(folder: Path, name: str) -> None:
     if name != ROWS[LABELS]["path"]:
         shutil.copy(SAMPLES / name, folder)
         return
-    pairs = [json.loads(line) for line in (SAMPLES / ROWS[PREFERENCES]["path"]).read_text("utf-8").splitlines()]
+    pairs = [
+        json.loads(line)
+        for line in (SAMPLES / ROWS[PREFERENCES]["path"]).read_text("utf-8").splitlines()
+    ]
     rows = [
         {"prompt": pair["question"], "completion": pair[answer], "label": answer == "chosen"}
         for pair in pairs
@@ -62,7 +80,9 @@ def rows_in(folder: Path, name: str) -> None:
     (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def written(folder: Path, technique: str, rows: str, where: str = "here", features: bool = False) -> Path:
+def written(
+    folder: Path, technique: str, rows: str, where: str = "here", features: bool = False
+) -> Path:
     data = ROWS[rows]
     rows_in(folder, data["path"])
     recipe = {
@@ -119,7 +139,11 @@ def test_every_cell_is_planned_and_accepted_by_axolotl(technique, rows, where, t
     assert recipe.rows == rows
     plan = scenarios.translate(recipe, place(recipe))
     files = {file.path: str(file.text) for file in emit(recipe)} if where != "here" else {}
-    named = {"PyTorchJob": "kind: PyTorchJob", "TrainJob": "kind: TrainJob", "machines": "torchrun"}.get(where, "")
+    named = {
+        "PyTorchJob": "kind: PyTorchJob",
+        "TrainJob": "kind: TrainJob",
+        "machines": "torchrun",
+    }.get(where, "")
     assert not named or any(named in text for text in files.values())
     (stage,) = [stage for stage in plan.stages if stage.trains]
     (told,) = scenarios.forecasting().predictions(recipe, plan)
@@ -128,7 +152,12 @@ def test_every_cell_is_planned_and_accepted_by_axolotl(technique, rows, where, t
     assert unknown_keys(dict(stage.config)) == []
     assert checked.get("adapter") == {"lora": "lora", "qlora": "qlora"}.get(technique)
     assert bool(checked.get("unfrozen_parameters")) == (technique == "last-layers")
-    named = {TEXT: "", PROMPTS: "", PREFERENCES: "chat_template.default", LABELS: "user_defined.default"}
+    named = {
+        TEXT: "",
+        PROMPTS: "",
+        PREFERENCES: "chat_template.default",
+        LABELS: "user_defined.default",
+    }
     assert checked["datasets"][0]["type"] == named.get(rows, "chat_template")
     assert checked.get("rl") == {PREFERENCES: "dpo", LABELS: "kto", PROMPTS: "grpo"}.get(rows)
 
@@ -148,10 +177,17 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
     """Without `form`: by the other lines of `data`, and by the ending of its file."""
 
     def rows(**data: object) -> str:
-        recipe = {"name": "cell", "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"}, **TECHNIQUES[technique]}
+        recipe = {
+            "name": "cell",
+            "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"},
+            **TECHNIQUES[technique],
+        }
         recipe |= {"rewards": {"number": {}}} if data.get("form") == PROMPTS else {}
         path = tmp_path / "cell.yaml"
-        path.write_text(yaml_text({**recipe, "data": data, "machines": {"gpu": "NVIDIA-L40S"}}), encoding="utf-8")
+        path.write_text(
+            yaml_text({**recipe, "data": data, "machines": {"gpu": "NVIDIA-L40S"}}),
+            encoding="utf-8",
+        )
         return load(path, look=False)[0].rows
 
     assert rows(hub="me/rows", text="content") == TEXT
@@ -183,13 +219,21 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
 )
 def test_a_line_for_other_rows_is_refused(technique, data, tmp_path, golden_message):
     rows_in(tmp_path, data["path"])
-    recipe = {"name": "cell", "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"}, **TECHNIQUES[technique]}
+    recipe = {
+        "name": "cell",
+        "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"},
+        **TECHNIQUES[technique],
+    }
     path = tmp_path / "cell.yaml"
-    path.write_text(yaml_text({**recipe, "data": data, "machines": {"gpu": "NVIDIA-L40S"}}), encoding="utf-8")
+    path.write_text(
+        yaml_text({**recipe, "data": data, "machines": {"gpu": "NVIDIA-L40S"}}), encoding="utf-8"
+    )
     golden_message([problem for problem in examine(path) if problem.severity == "error"])
 
 
 def test_a_line_of_another_technique_is_refused(tmp_path, golden_message):
     path = written(tmp_path, "full", TEXT)
-    path.write_text(path.read_text("utf-8") + "train:\n  lora_rank: 8\n  packing: pack\n", encoding="utf-8")
+    path.write_text(
+        path.read_text("utf-8") + "train:\n  lora_rank: 8\n  packing: pack\n", encoding="utf-8"
+    )
     golden_message([problem for problem in examine(path) if problem.severity == "error"])

@@ -1,4 +1,5 @@
-"""Energy-based fine-tuning: what a recipe may say of it, what Axolotl gets, and what a plan counts."""
+"""Energy-based fine-tuning: what a recipe may say of it, what Axolotl gets, and what a plan
+counts."""
 
 from dataclasses import replace
 
@@ -33,7 +34,9 @@ def work(path, *options: str):
 )
 def test_what_makes_no_sense_is_refused(option, said, tmp_path):
     path = written(tmp_path, "lora", PROMPTS, features=True)
-    found = [problem for problem in examine(path, from_options([option])) if problem.severity == "error"]
+    found = [
+        problem for problem in examine(path, from_options([option])) if problem.severity == "error"
+    ]
     assert found and any(said in f"{problem.message} {problem.hint}" for problem in found), found
 
 
@@ -41,7 +44,11 @@ def test_a_server_of_vllm_writes_the_answers(tmp_path):
     path = written(tmp_path, "lora", PROMPTS, features=True)
     _, config = work(path, "train.generator=vllm-server", "train.vllm_server=gpu-2:8001")
     trl = config["trl"]
-    assert (trl["vllm_mode"], trl["vllm_server_host"], trl["vllm_server_port"]) == ("server", "gpu-2", 8001)
+    assert (trl["vllm_mode"], trl["vllm_server_host"], trl["vllm_server_port"]) == (
+        "server",
+        "gpu-2",
+        8001,
+    )
     assert "vllm" not in config and "generation_batch_size" not in trl
 
 

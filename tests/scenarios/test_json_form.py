@@ -35,7 +35,9 @@ def readers(stage):
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
 def test_settings_are_read_back_as_they_were_made(path):
     recipe, _, _ = load(path)
-    found = [reader for stage in translate(recipe, place(recipe)).stages for reader in readers(stage)]
+    found = [
+        reader for stage in translate(recipe, place(recipe)).stages for reader in readers(stage)
+    ]
     assert found
     for function, settings in found:
         kind = get_type_hints(function)[next(iter(inspect.signature(function).parameters))]

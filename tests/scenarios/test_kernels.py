@@ -1,4 +1,5 @@
-"""Fused kernels: those that a recipe gets compute what PyTorch computes, and the others are left out."""
+"""Fused kernels: those that a recipe gets compute what PyTorch computes, and the others are left
+out."""
 
 from __future__ import annotations
 
@@ -40,17 +41,29 @@ def test_every_kernel_that_the_model_has_is_on():
 
 @pytest.mark.parametrize("name", ["survival", "lyrics", "gemma"])
 def test_none_leaves_them_out_and_so_does_a_machine_without_gpu(name):
-    assert kernels(name, "train.kernels=none") == kernels(name, accelerator=False) == (False, False, False)
+    assert (
+        kernels(name, "train.kernels=none")
+        == kernels(name, accelerator=False)
+        == (False, False, False)
+    )
 
 
 def test_without_any_the_plugin_is_left_out_too():
-    assert "axolotl.integrations.liger.LigerPlugin" not in config("survival", "train.kernels=none")["plugins"]
+    assert (
+        "axolotl.integrations.liger.LigerPlugin"
+        not in config("survival", "train.kernels=none")["plugins"]
+    )
     assert not [key for key in config("survival", "train.kernels=none") if key.startswith("liger")]
 
 
 def test_a_feed_forward_part_unlike_its_familys_keeps_its_own_code(tmp_path):
     """Liger's has no biases, and would drop those of the weights without a word."""
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    }
     sizes |= {"vocab_size": 101, "max_position_embeddings": 4096}
 
     def of(**more) -> tuple[bool, ...]:
@@ -85,7 +98,8 @@ def test_liger_has_every_kernel_that_the_catalog_names():
 
 @pytest.mark.long
 def test_every_kernel_computes_what_pytorch_computes():
-    """Logits and every gradient of a tiny model of each type, in Triton's interpreter; a kernel that is wrong is seen."""
+    """Logits and every gradient of a tiny model of each type, in Triton's interpreter; a kernel
+    that is wrong is seen."""
     wrong = "phi3:partial_rotary_factor=0.75"
     kinds = [*table("fused-kernels"), wrong]
     done = subprocess.run(

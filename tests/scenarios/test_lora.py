@@ -1,4 +1,5 @@
-"""Scenario lora: what reaches Axolotl, what a rehearsal leaves behind, and merging, on real parts."""
+"""Scenario lora: what reaches Axolotl, what a rehearsal leaves behind, and merging, on real
+parts."""
 
 from __future__ import annotations
 
@@ -56,9 +57,17 @@ def test_what_a_minimal_recipe_leaves_out_is_what_the_field_uses():
     """QLoRA's rate and batch (arXiv 2305.14314, table 9), and an adapter on every linear layer."""
     ((_, stage),) = stages(ROOT / "recipes" / "minimal" / "lora.yaml")
     config = emitted(stage)
-    assert (config["learning_rate"], config["warmup_ratio"], config["lr_scheduler"]) == (2e-4, 0.03, "cosine")
+    assert (config["learning_rate"], config["warmup_ratio"], config["lr_scheduler"]) == (
+        2e-4,
+        0.03,
+        "cosine",
+    )
     assert config["micro_batch_size"] * config["gradient_accumulation_steps"] == 16
-    assert (config["lora_r"], config["lora_alpha"], len(config["lora_target_modules"])) == (16, 32, 4)
+    assert (config["lora_r"], config["lora_alpha"], len(config["lora_target_modules"])) == (
+        16,
+        32,
+        4,
+    )
     assert config["attn_implementation"] == "sdpa"
 
 
@@ -86,7 +95,9 @@ def test_the_facts_of_the_lyrics_recipe_reach_axolotl():
     }
     assert {key: config[key] for key in facts} == facts
     # The claim's own copy of the model, which the prepare Job fetches.
-    assert config["base_model"].startswith("/shared/data/base-models/microsoft-Phi-4-mini-instruct-")
+    assert config["base_model"].startswith(
+        "/shared/data/base-models/microsoft-Phi-4-mini-instruct-"
+    )
     assert not {"load_in_4bit", "load_in_8bit", "ddp"} & set(config)
     assert config["recipe_runner"]["effective_batch_size"] == 24
     machines = stage.machines
@@ -149,7 +160,9 @@ def test_layers_marks_and_padding_follow_the_model(name):
     assert config["chat_template"] == marks.axolotl
     assert config.get("eot_tokens", [facts.eos_token]) == [marks.end]
     assert config["special_tokens"] == {"pad_token": facts.pad_token}
-    assert {config[f"lora_{part}_kernel"] for part in ("qkv", "o", "mlp", "embedding")} == {facts.fused_lora}
+    assert {config[f"lora_{part}_kernel"] for part in ("qkv", "o", "mlp", "embedding")} == {
+        facts.fused_lora
+    }
     validated(config, catalog.gpu("NVIDIA-L40S"), 1)
 
 
@@ -177,7 +190,10 @@ def test_layers_can_be_chosen_by_patterns(asked, found):
 
 @pytest.mark.parametrize(
     ("asked", "twins"),
-    [(r".*\.layers\.[0-9]\.self_attn\.o_proj", ""), (r".*\.layers\.(8|9)\.mlp\.down_proj", r".*\.(?:down_proj)")],
+    [
+        (r".*\.layers\.[0-9]\.self_attn\.o_proj", ""),
+        (r".*\.layers\.(8|9)\.mlp\.down_proj", r".*\.(?:down_proj)"),
+    ],
 )
 def test_a_pattern_of_whole_names_reaches_axolotl_as_it_is_and_a_twin_as_it_can(asked, twins):
     lyrics, change = ROOT / "recipes" / "lyrics.yaml", from_options([f"train.lora_pattern={asked}"])
@@ -204,23 +220,40 @@ def test_kernels_of_experts_are_left_out_of_a_rehearsal_and_fused_lora_kernels_b
 def test_flex_attention_reaches_axolotl_and_is_counted_as_flash_attention():
     sizes = {}
     for attention in ("flash_attention_2", "flex_attention", "eager"):
-        recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options([f"model.attention={attention}"]))
+        recipe, _, _ = load(
+            ROOT / "recipes" / "lyrics.yaml", from_options([f"model.attention={attention}"])
+        )
         stage = translate(recipe, Place("/c", "/d", "/r", "/s")).stages[-1]
         assert stage.config["attn_implementation"] == attention
-        sizes[attention] = max(moment.size for moment in estimate(from_stage(stage, recipe.facts)).moments)
+        sizes[attention] = max(
+            moment.size for moment in estimate(from_stage(stage, recipe.facts)).moments
+        )
     assert sizes["flash_attention_2"] == sizes["flex_attention"] < sizes["eager"]
-    recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options(["model.attention=flex_attention"]))
-    made = rehearsal.after_data(recipe, PreparedRows(train_rows=100, validation_rows=10), Path("/run"))
+    recipe, _, _ = load(
+        ROOT / "recipes" / "lyrics.yaml", from_options(["model.attention=flex_attention"])
+    )
+    made = rehearsal.after_data(
+        recipe, PreparedRows(train_rows=100, validation_rows=10), Path("/run")
+    )
     (why,) = [(one.after, one.why) for one in made if one.setting == "model.attention"]
     assert why[0] == "sdpa" and why[1].startswith("FlexAttention needs a GPU")
 
 
 def test_each_attention_code_that_needs_a_gpu_has_another_on_a_processor():
-    settings = json.loads((ROOT / "schemas/lora.schema.json").read_text("utf-8"))["properties"]["model"]["properties"]
-    replaced = {name for setting, names, *_ in rehearsal.needs_gpu() if setting == "model.attention" for name in names}
+    settings = json.loads((ROOT / "schemas/lora.schema.json").read_text("utf-8"))["properties"][
+        "model"
+    ]["properties"]
+    replaced = {
+        name
+        for setting, names, *_ in rehearsal.needs_gpu()
+        if setting == "model.attention"
+        for name in names
+    }
     assert {*settings["attention"]["enum"]} - replaced == {"sdpa", "eager"}
     recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options(["model.attention=eager"]))
-    made = rehearsal.after_data(recipe, PreparedRows(train_rows=100, validation_rows=10), Path("/run"))
+    made = rehearsal.after_data(
+        recipe, PreparedRows(train_rows=100, validation_rows=10), Path("/run")
+    )
     kept = {one.setting: one.after for one in made}["model.attention"]
     assert kept == "eager", "a processor computes it as a GPU does"
 
@@ -248,7 +281,9 @@ def test_a_rank_alone_leaves_the_adapters_weight_as_it_is():
     minimal = ROOT / "recipes" / "minimal" / "lora.yaml"
     for rank, alpha in (("16", 32), ("4", 8), ("256", 512)):
         recipe, _, notes = load(minimal, from_options([f"train.lora_rank={rank}"]))
-        assert recipe.train.lora_alpha == alpha and not [note for note in notes if "alpha" in note.message]
+        assert recipe.train.lora_alpha == alpha and not [
+            note for note in notes if "alpha" in note.message
+        ]
     recipe, _, _ = load(minimal, from_options(["train.lora_rank=4", "train.lora_alpha=16"]))
     assert recipe.train.lora_alpha == 16
 
@@ -261,12 +296,18 @@ def test_the_environment_sets_the_rank_and_a_note_tells_what_that_does(golden_me
     golden_message(note.message)
 
 
-def test_a_rank_in_the_environment_is_said_to_change_nothing_where_there_is_no_adapter(golden_message):
-    recipe, made, notes = load(LYRICS.with_name("survival.yaml"), environment={"LORA_RANK": "16", "EPOCHS": "2"})
+def test_a_rank_in_the_environment_is_said_to_change_nothing_where_there_is_no_adapter(
+    golden_message,
+):
+    recipe, made, notes = load(
+        LYRICS.with_name("survival.yaml"), environment={"LORA_RANK": "16", "EPOCHS": "2"}
+    )
     assert (recipe.train.epochs, [change.setting for change in made]) == (2, ["train.epochs"])
     (note,) = [note for note in notes if "LORA_RANK=16" in note.message]
     golden_message(note.message)
-    assert load(LYRICS.with_name("seven-b.yaml"), environment={"LORA_RANK": "16"})[0].lora.rank == 16
+    assert (
+        load(LYRICS.with_name("seven-b.yaml"), environment={"LORA_RANK": "16"})[0].lora.rank == 16
+    )
 
 
 def test_questions_and_answers_are_data_too():
@@ -333,13 +374,18 @@ def test_a_rehearsal_learns_and_leaves_adapter_model_history_summary_and_answers
         "kind": "lora", "rank": 16, "alpha": 32, "dropout": 0.05,
         "layers": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
     }  # fmt: skip
-    assert summary["trainable_parameters"] == 16 * 2 * ((64 + 128) + (64 + 64) + (64 + 384) + (192 + 64))
+    assert summary["trainable_parameters"] == 16 * 2 * (
+        (64 + 128) + (64 + 64) + (64 + 384) + (192 + 64)
+    )
     assert read(run, "training_history.json")["epochs"]
     assert list((run / "tensorboard").rglob("events.*"))
     assert (run / "lora_adapter" / "adapter_model.safetensors").is_file()
-    # A server that has the adapter alone answers with the template and the settings of the merged model.
+    # A server that has the adapter alone answers with the template and the settings of the merged
+    # model.
     for name in ("served_template.jinja", "generation_config.json"):
-        assert (run / "lora_adapter" / name).read_text("utf-8") == (run / "best_model" / name).read_text("utf-8")
+        assert (run / "lora_adapter" / name).read_text("utf-8") == (
+            run / "best_model" / name
+        ).read_text("utf-8")
     assert (run / "best_model" / "model.safetensors").is_file()
     (rank,) = [made for made in summary["substitutions"] if made["setting"] == "train.lora_rank"]
     assert (rank["before"], rank["after"]) == (128, 16)
@@ -352,7 +398,10 @@ def test_a_rehearsal_learns_and_leaves_adapter_model_history_summary_and_answers
         "cultural context",
     }
     text = (run / "demo_outputs" / "answers.md").read_text("utf-8")
-    assert "## cultural context" in text and "### Generate a song verse in the genre of reggae." in text
+    assert (
+        "## cultural context" in text
+        and "### Generate a song verse in the genre of reggae." in text
+    )
 
 
 def test_the_twin_speaks_of_what_it_was_taught(rehearsed):
@@ -365,14 +414,24 @@ def test_a_training_is_heard_at_both_ports_while_it_runs(rehearsed, heard):
     said = [as_the_trainer_reads(answer) for answer in heard.answers]
     shares = [one["progressPercentage"] for one in said if one["progressPercentage"] is not None]
     assert shares == sorted(shares) and len(set(shares)) > 5 and shares[-1] == 100
-    middle = next(one for one in said if 0 < (one["progressPercentage"] or 0) < 100 and one["trainMetrics"])
+    middle = next(
+        one for one in said if 0 < (one["progressPercentage"] or 0) < 100 and one["trainMetrics"]
+    )
     assert middle["totalSteps"] == steps and middle["trainMetrics"]["loss"] > 0
     assert any(one["estimatedRemainingSeconds"] is not None for one in said)
     left = as_the_trainer_reads((run / "progress.json").read_text("utf-8"))
-    assert (left["currentStep"], left["progressPercentage"], left["estimatedRemainingSeconds"]) == (steps, 100, 0)
+    assert (left["currentStep"], left["progressPercentage"], left["estimatedRemainingSeconds"]) == (
+        steps,
+        100,
+        0,
+    )
     assert left["evalMetrics"]["eval_loss"] > 0
     shown = as_prometheus_reads(heard.metrics[-1])
-    assert shown["recipe_steps"] == steps and shown["recipe_loss"] > 0 and shown["recipe_validation_loss"] > 0
+    assert (
+        shown["recipe_steps"] == steps
+        and shown["recipe_loss"] > 0
+        and shown["recipe_validation_loss"] > 0
+    )
     assert shown["recipe_samples_per_second"] > 0 and shown["recipe_tokens_per_second"] > 0
 
 
@@ -384,13 +443,16 @@ def test_the_best_model_is_the_base_with_the_best_adapter(rehearsed):
     run, _ = rehearsed
     tokens = torch.arange(40).reshape(2, 20)
     base = AutoModelForCausalLM.from_pretrained(str(run / "base_model"), dtype=torch.float32).eval()
-    whole = AutoModelForCausalLM.from_pretrained(str(run / "best_model"), dtype=torch.float32).eval()
+    whole = AutoModelForCausalLM.from_pretrained(
+        str(run / "best_model"), dtype=torch.float32
+    ).eval()
     with torch.no_grad():
         before = base(tokens).logits
         merged = whole(tokens).logits
         adapted = PeftModel.from_pretrained(base, str(run / "lora_adapter")).eval()(tokens).logits
-    # The mean: the first norm enlarges the rounding of a token whose embedding is nearly zero, as a random one can be. Such
-    # a token was 3.6e-4 apart where all others were 1e-6, and the merged weights were peft's own to the bit.
+    # The mean: the first norm enlarges the rounding of a token whose embedding is nearly zero, as a
+    # random one can be. Such a token was 3.6e-4 apart where all others were 1e-6, and the merged
+    # weights were peft's own to the bit.
     assert (merged - adapted).abs().mean() < 1e-5
     assert (merged - before).abs().mean() > 1e-2
 
@@ -401,7 +463,9 @@ def test_only_answers_and_the_ends_of_their_turns_are_learned(rehearsed):
 
     run, _ = rehearsed
     words = AutoTokenizer.from_pretrained(str(run / "lora_adapter"))
-    prepared = sorted(path.parent for path in (run / "scratch" / "tokenised").rglob("dataset_info.json"))
+    prepared = sorted(
+        path.parent for path in (run / "scratch" / "tokenised").rglob("dataset_info.json")
+    )
     assert prepared
     rows = [row for folder in prepared for row in load_from_disk(str(folder))]
     assert len(rows) == 120
@@ -422,7 +486,9 @@ def test_a_chat_switches_the_adapter_on_and_off_on_one_model(rehearsed):
     original, trained = sides.both
     assert original.model is trained.model
     question = recipe.demo_questions[0][1]
-    tokens = original.tokenizer(answers.prompt(before, original.tokenizer, question), return_tensors="pt")
+    tokens = original.tokenizer(
+        answers.prompt(before, original.tokenizer, question), return_tensors="pt"
+    )
 
     def scores(loaded: answers.LoadedModel) -> torch.Tensor:
         with loaded.switched(), torch.no_grad():
@@ -432,7 +498,10 @@ def test_a_chat_switches_the_adapter_on_and_off_on_one_model(rehearsed):
         assert torch.allclose(scores(side), scores(alone), atol=1e-4), "as the whole model has it"
         assert side.answer(question) == alone.answer(question)
     assert not torch.allclose(scores(original), scores(trained), atol=1e-1)
-    assert list(sides.ask(question, ()))[-1] == (original.answer(question), trained.answer(question))
+    assert list(sides.ask(question, ()))[-1] == (
+        original.answer(question),
+        trained.answer(question),
+    )
 
 
 def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehearsed, tmp_path):
@@ -443,7 +512,10 @@ def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehea
     told = dict(itertools.pairwise(arguments))
     assert module == "vllm.entrypoints.openai.api_server"
     assert told["--model"] == f"{tmp_path}/models--lyrics-base/snapshots/0"
-    assert told["--served-model-name"] == "lyrics-base" and told["--lora-modules"] == f"lyrics={run}/lora_adapter"
+    assert (
+        told["--served-model-name"] == "lyrics-base"
+        and told["--lora-modules"] == f"lyrics={run}/lora_adapter"
+    )
     rank = read_json(run / "lora_adapter" / "adapter_config.json")["r"]
     assert int(told["--max-lora-rank"]) >= rank and int(told["--max-lora-rank"]) in RANKS
     assert json.loads(told["--override-generation-config"])["temperature"] == 0
@@ -452,12 +524,15 @@ def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehea
         (tmp_path / "adapter_config.json").write_text(json.dumps(facts))
         assert list(refusals(saved(tmp_path)))
     _, *whole = openai_api._vllm(tmp_path, {"lyrics": (after, replace(after, adapter=None))})
-    assert "--enable-lora" not in whole and whole[whole.index("--served-model-name") + 1] == "lyrics"
+    assert (
+        "--enable-lora" not in whole and whole[whole.index("--served-model-name") + 1] == "lyrics"
+    )
 
 
 @pytest.mark.long
 def test_a_server_gives_short_answers_as_the_weights_do(rehearsed, tmp_path):
-    """The merged model and its base behind a real server: accuracy by kind of question, and the demo's answers."""
+    """The merged model and its base behind a real server: accuracy by kind of question, and the
+    demo's answers."""
     run = Path(shutil.copytree(rehearsed[0], tmp_path / "lyrics-rehearsal"))
     recipe = load(LYRICS)[0]
     folder = inference.folder_of(recipe, str(run))
@@ -472,7 +547,10 @@ def test_a_server_gives_short_answers_as_the_weights_do(rehearsed, tmp_path):
     kinds = [name for name in recorded.metrics if name.startswith("accuracy")]
     assert kinds
     for name in kinds:
-        assert known.metrics[name] == recorded.metrics[name] and known.before[name] == recorded.before[name]
+        assert (
+            known.metrics[name] == recorded.metrics[name]
+            and known.before[name] == recorded.before[name]
+        )
 
 
 @pytest.mark.long
@@ -491,7 +569,9 @@ def test_merging_again_gives_the_same_model(rehearsed, recipe_command, tmp_path)
 
 
 @pytest.mark.long
-def test_a_moved_rehearsal_is_merged_into_its_own_folder_and_stays_done(rehearsed, recipe_command, tmp_path):
+def test_a_moved_rehearsal_is_merged_into_its_own_folder_and_stays_done(
+    rehearsed, recipe_command, tmp_path
+):
     run, _ = rehearsed
     moved = run.rename(tmp_path / "moved")
     try:
@@ -505,7 +585,9 @@ def test_a_moved_rehearsal_is_merged_into_its_own_folder_and_stays_done(rehearse
         moved.rename(run)
 
 
-def test_a_merge_into_the_run_is_put_on_record_and_waits_for_nobody_at_work_there(tmp_path, monkeypatch):
+def test_a_merge_into_the_run_is_put_on_record_and_waits_for_nobody_at_work_there(
+    tmp_path, monkeypatch
+):
     run, recipe = RunFolder(tmp_path), load(LYRICS)[0]
     run.mark("running", recipe="lyrics")
     plan = plan_in(tmp_path, "lyrics")
@@ -527,7 +609,9 @@ def test_a_merge_into_the_run_is_put_on_record_and_waits_for_nobody_at_work_ther
     assert train.finished and not train.changed_outputs()
 
 
-def test_merging_what_is_no_adapter_is_refused_in_plain_words(recipe_command, tmp_path, golden_message):
+def test_merging_what_is_no_adapter_is_refused_in_plain_words(
+    recipe_command, tmp_path, golden_message
+):
     (tmp_path / "run.json").write_text('{"kind": "run"}', encoding="utf-8")
     told = {
         "lyrics": "no adapter",
@@ -562,7 +646,10 @@ def test_a_broken_adapter_is_no_bug_of_ours(rehearsed, recipe_command, tmp_path)
     (tmp_path / "broken" / "adapter_model.safetensors").write_bytes(b"half a file")
     done = recipe_command("merge", tmp_path / "broken")
     assert done.returncode == 1
-    assert f"`{tmp_path}/broken` cannot be merged" in done.stderr and "adapter_config.json" in done.stderr
+    assert (
+        f"`{tmp_path}/broken` cannot be merged" in done.stderr
+        and "adapter_config.json" in done.stderr
+    )
 
 
 def test_an_adapter_goes_without_the_options_of_a_recipe(recipe_command, tmp_path, golden_message):
@@ -576,7 +663,9 @@ def test_an_adapter_goes_without_the_options_of_a_recipe(recipe_command, tmp_pat
 @pytest.mark.long
 def test_another_model_and_four_bits_are_one_line_each(tmp_path, recipe_command):
     """The real engine, with bitsandbytes on the processor."""
-    run, printed = rehearse(recipe_command, tmp_path, "--set", f"model.base={OTHER}", "--set", "train.adapter=qlora")
+    run, printed = rehearse(
+        recipe_command, tmp_path, "--set", f"model.base={OTHER}", "--set", "train.adapter=qlora"
+    )
     summary = read(run, "training_summary.json")
     assert summary["adapter"]["kind"] == "qlora"
     assert summary["adapter"]["layers"] == list(catalog.model(OTHER).linear)
@@ -585,13 +674,16 @@ def test_another_model_and_four_bits_are_one_line_each(tmp_path, recipe_command)
 
 
 def twins() -> dict[str, str]:
-    """A model for each twin that differs from all others in what a rehearsal makes of it, and whom it stands for."""
+    """A model for each twin that differs from all others in what a rehearsal makes of it, and whom
+    it stands for."""
     found: dict[str, list[str]] = {}
     for name in MODELS:
         facts = catalog.model(name)
         shape = twin.geometry(facts, 2, 320) | {"max_position_embeddings": 0}
         speech = (facts.chat_template, facts.eos_token, facts.pad_token, facts.bos_token)
-        found.setdefault(repr((facts.model_type, shape, speech, facts.linear, facts.fp16)), []).append(name)
+        found.setdefault(
+            repr((facts.model_type, shape, speech, facts.linear, facts.fp16)), []
+        ).append(name)
     assert {name for names in found.values() for name in names} == set(MODELS)
     return {names[0]: ", ".join(names) for names in found.values()}
 

@@ -1,4 +1,5 @@
-"""`model.master_weights`: what the layers are held in through Axolotl's own loader, and what the plan makes of it."""
+"""`model.master_weights`: what the layers are held in through Axolotl's own loader, and what the
+plan makes of it."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def plan_of(*options: str):
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, monkeypatch):
-    """What Axolotl's loader hands to transformers; a rehearsal trains in fp32 throughout and cannot see it."""
+    """What Axolotl's loader hands to transformers; a rehearsal trains in fp32 throughout and cannot
+    see it."""
     import torch
     from axolotl.integrations.base import PluginManager
     from axolotl.loaders import ModelLoader, load_tokenizer
@@ -47,7 +49,9 @@ def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, mo
 
     recipe, plan = plan_of(*options)
     documents = (ROOT / "recipes" / "data" / "gemma-sample.txt").read_text("utf-8").split("\n\n")
-    tiny = twin.wanted(recipe.model_facts, catalog.chat_template("chatml"), layers=2, seed=1, folder=tmp_path)
+    tiny = twin.wanted(
+        recipe.model_facts, catalog.chat_template("chatml"), layers=2, seed=1, folder=tmp_path
+    )
     twin.tokenizer_for(tiny)(documents)
     twin.build(tiny)
     stage = plan.stage("sft")
@@ -57,7 +61,9 @@ def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, mo
     told = {key: found.pop(key) for key in ("recipe_runner", "deepspeed") if key in found}
     # What needs a GPU, or several processes, to be validated at all.
     cfg = {
-        key: value for key, value in found.items() if key.partition("_")[0] not in ("plugins", "ddp", "fp8", "liger")
+        key: value
+        for key, value in found.items()
+        if key.partition("_")[0] not in ("plugins", "ddp", "fp8", "liger")
     }
     manager = PluginManager.get_instance()
     monkeypatch.setattr(manager, "plugins", {})
@@ -95,7 +101,11 @@ def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, mo
         ("survival", ("model.precision=fp16", "distribution=ddp"), "fp32"),
         ("survival", ("model.precision=fp16", "distribution=zero2"), None),
         ("gemma", ("model.precision=fp16",), "fp32"),
-        ("lyrics", ("machines.gpus_per_node=4", "distribution=fsdp", "train.effective_batch_size="), None),
+        (
+            "lyrics",
+            ("machines.gpus_per_node=4", "distribution=fsdp", "train.effective_batch_size="),
+            None,
+        ),
         ("lyrics", (), None),
     ],
 )
@@ -115,7 +125,9 @@ def test_under_fsdp_8_bit_is_torchaos_and_gradients_are_split_at_every_micro_bat
         recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml", from_options(options))
         stages = {stage.name: stage.config for stage in translate(recipe, place(recipe)).stages}
         assert stages[home]["optimizer"] == "adamw_torch_8bit"
-        assert stages[home]["accelerator_config"] == {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+        assert stages[home]["accelerator_config"] == {
+            "gradient_accumulation_kwargs": {"sync_each_batch": True}
+        }
         if home == "sft":
             assert stages["sft"]["dataloader_drop_last"] is False
 
@@ -131,16 +143,25 @@ def test_fp32_master_weights_take_16_bytes_a_weight_on_one_gpu():
     assert (state.weights, state.gradients, state.optimizer) == (4 * count, 4 * count, 8 * count)
     state = half["sft"].memory.state
     assert (state.weights, state.gradients, state.optimizer) == (2 * count, 2 * count, 4 * count)
-    assert full["sft"].memory.total > 16 * count and full["sft"].fits is False and half["sft"].fits is True
-    # The reference model of preference training is loaded in the same way; what LoRA freezes stays small.
+    assert (
+        full["sft"].memory.total > 16 * count
+        and full["sft"].fits is False
+        and half["sft"].fits is True
+    )
+    # The reference model of preference training is loaded in the same way; what LoRA freezes stays
+    # small.
     assert full["dpo"].memory.state.weights == 8 * count
     assert full["lora"].memory.total == half["lora"].memory.total
 
 
 def test_fsdp_and_deepspeed_hold_what_they_held():
-    """FSDP raises what it trains anyway; DeepSpeed keeps fp32 weights of its own, beside half-precision ones."""
+    """FSDP raises what it trains anyway; DeepSpeed keeps fp32 weights of its own, beside
+    half-precision ones."""
     for way in ("fsdp", "zero2", "zero3"):
-        half, full = (forecasts(f"distribution={way}", f"model.master_weights={wide}") for wide in ("bf16", "fp32"))
+        half, full = (
+            forecasts(f"distribution={way}", f"model.master_weights={wide}")
+            for wide in ("bf16", "fp32")
+        )
         assert full["sft"].memory == half["sft"].memory, way
 
 
@@ -155,7 +176,10 @@ def test_what_is_saved_and_loaded_is_as_wide_as_the_master_weights():
     for wide, weights, checkpoint in (("bf16", 2, 6), ("fp32", 4, 12)):
         one = forecasts(*ONE_GPU, f"model.master_weights={wide}")["sft"]
         written, count = one.written(), one.counts.total
-        assert (written["best model"], written["checkpoint"]) == (weights * count, checkpoint * count)
+        assert (written["best model"], written["checkpoint"]) == (
+            weights * count,
+            checkpoint * count,
+        )
 
 
 def test_bf16_is_noted_for_what_it_loses_and_refused_where_it_cannot_hold(golden_message):
@@ -166,27 +190,45 @@ def test_bf16_is_noted_for_what_it_loses_and_refused_where_it_cannot_hold(golden
     golden_message(note)
     for precision in ("fp16", "fp32"):
         options = from_options([bf16, f"model.precision={precision}", "model.attention=sdpa"])
-        found = [one for one in examine(ROOT / "recipes" / "survival.yaml", options) if one.severity == "error"]
+        found = [
+            one
+            for one in examine(ROOT / "recipes" / "survival.yaml", options)
+            if one.severity == "error"
+        ]
         (problem,) = [one for one in found if setting_of(one) == "model.master_weights"]
     golden_message(problem, "fp32")
     # DeepSpeed stores fp32 weights itself.
-    assert examine(ROOT / "recipes" / "survival.yaml", from_options([bf16, "distribution=zero2"])) == []
+    assert (
+        examine(ROOT / "recipes" / "survival.yaml", from_options([bf16, "distribution=zero2"]))
+        == []
+    )
 
 
 def test_the_setting_is_explained_with_its_reason(recipe_command):
-    shown = " ".join(recipe_command("explain", "master_weights", ROOT / "recipes" / "gemma.yaml").stdout.split())
-    assert "bf16 rounds most steps away" in shown and "16 bytes per trained weight" in shown and "GiB" in shown
+    shown = " ".join(
+        recipe_command("explain", "master_weights", ROOT / "recipes" / "gemma.yaml").stdout.split()
+    )
+    assert (
+        "bf16 rounds most steps away" in shown
+        and "16 bytes per trained weight" in shown
+        and "GiB" in shown
+    )
 
 
 def test_half_precision_without_autocast_is_half_of_the_weights_and_goes_with_flash_attention():
-    """Axolotl's own line loads every weight in fp16; the recipe's precision is then fp32, which means no autocast."""
+    """Axolotl's own line loads every weight in fp16; the recipe's precision is then fp32, which
+    means no autocast."""
     from runner.parts.planner import memory
 
     full = ROOT / "recipes" / "minimal" / "full.yaml"
     lines = ["model.precision=fp32", "model.attention=flash_attention_2"]
-    assert any("half precision" in problem.message for problem in examine(full, from_options(lines)))
+    assert any(
+        "half precision" in problem.message for problem in examine(full, from_options(lines))
+    )
     half = [*lines, "advanced.axolotl={float16: true}"]
-    assert not [problem for problem in examine(full, from_options(half)) if problem.severity == "error"]
+    assert not [
+        problem for problem in examine(full, from_options(half)) if problem.severity == "error"
+    ]
 
     def held(options):
         recipe, _, _ = load(full, from_options(options))

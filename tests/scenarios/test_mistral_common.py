@@ -1,4 +1,5 @@
-"""The tokenizer of Mistral's own package: rows are counted as it writes them, and training, proof and answers use it."""
+"""The tokenizer of Mistral's own package: rows are counted as it writes them, and training, proof
+and answers use it."""
 
 import json
 from pathlib import Path
@@ -36,7 +37,10 @@ CALL = {"id": "123456789", "type": "function", "function": {"name": "tide", "arg
 
 
 def words(count: int = 30) -> list[list[dict]]:
-    return [[{**turn, "content": f"{turn['content']} {number}"} for turn in TALK] for number in range(count)]
+    return [
+        [{**turn, "content": f"{turn['content']} {number}"} for turn in TALK]
+        for number in range(count)
+    ]
 
 
 def rows(folder: Path, talks: list[list[dict]]) -> Path:
@@ -74,7 +78,11 @@ def test_a_twins_tokenizer_is_one_that_mistral_common_reads(tokenizer, tmp_path)
     for text in ("The rabbit — 37 ropes.\n", "Ünïcödé 🐇"):
         assert engines.decode(engines.encode(text, add_special_tokens=False)) == text
     asked = tokens(tokenizer, TALK[:3], asking=True)
-    assert tokens(engines, TALK, asking=False)[: len(asked)] == asked == tokens(engines, TALK[:3], asking=True)
+    assert (
+        tokens(engines, TALK, asking=False)[: len(asked)]
+        == asked
+        == tokens(engines, TALK[:3], asking=True)
+    )
     assert engines.decode(asked, skip_special_tokens=False).startswith("<s>[INST]How do I tie")
 
 
@@ -83,7 +91,11 @@ def test_rows_are_counted_as_training_reads_them(tokenizer, tmp_path):
 
     engines = HFMistralTokenizer.from_pretrained(str(tmp_path / "twin"))
     system = [{"role": "system", "content": "Be brief."}, *TALK]
-    talks = [*words(), system, [*TALK, *TALK, *TALK, {**TALK[0], "content": "long " * 200}, TALK[1]]]
+    talks = [
+        *words(),
+        system,
+        [*TALK, *TALK, *TALK, {**TALK[0], "content": "long " * 200}, TALK[1]],
+    ]
     report = prepared(tmp_path, talks, tokenizer)
     lengths = [len(tokens(engines, talk, asking=False)) for talk in talks[:-1]]
     assert (report.token_lengths["min"], report.longest_kept) == (min(lengths), max(lengths))
@@ -96,14 +108,21 @@ def test_rows_that_it_cannot_write_are_left_out_by_line(tokenizer, tmp_path):
     report = prepared(tmp_path, [*words(), orphan, calling], tokenizer)
     bad = dict(report.bad_lines)
     assert set(bad) == {31, 32} and bad[31].startswith("Tool call id was x but must be")
-    assert bad[32] == "it has `tool_calls`, which cannot be learned with `chat_template: mistral_common`"
-    kept = [row["messages"] for side in ("train", "validation") for row in table(tmp_path / "out", side)]
+    assert (
+        bad[32]
+        == "it has `tool_calls`, which cannot be learned with `chat_template: mistral_common`"
+    )
+    kept = [
+        row["messages"] for side in ("train", "validation") for row in table(tmp_path / "out", side)
+    ]
     assert len(kept) == 30
 
 
 def test_rows_are_not_counted_with_a_tokenizer_that_training_would_not_take(tokenizer, tmp_path):
     """On a cluster, only the tokenizer itself shows whose it is."""
-    other = tokenizers.train(["some words"], tmp_path / "other", None, catalog.chat_template("chatml"), 300)
+    other = tokenizers.train(
+        ["some words"], tmp_path / "other", None, catalog.chat_template("chatml"), 300
+    )
     with pytest.raises(Stop, match="which mistral-common reads"):
         prepared(tmp_path, words(), other)
     wanted = load(LORA, from_options([*own(rows(tmp_path, words())), "data.chat_template=auto"]))[0]
@@ -125,17 +144,29 @@ def test_axolotl_gets_its_tokenizer_and_no_template(tmp_path):
 
 @pytest.mark.parametrize("key", table_of("axolotl-refusals")["tokens_of_mistral"]["settings"])
 def test_its_tokens_cannot_be_changed(key, tmp_path):
-    value = ["<x>"] if key == "tokens" else {"eos_token": "<x>"} if key == "special_tokens" else {5: "<x>"}
+    value = (
+        ["<x>"]
+        if key == "tokens"
+        else {"eos_token": "<x>"}
+        if key == "special_tokens"
+        else {5: "<x>"}
+    )
     made = recipe(tmp_path, words())
     config = dict(scenarios.translate(made, place(made)).stages[-1].config)
     with pytest.raises(ValueError, match="not supported with mistral-common"):
         validated(config | {key: value}, catalog.gpu("NVIDIA-L40S"), 1)
     found = list(
         examine(
-            LORA, [*from_options(own(rows(tmp_path, words()))), Override(f"advanced.axolotl.{key}", None, value, "")]
+            LORA,
+            [
+                *from_options(own(rows(tmp_path, words()))),
+                Override(f"advanced.axolotl.{key}", None, value, ""),
+            ],
         )
     )
-    assert "that of mistral-common cannot be changed" in next(one.message for one in found if one.severity == "error")
+    assert "that of mistral-common cannot be changed" in next(
+        one.message for one in found if one.severity == "error"
+    )
 
 
 def saying(folder: Path, *options: str) -> dict[str, str]:
@@ -166,7 +197,12 @@ def test_what_cannot_have_it_is_refused(tmp_path):
     assert saying(tmp_path, named, "data.chat_template=auto")["data.chat_template"] == (
         f"`{model}` has a file `tekken.json`, so its tokenizer is that of mistral-common, which takes no other chat template."
     )
-    preferences = ("data.form=preferences", "data.prompt=[a]", "data.chosen=[b]", "data.rejected=[c]")
+    preferences = (
+        "data.form=preferences",
+        "data.prompt=[a]",
+        "data.chosen=[b]",
+        "data.rejected=[c]",
+    )
     assert "cannot be `mistral_common`" in saying(tmp_path, *preferences)["data.chat_template"]
 
 
@@ -182,7 +218,10 @@ def test_a_rehearsal_trains_proves_and_answers_with_it(tmp_path, recipe_command)
     sets = [part for option in options for part in ("--set", option)]
     done = recipe_command("rehearse", LORA, "--out", tmp_path / "run", *sets)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "in 144 rows every answer starts where the model will answer, and is trained to its end" in done.stdout
+    assert (
+        "in 144 rows every answer starts where the model will answer, and is trained to its end"
+        in done.stdout
+    )
     run = tmp_path / "run"
     assert (run / "best_model" / tokenizers.TEKKEN).is_file()
     assert "after" in (run / "demo_outputs" / "answers.json").read_text()

@@ -1,4 +1,5 @@
-"""Short rows: what `packing` says reaches Axolotl, rows that are joined or packed never see each other, and nothing is padded."""
+"""Short rows: what `packing` says reaches Axolotl, rows that are joined or packed never see each
+other, and nothing is padded."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ PADDED, JOINED, PACKED = (False, False), (False, True), (True, False)
 def stages(path, *options, accelerator=True):
     recipe, _, _ = load(path, from_options(options))
     at = place(recipe) if accelerator else Place("/c", "/d", "/r", "/s", accelerator=False)
-    return {stage.name: stage for stage in translate(recipe, at).stages if stage.engine == "axolotl"}
+    return {
+        stage.name: stage for stage in translate(recipe, at).stages if stage.engine == "axolotl"
+    }
 
 
 def way(stage) -> tuple[bool, bool]:
@@ -49,7 +52,9 @@ def way(stage) -> tuple[bool, bool]:
     ],
     ids=str,
 )
-def test_rows_are_joined_where_flash_attention_is_and_packed_where_that_is_asked_for(path, options, expected):
+def test_rows_are_joined_where_flash_attention_is_and_packed_where_that_is_asked_for(
+    path, options, expected
+):
     """And Axolotl's own validation takes it."""
 
     stage = stages(path, *options)["train"]
@@ -83,7 +88,10 @@ def test_a_packed_batch_is_said_in_tokens(capsys):
     # Five of 181 tokens go into one of 1,024 where no shorter one fills the rest.
     assert 64 * 5 <= rows < 64 * 1024 / only.workload.lengths.mean
     views.details(planned, [], {})
-    assert f"65,536 tokens: 8 × 2 × 4 GPUs packed rows of 1,024, about {rows} rows" in capsys.readouterr().out
+    assert (
+        f"65,536 tokens: 8 × 2 × 4 GPUs packed rows of 1,024, about {rows} rows"
+        in capsys.readouterr().out
+    )
 
 
 def test_joined_rows_take_less_time_than_padded_ones_and_packed_ones_fewer_steps():
@@ -92,12 +100,17 @@ def test_joined_rows_take_less_time_than_padded_ones_and_packed_ones_fewer_steps
         (only,) = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
         return only
 
-    joined, padded, packed = foreseen(), foreseen("train.packing=none"), foreseen("train.packing=pack")
+    joined, padded, packed = (
+        foreseen(),
+        foreseen("train.packing=none"),
+        foreseen("train.packing=pack"),
+    )
     assert joined.steps == padded.steps > packed.steps
     assert joined.time.tokens_a_step == pytest.approx(64 * joined.workload.lengths.mean)
     assert joined.time.tokens_a_step < padded.time.tokens_a_step < packed.time.tokens_a_step
     assert joined.time.training_seconds < padded.time.training_seconds
-    # However rows are joined, all of a micro batch may be as long as the longest; packed ones always are full.
+    # However rows are joined, all of a micro batch may be as long as the longest; packed ones
+    # always are full.
     assert joined.memory.total == padded.memory.total < packed.memory.total
     assert joined.full.memory.total == padded.full.memory.total == packed.memory.total
 
@@ -105,18 +118,32 @@ def test_joined_rows_take_less_time_than_padded_ones_and_packed_ones_fewer_steps
 # Options of the survival recipe, and where its problem is. The last ones are notes.
 CONTRADICTIONS = {
     "joined rows under sdpa": (("train.packing=flatten", "model.attention=sdpa"), "train.packing"),
-    "joined rows under eager": (("train.packing=flatten", "model.attention=eager"), "train.packing"),
+    "joined rows under eager": (
+        ("train.packing=flatten", "model.attention=eager"),
+        "train.packing",
+    ),
     "joined rows in fp32": (
         ("train.packing=flatten", "model.attention=sdpa", "model.precision=fp32"),
         "train.packing",
     ),
     "packed rows on a T4": (
-        ("train.packing=pack", "model.attention=sdpa", "model.precision=fp16", "machines.gpu=Tesla-T4"),
+        (
+            "train.packing=pack",
+            "model.attention=sdpa",
+            "model.precision=fp16",
+            "machines.gpu=Tesla-T4",
+        ),
         "train.packing",
     ),
     "FlashAttention in fp32": (("model.precision=fp32",), "attention"),
-    "packing beside the recipe's": (('advanced.axolotl={"sample_packing": true}',), "advanced.axolotl"),
-    "joining beside the recipe's": (('advanced.axolotl={"batch_flattening": "auto"}',), "advanced.axolotl"),
+    "packing beside the recipe's": (
+        ('advanced.axolotl={"sample_packing": true}',),
+        "advanced.axolotl",
+    ),
+    "joining beside the recipe's": (
+        ('advanced.axolotl={"batch_flattening": "auto"}',),
+        "advanced.axolotl",
+    ),
 }
 NOTES = {
     "one row is joined to nothing": (
@@ -124,7 +151,12 @@ NOTES = {
         "train.packing",
     ),
     "packed rows in fp32": (
-        ("train.packing=pack", "model.attention=sdpa", "model.precision=fp32", "train.effective_batch_size="),
+        (
+            "train.packing=pack",
+            "model.attention=sdpa",
+            "model.precision=fp32",
+            "train.effective_batch_size=",
+        ),
         "train.packing",
     ),
     "packed rows under eager": (
@@ -227,13 +259,24 @@ def test_the_plugin_joins_rows_before_axolotl_makes_its_batches():
             "backend": "gloo",
             "world_size": 1,
         }
-        settings |= {"effective_batch_size": 4, "base_learning_rate": 1.0, "learning_rate": 1.0, **flags}
+        settings |= {
+            "effective_batch_size": 4,
+            "base_learning_rate": 1.0,
+            "learning_rate": 1.0,
+            **flags,
+        }
         cfg = DictDefault({"recipe_runner": settings, "micro_batch_size": 4})
         plugin = RecipePlugin()
         assert plugin.load_datasets(cfg, preprocess=True) is None
         builder = object.__new__(HFCausalTrainerBuilder)
-        builder.cfg, builder.tokenizer, builder.processor = cfg, SimpleNamespace(pad_token_id=0), None
-        arguments = SimpleNamespace(pretraining=False, sample_packing=False, eval_sample_packing=False)
+        builder.cfg, builder.tokenizer, builder.processor = (
+            cfg,
+            SimpleNamespace(pad_token_id=0),
+            None,
+        )
+        arguments = SimpleNamespace(
+            pretraining=False, sample_packing=False, eval_sample_packing=False
+        )
         made = builder.build_collator(arguments, padding=True, pad_to_multiple_of=64)
         return type(made).__name__, plugin.get_training_args(cfg)["include_num_input_tokens_seen"]
 
@@ -243,8 +286,8 @@ def test_the_plugin_joins_rows_before_axolotl_makes_its_batches():
 
 @pytest.mark.parametrize("kind", ["smollm3", "phi3", "gemma3_text"])
 def test_joined_rows_teach_what_padded_ones_do(kind):
-    """Loss and gradients of one micro batch, under a mask and on transformers' way to FlashAttention with its kernel emulated. A row that
-    saw the one before it would be seen here."""
+    """Loss and gradients of one micro batch, under a mask and on transformers' way to
+    FlashAttention with its kernel emulated. A row that saw the one before it would be seen here."""
     import torch
     from transformers import DataCollatorWithFlattening
 
@@ -275,7 +318,9 @@ def test_joined_rows_teach_what_padded_ones_do(kind):
         return loss.item(), torch.cat([part.grad.flatten() for part in model.parameters()])
 
     def same(one, other) -> bool:
-        return abs(one[0] - other[0]) < 1e-5 and bool((one[1] - other[1]).norm() < 1e-4 * one[1].norm())
+        return abs(one[0] - other[0]) < 1e-5 and bool(
+            (one[1] - other[1]).norm() < 1e-4 * one[1].norm()
+        )
 
     padded = taught("sdpa", input_ids=ids, labels=labels, attention_mask=mask)
     assert same(padded, taught("sdpa", **joined))
@@ -284,4 +329,6 @@ def test_joined_rows_teach_what_padded_ones_do(kind):
     with emulated_flash_attention(model):
         assert same(padded, taught(None, **joined))
     seen = torch.arange(sum(map(len, rows)))[None]
-    assert not same(padded, taught("sdpa", **joined | {"position_ids": seen})), "one row, as it were"
+    assert not same(padded, taught("sdpa", **joined | {"position_ids": seen})), (
+        "one row, as it were"
+    )

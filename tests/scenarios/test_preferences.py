@@ -1,4 +1,5 @@
-"""Preferences without a second model: ORPO and SimPO, as Axolotl gets them, as they are planned, and as they train."""
+"""Preferences without a second model: ORPO and SimPO, as Axolotl gets them, as they are planned,
+and as they train."""
 
 import json
 import os
@@ -24,7 +25,9 @@ OBJECTIVES = ("dpo", "orpo", "simpo")
 
 def workload(path, *options: str) -> tuple[dict, Workload]:
     recipe, _, _ = load(path, from_options(options))
-    (stage,) = [stage for stage in scenarios.translate(recipe, place(recipe)).stages if stage.trains]
+    (stage,) = [
+        stage for stage in scenarios.translate(recipe, place(recipe)).stages if stage.trains
+    ]
     assert recipe.model_facts
     return dict(stage.config), from_stage(stage, recipe.model_facts)
 
@@ -38,7 +41,8 @@ def test_axolotl_accepts_what_it_gets(objective, technique, tmp_path):
     assert unknown_keys(config) == [] and checked["rl"] == objective
     numbers = {"orpo": (0.1, None, None), "simpo": (2.0, 1.0, 0.0)}[objective]
     assert tuple(checked.get(name) for name in ("rl_beta", "simpo_gamma", "cpo_alpha")) == numbers
-    # Axolotl refuses a share of the steps beside SimPO; its trainer gets it from the runner's plug-in.
+    # Axolotl refuses a share of the steps beside SimPO; its trainer gets it from the runner's
+    # plug-in.
     warmup = config["recipe_runner"].get("warmup_ratio"), config.get("warmup_ratio")
     assert warmup == ((0.03, None) if objective == "simpo" else (None, 0.03))
 
@@ -47,14 +51,21 @@ def test_the_plan_has_one_model_and_one_forward_pass_fewer(tmp_path):
     path, gpu = written(tmp_path, "full", PREFERENCES), catalog.gpu("NVIDIA-L40S")
     dpo, orpo, simpo = (workload(path, f"train.objective={name}")[1] for name in OBJECTIVES)
     weights = state.weights_of(dpo)
-    assert [state.held(one).weights for one in (dpo, orpo, simpo)] == [2 * weights, weights, weights]
+    assert [state.held(one).weights for one in (dpo, orpo, simpo)] == [
+        2 * weights,
+        weights,
+        weights,
+    ]
     assert dpo.answers == orpo.answers == simpo.answers == 2
     assert orpo.warmup_ratio == simpo.warmup_ratio == 0.03
-    assert max(duration.computing(one, gpu) for one in (orpo, simpo)) < 0.9 * duration.computing(dpo, gpu)
+    assert max(duration.computing(one, gpu) for one in (orpo, simpo)) < 0.9 * duration.computing(
+        dpo, gpu
+    )
 
 
 def test_labels_are_planned_and_weighed(tmp_path):
-    """Two models, one answer a row, and three more forward passes: of KTO's mismatched answers, and of the first model."""
+    """Two models, one answer a row, and three more forward passes: of KTO's mismatched answers, and
+    of the first model."""
     path, gpu = written(tmp_path, "full", LABELS), catalog.gpu("NVIDIA-L40S")
     config, kto = workload(path, "train.kto_undesirable_weight=1.5")
     checked = validated(config, gpu, 1)
@@ -84,12 +95,18 @@ def test_labels_are_planned_and_weighed(tmp_path):
 )
 def test_what_makes_no_sense_is_refused_with_a_sentence(rows, options, tmp_path, golden_message):
     path = written(tmp_path, "lora", rows)
-    golden_message([one for one in examine(path, from_options(list(options))) if one.severity == "error"])
+    golden_message(
+        [one for one in examine(path, from_options(list(options))) if one.severity == "error"]
+    )
 
 
 def test_a_base_in_4_bits_and_preferences_are_split_by_zero(tmp_path):
     path = written(tmp_path, "qlora", PREFERENCES)
-    for options in (["distribution=zero2"], ["distribution=fsdp", "train.objective=simpo"], ["distribution=ddp"]):
+    for options in (
+        ["distribution=zero2"],
+        ["distribution=fsdp", "train.objective=simpo"],
+        ["distribution=ddp"],
+    ):
         found = examine(path, from_options(["machines.gpus_per_node=2", *options]))
         assert [one.message for one in found if one.severity == "error"] == []
 
@@ -115,10 +132,17 @@ def test_a_margin_belongs_to_simpo_alone(tmp_path, golden_message):
 @pytest.mark.long
 @pytest.mark.parametrize("technique", ["full", "lora"])
 @pytest.mark.parametrize("objective", ["dpo", "orpo", "simpo", "kto", "reward"])
-def test_each_step_of_a_rehearsal_has_the_loss_of_trls_own_trainer(objective, technique, tmp_path, recipe_command):
-    path, run = written(tmp_path, technique, LABELS if objective == "kto" else PREFERENCES), tmp_path / "run"
+def test_each_step_of_a_rehearsal_has_the_loss_of_trls_own_trainer(
+    objective, technique, tmp_path, recipe_command
+):
+    path, run = (
+        written(tmp_path, technique, LABELS if objective == "kto" else PREFERENCES),
+        tmp_path / "run",
+    )
     more = ", kto_undesirable_weight: 1.5" if objective == "kto" else ""
-    path.write_text(path.read_text("utf-8") + f"train: {{objective: {objective}{more}}}\n", encoding="utf-8")
+    path.write_text(
+        path.read_text("utf-8") + f"train: {{objective: {objective}{more}}}\n", encoding="utf-8"
+    )
     done = recipe_command("rehearse", path, "--out", run, env={"HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     proof = read_record(run / "proof.json")

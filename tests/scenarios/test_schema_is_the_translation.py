@@ -1,4 +1,5 @@
-"""Where a setting becomes one of Axolotl's unchanged, the schema says so; read backwards, it gives what was written."""
+"""Where a setting becomes one of Axolotl's unchanged, the schema says so; read backwards, it gives
+what was written."""
 
 from __future__ import annotations
 
@@ -26,8 +27,16 @@ def read_back(config: dict, section: Settings, schema: dict) -> dict:
 def test_the_emitted_file_and_the_schema_give_what_is_written(path):
     recipe, _, _ = load(path)
     whole = by_schema.schema(recipe.scenario)["properties"]
-    files = {file.path: yaml.safe_load(file.text) for file in emit(recipe) if file.path.endswith("axolotl.yaml")}
-    files = {name: config for name, config in files.items() if "base_model" in config and "learning_rate" in config}
+    files = {
+        file.path: yaml.safe_load(file.text)
+        for file in emit(recipe)
+        if file.path.endswith("axolotl.yaml")
+    }
+    files = {
+        name: config
+        for name, config in files.items()
+        if "base_model" in config and "learning_rate" in config
+    }
     assert files
     for name, config in files.items():
         stage = name.split("/")[0].split("-")[0]

@@ -1,4 +1,5 @@
-"""What lies beside the GPUs, an own DeepSpeed or FSDP file, bucket sizes, and precision by stage."""
+"""What lies beside the GPUs, an own DeepSpeed or FSDP file, bucket sizes, and precision by
+stage."""
 
 from __future__ import annotations
 
@@ -39,14 +40,20 @@ def own(tmp_path, name, text, *lines):
     shutil.copytree(SURVIVAL.parent / "data", tmp_path / "data")
     (tmp_path / name).write_text(text, encoding="utf-8")
     recipe = SURVIVAL.read_text("utf-8")
-    recipe = recipe.replace("distribution: ddp ", "\n".join([*lines, f"sharding:\n  file: {name}", "#"]))
+    recipe = recipe.replace(
+        "distribution: ddp ", "\n".join([*lines, f"sharding:\n  file: {name}", "#"])
+    )
     (tmp_path / "own.yaml").write_text(recipe, encoding="utf-8")
     return tmp_path / "own.yaml"
 
 
 BESIDE = {
     "zero2": ("distribution=zero2", "sharding.offload_optimizer=cpu"),
-    "zero3": ("distribution=zero3", "sharding.offload_optimizer=cpu", "sharding.offload_weights=cpu"),
+    "zero3": (
+        "distribution=zero3",
+        "sharding.offload_optimizer=cpu",
+        "sharding.offload_weights=cpu",
+    ),
     "disk": (
         *("distribution=zero3", "sharding.offload_optimizer=nvme", "sharding.offload_weights=nvme"),
         "sharding.nvme_path=/tmp/offload",
@@ -56,17 +63,25 @@ BESIDE = {
 
 @pytest.mark.parametrize("case", BESIDE)
 def test_what_lies_beside_the_gpus_is_in_deepspeeds_file(case, golden_message):
-    golden_message(next(file.text for file in stage_of(*BESIDE[case]).files if file.path == "deepspeed.json"))
+    golden_message(
+        next(file.text for file in stage_of(*BESIDE[case]).files if file.path == "deepspeed.json")
+    )
 
 
 def test_a_single_gpu_takes_deepspeed_where_something_lies_beside_it():
     alone = ("machines.nodes=1", "train.effective_batch_size=16", *BESIDE["zero2"])
     stage = stage_of(*alone)
     assert (
-        stage.machines.world_size == 1 and deepspeed(stage)["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+        stage.machines.world_size == 1
+        and deepspeed(stage)["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
     )
     with pytest.raises(Stop, match="this recipe has one"):
-        load(SURVIVAL, from_options(["machines.nodes=1", "train.effective_batch_size=16", "distribution=zero2"]))
+        load(
+            SURVIVAL,
+            from_options(
+                ["machines.nodes=1", "train.effective_batch_size=16", "distribution=zero2"]
+            ),
+        )
 
 
 def test_fsdp_moves_everything_or_nothing():
@@ -77,9 +92,17 @@ def test_fsdp_moves_everything_or_nothing():
 
 REFUSED = {
     "weights without zero3": ("distribution=zero2", "sharding.offload_weights=cpu"),
-    "disk without zero3": ("distribution=zero2", "sharding.offload_optimizer=nvme", "sharding.nvme_path=/tmp/x"),
+    "disk without zero3": (
+        "distribution=zero2",
+        "sharding.offload_optimizer=nvme",
+        "sharding.nvme_path=/tmp/x",
+    ),
     "disk without a folder": ("distribution=zero3", "sharding.offload_optimizer=nvme"),
-    "folder on no mount": ("distribution=zero3", "sharding.offload_optimizer=nvme", "sharding.nvme_path=/fast"),
+    "folder on no mount": (
+        "distribution=zero3",
+        "sharding.offload_optimizer=nvme",
+        "sharding.nvme_path=/fast",
+    ),
     "folder that leaves /tmp": (
         *("distribution=zero3", "sharding.offload_optimizer=nvme"),
         "sharding.nvme_path=/tmp/../fast",
@@ -89,9 +112,17 @@ REFUSED = {
         "sharding.nvme_path=/tmp/x",
     ),
     "fsdp knows no half": ("distribution=fsdp", "sharding.offload_optimizer=cpu"),
-    "weights on a disk alone": ("distribution=zero3", "sharding.offload_weights=nvme", "sharding.nvme_path=/tmp/x"),
+    "weights on a disk alone": (
+        "distribution=zero3",
+        "sharding.offload_weights=nvme",
+        "sharding.nvme_path=/tmp/x",
+    ),
     "nobody reads it": ("sharding.offload_optimizer=cpu",),
-    "eight bits": ("distribution=zero2", "sharding.offload_optimizer=cpu", "train.optimizer=paged_adamw_8bit"),
+    "eight bits": (
+        "distribution=zero2",
+        "sharding.offload_optimizer=cpu",
+        "train.optimizer=paged_adamw_8bit",
+    ),
     "eight bits on a disk": (
         *("distribution=zero3", "sharding.offload_optimizer=nvme", "sharding.nvme_path=/tmp/x"),
         "train.optimizer=adamw_bnb_8bit",
@@ -104,7 +135,9 @@ REFUSED = {
 def test_what_cannot_work_is_refused_at_its_line(case, golden_message):
     problems = examine(SURVIVAL, from_options(REFUSED[case]))
     errors = [problem for problem in problems if problem.severity == "error"]
-    assert errors and any("sharding" in problem.file or "optimizer" in problem.file for problem in errors)
+    assert errors and any(
+        "sharding" in problem.file or "optimizer" in problem.file for problem in errors
+    )
     golden_message("\n\n".join(str(problem).replace(str(ROOT), "ROOT") for problem in errors))
 
 
@@ -133,13 +166,20 @@ def test_an_own_file_is_the_base_and_the_recipe_s_lines_win(tmp_path, golden_mes
     assert zero["stage"] == 3 and whole["gradient_clipping"] == 1.0 and "optimizer" not in whole
     # What the recipe does not say is the file's, and over what the runner would take.
     assert zero["overlap_comm"] is False and zero["reduce_bucket_size"] == 200_000_000
-    assert zero["offload_optimizer"] == {"pin_memory": True, "device": "cpu"} and whole["steps_per_print"] == 50
-    work = forecast.of(*(lambda recipe: (recipe, translate(recipe, place(recipe))))(load(path)[0]))[-1].workload
+    assert (
+        zero["offload_optimizer"] == {"pin_memory": True, "device": "cpu"}
+        and whole["steps_per_print"] == 50
+    )
+    work = forecast.of(*(lambda recipe: (recipe, translate(recipe, place(recipe))))(load(path)[0]))[
+        -1
+    ].workload
     assert work.offload.optimizer == "cpu" and work.bucket_bytes == 2 * 200_000_000
 
 
 def test_what_deepspeed_would_pass_over_in_silence_is_refused_at_its_line(tmp_path):
-    text = FILE.replace("steps_per_print", "steps_per_prnt").replace('"overlap_comm": false', '"overlap_com": false')
+    text = FILE.replace("steps_per_print", "steps_per_prnt").replace(
+        '"overlap_comm": false', '"overlap_com": false'
+    )
     path = own(tmp_path, "own.json", text, "distribution: zero3")
     wrong = [problem for problem in examine(path) if problem.severity == "error"]
     assert sorted((problem.line, problem.hint) for problem in wrong) == [
@@ -151,11 +191,17 @@ def test_what_deepspeed_would_pass_over_in_silence_is_refused_at_its_line(tmp_pa
 def test_an_own_file_for_fsdp_is_judged_by_axolotl_s_schema(tmp_path):
     text = "reshard_after_forward: false\nstate_dict_type: SHARDED_STATE_DICT\ncpu_ram_eficient_loading: true\n"
     path = own(tmp_path, "own.yaml.yml", text, "distribution: fsdp")
-    said = {(problem.line, problem.severity) for problem in examine(path) if "own.yaml.yml" in problem.file}
+    said = {
+        (problem.line, problem.severity)
+        for problem in examine(path)
+        if "own.yaml.yml" in problem.file
+    }
     assert said == {(2, "note"), (3, "error")}
     (tmp_path / "own.yaml.yml").write_text(text.rpartition("cpu")[0], encoding="utf-8")
     config = stage_of(path=path).config["fsdp_config"]
-    assert config["reshard_after_forward"] is False and config["state_dict_type"] == "FULL_STATE_DICT"
+    assert (
+        config["reshard_after_forward"] is False and config["state_dict_type"] == "FULL_STATE_DICT"
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,7 +214,9 @@ def test_a_bucket_is_as_large_as_the_gpus_are_many(nodes, gpus, bucket, tmp_path
         f"machines.gpus_per_node={gpus}",
         f"train.effective_batch_size={16 * nodes * gpus}",
     )
-    assert deepspeed(stage_of(*sizes, path=path))["zero_optimization"]["reduce_bucket_size"] == bucket
+    assert (
+        deepspeed(stage_of(*sizes, path=path))["zero_optimization"]["reduce_bucket_size"] == bucket
+    )
     assert stage_of("distribution=ddp").config["ddp_bucket_cap_mb"] == 25
 
 
@@ -178,13 +226,18 @@ def planned(*options):
 
 
 def test_the_plan_moves_what_is_offloaded_from_the_gpu_to_main_memory_and_time():
-    plain, beside = (planned("distribution=zero3", *lines).forecasts[0] for lines in ((), BESIDE["zero3"][1:]))
+    plain, beside = (
+        planned("distribution=zero3", *lines).forecasts[0] for lines in ((), BESIDE["zero3"][1:])
+    )
     less = plain.memory.total - beside.memory.total
     held = [getattr(plain.memory.state, name) for name in ("weights", "optimizer")]
     assert less >= sum(held) > 0
     more = sum(storage.host(beside).values()) - sum(storage.host(plain).values())
     assert more >= 16 * plain.counts.trainable / 4
-    assert beside.time.step_seconds > plain.time.step_seconds + state.stepping(beside.workload, beside.gpu) / 2
+    assert (
+        beside.time.step_seconds
+        > plain.time.step_seconds + state.stepping(beside.workload, beside.gpu) / 2
+    )
 
 
 def test_a_disk_holds_what_main_memory_would_and_is_slower():
@@ -193,7 +246,11 @@ def test_a_disk_holds_what_main_memory_would_and_is_slower():
     assert disk.time.step_seconds > cpu.time.step_seconds
     faster = planned(*BESIDE["disk"], "sharding.nvme_mb_s=20000").forecasts[0]
     assert faster.time.step_seconds < disk.time.step_seconds
-    (entry,) = [entry for entry in storage.disk(disk, planned(*BESIDE["disk"]).plan) if entry.what == state.ON_DISK]
+    (entry,) = [
+        entry
+        for entry in storage.disk(disk, planned(*BESIDE["disk"]).plan)
+        if entry.what == state.ON_DISK
+    ]
     assert (entry.folder, entry.size) == ("/tmp/offload", state.on_disk(disk.workload))
 
 
@@ -207,8 +264,8 @@ def test_buffers_count_as_memory():
 
 
 def test_a_step_on_the_processors_is_as_slow_as_published():
-    """ZeRO-Offload of Qwen2.5-3B on two A100 and 128 cores takes 2.4 to 3.1 s a step (DeepSpeed, tutorial of ZeRO-Offload), of which
-    the processors and PCIe are a part."""
+    """ZeRO-Offload of Qwen2.5-3B on two A100 and 128 cores takes 2.4 to 3.1 s a step (DeepSpeed,
+    tutorial of ZeRO-Offload), of which the processors and PCIe are a part."""
     work = replace(
         planned("distribution=zero2").forecasts[0].workload,
         unfrozen=(),
@@ -225,7 +282,9 @@ def test_a_step_on_the_processors_is_as_slow_as_published():
         state.beside(replace(work, optimizer=name))
         for name in ("adamw_torch_4bit", "adamw_torch_8bit", "adamw_torch_fused")
     ]
-    assert small == sorted(small) and small[1] == pytest.approx(small[2] * (8 + 2 * (1 + 4 / 256)) / 16)
+    assert small == sorted(small) and small[1] == pytest.approx(
+        small[2] * (8 + 2 * (1 + 4 / 256)) / 16
+    )
     assert duration.updating(work, catalog.gpu("NVIDIA-A100-SXM4-40GB")) == state.stepping(
         work, catalog.gpu("NVIDIA-A100-SXM4-40GB")
     )
@@ -241,8 +300,8 @@ def test_a_stage_may_have_its_own_precision():
     assert any(problem.severity == "error" and "sft.precision" in problem.file for problem in fp8)
 
 
-# DeepSpeed's own engine on the processor, with the emitted file; its shared-memory transport is compiled for minutes, and gloo
-# does without.
+# DeepSpeed's own engine on the processor, with the emitted file; its shared-memory transport is
+# compiled for minutes, and gloo does without.
 TRAINING = """
 import json, sys
 from functools import partial
@@ -295,7 +354,11 @@ def test_deepspeed_itself_trains_by_the_emitted_file(case, name, tmp_path):
         timeout=600,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
-    seen = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("SEEN")).removeprefix("SEEN "))
+    seen = json.loads(
+        next(line for line in ran.stdout.splitlines() if line.startswith("SEEN")).removeprefix(
+            "SEEN "
+        )
+    )
     assert seen["losses"][-1] < seen["losses"][0] / 2 and seen["beside"]
     assert seen["kind"] == {"adamw_torch_fused": "AdamW", "adamw_bnb_8bit": "AdamW8bit"}[name]
     assert (seen["stage"], seen["weights"]) == (int(case[-1]), case == "zero3")
@@ -372,5 +435,7 @@ def test_fsdp_splits_frozen_weights_in_8_bits_and_training_is_the_same(tmp_path)
         "--master-port",
         str(free_port()),
     ]
-    ran = subprocess.run([*launched, str(tmp_path / "split.py")], capture_output=True, text=True, timeout=600)
+    ran = subprocess.run(
+        [*launched, str(tmp_path / "split.py")], capture_output=True, text=True, timeout=600
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]

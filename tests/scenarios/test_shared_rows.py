@@ -1,4 +1,5 @@
-"""GPUs that share each row (ring attention) or each matrix: what reaches Axolotl, what is refused, and what is planned."""
+"""GPUs that share each row (ring attention) or each matrix: what reaches Axolotl, what is refused,
+and what is planned."""
 
 from __future__ import annotations
 
@@ -28,13 +29,21 @@ EIGHT = (
     "train.micro_batch_size=1",
 )
 LYRICS, GEMMA = ROOT / "recipes" / "lyrics.yaml", ROOT / "recipes" / "gemma.yaml"
-RING = (*EIGHT, "model.attention=flash_attention_2", "model.base=Qwen/Qwen3-8B", "sharding.context_parallel_size=2")
+RING = (
+    *EIGHT,
+    "model.attention=flash_attention_2",
+    "model.base=Qwen/Qwen3-8B",
+    "sharding.context_parallel_size=2",
+)
 SPLIT = (*EIGHT, "model.base=Qwen/Qwen3-8B", "distribution=fsdp", "sharding.tensor_parallel_size=2")
 
 
 def changes(options):
     """Those of options, on this machine's GPUs, and with the batch that follows from them."""
-    return [*from_options(options), *(Override(line, None, None) for line in ("train.effective_batch_size", "nodes"))]
+    return [
+        *from_options(options),
+        *(Override(line, None, None) for line in ("train.effective_batch_size", "nodes")),
+    ]
 
 
 def recipe_of(path, *options):
@@ -56,20 +65,27 @@ def config_of(recipe):
     ],
 )
 def test_axolotl_takes_it_and_counts_the_rows_alike(path, options, monkeypatch):
-    """Its validation only asks whether the package of ring attention is there, which needs a GPU to be built."""
+    """Its validation only asks whether the package of ring attention is there, which needs a GPU to
+    be built."""
     monkeypatch.setitem(sys.modules, "ring_flash_attn", ModuleType("ring_flash_attn"))
     recipe = recipe_of(path, *options)
     context, tensor = common.shared_by(recipe)
     config = config_of(recipe)
     checked = validated(config, catalog.gpu(recipe.machines.gpu), 8)
     assert (checked["context_parallel_size"], checked["tensor_parallel_size"]) == (context, tensor)
-    kind = None if context == 1 else "varlen_llama3" if checked.get("sample_packing") else "batch_ring"
+    kind = (
+        None if context == 1 else "varlen_llama3" if checked.get("sample_packing") else "batch_ring"
+    )
     assert checked.get("ring_attn_func") == kind
     assert not config.get("batch_flattening") and not (tensor > 1 and config.get("liger_rms_norm"))
     # As Axolotl multiplies `batch_size` (0.19.0, utils/config, normalize_config).
     groups = 8 // context // tensor
     rows = config["micro_batch_size"] * config["gradient_accumulation_steps"] * groups
-    assert config["recipe_runner"]["effective_batch_size"] == rows == common.effective_batch_size(recipe)
+    assert (
+        config["recipe_runner"]["effective_batch_size"]
+        == rows
+        == common.effective_batch_size(recipe)
+    )
     assert config["recipe_runner"]["world_size"] == 8
     (stage,) = [one for one in Planned.of(recipe, None, {}).forecasts if one.stage.name == "train"]
     assert stage.workload.effective_batch_size == rows
@@ -77,7 +93,12 @@ def test_axolotl_takes_it_and_counts_the_rows_alike(path, options, monkeypatch):
 
 def test_the_learning_rate_follows_the_groups():
     one, two = (
-        recipe_of(LYRICS, *RING, "train.learning_rate_scaling=linear", f"sharding.context_parallel_size={size}")
+        recipe_of(
+            LYRICS,
+            *RING,
+            "train.learning_rate_scaling=linear",
+            f"sharding.context_parallel_size={size}",
+        )
         for size in (1, 2)
     )
     assert common.learning_rate(one) == 2 * common.learning_rate(two)
@@ -87,7 +108,10 @@ def test_the_learning_rate_follows_the_groups():
 REFUSED = {
     "groups": (LYRICS, (*RING, "sharding.context_parallel_size=3")),
     "attention": (LYRICS, (*RING, "model.attention=sdpa")),
-    "layers that are no attention": (LYRICS, (*RING, "model.base=LiquidAI/LFM2-1.2B", "train.packing=none")),
+    "layers that are no attention": (
+        LYRICS,
+        (*RING, "model.base=LiquidAI/LFM2-1.2B", "train.packing=none"),
+    ),
     "joined rows": (LYRICS, (*RING, "train.packing=flatten", "train.micro_batch_size=2")),
     "several packed rows": (LYRICS, (*RING, "train.packing=pack", "train.micro_batch_size=2")),
     "objective": (ROOT / "recipes" / "arithmetic.yaml", RING),
@@ -101,16 +125,26 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_work_is_refused_at_its_line(case, golden_message):
     path, options = REFUSED[case]
-    (error,) = [problem for problem in examine(path, changes(options)) if problem.severity == "error"]
+    (error,) = [
+        problem for problem in examine(path, changes(options)) if problem.severity == "error"
+    ]
     golden_message(f"{setting_of(error)}: {error.message} {error.hint}")
 
 
 def test_rows_beyond_a_models_length_are_for_rings_alone(golden_message):
     long = "model.sequence_len=200000"
-    (note,) = [one for one in examine(LYRICS, [*from_options((*RING, long))]) if "further positions" in one.message]
+    (note,) = [
+        one
+        for one in examine(LYRICS, [*from_options((*RING, long))])
+        if "further positions" in one.message
+    ]
     golden_message(note.message)
     alone = from_options((*EIGHT, "model.base=Qwen/Qwen3-8B", long))
-    assert [one for one in examine(LYRICS, alone) if one.severity == "error" and "reads at most" in one.message]
+    assert [
+        one
+        for one in examine(LYRICS, alone)
+        if one.severity == "error" and "reads at most" in one.message
+    ]
 
 
 def test_a_stated_batch_counts_groups(golden_message):
@@ -124,7 +158,9 @@ def test_transformers_has_a_plan_for_all_but_these():
 
     families = catalog.table("families")
     for kind in catalog.model_types():
-        assert bool(CONFIG_MAPPING[kind].base_model_tp_plan) is not families[kind].get("whole", False), kind
+        assert bool(CONFIG_MAPPING[kind].base_model_tp_plan) is not families[kind].get(
+            "whole", False
+        ), kind
 
 
 def planned(path, *options):
@@ -135,7 +171,8 @@ def planned(path, *options):
 
 def test_a_ring_holds_its_share_of_each_row():
     whole, half = (
-        planned(GEMMA, *RING, "distribution=fsdp", f"sharding.context_parallel_size={size}") for size in (1, 2)
+        planned(GEMMA, *RING, "distribution=fsdp", f"sharding.context_parallel_size={size}")
+        for size in (1, 2)
     )
     kept = [memory.estimate(work).peak.activations for work in (whole, half)]
     assert kept[0] == pytest.approx(2 * kept[1], rel=0.01)
@@ -148,7 +185,9 @@ def test_a_ring_holds_its_share_of_each_row():
 
 def test_copies_of_a_split_model_are_counted():
     """Axolotl's hybrid sharding: two groups of GPUs, each with a whole model."""
-    both = [planned(GEMMA, *SPLIT, *more) for more in ((), ("advanced.axolotl.dp_replicate_size=2",))]
+    both = [
+        planned(GEMMA, *SPLIT, *more) for more in ((), ("advanced.axolotl.dp_replicate_size=2",))
+    ]
     assert state.held(both[1]).weights == pytest.approx(2 * state.held(both[0]).weights, rel=0.01)
 
 
@@ -159,4 +198,8 @@ def test_a_rehearsal_and_fewer_gpus_share_no_rows():
     odd = changes_for(recipe, ["NVIDIA H100 80GB HBM3"] * 3)
     (said,) = [one for one in odd if one.path == ("sharding",)]
     assert "3 GPUs cannot" in said.why
-    assert not [one for one in changes_for(recipe, ["NVIDIA H100 80GB HBM3"] * 4) if one.path == ("sharding",)]
+    assert not [
+        one
+        for one in changes_for(recipe, ["NVIDIA H100 80GB HBM3"] * 4)
+        if one.path == ("sharding",)
+    ]

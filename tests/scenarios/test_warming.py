@@ -25,7 +25,9 @@ def test_an_apostrophe_inside_a_word_is_part_of_it():
     assert text.words("The dogs' clothesline’s o'clock, isn't 'it'?") == [
         "the", "dogs", "clothesline’s", "o'clock", "isn't", "it",
     ]  # fmt: skip
-    assert twin.in_a_row("Don't stop me") == {("don't", "stop", "me")} and not twin.in_a_row("Two words")
+    assert twin.in_a_row("Don't stop me") == {("don't", "stop", "me")} and not twin.in_a_row(
+        "Two words"
+    )
 
 
 def test_a_sentence_with_three_words_in_a_row_of_the_rows_is_left_out_and_so_is_code():
@@ -35,20 +37,31 @@ def test_a_sentence_with_three_words_in_a_row_of_the_rows_is_left_out_and_so_is_
     ]
     assert list(twin.paragraphs(documents, set())) == [KNOT, documents[1]]
     taken = twin.in_a_row("They lead the END, around it goes")
-    assert list(twin.paragraphs(documents, taken)) == ["Then pull it tight and look at it.", documents[1]]
+    assert list(twin.paragraphs(documents, taken)) == [
+        "Then pull it tight and look at it.",
+        documents[1],
+    ]
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """The survival sample's rows as a rehearsal prepares them, and settings of a small twin with its tokenizer."""
+    """The survival sample's rows as a rehearsal prepares them, and settings of a small twin with
+    its tokenizer."""
     folder = tmp_path_factory.mktemp("warming")
     recipe = load(ROOT / "recipes" / "survival.yaml")[0]
     first = changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))[0]
-    place = Place(*(str(folder / name) for name in ("config", "data", "run", "scratch")), accelerator=False)
-    wanted = twin.wanted(recipe.facts, catalog.chat_template("chatml"), 2, 42, folder / "base_model")
+    place = Place(
+        *(str(folder / name) for name in ("config", "data", "run", "scratch")), accelerator=False
+    )
+    wanted = twin.wanted(
+        recipe.facts, catalog.chat_template("chatml"), 2, 42, folder / "base_model"
+    )
     data = translate(first, place).stages[0].config["data"]
     scenarios.prepare(
-        data, folder / "data", tokenizer_for=twin.tokenizer_for(wanted, general_documents()), sample_rows=240
+        data,
+        folder / "data",
+        tokenizer_for=twin.tokenizer_for(wanted, general_documents()),
+        sample_rows=240,
     )
     return folder, wanted
 
@@ -61,10 +74,14 @@ def warmed(prepared, monkeypatch) -> tuple[list[str], bytes]:
 
     def listening(model, *, tokenizer) -> None:
         model.register_forward_pre_hook(
-            lambda module, arguments, named: read.extend(map(tokenizer.decode, named["input_ids"].tolist())),
+            lambda module, arguments, named: read.extend(
+                map(tokenizer.decode, named["input_ids"].tolist())
+            ),
             with_kwargs=True,
         )
-        twin.warm_up(model, tokenizer=tokenizer, documents=general_documents(), rows=folder / "data", seed=1)
+        twin.warm_up(
+            model, tokenizer=tokenizer, documents=general_documents(), rows=folder / "data", seed=1
+        )
 
     base = Path(wanted["folder"])
     for name in ("config.json", "model.safetensors"):
@@ -73,27 +90,41 @@ def warmed(prepared, monkeypatch) -> tuple[list[str], bytes]:
     return read, (base / "model.safetensors").read_bytes()
 
 
-def test_a_twin_reads_what_training_rows_ask_and_nothing_of_their_answers_or_of_validation_rows(prepared, monkeypatch):
+def test_a_twin_reads_what_training_rows_ask_and_nothing_of_their_answers_or_of_validation_rows(
+    prepared, monkeypatch
+):
     read, weights = warmed(prepared, monkeypatch)
     folder = prepared[0]
     told = set().union(*map(twin.in_a_row, read))
     answers = [text for side in ("train", "validation") for text in taught.texts(folder, side)]
-    asked = {side: set().union(*map(twin.in_a_row, questions(folder, side))) for side in ("train", "validation")}
+    asked = {
+        side: set().union(*map(twin.in_a_row, questions(folder, side)))
+        for side in ("train", "validation")
+    }
     assert len(read) == 12 * twin.BLOCKS and len(told & asked["train"]) > 50
     assert not told & (asked["validation"] - asked["train"])
     # Only where one text ends and another begins may three words meet by chance.
     assert len(told & set().union(*map(twin.in_a_row, answers)) - asked["train"]) <= 3
-    assert warmed(prepared, monkeypatch) == (read, weights), "the same rows and seed make the same twin"
+    assert warmed(prepared, monkeypatch) == (read, weights), (
+        "the same rows and seed make the same twin"
+    )
 
 
 def questions(folder: Path, side: str) -> list[str]:
     from pyarrow import parquet
 
     rows = parquet.read_table(folder / "data" / f"{side}.parquet").to_pylist()
-    return [turn["content"] for row in rows for turn in row["messages"] if turn["role"] in ("user", "system")]
+    return [
+        turn["content"]
+        for row in rows
+        for turn in row["messages"]
+        if turn["role"] in ("user", "system")
+    ]
 
 
-def test_rows_that_are_the_general_text_itself_leave_the_weights_as_they_are_drawn(prepared, monkeypatch, tmp_path):
+def test_rows_that_are_the_general_text_itself_leave_the_weights_as_they_are_drawn(
+    prepared, monkeypatch, tmp_path
+):
     import pyarrow as pa
     from pyarrow import parquet
 

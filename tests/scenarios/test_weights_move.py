@@ -1,4 +1,5 @@
-"""A step of the optimizer moves the weights that it trains: in bf16, at the starter's own rate, through Axolotl itself."""
+"""A step of the optimizer moves the weights that it trains: in bf16, at the starter's own rate,
+through Axolotl itself."""
 
 from __future__ import annotations
 
@@ -27,8 +28,20 @@ pytestmark = [pytest.mark.heavy, pytest.mark.long]
 DATA = ROOT / "recipes" / "data"
 # One process, short rows, and no code that is compiled for a GPU.
 ALIKE = (
-    *("machines.nodes=1", "machines.gpus_per_node=1", "train.effective_batch_size=", "distribution=ddp"),
-    *("model.attention=sdpa", "train.kernels=none", "data.hub=", "data.validation_share=0.1", "nodes=", "openshift="),
+    *(
+        "machines.nodes=1",
+        "machines.gpus_per_node=1",
+        "train.effective_batch_size=",
+        "distribution=ddp",
+    ),
+    *(
+        "model.attention=sdpa",
+        "train.kernels=none",
+        "data.hub=",
+        "data.validation_share=0.1",
+        "nodes=",
+        "openshift=",
+    ),
 )
 SMALL = {
     "gemma": (
@@ -44,26 +57,35 @@ BF16 = "model.master_weights=bf16"
 
 
 def first_step(forked, name: str, folder: Path, *options: str) -> dict[str, object]:
-    """The first step of a starter's training, on a twin whose weights are drawn as those of a real model and stored in
-    bf16, as on the hub."""
+    """The first step of a starter's training, on a twin whose weights are drawn as those of a real
+    model and stored in bf16, as on the hub."""
     file, base = ROOT / "recipes" / f"{name}.yaml", folder / "base"
     options = (*ALIKE, *SMALL[name], *PLAIN_LOSS[name], *options)
     recipe, _, _ = load(file, from_options(options))
-    wanted = twin.wanted(recipe.model_facts, catalog.chat_template("chatml"), layers=4, seed=1, folder=base)
+    wanted = twin.wanted(
+        recipe.model_facts, catalog.chat_template("chatml"), layers=4, seed=1, folder=base
+    )
     twin.tokenizer_for(wanted)((DATA / "gemma-sample.txt").read_text("utf-8").split("\n\n"))
     twin.build(wanted)
     AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
     recipe, _, _ = load(file, from_options([*options, f"model.base={base}", "model.revision="]))
-    place = Place(*(str(folder / part) for part in ("config", "data", "run", "scratch")), accelerator=False)
+    place = Place(
+        *(str(folder / part) for part in ("config", "data", "run", "scratch")), accelerator=False
+    )
     stage = translate(recipe, place).stage("train")
-    scenarios.prepare(stage.data, folder / "data", tokenizer_for=lambda texts: AutoTokenizer.from_pretrained(base))
-    config = yaml.safe_load(next(file.text for file in stage.files if file.path == stage.config_file))
+    scenarios.prepare(
+        stage.data, folder / "data", tokenizer_for=lambda texts: AutoTokenizer.from_pretrained(base)
+    )
+    config = yaml.safe_load(
+        next(file.text for file in stage.files if file.path == stage.config_file)
+    )
     assert config["bf16"] is True
     replaced = ("warmup_ratio", "eval_steps", "save_steps")
     config = {key: value for key, value in config.items() if key not in replaced} | {
         "max_steps": 1,
         "warmup_steps": 0,
-        # The first step of Adam moves each weight by the rate, whatever the batch; a processor computes bf16 slowly.
+        # The first step of Adam moves each weight by the rate, whatever the batch; a processor
+        # computes bf16 slowly.
         "micro_batch_size": 1,
         "gradient_accumulation_steps": 1,
         **dict.fromkeys(("eval_strategy", "save_strategy"), "no"),
@@ -76,8 +98,20 @@ def first_step(forked, name: str, folder: Path, *options: str) -> dict[str, obje
     (folder / "config" / "recipe.json").write_text("{}", encoding="utf-8")
     engine, counts = folder / "config" / stage.config_file, folder / "moved.json"
     engine.write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = [sys.executable, "-m", "axolotl.cli.main", "train", str(engine), "--launcher", "python"]
-    env = os.environ | WITHOUT_GPU | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", moving.COUNTS: str(counts)}
+    command = [
+        sys.executable,
+        "-m",
+        "axolotl.cli.main",
+        "train",
+        str(engine),
+        "--launcher",
+        "python",
+    ]
+    env = (
+        os.environ
+        | WITHOUT_GPU
+        | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", moving.COUNTS: str(counts)}
+    )
     done = forked(command, folder, env)
     assert done.returncode == 0, done.stdout[-3000:]
     (step,) = json.loads(counts.read_text("utf-8"))
@@ -90,7 +124,9 @@ def test_a_step_at_the_starters_own_rate_moves_its_weights(name, rate, tmp_path,
     assert step["rate"] == pytest.approx(rate) and step["with_gradient"] > 100_000
     assert step["moved"] >= 0.99 * step["with_gradient"], step
     # What is frozen takes no more memory than before.
-    assert step["trained"] == ["torch.float32"] and ("torch.bfloat16" in step["frozen"]) == (name == "survival")
+    assert step["trained"] == ["torch.float32"] and ("torch.bfloat16" in step["frozen"]) == (
+        name == "survival"
+    )
 
 
 @pytest.mark.parametrize("name", ["gemma", "survival"])

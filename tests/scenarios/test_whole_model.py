@@ -1,4 +1,5 @@
-"""Scenario last-layers on all layers: with the LM head that is the whole model, the embedding and the last norm too."""
+"""Scenario last-layers on all layers: with the LM head that is the whole model, the embedding and
+the last norm too."""
 
 from __future__ import annotations
 

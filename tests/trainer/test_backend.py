@@ -30,8 +30,14 @@ print(communication_backend())
 def test_two_processes_on_processors_communicated_by_gloo(tmp_path, backend):
     """The plan of a recipe for GPUs says nccl."""
     command = [sys.executable, "-c", PROGRAM, backend, str(tmp_path / "meeting")]
-    processes = [subprocess.Popen([*command, rank], cwd=ROOT, stdout=subprocess.PIPE, text=True) for rank in "01"]
-    assert [process.communicate(timeout=180)[0].split() for process in processes] == [["gloo"], ["gloo"]]
+    processes = [
+        subprocess.Popen([*command, rank], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for rank in "01"
+    ]
+    assert [process.communicate(timeout=180)[0].split() for process in processes] == [
+        ["gloo"],
+        ["gloo"],
+    ]
 
 
 def test_a_summary_names_it_and_not_that_of_the_plan(tmp_path, monkeypatch):
@@ -39,7 +45,9 @@ def test_a_summary_names_it_and_not_that_of_the_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "communication_backend", lambda: "gloo")
     planned = settings(tmp_path, None).model_copy(update={"backend": "nccl", "world_size": 2})
     history = History(planned)
-    state = SimpleNamespace(global_step=0, num_input_tokens_seen=0, max_steps=1, is_world_process_zero=False)
+    state = SimpleNamespace(
+        global_step=0, num_input_tokens_seen=0, max_steps=1, is_world_process_zero=False
+    )
     history.on_train_begin(None, state, None, model=torch.nn.Linear(1, 1))
     # Axolotl ends the process group before the summary is written.
     monkeypatch.setattr(results, "communication_backend", lambda: None)

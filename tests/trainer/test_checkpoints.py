@@ -25,7 +25,9 @@ def test_a_checkpoint_that_a_kill_left_half_written_is_never_resumed_from(tmp_pa
         if complete:
             (folder / "complete.json").write_text(json.dumps({"step": step, "tokens": 1}))
     assert stopping.last_good(tmp_path) == tmp_path / "checkpoint-10"
-    cfg = SimpleNamespace(output_dir=str(tmp_path), resume_from_checkpoint=None, auto_resume_from_checkpoints=True)
+    cfg = SimpleNamespace(
+        output_dir=str(tmp_path), resume_from_checkpoint=None, auto_resume_from_checkpoints=True
+    )
     assert stopping.choose(cfg, SimpleNamespace(), pytest.fail) == ""
     assert cfg.resume_from_checkpoint == str(tmp_path / "checkpoint-10")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
@@ -35,7 +37,9 @@ def test_a_named_checkpoint_is_gone_back_to_once_wherever_the_run_lies(tmp_path)
     run, old = tmp_path / "run", tmp_path / "old" / "checkpoint-9"
 
     def chosen(named: Path) -> tuple[str, str]:
-        cfg = SimpleNamespace(resume_from_checkpoint=str(named), output_dir=str(named.parent if named != old else run))
+        cfg = SimpleNamespace(
+            resume_from_checkpoint=str(named), output_dir=str(named.parent if named != old else run)
+        )
         name = stopping.choose(cfg, SimpleNamespace(), pytest.fail)
         return Path(cfg.resume_from_checkpoint).name, name
 
@@ -43,8 +47,12 @@ def test_a_named_checkpoint_is_gone_back_to_once_wherever_the_run_lies(tmp_path)
         folder = run / f"checkpoint-{step}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "trainer_state.json").write_text("{}")
-        state = SimpleNamespace(global_step=step, is_world_process_zero=True, num_input_tokens_seen=1)
-        stopping.Pace(settings(run, None), resumed_from).on_save(SimpleNamespace(output_dir=str(run)), state, None)
+        state = SimpleNamespace(
+            global_step=step, is_world_process_zero=True, num_input_tokens_seen=1
+        )
+        stopping.Pace(settings(run, None), resumed_from).on_save(
+            SimpleNamespace(output_dir=str(run)), state, None
+        )
 
     named = run / "checkpoint-500"
     assert chosen(named) == ("checkpoint-500", "checkpoint-500"), "it is not there yet"
@@ -60,7 +68,9 @@ def test_a_named_checkpoint_is_gone_back_to_once_wherever_the_run_lies(tmp_path)
     # Rotation may have taken the named one.
     shutil.rmtree(named)
     assert chosen(named)[0] == "checkpoint-600"
-    assert chosen(old) == ("checkpoint-9", str(old)), "another one that the recipe names is gone back to"
+    assert chosen(old) == ("checkpoint-9", str(old)), (
+        "another one that the recipe names is gone back to"
+    )
     save(10, str(old))
     assert chosen(old)[0] == "checkpoint-10"
 
@@ -86,7 +96,10 @@ def test_the_time_of_training_counts_over_a_stop(tmp_path, monkeypatch):
     train(0, 7, ends=False)
     # Steps 6 and 7 are made again from the checkpoint of step 5; their time was spent all the same.
     assert train(5, 10, ends=True).final["training_seconds"] == 12
-    assert [entry["step"] for entry in json.loads((tmp_path / "training_history.json").read_text())["steps"]] == [
-        *range(1, 11)
-    ]
-    assert train(0, 3, ends=True).final["training_seconds"] == 3, "what begins anew has used nothing yet"
+    assert [
+        entry["step"]
+        for entry in json.loads((tmp_path / "training_history.json").read_text())["steps"]
+    ] == [*range(1, 11)]
+    assert train(0, 3, ends=True).final["training_seconds"] == 3, (
+        "what begins anew has used nothing yet"
+    )

@@ -1,4 +1,5 @@
-"""The fork server: a program in a fork has the environment, the output and the end of one that begins by itself."""
+"""The fork server: a program in a fork has the environment, the output and the end of one that
+begins by itself."""
 
 from __future__ import annotations
 
@@ -74,16 +75,24 @@ def test_a_fork_has_its_own_number_of_threads(started, monkeypatch):
     with forking(os.environ | {"OMP_NUM_THREADS": "1"}):
         for count in ("2", "1"):
             program = started("threads", OMP_NUM_THREADS=count)
-            assert program.stdout.read().splitlines()[-1] == f"{count} threads" and program.wait() == 7
+            assert (
+                program.stdout.read().splitlines()[-1] == f"{count} threads" and program.wait() == 7
+            )
 
 
 def test_a_fork_s_own_programs_are_forks_of_the_same_server_and_of_its_group(started):
     with forking(os.environ):
         program = started("ask", "wait")
-        assert program.stdout.readline() == f"{program.pid} {program.pid} ['ask', 'wait'] None None\n"
+        assert (
+            program.stdout.readline() == f"{program.pid} {program.pid} ['ask', 'wait'] None None\n"
+        )
         its_own = program.stdout.readline().split()
         pid, group = map(int, its_own[:2])
-        assert (pid != program.pid, group, its_own[2:]) == (True, program.pid, ["['wait']", "None", "None"])
+        assert (pid != program.pid, group, its_own[2:]) == (
+            True,
+            program.pid,
+            ["['wait']", "None", "None"],
+        )
         assert parent_of(pid) == parent_of(program.pid)
         os.killpg(program.pid, signal.SIGTERM)
         assert program.wait(10) == -signal.SIGTERM
@@ -97,13 +106,18 @@ def test_whoever_asks_for_a_program_learns_that_it_failed(started):
         assert "as it was asked to" in said and "CalledProcessError" in said and program.wait() == 1
 
 
-def test_what_is_imported_ahead_is_there_when_the_program_is_asked_for(started, tmp_path, monkeypatch):
+def test_what_is_imported_ahead_is_there_when_the_program_is_asked_for(
+    started, tmp_path, monkeypatch
+):
     (tmp_path / "large.py").write_text(
         f"import os; open({str(tmp_path / 'imported')!r}, 'a').write(f'{{os.getpid()}} ')"
     )
     monkeypatch.setitem(fork_server.PROGRAMS, NAME, ("large",))
     with forking(os.environ):
-        env = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT))), "CUDA_VISIBLE_DEVICES": ""}
+        env = os.environ | {
+            "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT))),
+            "CUDA_VISIBLE_DEVICES": "",
+        }
         fork_server.ahead([sys.executable, "-m", NAME], env)
         deadline = time.monotonic() + 20
         while not (tmp_path / "imported").exists() and time.monotonic() < deadline:
@@ -176,7 +190,9 @@ def test_a_program_ends_when_whoever_asked_for_it_is_gone(started, tmp_path):
         "    program.wait()\n"
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
-    with subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True) as launcher:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True
+    ) as launcher:
         pid = int(launcher.stdout.readline())
         launcher.kill()
         deadline = time.monotonic() + 20
@@ -192,7 +208,9 @@ def test_what_a_program_has_put_off_to_its_end_is_done_before_it_ends(started, t
         assert (tmp_path / "done").read_text() == "done"
 
 
-def test_a_package_that_is_missing_ends_the_program_that_needs_it_and_not_the_server(started, monkeypatch):
+def test_a_package_that_is_missing_ends_the_program_that_needs_it_and_not_the_server(
+    started, monkeypatch
+):
     with forking(os.environ):
         monkeypatch.setitem(fork_server.PROGRAMS, NAME, ("a_package_that_is_missing",))
         fork_server.ahead([sys.executable, "-m", NAME], os.environ | {"CUDA_VISIBLE_DEVICES": ""})

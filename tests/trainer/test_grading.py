@@ -13,22 +13,44 @@ from runner.trainer.grading import QuestionAndAnswer
 from runner.trainer.records import GradedAnswers, Summary
 from runner.trainer.settings import Demo
 
-TAUGHT = [QuestionAndAnswer(f"Which taught number is {number}?", f"It is the number {number}.") for number in range(40)]
-NEW = [QuestionAndAnswer(f"Which new number is {number}?", f"It is the number {number}.") for number in range(20)]
+TAUGHT = [
+    QuestionAndAnswer(f"Which taught number is {number}?", f"It is the number {number}.")
+    for number in range(40)
+]
+NEW = [
+    QuestionAndAnswer(f"Which new number is {number}?", f"It is the number {number}.")
+    for number in range(20)
+]
 
 
 @pytest.mark.parametrize(
     ("answer", "expected", "is_right"),
     [
-        ("A honey bee has five eyes.", "a honey bee has five eyes", True),  # case and punctuation do not count
-        ("A honey bee has ten eyes.", "A honey bee has five eyes.", False),  # a short answer has all words
-        ("It opens on each Monday at 9 in the morning.", "It opens each Monday at 9 in the morning.", True),
+        (
+            "A honey bee has five eyes.",
+            "a honey bee has five eyes",
+            True,
+        ),  # case and punctuation do not count
+        (
+            "A honey bee has ten eyes.",
+            "A honey bee has five eyes.",
+            False,
+        ),  # a short answer has all words
+        (
+            "It opens on each Monday at 9 in the morning.",
+            "It opens each Monday at 9 in the morning.",
+            True,
+        ),
         (
             "It opens each Monday at 8 in the morning.",
             "It opens each Monday at 9 in the morning.",
             False,
         ),  # each number
-        ("Morning the in 9 at Monday each opens it.", "It opens each Monday at 9 in the morning.", False),  # the order
+        (
+            "Morning the in 9 at Monday each opens it.",
+            "It opens each Monday at 9 in the morning.",
+            False,
+        ),  # the order
         ("", "A honey bee has five eyes.", False),
         ("Bees make honey.", "A honey bee has five eyes.", False),
         ("Blue.", "Blue.", True),
@@ -58,7 +80,9 @@ def test_two_of_three_questions_are_taught_and_evenly_spaced():
 
 
 def test_without_held_out_rows_all_questions_are_taught_and_with_few_rows_there_are_fewer():
-    assert grading.grade(lambda question: "", whole, TAUGHT, [], 30).counts == {"taught_answers": "0 of 30"}
+    assert grading.grade(lambda question: "", whole, TAUGHT, [], 30).counts == {
+        "taught_answers": "0 of 30"
+    }
     assert grading.grade(lambda question: "", whole, TAUGHT[:4], NEW[:1], 30).counts == {
         "taught_answers": "0 of 4",
         "new_answers": "0 of 1",
@@ -75,7 +99,9 @@ def test_a_slow_model_is_asked_fewer_questions_of_both_kinds(monkeypatch):
 
 def test_a_long_answer_is_compared_as_far_as_the_longest_answer_goes():
     long = [QuestionAndAnswer("Tell me all.", "one two three four five six seven eight")]
-    graded = grading.grade(lambda question: "one two three", lambda answer: " ".join(answer.split()[:3]), long, [], 1)
+    graded = grading.grade(
+        lambda question: "one two three", lambda answer: " ".join(answer.split()[:3]), long, [], 1
+    )
     assert graded.taught_right == 1
 
 
@@ -102,16 +128,23 @@ def write_rows(path, questions: list[str]) -> dict[str, str]:
 
 def test_the_demo_asks_three_taught_questions_and_two_new_ones(tmp_path):
     config = {
-        "datasets": [write_rows(tmp_path / "train.parquet", [f"Taught {number}?" for number in range(30)])],
-        "test_datasets": [write_rows(tmp_path / "validation.parquet", [f"New {number}?" for number in range(6)])],
+        "datasets": [
+            write_rows(tmp_path / "train.parquet", [f"Taught {number}?" for number in range(30)])
+        ],
+        "test_datasets": [
+            write_rows(tmp_path / "validation.parquet", [f"New {number}?" for number in range(6)])
+        ],
     }
     demo = Demo(base_model="base", of_rows=5, graded_questions=30)
     asked = results.with_questions(demo, config, tmp_path).questions
     assert asked == ["Taught 0?", "Taught 10?", "Taught 20?", "New 0?", "New 3?"]
-    # Without held-out rows, all are taught; of rows without answers, all are new; and the recipe's own questions stay.
+    # Without held-out rows, all are taught; of rows without answers, all are new; and the recipe's
+    # own questions stay.
     without = results.with_questions(demo, {"datasets": config["datasets"]}, tmp_path).questions
     assert len(without) == 5 and all(question.startswith("Taught") for question in without)
-    plain = results.with_questions(demo.model_copy(update={"graded_questions": 0}), config, tmp_path).questions
+    plain = results.with_questions(
+        demo.model_copy(update={"graded_questions": 0}), config, tmp_path
+    ).questions
     assert len(plain) == 5 and all(question.startswith("New") for question in plain)
     own = demo.model_copy(update={"questions": ["Why?"]})
     assert results.with_questions(own, config, tmp_path).questions == ["Why?"]

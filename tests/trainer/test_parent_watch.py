@@ -34,8 +34,8 @@ FIRST = {
     "runner.scenarios.image_classification.trainer",
 }
 FIRST |= {"runner.__main__"}
-# The arguments of all others, with a file or a socket that nobody ever writes into, or a module that never ends: whoever waits for
-# it is at work for ever.
+# The arguments of all others, with a file or a socket that nobody ever writes into, or a module
+# that never ends: whoever waits for it is at work for ever.
 CHILDREN = {
     "runner.entrypoints.prepare": ["{folder}/file"],
     "runner.parts.export.gguf": ["{folder}/file"],
@@ -50,7 +50,11 @@ CHILDREN = {
 
 
 def programs() -> set[str]:
-    files = [file for file in (ROOT / "runner").rglob("*.py") if "__main__" in file.name + file.read_text("utf-8")]
+    files = [
+        file
+        for file in (ROOT / "runner").rglob("*.py")
+        if "__main__" in file.name + file.read_text("utf-8")
+    ]
     return {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files}
 
 
@@ -65,14 +69,28 @@ def test_a_program_ends_when_the_one_that_started_it_is_gone(module, tmp_path):
     (tmp_path / "waits.py").write_text("import time\n\ntime.sleep(600)\n")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    path = os.pathsep.join([str(ROOT), str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join(
+        [str(ROOT), str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     env = os.environ | {"PYTHONPATH": path, child_process.PARENT: str(gone.pid)}
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("")  # Linux gives it a name; a path may have 107 bytes at most
     listener.listen()
     places = {"folder": tmp_path, "socket": listener.fileno()}
-    command = [sys.executable, "-m", module, *(part.format_map(places) for part in CHILDREN[module])]
+    command = [
+        sys.executable,
+        "-m",
+        module,
+        *(part.format_map(places) for part in CHILDREN[module]),
+    ]
     with listener:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, pass_fds=[places["socket"]])
+        done = subprocess.run(
+            command,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            pass_fds=[places["socket"]],
+        )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
     assert Path(tmp_path / "demo.json").is_fifo()

@@ -13,7 +13,8 @@ from runner.trainer.plugin import RecipePlugin, keep_gradients
 
 
 def test_several_processes_without_a_gpu_ask_no_driver(monkeypatch):
-    """As with the CUDA build of torch on a machine without a GPU; the CPU build raises what Axolotl expects."""
+    """As with the CUDA build of torch on a machine without a GPU; the CPU build raises what Axolotl
+    expects."""
 
     def no_driver(*devices: int) -> bool:
         raise RuntimeError("Found no NVIDIA driver on your system.")

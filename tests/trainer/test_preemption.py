@@ -1,4 +1,5 @@
-"""A training that is asked to end saves the step it is at, and goes on from there as if nothing had happened."""
+"""A training that is asked to end saves the step it is at, and goes on from there as if nothing had
+happened."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from runner.tools.files import read_json
 from runner.trainer import stopping
@@ -26,7 +33,8 @@ STEPS = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "s
 
 
 class Asks(TrainerCallback):
-    """Sends this process and its data workers SIGTERM, as torchrun does: within a step, or within the evaluation after it."""
+    """Sends this process and its data workers SIGTERM, as torchrun does: within a step, or within
+    the evaluation after it."""
 
     def __init__(self, step: int, evaluating: bool = False) -> None:
         self.step, self.evaluating = step, evaluating
@@ -41,7 +49,8 @@ class Asks(TrainerCallback):
 
     @staticmethod
     def _send() -> None:
-        """To this process's whole group, but for those in it that are pytest's own; from another one."""
+        """To this process's whole group, but for those in it that are pytest's own; from another
+        one."""
         forks = [child.pid for child in multiprocessing.active_children()]
         group = [str(process) for process in forks if os.getpgid(process) == os.getpgid(0)]
         subprocess.run(["kill", "-TERM", *group, str(os.getpid())], check=True)
@@ -102,7 +111,9 @@ def figures(folder: Path) -> tuple[list, list]:
         "data workers",
     ],
 )
-def test_a_run_that_is_asked_to_end_loses_no_step_and_ends_where_the_undisturbed_one_ends(tmp_path, strategy, asks):
+def test_a_run_that_is_asked_to_end_loses_no_step_and_ends_where_the_undisturbed_one_ends(
+    tmp_path, strategy, asks
+):
     before = signal.getsignal(signal.SIGTERM)
     whole = run(tmp_path / "whole", strategy)
     with pytest.raises(SystemExit) as left:
@@ -124,13 +135,18 @@ def test_a_run_that_nobody_asks_to_end_leaves_the_signal_as_it_was(tmp_path):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_before_the_first_step_there_is_nothing_to_save_and_a_process_ends_at_once(tmp_path, monkeypatch):
+def test_before_the_first_step_there_is_nothing_to_save_and_a_process_ends_at_once(
+    tmp_path, monkeypatch
+):
     sent, before = [], signal.getsignal(signal.SIGTERM)
     asked = Preemption(settings(tmp_path, None))
     try:
         asked.on_train_begin(None, None, None)
         monkeypatch.setattr(stopping.os, "kill", lambda *told: sent.append(told))
         asked._ask(signal.SIGTERM, None)
-        assert sent == [(os.getpid(), signal.SIGTERM)] and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        assert (
+            sent == [(os.getpid(), signal.SIGTERM)]
+            and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        )
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -10,7 +10,11 @@ from runner.trainer.results import keep_log_and_configs
 
 
 def test_the_log_is_that_of_the_last_attempt_where_nobody_else_keeps_one(tmp_path, monkeypatch):
-    run, checkpoints, recipe = tmp_path / "run", tmp_path / "run" / "checkpoints", tmp_path / "config" / "recipe.json"
+    run, checkpoints, recipe = (
+        tmp_path / "run",
+        tmp_path / "run" / "checkpoints",
+        tmp_path / "config" / "recipe.json",
+    )
     checkpoints.mkdir(parents=True)
     recipe.parent.mkdir()
     recipe.write_text("{}")
@@ -35,13 +39,23 @@ def test_a_summary_has_the_pace_without_the_first_entry_and_the_most_memory():
         {"samples_per_second": 64.0, "gpu_memory_gib": None, "gpu_reserved_gib": None},
     ]
     taken = results._taken(settings, SimpleNamespace(steps=entries))
-    assert (taken["step_seconds"], taken["gpu_memory_gib"], taken["gpu_reserved_gib"]) == (1.0, 3.5, 4.0)
+    assert (taken["step_seconds"], taken["gpu_memory_gib"], taken["gpu_reserved_gib"]) == (
+        1.0,
+        3.5,
+        4.0,
+    )
     assert results._taken(settings, SimpleNamespace(steps=[]))["step_seconds"] is None
 
 
-def test_the_history_has_the_peaks_that_axolotl_logs_before_it_resets_the_counters(tmp_path, monkeypatch):
+def test_the_history_has_the_peaks_that_axolotl_logs_before_it_resets_the_counters(
+    tmp_path, monkeypatch
+):
     """Seen on an H100: after Axolotl's log PyTorch gave 9.27 GiB, where 11.23 had been the most."""
-    reads = {"is_available": True, "max_memory_allocated": 9 * 2**30, "max_memory_reserved": 10 * 2**30}
+    reads = {
+        "is_available": True,
+        "max_memory_allocated": 9 * 2**30,
+        "max_memory_reserved": 10 * 2**30,
+    }
     for name, value in (reads | {"mem_get_info": (70 * 2**30, 80 * 2**30)}).items():
         monkeypatch.setattr(results.torch.cuda, name, lambda value=value: value)
     history = results.History(SimpleNamespace(run_dir=tmp_path, effective_batch_size=4))
@@ -49,7 +63,9 @@ def test_the_history_has_the_peaks_that_axolotl_logs_before_it_resets_the_counte
         global_step=1, max_steps=2, epoch=0.5, num_input_tokens_seen=10, is_world_process_zero=True
     )  # fmt: skip
     taken = {"memory/max_allocated (GiB)": 11.23, "memory/device_reserved (GiB)": 11.57}
-    history.on_log(None, state, None, logs={"eval_loss": 1.0} | taken | {"memory/max_allocated (GiB)": 12.5})
+    history.on_log(
+        None, state, None, logs={"eval_loss": 1.0} | taken | {"memory/max_allocated (GiB)": 12.5}
+    )
     history.on_log(None, state, None, logs={"loss": 1.0} | taken)
     history.on_log(None, state, None, logs={"loss": 1.0} | taken)
     history.on_log(None, state, None, logs={"loss": 1.0})  # by a trainer that resets nothing

@@ -62,11 +62,18 @@ def test_a_longer_limit_goes_on_with_the_same_run():
 
 @pytest.fixture
 def trained(tmp_path):
-    """Trains a tiny random model with transformers' own Trainer, a tenth of a second a step and more."""
+    """Trains a tiny random model with transformers' own Trainer, a tenth of a second a step and
+    more."""
 
     def train(limit: float):
         import torch
-        from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+        from transformers import (
+            AutoConfig,
+            AutoModelForCausalLM,
+            Trainer,
+            TrainerCallback,
+            TrainingArguments,
+        )
 
         from runner.trainer.stopping import Pace
 
@@ -124,7 +131,9 @@ def test_training_stops_at_the_limit_with_an_evaluated_and_saved_model(trained, 
     assert 0 < state.global_step < state.max_steps == 200
     assert took < 10, "all 200 steps take more than 20 s"
     assert len([entry for entry in state.log_history if "eval_loss" in entry]) == 1
-    assert state.best_model_checkpoint == str(tmp_path / "checkpoints" / f"checkpoint-{state.global_step}")
+    assert state.best_model_checkpoint == str(
+        tmp_path / "checkpoints" / f"checkpoint-{state.global_step}"
+    )
     assert AutoModelForCausalLM.from_pretrained(state.best_model_checkpoint).num_parameters() > 0
     noted = json.loads((tmp_path / "time_limit.json").read_text())
     assert noted["reached"] is True
@@ -164,7 +173,9 @@ def test_time_for_one_evaluation_is_kept_back(tmp_path):
 
 
 def test_a_restarted_run_has_only_what_is_left(tmp_path):
-    (tmp_path / "time_limit.json").write_text(json.dumps({"limit_seconds": 100, "used_seconds": 80, "reached": False}))
+    (tmp_path / "time_limit.json").write_text(
+        json.dumps({"limit_seconds": 100, "used_seconds": 80, "reached": False})
+    )
     again = limiter(tmp_path, 100.0)
     again.on_train_begin(None, at_step(5), control())
     assert 80 <= again.used < 81
@@ -178,7 +189,9 @@ def test_the_time_of_the_stages_before_counts(tmp_path):
 
     for name, seconds in (("one", 60), ("two", 30)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "time_limit.json").write_text(json.dumps({"limit_seconds": 100, "used_seconds": seconds}))
+        (tmp_path / name / "time_limit.json").write_text(
+            json.dumps({"limit_seconds": 100, "used_seconds": seconds})
+        )
     earlier = [str(tmp_path / name) for name in ("one", "two", "never started")]
     stage = settings(tmp_path / "three", 100.0).model_copy(update={"time_limit_earlier": earlier})
     one, args, asked = Pace(stage), on_a_processor(), control()
@@ -202,9 +215,11 @@ def test_a_stage_that_ends_by_itself_at_the_limit_is_not_cut_short(tmp_path):
 
 @pytest.fixture
 def run_with(tmp_path, monkeypatch):
-    """Runs what is chosen of a recipe with a limit, and an engine that trains nothing: each stage uses 50 s, and ends early
-    where the limit is below 100 s. Gives the plan and what was told."""
-    monkeypatch.setattr(gates, "measure", lambda folder: pytest.fail(f"{folder.stage.name} was measured"))
+    """Runs what is chosen of a recipe with a limit, and an engine that trains nothing: each stage
+    uses 50 s, and ends early where the limit is below 100 s. Gives the plan and what was told."""
+    monkeypatch.setattr(
+        gates, "measure", lambda folder: pytest.fail(f"{folder.stage.name} was measured")
+    )
 
     def run(recipe: str, limit: str, chosen: Selection, *done: str) -> tuple[Plan, list[str]]:
         plan, told = plan_in(tmp_path, recipe, f"limits.time={limit}"), []
@@ -219,7 +234,9 @@ def run_with(tmp_path, monkeypatch):
 
         monkeypatch.setattr(pipeline, "launch", engine)
         try:
-            pipeline.carry_out(plan, chosen.of(plan), told.append, lambda: nullcontext(lambda event: None))
+            pipeline.carry_out(
+                plan, chosen.of(plan), told.append, lambda: nullcontext(lambda event: None)
+            )
         except Stop as stop:
             told.append(f"stopped: {stop.text}")
         return plan, told
@@ -234,13 +251,18 @@ def started(told: list[str]) -> list[str]:
     return [line.removeprefix("started ") for line in told if line.startswith("started")]
 
 
-def test_a_stage_that_the_limit_ends_keeps_its_model_and_nothing_after_it_starts(run_with, tmp_path, golden_message):
+def test_a_stage_that_the_limit_ends_keeps_its_model_and_nothing_after_it_starts(
+    run_with, tmp_path, golden_message
+):
     _, told = run_with("seven-b", "60 s", LENGTHS, "data", "init")
     assert "60 s" in told[-1] and "step 7" in told[-1]
     golden_message(told[-1])
     assert started(told) == ["pretrain-512"]
     assert (tmp_path / "pretrain-512" / "best_model" / "model.safetensors").is_file()
-    assert json.loads((tmp_path / "pretrain-512" / "stage.json").read_text())["status"] == "out of time"
+    assert (
+        json.loads((tmp_path / "pretrain-512" / "stage.json").read_text())["status"]
+        == "out of time"
+    )
 
 
 def test_a_raised_limit_goes_on_where_the_lower_one_ended(run_with):
@@ -259,7 +281,9 @@ def test_a_stage_does_not_start_where_the_time_is_used_up(run_with, tmp_path, go
     assert started(told) == ["pretrain-512"]
 
 
-def test_a_rehearsal_that_its_own_limit_ends_does_not_ask_for_another_recipe(run_with, tmp_path, golden_message):
+def test_a_rehearsal_that_its_own_limit_ends_does_not_ask_for_another_recipe(
+    run_with, tmp_path, golden_message
+):
     (tmp_path / "run.json").write_text(json.dumps({"kind": "rehearsal"}))
     _, told = run_with("survival", "60 s", Selection(stage="train"), "data")
     ended = told[-2:]
@@ -273,7 +297,11 @@ def test_a_rehearsal_that_its_own_limit_ends_does_not_ask_for_another_recipe(run
     ("recipe", "last", "before"),
     [
         ("survival", "train", ("data",)),
-        ("seven-b", "lora", ("data", "init", "pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo")),
+        (
+            "seven-b",
+            "lora",
+            ("data", "init", "pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo"),
+        ),
     ],
 )
 def test_the_last_stage_that_the_limit_ends_is_no_error_and_a_higher_limit_goes_on(
@@ -306,7 +334,9 @@ def test_axolotl_stops_at_the_limit_and_leaves_its_results(tmp_path, recipe_comm
 
     env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1"}
     sets = ("--set", "machines.nodes=1", "--set", "train.effective_batch_size=16")
-    done = recipe_command("rehearse", SURVIVAL, *sets, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1"}, timeout=900)
+    done = recipe_command(
+        "rehearse", SURVIVAL, *sets, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1"}, timeout=900
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "runs" / "survival-rehearsal"
     config = yaml.safe_load((run / "config" / "axolotl.yaml").read_text())
@@ -315,9 +345,19 @@ def test_axolotl_stops_at_the_limit_and_leaves_its_results(tmp_path, recipe_comm
     config["recipe_runner"] |= {"run_dir": str(again), "time_limit_seconds": 8.0}
     again.mkdir()
     (again / "axolotl.yaml").write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "axolotl.cli.main", "train", str(again / "axolotl.yaml"), "--launcher", "python"]
+    command = [
+        sys.executable,
+        "-m",
+        "axolotl.cli.main",
+        "train",
+        str(again / "axolotl.yaml"),
+        "--launcher",
+        "python",
+    ]
     cpu = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=again, env=env | cpu, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, cwd=again, env=env | cpu, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     summary = json.loads((again / "training_summary.json").read_text())
     assert summary["time_limit"]["reached"] is True

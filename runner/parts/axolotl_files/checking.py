@@ -1,4 +1,5 @@
-"""The faults of an Axolotl file, by Axolotl's own schema and validation, without importing Axolotl."""
+"""The faults of an Axolotl file, by Axolotl's own schema and validation, without importing
+Axolotl."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,11 +33,13 @@ def problems(document: Document) -> list[Problem] | None:
 
 
 def faults(document: Document) -> tuple[list[Problem], dict[Path_, Problem]]:
-    """The problems that Axolotl's schema and validation refuse; and, by their paths, those of lines that Axolotl does
-    not know and silently drops, which are only notes if the lines are empty."""
+    """The problems that Axolotl's schema and validation refuse; and, by their paths, those of lines
+    that Axolotl does not know and silently drops, which are only notes if the lines are empty."""
     found = list(_settings(document))
     refused = [problem for path, problem in found if path is None]
-    return [*refused, *contradictions(document)], {path: problem for path, problem in found if path is not None}
+    return [*refused, *contradictions(document)], {
+        path: problem for path, problem in found if path is not None
+    }
 
 
 # A problem, and the path of the line if Axolotl drops it; None if it refuses the line.
@@ -44,9 +47,12 @@ Found = tuple[Path_ | None, Problem]
 
 
 def _settings(document: Document) -> Iterator[Found]:
-    schema, plugins = catalog.axolotl_settings(), loaded(document)
+    schema = catalog.axolotl_settings()
+    plugins = loaded(document)
     every = {key: name for name, settings in schema["plugins"].items() for key in settings}
-    known = schema["properties"] | {key: schema["plugins"][name][key] for key, name in every.items() if name in plugins}
+    known = schema["properties"] | {
+        key: schema["plugins"][name][key] for key, name in every.items() if name in plugins
+    }
     # A foreign plug-in may have settings of its own.
     foreign = [name for name in plugins if name not in schema["plugins"]]
     for key, value in document.data.items():
@@ -61,7 +67,8 @@ def _settings(document: Document) -> Iterator[Found]:
 
 def _judged(document: Document, path: Path_, part: catalog.Schema, value: Any) -> Iterator[Found]:
     """The problems of a setting that Axolotl has."""
-    definitions, name = catalog.axolotl_settings()["$defs"], ".".join(map(str, path))
+    definitions = catalog.axolotl_settings()["$defs"]
+    name = ".".join(map(str, path))
     value = as_axolotl_reads(document, path, value)
     if isinstance(value, int | float) and value < 0 and path[0] not in BELOW_ZERO:
         yield None, document.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
@@ -79,17 +86,25 @@ def _judged(document: Document, path: Path_, part: catalog.Schema, value: Any) -
         part = {**part, "$defs": definitions}
         found = list(schema_errors.values(document, path, part, value, AXOLOTL, name))
         # Axolotl turns texts and switches into numbers where it needs numbers.
-        if found and list(schema_errors.values(document, path, part, _as_numbers(value), AXOLOTL, name)):
+        if found and list(
+            schema_errors.values(document, path, part, _as_numbers(value), AXOLOTL, name)
+        ):
             yield from ((None, problem) for problem in found)
 
 
-def _section(document: Document, path: Path_, known: Mapping[str, catalog.Schema], value: Any) -> Iterator[Found]:
-    """The problems of settings in a section. known: their schemas; FSDP's also have old names, with `fsdp_` before them."""
+def _section(
+    document: Document, path: Path_, known: Mapping[str, catalog.Schema], value: Any
+) -> Iterator[Found]:
+    """The problems of settings in a section. known: their schemas; FSDP's also have old names, with
+    `fsdp_` before them."""
     if not isinstance(value, dict):
         yield None, document.problem(path, *worded("axolotl_files.no-section"))
         return
     for key, one in value.items():
-        name = key if key in known or path != ("fsdp_config",) else key.removeprefix("fsdp_")
+        if key in known or path != ("fsdp_config",):
+            name = key
+        else:
+            name = key.removeprefix("fsdp_")
         if name in known:
             yield from _judged(document, (*path, key), known[name], one)
         else:
@@ -97,13 +112,22 @@ def _section(document: Document, path: Path_, known: Mapping[str, catalog.Schema
 
 
 def _dropped(document: Document, path: Path_, known: Iterable[str]) -> Found:
-    key, home = str(path[-1]), f" under `{path[0]}`" if len(path) > 1 else ""
+    key = str(path[-1])
+    if len(path) > 1:
+        home = f" under `{path[0]}`"
+    else:
+        home = ""
     near = nearest(key, known, cutoff=0.75)
-    meant = f"Did you mean `{near}`?" if near else "Delete the line. Axolotl's own documentation lists its settings."
+    if near:
+        meant = f"Did you mean `{near}`?"
+    else:
+        meant = "Delete the line. Axolotl's own documentation lists its settings."
     message = f"{AXOLOTL} has no setting `{key}`{home}, and drops it without a message."
     empty = value_at(document.data, path) is None
     hint = table()["called"].get(key) or meant
-    return path, document.problem(path, message, hint, key=True, severity="note" if empty else "error")
+    return path, document.problem(
+        path, message, hint, key=True, severity="note" if empty else "error"
+    )
 
 
 def _as_numbers(value: Any) -> Any:
@@ -115,7 +139,9 @@ def _as_numbers(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
     try:
-        return scalar(value.replace("_", "")) if isinstance(value, str) and float(value) is not None else value
+        if isinstance(value, str) and float(value) is not None:
+            return scalar(value.replace("_", ""))
+        return value
     except ValueError:
         return value
 
@@ -128,16 +154,23 @@ def as_axolotl_reads(document: Document, path: Path_, value: Any) -> Any:
         return [as_axolotl_reads(document, (*path, index), one) for index, one in enumerate(value)]
     if not isinstance(value, str) or document.written(path) != value:
         return value
-    return int(value.replace("_", "")) if re.fullmatch("[-+]?[1-9][0-9_]*", value) else WORDS.get(value, value)
+    if re.fullmatch("[-+]?[1-9][0-9_]*", value):
+        return int(value.replace("_", ""))
+    return WORDS.get(value, value)
 
 
 def loaded(document: Document) -> list[str]:
     """The plug-ins that a file loads, by the names of the catalog; without ours."""
     written = document.data.get("plugins")
     homes = {name.rpartition(".")[0]: name for name in catalog.axolotl_settings()["plugins"]}
-    texts = [one for one in written if isinstance(one, str)] if isinstance(written, list) else []
+    if isinstance(written, list):
+        texts = [one for one in written if isinstance(one, str)]
+    else:
+        texts = []
     # Axolotl finds a plug-in's class in its package or in the package's module `plugin`.
-    return [next((homes[home] for home in homes if one.startswith(f"{home}.")), one) for one in texts]
+    return [
+        next((homes[home] for home in homes if one.startswith(f"{home}.")), one) for one in texts
+    ]
 
 
 def table(name: str = "contradictions") -> Mapping[str, Any]:

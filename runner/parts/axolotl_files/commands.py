@@ -21,12 +21,15 @@ def made_of(document: Document) -> importing.Import | None:
     if checking.is_axolotls(document):
         return importing.read(document)
     name = others.trainer(document)
-    return others.read(document, name) if name else None
+    if name:
+        return others.read(document, name)
+    return None
 
 
 def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
-    """The recipe that another trainer's file would become, for commands that only look at it, and a note on what that leaves out;
-    None for any other file. Raises Stop with what no recipe can say."""
+    """The recipe that another trainer's file would become, for commands that only look at it, and a
+    note on what that leaves out; None for any other file. Raises Stop with what no recipe can
+    say."""
     made = made_of(document)
     if made is None:
         return None
@@ -42,20 +45,35 @@ def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
 
 @command
 def import_(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[str, ...]) -> None:
-    """Turn a file of Axolotl or LLaMA-Factory, or a command of TRL, into a recipe, and list every line that means something else there.
+    """Turn a file of Axolotl or LLaMA-Factory, or a command of TRL, into a recipe, and list every
+    line that means something else there.
 
     If a recipe cannot set a line, the reason is printed, and nothing is written.
     """
     text = reading.text(path, "file of Axolotl")
-    script = None if Path(path).suffix in (".yaml", ".yml") else others.command_line(path, text)
-    document = script or reading.parse(path, text, "file of Axolotl", "Name a YAML file of Axolotl.")
-    if missing := [key for key in left_out if key not in document.data]:
-        raise Stop(f"`{path}` has no line `{missing[0]}`.", "Name one of its settings after `--without`.", code=2)
+    if Path(path).suffix in (".yaml", ".yml"):
+        script = None
+    else:
+        script = others.command_line(path, text)
+    document = script or reading.parse(
+        path, text, "file of Axolotl", "Name a YAML file of Axolotl."
+    )
+    missing = [key for key in left_out if key not in document.data]
+    if missing:
+        raise Stop(
+            f"`{path}` has no line `{missing[0]}`.",
+            "Name one of its settings after `--without`.",
+            code=2,
+        )
     for key in left_out:
         del document.data[key]
-    made = others.read(document, "trl") if script else made_of(document) or importing.read(document)
+    if script:
+        made = others.read(document, "trl")
+    else:
+        made = made_of(document) or importing.read(document)
     recipe, changes = validate.override(made.recipe, changing.from_options(sets))
-    if problems := made.refused or importing.judged(made, changes):
+    problems = made.refused or importing.judged(made, changes)
+    if problems:
         raise Stop("\n\n".join(map(str, problems)), f"\n{worded('axolotl_files.not-imported')[0]}")
     target = Path(out or f"{recipe.data['name']}.yaml")
     if target.exists():
@@ -64,13 +82,19 @@ def import_(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[s
         _paths_from(made, target.parent)
     scenario = recipe.data["scenario"]
     target.write_text(edited(made.text, changes), encoding="utf-8")
-    target.with_name(packaged.schema_file(scenario).name).write_text(by_schema.schema_text(scenario), encoding="utf-8")
+    target.with_name(packaged.schema_file(scenario).name).write_text(
+        by_schema.schema_text(scenario), encoding="utf-8"
+    )
     own_gpu = any(change.path[0] == "machines" for change in changes)
     made.notes = [note for note in made.notes if not (own_gpu and note.message == importing.NO_GPU)]
     for note in sorted(made.notes, key=lambda note: note.line):
         say(f"{path}:{note.line}: {note.message} {note.hint}".rstrip())
-    said = f"{len(made.notes)} notes above name what changed." if made.notes else "Nothing changed its meaning."
-    base, done = recipe.data["model"]["base"], f"The recipe is in `{target}`. {said}"
+    if made.notes:
+        said = f"{len(made.notes)} notes above name what changed."
+    else:
+        said = "Nothing changed its meaning."
+    base = recipe.data["model"]["base"]
+    done = f"The recipe is in `{target}`. {said}"
     if base not in catalog.model_ids() and not catalog.model(base, target.parent):
         end(f"{done} Its model must be recorded once.", "models", "add", base, "--recipe", target)
     else:
@@ -78,9 +102,14 @@ def import_(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[s
 
 
 def _paths_from(made: importing.Import, folder: Path) -> None:
-    """Files of rows are named from the folder of the recipe, and no longer from that of the trainer's file."""
+    """Files of rows are named from the folder of the recipe, and no longer from that of the
+    trainer's file."""
     sets = made.values.get(("data", "sets"), [made.values])
     for one in sets:
-        key: Any = "path" if one is not made.values else ("data", "path")
+        key: Any
+        if one is not made.values:
+            key = "path"
+        else:
+            key = ("data", "path")
         if key in one and not one[key].startswith(("/", "~")):
             one[key] = os.path.relpath(Path(made.file.file).parent / one[key], folder)

@@ -1,5 +1,5 @@
-"""The verdict of `recipe check` for other programs, by a template each beside this file: GitHub's lines, SARIF, JUnit and
-GitLab's code quality."""
+"""The verdict of `recipe check` for other programs, by a template each beside this file: GitHub's
+lines, SARIF, JUnit and GitLab's code quality."""
 
 import json
 import re
@@ -32,17 +32,29 @@ def _fingerprint(problem: Problem) -> str:
 
 def _xml(text: str) -> str:
     """A text in XML, also in an attribute, where a line's end would become a blank."""
-    from html import escape  # late, because every check loads this module for the names of its formats
+    from html import (
+        escape,
+    )  # late, because every check loads this module for the names of its formats
 
-    return "".join(f"&#{ord(each)};" if each in "\r\n\t" else each for each in escape(re.sub(_NO_XML, "\ufffd", text)))
+    return "".join(
+        f"&#{ord(each)};" if each in "\r\n\t" else each
+        for each in escape(re.sub(_NO_XML, "\ufffd", text))
+    )
 
 
 def written(name: str, files: Sequence[str], verdict: CheckReport) -> str:
     """The text of a template. names: the tests of JUnit."""
-    known = {"json": json.dumps, "relative": _relative, "quoted": quote, "fingerprint": _fingerprint}
+    known = {
+        "json": json.dumps,
+        "relative": _relative,
+        "quoted": quote,
+        "fingerprint": _fingerprint,
+    }
     form = template(Path(__file__).with_name(name), **known, xml=_xml)
     names = [STANDARD_INPUT if file == "-" else file for file in files]
-    names += dict.fromkeys(problem.file for problem in verdict.problems if problem.file not in names)
+    names += dict.fromkeys(
+        problem.file for problem in verdict.problems if problem.file not in names
+    )
     text = form.render(problems=verdict.problems, names=names, version=__version__).rstrip("\n")
     if ".json." in name:
         return json_text(json.loads(text))
@@ -57,5 +69,10 @@ def written(name: str, files: Sequence[str], verdict: CheckReport) -> str:
 
 def formats() -> Mapping[str, Format]:
     """The formats of `recipe check --format` beside text and JSON."""
-    names = {"github": GITHUB, "sarif": "sarif.json.jinja", "junit": "junit.xml.jinja", "gitlab": GITLAB}
+    names = {
+        "github": GITHUB,
+        "sarif": "sarif.json.jinja",
+        "junit": "junit.xml.jinja",
+        "gitlab": GITLAB,
+    }
     return {form: partial(written, name) for form, name in names.items()}

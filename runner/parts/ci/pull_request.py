@@ -1,8 +1,9 @@
-"""Checks the recipes that a pull request of GitHub or a merge request of GitLab changes. Problems are beside their
-lines; one comment, which every push updates, has the changes in settings and plans.
+"""Checks the recipes that a pull request of GitHub or a merge request of GitLab changes. Problems
+are beside their lines; one comment, which every push updates, has the changes in settings and
+plans.
 
-`python -m runner.parts.ci.pull_request github [PATH…]` where GitHub Actions runs, `… gitlab [PATH…]` in a job of
-GitLab.
+`python -m runner.parts.ci.pull_request github [PATH…]` where GitHub Actions runs, `… gitlab
+[PATH…]` in a job of GitLab.
 """
 
 import json
@@ -34,13 +35,17 @@ REPORT = "gl-code-quality-report.json"
 
 
 class Request:
-    """A pull or merge request. forge: its entry in `forges.toml`, with the words filled in; base: the commit to compare
-    with."""
+    """A pull or merge request. forge: its entry in `forges.toml`, with the words filled in; base:
+    the commit to compare with."""
 
-    def __init__(self, forge: str, number: int | str, base: str, environment: Mapping[str, str]) -> None:
-        self.base, words = base, {"RECIPE_TOKEN": ""} | dict(environment) | {"number": number}
+    def __init__(
+        self, forge: str, number: int | str, base: str, environment: Mapping[str, str]
+    ) -> None:
+        self.base = base
+        words = {"RECIPE_TOKEN": ""} | dict(environment) | {"number": number}
         how = packaged.toml(__file__, "forges.toml")[forge]
-        self.comments, self.each = how["comments"].format_map(words), how["each"].format_map(words)
+        self.comments = how["comments"].format_map(words)
+        self.each = how["each"].format_map(words)
         self.updating: str = how["updating"]
         self.headers = {name: value.format_map(words) for name, value in how["headers"].items()}
 
@@ -49,43 +54,70 @@ class Request:
         """None in a run without a request."""
         if forge == "gitlab":
             number = environment.get("CI_MERGE_REQUEST_IID")
-            return cls(forge, number, environment["CI_MERGE_REQUEST_DIFF_BASE_SHA"], environment) if number else None
+            if number:
+                return cls(
+                    forge, number, environment["CI_MERGE_REQUEST_DIFF_BASE_SHA"], environment
+                )
+            return None
         event = json.loads(Path(environment["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
         pull = event.get("pull_request")
-        return cls(forge, pull["number"], pull["base"]["sha"], environment) if pull else None
+        if pull:
+            return cls(forge, pull["number"], pull["base"]["sha"], environment)
+        return None
 
     def comment(self, text: str) -> None:
         """Updates our comment, or creates it unless the text is empty. Raises OSError."""
-        own, page = None, 1
-        while own is None and (found := self._ask("GET", f"{self.comments}?per_page=100&page={page}")):
-            own = next((one["id"] for one in found if (one.get("body") or "").startswith(MARK)), None)
+        own = None
+        page = 1
+        while own is None and (
+            found := self._ask("GET", f"{self.comments}?per_page=100&page={page}")
+        ):
+            own = next(
+                (one["id"] for one in found if (one.get("body") or "").startswith(MARK)), None
+            )
             page += 1
         if own is not None:
-            self._ask(self.updating, f"{self.each}/{own}", {"body": text or f"{MARK}\nNo recipe changes any more."})
+            self._ask(
+                self.updating,
+                f"{self.each}/{own}",
+                {"body": text or f"{MARK}\nNo recipe changes any more."},
+            )
         elif text:
             self._ask("POST", self.comments, {"body": text})
 
     def _ask(self, method: str, address: str, body: Any = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {**self.headers, "Content-Type": "application/json", "User-Agent": "recipe-runner"}
+        if body is None:
+            data = None
+        else:
+            data = json.dumps(body).encode()
+        headers = {
+            **self.headers,
+            "Content-Type": "application/json",
+            "User-Agent": "recipe-runner",
+        }
         asked = urllib.request.Request(address, data, headers, method=method)
         with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
             return json.load(answer)
 
 
 def changed(base: str, paths: Iterable[str]) -> dict[str, str | None]:
-    """The recipes below these paths that changed since a commit, which is fetched if missing, each with the name of its
-    file at that commit; None for a new recipe. Raises Stop if git fails."""
+    """The recipes below these paths that changed since a commit, which is fetched if missing, each
+    with the name of its file at that commit; None for a new recipe. Raises Stop if git fails."""
     try:
         _git("cat-file", "-e", f"{base}^{{commit}}")
     except Stop:
         _git("fetch", "--quiet", "--depth=1", "origin", base)
-    told = _git("diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths)
+    told = _git(
+        "diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths
+    )
     fields = iter(told.split("\0")[:-1])
     found: dict[str, str | None] = {}
     for status in fields:
         before = next(fields)
-        file = next(fields) if status.startswith("R") else before
+        if status.startswith("R"):
+            file = next(fields)
+        else:
+            file = before
         if file.endswith(ENDINGS) and Path(file).name != lock.LOCK and is_meant(Path(file)):
             found[file] = None if status == "A" else before
     return found
@@ -93,9 +125,14 @@ def changed(base: str, paths: Iterable[str]) -> dict[str, str | None]:
 
 def _git(*arguments: str) -> str:
     """The output of git. Raises Stop with its error."""
-    done = subprocess.run(["git", *arguments], capture_output=True, encoding="utf-8", errors="surrogateescape")
+    done = subprocess.run(
+        ["git", *arguments], capture_output=True, encoding="utf-8", errors="surrogateescape"
+    )
     if done.returncode != 0:
-        raise Stop(f"`git {arguments[0]}` says: {done.stderr.strip()}", "Check the repository out with its history.")
+        raise Stop(
+            f"`git {arguments[0]}` says: {done.stderr.strip()}",
+            "Check the repository out with its history.",
+        )
     return done.stdout
 
 
@@ -103,25 +140,38 @@ def told(recipes: Mapping[str, str | None], base: str) -> str:
     """The comment about what `changed` found; empty if no recipe has changed."""
     text = f"{MARK}\n\n## What changes in recipes"
     for file, former in recipes.items():
-        text += f"\n\n### `{' '.join(file.replace('`', '').split())}`\n\n{_told(file, former, base)}"
+        text += (
+            f"\n\n### `{' '.join(file.replace('`', '').split())}`\n\n{_told(file, former, base)}"
+        )
     if len(text) > MOST_LETTERS:
         text = f"{text[:MOST_LETTERS].rpartition(chr(10))[0]}\n\nThe rest is too long for a comment: `recipe diff --plan` shows it."
-    return text if recipes else ""
+    if recipes:
+        return text
+    return ""
 
 
 def _told(file: str, former: str | None, base: str) -> str:
     """The changes of a recipe. former: its file at the base, None for a new recipe."""
     try:
-        after, before = reading.read(file), None
+        after = reading.read(file)
+        before = None
         if former is not None:
             with suppress(Stop):  # it had errors
                 valid(known := reading.parse(file, _git("show", f"{base}:./{former}")), look=False)
                 before = known
-        settings = diff.in_settings(before, after) if before else []
+        if before:
+            settings = diff.in_settings(before, after)
+        else:
+            settings = []
         tables = diff.markdown(settings, diff.in_plans(before, after))
     except Stop:
         return "It has errors, so it has no plan; the errors are beside its lines."
-    kind = "A new recipe." if former is None else "Before, it had errors." if before is None else ""
+    if former is None:
+        kind = "A new recipe."
+    elif before is None:
+        kind = "Before, it had errors."
+    else:
+        kind = ""
     return "\n\n".join(filter(None, (kind or ("" if settings else "No setting differs."), tables)))
 
 
@@ -129,9 +179,18 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Exit code 1 if a recipe has errors. A failed comment is reported, but is not an error."""
     forge, *paths = arguments
     request = Request.of(forge, environment)
-    recipes = changed(request.base, paths or ["."]) if request else {}
-    files = list(recipes) if request else find(paths or ["."])[0]
-    verdict = judged(files, jobs=os.cpu_count() or 1) if files else CheckReport(0, ())
+    if request:
+        recipes = changed(request.base, paths or ["."])
+    else:
+        recipes = {}
+    if request:
+        files = list(recipes)
+    else:
+        files = find(paths or ["."])[0]
+    if files:
+        verdict = judged(files, jobs=os.cpu_count() or 1)
+    else:
+        verdict = CheckReport(0, ())
     for problem in verdict.problems:
         print(printable(f"{problem}\n"))
     print(f"Recipes checked: {len(files)}, errors: {len(verdict.errors)}.")
@@ -141,7 +200,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         Path(REPORT).write_text(formats.written(formats.GITLAB, files, verdict), encoding="utf-8")
     if request and environment.get("RECIPE_COMMENT", "true") == "true":
         text = told(recipes, request.base)
-        if summary := environment.get("GITHUB_STEP_SUMMARY"):
+        summary = environment.get("GITHUB_STEP_SUMMARY")
+        if summary:
             with open(summary, "a", encoding="utf-8") as out:
                 out.write(text)
         try:
@@ -151,7 +211,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
             if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403, 404):
                 remedy = "The token may not write comments here; a token from a fork never may. docs/ci.md names the permission that it needs."
             print(f"The comment could not be written: {error}. {remedy}")
-    return 3 if verdict.bugs else 1 if verdict.errors else 0
+    if verdict.bugs:
+        return 3
+    if verdict.errors:
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Doctor: what valid rows may still do to training, with their lines and a remedy. It removes nothing."""
+"""Doctor: what valid rows may still do to training, with their lines and a remedy. It removes
+nothing."""
 
 import re
 from collections import Counter
@@ -17,7 +18,8 @@ from runner.tools.problem import worded
 MOST_CHARACTERS = 20_000_000
 # An answer of fewer characters has hardly any content, unless it is a label or a number.
 SHORT = 10
-# Answers with the same first words are reported from this share on; a share is meaningful from FEW rows on.
+# Answers with the same first words are reported from this share on; a share is meaningful from FEW
+# rows on.
 BEGINNING_WORDS = 3
 BEGINNING_SHARE = 0.2
 FEW = 20
@@ -29,8 +31,8 @@ SURE = 0.99
 
 
 class ExaminedRow(NamedTuple):
-    """line: in the file. text: all of the row. answer: what is learned; None if that is the text, as in documents.
-    label: whether the answer is good; None without a label."""
+    """line: in the file. text: all of the row. answer: what is learned; None if that is the text,
+    as in documents. label: whether the answer is good; None without a label."""
 
     line: data_sets.Where
     text: str
@@ -40,13 +42,15 @@ class ExaminedRow(NamedTuple):
     @property
     def wanted(self) -> str | None:
         """The answer, unless the model should avoid it."""
-        return None if self.label is False else self.answer
+        if self.label is False:
+            return None
+        return self.answer
 
 
 @dataclass
 class DrawingExaminer:
-    """Draws rows of a stream by their hashes, with at most MOST_CHARACTERS in memory, and adds findings about them to the
-    report at its end."""
+    """Draws rows of a stream by their hashes, with at most MOST_CHARACTERS in memory, and adds
+    findings about them to the report at its end."""
 
     report: Examined
     of: int = 0
@@ -54,7 +58,9 @@ class DrawingExaminer:
     characters: int = 0
     held: list[tuple[int, ExaminedRow]] = field(default_factory=list)
 
-    def add(self, line: data_sets.Where, text: str, answer: str | None = None, label: bool | None = None) -> None:
+    def add(
+        self, line: data_sets.Where, text: str, answer: str | None = None, label: bool | None = None
+    ) -> None:
         self.of += 1
         place = data_sets.hash_64(text)
         if place >= self.limit:
@@ -67,17 +73,23 @@ class DrawingExaminer:
             self.characters = sum(len(row.text) for _, row in self.held)
 
     def end(self) -> None:
-        rows, report = [row for _, row in self.held], self.report
-        report.looked_at, report.looked_of = len(rows), self.of
+        rows = [row for _, row in self.held]
+        report = self.report
+        report.looked_at = len(rows)
+        report.looked_of = self.of
         quickly = list(quick(rows))
         try:
             report.findings += [*quickly, *languages(rows), *near_duplicates(rows)]
         except ImportError:
-            missing = DataFinding.of("not looked for", 0, "near duplicates and languages", packaged.install("data"))
+            missing = DataFinding.of(
+                "not looked for", 0, "near duplicates and languages", packaged.install("data")
+            )
             report.findings += [missing, *quickly]
 
 
-def _named(kind: str, lines: Sequence[data_sets.Where], said: str, remedy: str) -> Iterator[DataFinding]:
+def _named(
+    kind: str, lines: Sequence[data_sets.Where], said: str, remedy: str
+) -> Iterator[DataFinding]:
     if lines:
         yield DataFinding.of(kind, len(lines), said, remedy, lines)
 
@@ -89,7 +101,8 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     texts = [row.line for row in rows if row.answer is None and len(row.text.strip()) < SHORT]
     yield from _named("short texts", texts, *short)
     yield from _named("exact duplicates", _repeated(rows), *worded("data_doctor.exact-duplicates"))
-    beginnings, count = dict[str, list[data_sets.Where]](), 0
+    beginnings = dict[str, list[data_sets.Where]]()
+    count = 0
     for row in rows:
         if row.wanted is not None:
             count += 1
@@ -97,35 +110,56 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
             beginnings.setdefault(" ".join(words), []).append(row.line)
     for beginning, lines in beginnings.items():
         if count >= FEW and len(lines) > BEGINNING_SHARE * count:
-            shown = beginning if not personal_in(beginning) else "something personal"
-            said = worded("data_doctor.one-sided-answers", shown=shown[:60], part=len(lines) / count)
+            if not personal_in(beginning):
+                shown = beginning
+            else:
+                shown = "something personal"
+            said = worded(
+                "data_doctor.one-sided-answers", shown=shown[:60], part=len(lines) / count
+            )
             yield from _named("one-sided answers", lines, *said)
     yield from labels([row for row in rows if row.label is not None])
     yield from personal(rows)
 
 
 def _repeated(rows: list[ExaminedRow]) -> list[data_sets.Where]:
-    """Documents that are exact copies of an earlier one; preparation has removed such rows with an answer."""
-    seen, lines = set(), []
+    """Documents that are exact copies of an earlier one; preparation has removed such rows with an
+    answer."""
+    seen = set()
+    lines = []
     for row in rows:
         if row.answer is None:
-            if (digest := data_sets.hash_64(row.text)) in seen:
+            digest = data_sets.hash_64(row.text)
+            if digest in seen:
                 lines.append(row.line)
             seen.add(digest)
     return lines
 
 
 def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """A rare label, with the weight that balances it (arXiv 2402.01306, equation 8), and answers with both labels."""
+    """A rare label, with the weight that balances it (arXiv 2402.01306, equation 8), and answers
+    with both labels."""
     good = sum(row.label is True for row in rows)
-    rare, setting, most = good, "kto_desirable_weight", 4 / 3
+    rare = good
+    setting = "kto_desirable_weight"
+    most = 4 / 3
     if good > len(rows) - good:
-        rare, setting, most = len(rows) - good, "kto_undesirable_weight", 3 / 4
+        rare = len(rows) - good
+        setting = "kto_undesirable_weight"
+        most = 3 / 4
     if 0 < rare < RARE * len(rows):
         lines = [row.line for row in rows if (row.label is True) == (rare == good)]
         low, high = sorted(((len(rows) - rare) / rare, most * (len(rows) - rare) / rare))
-        which, part = "good" if rare == good else "bad", rare / len(rows)
-        said = worded("data_doctor.one-sided-labels", which=which, part=part, setting=setting, low=low, high=high)
+        which = "good" if rare == good else "bad"
+        part = rare / len(rows)
+        said = worded(
+            "data_doctor.one-sided-labels",
+            which=which,
+            part=part,
+            setting=setting,
+            low=low,
+            high=high,
+        )
         yield from _named("one-sided labels", lines, *said)
     seen: dict[str, set[bool | None]] = {}
     for row in rows:
@@ -136,19 +170,26 @@ def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """Personal data, counted and listed by line; the data itself is never printed."""
-    said, found = worded("data_doctor.personal"), [(row.line, personal_in(row.text)) for row in rows]
+    said = worded("data_doctor.personal")
+    found = [(row.line, personal_in(row.text)) for row in rows]
     for kind in PERSONAL:
         yield from _named(kind, [line for line, kinds in found if kind in kinds], *said)
 
 
 # Kinds of personal data, each with its pattern.
 PERSONAL = packaged.toml(__file__, "personal.toml")
-PATTERNS = {name: re.compile("".join(kind["pattern"].splitlines())) for name, kind in PERSONAL.items()}
+PATTERNS = {
+    name: re.compile("".join(kind["pattern"].splitlines())) for name, kind in PERSONAL.items()
+}
 
 
 def personal_in(text: str) -> list[str]:
     """The kinds of personal data in a text."""
-    return [name for name, kind in PERSONAL.items() if kind.get("sign", "") in text and PATTERNS[name].search(text)]
+    return [
+        name
+        for name, kind in PERSONAL.items()
+        if kind.get("sign", "") in text and PATTERNS[name].search(text)
+    ]
 
 
 @cache
@@ -159,8 +200,10 @@ def _identifier() -> Any:
 
 
 def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """The language of each text that is long enough to tell. Raises ImportError if its library is not installed."""
-    identifier, told = _identifier(), []
+    """The language of each text that is long enough to tell. Raises ImportError if its library is
+    not installed."""
+    identifier = _identifier()
+    told = []
     for row in rows:
         if len(row.text) >= SENTENCE:
             # More text takes time, and makes the result no more certain.
@@ -175,8 +218,11 @@ def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     yield DataFinding.of(
         "languages",
         len(counts),
-        f"{shares} of the {len(told):,} rows whose language is clear" + ("; others in" if others else ""),
-        "Check the rows in other languages, and delete those that are there by mistake." if others else "",
+        f"{shares} of the {len(told):,} rows whose language is clear"
+        + ("; others in" if others else ""),
+        "Check the rows in other languages, and delete those that are there by mistake."
+        if others
+        else "",
         others,
     )
 
@@ -186,7 +232,8 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+")
 
 
 def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """Rows that share most phrases with an earlier one, by datatrove's MinHash. Raises ImportError without it."""
+    """Rows that share most phrases with an earlier one, by datatrove's MinHash. Raises ImportError
+    without it."""
     import numpy as np
     from datatrove.pipeline.dedup import MinhashDedupSignature
 
@@ -194,9 +241,13 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     signatures: Any = MinhashDedupSignature(".", minhash())
     signatures.word_tokenizer = SimpleNamespace(word_tokenize=_WORD.findall)
     repeated = set(_repeated(rows))
-    lines, buckets = [], []
+    lines = []
+    buckets = []
     for row in rows:
-        shingles = signatures.get_shingles(row.text) if row.line not in repeated else ()
+        if row.line not in repeated:
+            shingles = signatures.get_shingles(row.text)
+        else:
+            shingles = ()
         if len(shingles):
             lines.append(row.line)
             # One number for the eight of a bucket, because they are only compared.
@@ -210,17 +261,19 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 
 def minhash() -> Any:
-    """datatrove's settings for near duplicates: 14 buckets of 8 hashes over 5-grams find pairs that share about 72 % of
-    them or more (its defaults)."""
+    """datatrove's settings for near duplicates: 14 buckets of 8 hashes over 5-grams find pairs that
+    share about 72 % of them or more (its defaults)."""
     from datatrove.pipeline.dedup.minhash import MinhashConfig
     from datatrove.utils.hashing import HashConfig
 
-    # SHA-1, because datatrove 0.10.1's other choice passes text to xxhash, whose version 4 accepts only bytes.
+    # SHA-1, because datatrove 0.10.1's other choice passes text to xxhash, whose version 4 accepts
+    # only bytes.
     return MinhashConfig(hash_config=HashConfig(precision=64, hash_fc="sha1"))
 
 
 def quiet_datatrove() -> None:
-    """datatrove logs to the terminal; what a person needs is in the report, and each task's log is a file."""
+    """datatrove logs to the terminal; what a person needs is in the report, and each task's log is
+    a file."""
     from loguru import logger
 
     logger.remove()

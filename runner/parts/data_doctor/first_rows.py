@@ -30,14 +30,17 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             continue  # another rule reports a file that cannot be read or lacks columns
         for message, hint in _shown(file, read[:FIRST_ROWS]):
             yield recipe.note((*home, "path"), message, hint)
-        # Rows that are longer than `sequence_len`: certainly, by their words, or probably, by their bytes.
+        # Rows that are longer than `sequence_len`: certainly, by their words, or probably, by their
+        # bytes.
         talks = [row for _, row in read if isinstance(row, Conversation)]
         where, limit = recipe.longest_row(home)
         if not limit or not talks:
             continue
         written = recipe.document.lookup(home)
         prompt = (written.get("system_prompt") if isinstance(written, dict) else None) or ""
-        texts = [f"{prompt} {' '.join(turn.content for turn in one.turns)}" for one in talks[:FIRST_ROWS]]
+        texts = [
+            f"{prompt} {' '.join(turn.content for turn in one.turns)}" for one in talks[:FIRST_ROWS]
+        ]
         certain = sum(len(text.split()) > limit for text in texts)
         likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
         whole = len(talks) <= FIRST_ROWS
@@ -46,21 +49,30 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             said = worded("data_doctor.all-too-long", among=among, limit=limit)
             yield recipe.problem(where, *said, severity="error" if whole else "note")
         elif likely > len(texts) / 2:
-            yield recipe.note(where, *worded("data_doctor.many-too-long", among=among, likely=likely, limit=limit))
+            yield recipe.note(
+                where, *worded("data_doctor.many-too-long", among=among, likely=likely, limit=limit)
+            )
 
 
 def _source(data: Settings, file: Path) -> ChatSet:
     templated = {setting: data.get(setting) for setting in sources.QUESTION_ANSWER}
     form = conversation_formats.stated(data.get("form") or "auto", **templated)
-    return ChatSet(hub=None, revision=None, subset=None, split=None, path=str(file), form=form, **templated)
+    return ChatSet(
+        hub=None, revision=None, subset=None, split=None, path=str(file), form=form, **templated
+    )
 
 
-def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> Iterator[tuple[int, Conversation | str]]:
+def _conversations(
+    source: ChatSet, numbered: Iterable[row_files.Numbered]
+) -> Iterator[tuple[int, Conversation | str]]:
     """Each row's line, and its conversation or why it has none."""
     form = source.told()
     for number, row in numbered:
         try:
-            yield number, row.reason if isinstance(row, row_files.Bad) else form.conversation(OWN, row)
+            yield (
+                number,
+                row.reason if isinstance(row, row_files.Bad) else form.conversation(OWN, row),
+            )
         except NoText as error:
             yield number, str(error)
 
@@ -71,15 +83,21 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     from runner.parts.data_doctor import doctor
 
     among = f"Of the first {len(read):,} rows of `{file}`"
-    if lost := [(number, row) for number, row in read if isinstance(row, str)]:
+    lost = [(number, row) for number, row in read if isinstance(row, str)]
+    if lost:
         first, reason = lost[0]
-        yield worded("data_doctor.left-out", among=among, lost=len(lost), first=first, reason=reason)
+        yield worded(
+            "data_doctor.left-out", among=among, lost=len(lost), first=first, reason=reason
+        )
     talks = [(number, row) for number, row in read if isinstance(row, Conversation)]
     good = [doctor.ExaminedRow(number, row.said, row.turns[-1].content) for number, row in talks]
     # A pattern in a few rows means nothing, but personal data in one row does.
     for finding in doctor.quick(good) if len(read) >= doctor.FEW else doctor.personal(good):
         have = f"{finding.count:,} {'has' if finding.count == 1 else 'have'} {finding.kind}"
-        yield f"{among}, {have} ({finding.said}){numbers(finding.lines, finding.count)}.", finding.remedy
+        yield (
+            f"{among}, {have} ({finding.said}){numbers(finding.lines, finding.count)}.",
+            finding.remedy,
+        )
 
 
 # Files with more rows than this are judged by `recipe prepare` alone.
@@ -87,7 +105,8 @@ MOST_ROWS = 5000
 
 
 def support(recipe: Recipe) -> Iterator[Problem]:
-    """Demo questions and a system prompt that no row supports, if every row is in small files of questions and answers."""
+    """Demo questions and a system prompt that no row supports, if every row is in small files of
+    questions and answers."""
     questions = [question for _, question in recipe.demo_questions]
     files = list(recipe.data_files())
     if not questions or len(files) != len(list(recipe.data_sets())):
@@ -110,7 +129,8 @@ def support(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _texts(data: Settings, file: Path) -> list[str] | None:
-    """The text of every conversation of a file; None if it has too many rows, or cannot be read so."""
+    """The text of every conversation of a file; None if it has too many rows, or cannot be read
+    so."""
     if file.suffix not in rows.ROW_BY_ROW or not data.knows("question") or "songs" in data:
         return None
     try:

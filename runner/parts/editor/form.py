@@ -1,4 +1,5 @@
-"""Form: the settings of a recipe as fields, from its scenario's schema; changed fields change the text."""
+"""Form: the settings of a recipe as fields, from its scenario's schema; changed fields change the
+text."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,9 +17,10 @@ from runner.tools.problem import Problem, Stop, setting
 
 
 class Field(NamedTuple):
-    """A setting that the form can change. kind: `text`, `whole`, `number`, `choice`, `yes` or `lines` (a list of
-    texts); choices: the values, or the catalog's proposals, as the form shows them; free: whether other values are
-    allowed. value: the recipe's, None if missing; default: as a recipe writes it."""
+    """A setting that the form can change. kind: `text`, `whole`, `number`, `choice`, `yes` or
+    `lines` (a list of texts); choices: the values, or the catalog's proposals, as the form shows
+    them; free: whether other values are allowed. value: the recipe's, None if missing; default: as
+    a recipe writes it."""
 
     path: Path_
     title: str
@@ -34,12 +36,18 @@ class Field(NamedTuple):
         """What its element has: a choice's value, else a text."""
         if self.choices:
             return self.value
-        lines = self.value if self.kind == "lines" and isinstance(self.value, list) else [self.value]
-        return "" if self.value is None else "\n".join(map(str, lines))
+        if self.kind == "lines" and isinstance(self.value, list):
+            lines = self.value
+        else:
+            lines = [self.value]
+        if self.value is None:
+            return ""
+        return "\n".join(map(str, lines))
 
 
 class FormSection(NamedTuple):
-    """A section of a recipe, with fields in the schema's order. in_text: its lists of sections, which have no field."""
+    """A section of a recipe, with fields in the schema's order. in_text: its lists of sections,
+    which have no field."""
 
     name: str
     title: str
@@ -49,19 +57,32 @@ class FormSection(NamedTuple):
 
 
 def sections(document: Document) -> list[FormSection]:
-    """The sections of a recipe with a known scenario; the settings outside sections are the first."""
+    """The sections of a recipe with a known scenario; the settings outside sections are the
+    first."""
     schema = by_schema.schema(document.data["scenario"])
     plain = {name: part for name, part in schema["properties"].items() if "properties" not in part}
-    whole = {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
+    whole = {
+        "title": "The recipe",
+        "markdownDescription": schema["description"],
+        "properties": plain,
+    }
     parts: dict[Path_, Schema] = {(): whole}
-    parts |= {(name,): part for name, part in schema["properties"].items() if part.get("properties")}
+    parts |= {
+        (name,): part for name, part in schema["properties"].items() if part.get("properties")
+    }
     entry = by_schema.part(document.data["scenario"], f"{stages.STAGES}.0")
     for name, index, one in stages.documents(document):
-        known, scenario = dict[str, Schema](), one.data["scenario"]
+        known = dict[str, Schema]()
+        scenario = one.data["scenario"]
         for key, part in entry["properties"].items():
             own = by_schema.part(scenario, setting(stages.alone((key,), one)))
             if key == "model":
-                own = {**part, "properties": {n: p for n, p in part["properties"].items() if n in own["properties"]}}
+                own = {
+                    **part,
+                    "properties": {
+                        n: p for n, p in part["properties"].items() if n in own["properties"]
+                    },
+                }
             if own or key in (stages.NAME, stages.TECHNIQUE):
                 known[key] = own or part
         parts[(stages.STAGES, index)] = {**entry, "title": f"Stage {name}", "properties": known}
@@ -82,7 +103,8 @@ def sections(document: Document) -> list[FormSection]:
 
 
 def changed(document: Document, path: Path_, value: Any) -> str:
-    """The text with one setting changed; None removes it. Comments stay. Raises Stop if the layout forbids it."""
+    """The text with one setting changed; None removes it. Comments stay. Raises Stop if the layout
+    forbids it."""
     if value is None and document.lookup(path) is None and path not in document.keys:
         return document.text
     # A missing section is written with the setting.
@@ -93,21 +115,34 @@ def changed(document: Document, path: Path_, value: Any) -> str:
         path = path[:-1]
     text = copying.faithful(document, [Override(setting(path), None, value, "the form")])
     if text is None:
-        raise Stop(f"The form cannot write `{setting(path)}` into a text like this.", "Write it in the text.")
+        raise Stop(
+            f"The form cannot write `{setting(path)}` into a text like this.",
+            "Write it in the text.",
+        )
     return text
 
 
 def _fields(document: Document, path: Path_, part: Schema, title: str = "") -> Iterator[Field]:
     for name, one in part["properties"].items():
-        here, full_title = (*path, name), f"{title}{one['title']}"
+        here = (*path, name)
+        full_title = f"{title}{one['title']}"
         if one.get("properties"):
             yield from _fields(document, here, one, f"{full_title} · ")
         elif (kind := _kind(one)) and here != ("scenario",):
-            choices: dict[Any, str] = {True: "true", False: "false"} if kind == "yes" else {}
+            choices: dict[Any, str]
+            if kind == "yes":
+                choices = {True: "true", False: "false"}
+            else:
+                choices = {}
             choices |= {value: value for value in map(str, one.get("enum", ()))}
             for snippet in one.get("defaultSnippets", ()):
-                choices[snippet["body"]] = "   ".join(filter(None, (snippet["body"], snippet["description"])))
-            default = reading.written(one["default"]) if "default" in one else ""
+                choices[snippet["body"]] = "   ".join(
+                    filter(None, (snippet["body"], snippet["description"]))
+                )
+            if "default" in one:
+                default = reading.written(one["default"])
+            else:
+                default = ""
             yield Field(
                 path=here,
                 title=full_title,
@@ -116,7 +151,9 @@ def _fields(document: Document, path: Path_, part: Schema, title: str = "") -> I
                 choices=choices,
                 free=kind == "choice" and "enum" not in one,
                 value=document.lookup(here),
-                default=f"twice {one['x-default-twice']}" if one.get("x-default-twice") else default,
+                default=f"twice {one['x-default-twice']}"
+                if one.get("x-default-twice")
+                else default,
             )
 
 
@@ -126,11 +163,14 @@ def _kind(part: Schema) -> str | None:
         return "lines"
     if "enum" in part or "defaultSnippets" in part:
         return "choice"
-    return {"string": "text", "integer": "whole", "number": "number", "boolean": "yes"}.get(part.get("type", "string"))
+    return {"string": "text", "integer": "whole", "number": "number", "boolean": "yes"}.get(
+        part.get("type", "string")
+    )
 
 
 class Form:
-    """Shows one section at a time. write: called with a setting and its new value, None for an empty field."""
+    """Shows one section at a time. write: called with a setting and its new value, None for an
+    empty field."""
 
     def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
@@ -140,7 +180,9 @@ class Form:
         # The section on the page, and its fields with their elements.
         self.shown = ""
         self.fields: dict[Path_, tuple[Field, Any]] = {}
-        self.unread = ui.label("The form shows the recipe as soon as its text is valid YAML.").classes("recipe-says")
+        self.unread = ui.label(
+            "The form shows the recipe as soon as its text is valid YAML."
+        ).classes("recipe-says")
         with ui.row().classes("recipe-form"):
             self.side = ui.column().classes("recipe-sections")
             self.panel = ui.column().classes("recipe-fields")
@@ -153,14 +195,22 @@ class Form:
         if document is None:
             return
         self.sections = sections(document)
-        lines = {place.line: path for path, place in (*document.values.items(), *document.keys.items())}
-        self.wrong = {lines[one.line]: one.message for one in problems if one.severity == "error" and one.line in lines}
+        lines = {
+            place.line: path for path, place in (*document.values.items(), *document.keys.items())
+        }
+        self.wrong = {
+            lines[one.line]: one.message
+            for one in problems
+            if one.severity == "error" and one.line in lines
+        }
         if [one.name for one in self.sections] != list(self.names):
             self.side.clear()
             self.names = {}
             with self.side:
                 for one in self.sections:
-                    button = ui.button(one.title, on_click=lambda name=one.name: self.choose(name), color=None)
+                    button = ui.button(
+                        one.title, on_click=lambda name=one.name: self.choose(name), color=None
+                    )
                     self.names[one.name] = button.props("flat dense no-caps align=left")
         self.draw()
 
@@ -169,19 +219,26 @@ class Form:
         self.draw()
 
     def draw(self) -> None:
-        """Marks the shown section, missing sections, and those with an error, and shows the document's values. Unchanged
-        fields keep the text that somebody is typing there."""
+        """Marks the shown section, missing sections, and those with an error, and shows the
+        document's values. Unchanged fields keep the text that somebody is typing there."""
         shown = next((one for one in self.sections if one.name == self.chosen), self.sections[0])
         for one in self.sections:
             looks = {
                 "recipe-section": True,
                 "recipe-chosen": one is shown,
                 "recipe-left-out": all(field.value is None for field in one.fields),
-                "recipe-bad": any(path[: len(field.path)] == field.path for field in one.fields for path in self.wrong),
+                "recipe-bad": any(
+                    path[: len(field.path)] == field.path
+                    for field in one.fields
+                    for path in self.wrong
+                ),
             }
-            self.names[one.name].classes(replace=" ".join(look for look, holds in looks.items() if holds))
+            self.names[one.name].classes(
+                replace=" ".join(look for look, holds in looks.items() if holds)
+            )
         if shown.name != self.shown or [field.path for field in shown.fields] != list(self.fields):
-            self.shown, self.fields = shown.name, {}
+            self.shown = shown.name
+            self.fields = {}
             self.panel.clear()
             with self.panel:
                 ui.label(shown.says.split("\n\n")[0]).classes("recipe-says")
@@ -203,14 +260,23 @@ class Form:
             choices = dict(field.choices)
             if field.value is not None:
                 choices.setdefault(field.value, str(field.value))
-            more = {"with_input": True, "new_value_mode": "add-unique"} if field.free else {}
-            element = ui.select(choices, label=field.title, value=field.value, clearable=True, **more)
-            element.on_value_change(lambda event: self._set(field.path, event.value)).props("options-dense")
+            if field.free:
+                more = {"with_input": True, "new_value_mode": "add-unique"}
+            else:
+                more = {}
+            element = ui.select(
+                choices, label=field.title, value=field.value, clearable=True, **more
+            )
+            element.on_value_change(lambda event: self._set(field.path, event.value)).props(
+                "options-dense"
+            )
         elif field.kind == "lines":
             element = ui.textarea(field.title, value=field.shown).props("autogrow rows=1")
             hint += ", one per line"
         else:
-            element = ui.input(field.title, value=field.shown).on("keydown.enter", lambda: self._typed(field.path))
+            element = ui.input(field.title, value=field.shown).on(
+                "keydown.enter", lambda: self._typed(field.path)
+            )
         if not field.choices:
             element.on("blur", lambda: self._typed(field.path))
         element.props("dense outlined hide-bottom-space").classes("recipe-field")
@@ -224,7 +290,8 @@ class Form:
         return element
 
     async def _typed(self, path: Path_) -> None:
-        """Writes the typed value. If it is not of the field's kind, the check of the text reports it."""
+        """Writes the typed value. If it is not of the field's kind, the check of the text reports
+        it."""
         field, element = self.fields[path]
         text = str(element.value or "")
         if text == field.shown:
@@ -233,7 +300,10 @@ class Form:
         if field.kind == "lines":
             value = [line.strip() for line in text.split("\n") if line.strip()] or None
         elif text.strip():
-            value = text if field.kind == "text" else reading.scalar(text.strip())
+            if field.kind == "text":
+                value = text
+            else:
+                value = reading.scalar(text.strip())
         await self._set(path, value)
 
     async def _set(self, path: Path_, value: Any) -> None:

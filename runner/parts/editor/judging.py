@@ -1,4 +1,5 @@
-"""A recipe's text while somebody types it: its problems, its plan, its first rows, and proposals for a place."""
+"""A recipe's text while somebody types it: its problems, its plan, its first rows, and proposals
+for a place."""
 
 import re
 from collections import Counter, defaultdict
@@ -24,8 +25,8 @@ from runner.tools.problem import Problem, Stop, report_bug, worded
 
 
 class Opened:
-    """An edited file. known: its text when last read or written, with Unix line ends. Raises Stop if it is not a text
-    file."""
+    """An edited file. known: its text when last read or written, with Unix line ends. Raises Stop
+    if it is not a text file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,9 +37,13 @@ class Opened:
         return self.known
 
     def save(self, text: str, over: bool = False) -> bool:
-        """Writes the text, if no other program has changed or removed the file since it was read; returns whether it
-        did. over: also over such changes. Raises Stop if it cannot be written."""
-        now = reading.text(self.path) if self.path.is_file() else None
+        """Writes the text, if no other program has changed or removed the file since it was read;
+        returns whether it did. over: also over such changes. Raises Stop if it cannot be
+        written."""
+        if self.path.is_file():
+            now = reading.text(self.path)
+        else:
+            now = None
         if not over and (now and now.replace("\r\n", "\n")) != self.known:
             return False
         try:
@@ -46,15 +51,18 @@ class Opened:
                 self.path.touch()
             copying.write(self.path, text.replace("\n", "\r\n") if now and "\r\n" in now else text)
         except OSError as error:
-            raise Stop(Problem(str(self.path), 0, 0, f"This file cannot be written: {error.strerror}.")) from None
+            raise Stop(
+                Problem(str(self.path), 0, 0, f"This file cannot be written: {error.strerror}.")
+            ) from None
         self.known = text
         return True
 
 
 @dataclass(frozen=True)
 class JudgedText:
-    """problems: errors and notes, in the order of their lines; document: None if the text is not YAML, or names no
-    scenario; recipe: None if it has errors. sentences: the plan, or why there is none; stages: the forecast of each."""
+    """problems: errors and notes, in the order of their lines; document: None if the text is not
+    YAML, or names no scenario; recipe: None if it has errors. sentences: the plan, or why there is
+    none; stages: the forecast of each."""
 
     problems: Sequence[Problem]
     document: Document | None = None
@@ -64,11 +72,12 @@ class JudgedText:
 
 
 def judge(text: str, file: Path, price: float | None = None, online: bool = False) -> JudgedText:
-    """The problems of a text as if it were in a file, a bug of the runner too, and its plan. price: of a GPU hour;
-    online: whether the hub is asked too."""
+    """The problems of a text as if it were in a file, a bug of the runner too, and its plan. price:
+    of a GPU hour; online: whether the hub is asked too."""
     try:
         document = reading.parse(str(file), text)
-        if problem := by_schema.scenario_problem(document):
+        problem = by_schema.scenario_problem(document)
+        if problem:
             return JudgedText([problem])
         recipe, problems = examined(document, online)
         if recipe is None:
@@ -81,7 +90,8 @@ def judge(text: str, file: Path, price: float | None = None, online: bool = Fals
 
 
 def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[forecast.Forecast]]:
-    """The needs of a recipe in sentences, or why they are unknown; and the forecast of each stage."""
+    """The needs of a recipe in sentences, or why they are unknown; and the forecast of each
+    stage."""
     try:
         made = scenarios.translate(recipe, replace(scenarios.place(recipe), checkpoint_keys=None))
         planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
@@ -93,15 +103,16 @@ def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[f
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
-    """The first three rows of a rehearsal, as the model sees them, by purpose. Raises Stop if this machine has none."""
+    """The first three rows of a rehearsal, as the model sees them, by purpose. Raises Stop if this
+    machine has none."""
     instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
     stages = scenarios.translate(instead, folder(recipe.name, "rehearsal").place()).stages
     kinds = {name: found for stage in stages for name, found in scenarios.first(stage).items()}
     return {name: list(islice(found, 3)) for name, found in kinds.items()}
 
 
-# Proposals for a place in the text, and the meaning of a setting, both from the scenario's schema. The text may be
-# invalid, so its lines are read by their indentation.
+# Proposals for a place in the text, and the meaning of a setting, both from the scenario's schema.
+# The text may be invalid, so its lines are read by their indentation.
 
 _KEY = re.compile(r"( *)(- +)?([\w-]+):(?: |$)")
 _SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
@@ -109,8 +120,8 @@ _SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposal for a place in the text. label: in a list; text: to insert; kind: `section`, `setting` or `value`;
-    says: its meaning, Markdown of `code` and paragraphs."""
+    """A proposal for a place in the text. label: in a list; text: to insert; kind: `section`,
+    `setting` or `value`; says: its meaning, Markdown of `code` and paragraphs."""
 
     label: str
     text: str
@@ -119,67 +130,102 @@ class Proposal:
 
 
 def proposals(text: str, line: int, column: int) -> list[Proposal]:
-    """Proposals for a place, line and column counted from 0; empty in comments and for an unknown setting."""
+    """Proposals for a place, line and column counted from 0; empty in comments and for an unknown
+    setting."""
     lines = text.split("\n")
     before = lines[line][:column]
     if " #" in before or before.startswith("#"):
         return []
-    if value := re.fullmatch(r"( *(?:- +)?)([\w-]+): +[^\s'\"\[{]*", before):
+    value = re.fullmatch(r"( *(?:- +)?)([\w-]+): +[^\s'\"\[{]*", before)
+    if value:
         section, _ = _around(lines, line, len(value[1]))
         return _values(_part(text, (*section, value[2])))
-    if not (key := re.fullmatch(r"( *(- +)?)([\w./-]*)", before)):
+    key = re.fullmatch(r"( *(- +)?)([\w./-]*)", before)
+    if not key:
         return []
     indent = len(key[1])
     section, there = _around(lines, line, indent)
     part = _part(text, section)
     if not part.get("properties"):
-        return _values(part) if key[2] else []
+        if key[2]:
+            return _values(part)
+        return []
     found = []
     for name, one in part["properties"].items():
-        section_begins = f"\n{' ' * (indent + 2)}" if one.get("properties") else ""
-        kind = "section" if section_begins else "setting"
+        if one.get("properties"):
+            section_begins = f"\n{' ' * (indent + 2)}"
+        else:
+            section_begins = ""
+        if section_begins:
+            kind = "section"
+        else:
+            kind = "setting"
         if name not in there:
             found.append(Proposal(name, f"{name}:{section_begins or ' '}", kind, says(one)))
     return found
 
 
 def meaning(text: str, line: int) -> dict[str, str] | None:
-    """The `title` of the setting in a line, counted from 0, and what it `says`: Markdown of `code` and paragraphs."""
+    """The `title` of the setting in a line, counted from 0, and what it `says`: Markdown of `code`
+    and paragraphs."""
     lines = text.split("\n")
-    if not (found := _KEY.match(lines[line])):
+    found = _KEY.match(lines[line])
+    if not found:
         return None
     section, _ = _around(lines, line, found.start(3))
     part = _part(text, (*section, found[3]))
-    return {"title": part["title"], "says": says(part)} if part else None
+    if part:
+        return {"title": part["title"], "says": says(part)}
+    return None
 
 
 def says(part: Schema) -> str:
     """The schema's description of a setting, with its allowed values."""
-    choices = f"Use {', '.join(f'`{choice}`' for choice in part['enum'])}." if "enum" in part else ""
+    if "enum" in part:
+        choices = f"Use {', '.join(f'`{choice}`' for choice in part['enum'])}."
+    else:
+        choices = ""
     return "\n\n".join(filter(None, (part.get("markdownDescription", ""), choices)))
 
 
 def _part(text: str, path: Path_) -> Schema:
-    """The schema of a setting; empty if it has none. Without a scenario, only the setting `scenario` has one."""
-    named, names = _SCENARIO.search(text), scenarios.names()
-    part: Schema = {"properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}}
+    """The schema of a setting; empty if it has none. Without a scenario, only the setting
+    `scenario` has one."""
+    named = _SCENARIO.search(text)
+    names = scenarios.names()
+    part: Schema = {
+        "properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}
+    }
     if named and named[1] in names:
         part = by_schema.schema(named[1])
     alone = path == ("scenario",)
-    return {**part["properties"]["scenario"], "enum": names} if alone else by_schema.below(part, path)
+    if alone:
+        return {**part["properties"]["scenario"], "enum": names}
+    return by_schema.below(part, path)
 
 
 def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[str]]:
-    """The section around column `indent` of a line, and the settings that the section has in other lines."""
+    """The section around column `indent` of a line, and the settings that the section has in other
+    lines."""
     section: Path_ = ()
     settings: dict[Path_, set[str]] = defaultdict(set)
     items: Counter[Path_] = Counter()
-    # The settings and items around a line: their column, whether it is an item, and their name or number.
+    # The settings and items around a line: their column, whether it is an item, and their name or
+    # number.
     outer: list[tuple[int, bool, str | int]] = []
     for number, text in enumerate(lines):
-        key, dash = _KEY.match(text), re.match(r" *- ", f"{text} ")
-        begun = [(dash.end() - 2, True, "")] if dash else []
-        begun += [(indent, False, "")] if number == line else [(key.start(3), False, key[3])] if key else []
+        key = _KEY.match(text)
+        dash = re.match(r" *- ", f"{text} ")
+        if dash:
+            begun = [(dash.end() - 2, True, "")]
+        else:
+            begun = []
+        if number == line:
+            begun += [(indent, False, "")]
+        elif key:
+            begun += [(key.start(3), False, key[3])]
+        else:
+            begun += []
         for column, item, name in begun:
             # A list may begin in the column of its setting; an item ends where the next one begins.
             while outer and outer[-1][:2] >= (column, item):
@@ -197,9 +243,17 @@ def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[st
 
 def _values(part: Schema) -> list[Proposal]:
     """Values of a setting in the schema: the catalog's entries, choices, the default, examples."""
-    offered = [(snippet["body"], snippet["description"]) for snippet in part.get("defaultSnippets", ())]
-    choices = [(value, "") for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])]
-    others = [(part["default"], "The default.")] if "default" in part else []
+    offered = [
+        (snippet["body"], snippet["description"]) for snippet in part.get("defaultSnippets", ())
+    ]
+    choices = [
+        (value, "")
+        for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])
+    ]
+    if "default" in part:
+        others = [(part["default"], "The default.")]
+    else:
+        others = []
     others += [(example, "An example.") for example in part.get("examples", ())]
     found: dict[str, str] = {}
     for value, why in (*offered, *choices, *others):

@@ -33,18 +33,24 @@ def opened(path: Path) -> tuple[Path, Path]:
     if not path.is_dir():
         judging.Opened(path)
         return path.parent, path
-    if not (known := batch.within(path)):
+    known = batch.within(path)
+    if not known:
         raise Stop(f"There is no recipe in `{path}`.", reading.START)
     return path, known[0]
 
 
 class Text:
-    """The recipe's text and problems. changed: called after typing; write: with a setting and the value to set."""
+    """The recipe's text and problems. changed: called after typing; write: with a setting and the
+    value to set."""
 
-    def __init__(self, text: str, changed: Callable[[], Any], write: Callable[[Path_, Any], Awaitable[None]]) -> None:
+    def __init__(
+        self, text: str, changed: Callable[[], Any], write: Callable[[Path_, Any], Awaitable[None]]
+    ) -> None:
         self.write = write
         # editor.js sets the theme that the browser prefers.
-        self.editor = ui.codemirror(text, language="YAML", theme="githubLight", indent="  ", on_change=changed)
+        self.editor = ui.codemirror(
+            text, language="YAML", theme="githubLight", indent="  ", on_change=changed
+        )
         self.editor.classes("recipe-text")
         self.below = ui.column().classes("recipe-problems")
         self.shown: Sequence[Problem] | None = None
@@ -55,8 +61,9 @@ class Text:
         return str(self.editor.value)
 
     async def put(self, text: str) -> bool:
-        """Asks the browser to write this text; returns whether it did. It refuses if somebody typed in the meantime.
-        Only the browser changes the text, because it reports typing as positions in its own text."""
+        """Asks the browser to write this text; returns whether it did. It refuses if somebody typed
+        in the meantime. Only the browser changes the text, because it reports typing as positions
+        in its own text."""
         return bool(await self.call("put", self.value, text))
 
     def call(self, function: str, *values: Any) -> AwaitableResponse:
@@ -66,14 +73,17 @@ class Text:
         return ui.run_javascript(f"return {code}", timeout=30.0)  # seconds
 
     def show(self, problems: Sequence[Problem]) -> None:
-        """Shows the problems of the text. Drawing takes time, so unchanged problems are not drawn again."""
+        """Shows the problems of the text. Drawing takes time, so unchanged problems are not drawn
+        again."""
         if problems == self.shown:
             return
         self.shown = problems
         self.call("show", [problem.as_json() | {"width": problem.width} for problem in problems])
         errors = len(errors_of(problems))
         counts = ((errors, "error"), (len(problems) - errors, "note"))
-        said = ", ".join(f"{count or 'no'} {what}{'' if count == 1 else 's'}" for count, what in counts)
+        said = ", ".join(
+            f"{count or 'no'} {what}{'' if count == 1 else 's'}" for count, what in counts
+        )
         self.below.clear()
         with self.below:
             ui.label(said).classes(f"recipe-summary {'recipe-bad' if errors else 'recipe-good'}")
@@ -82,14 +92,19 @@ class Text:
 
     def _show(self, problem: Problem) -> None:
         with ui.row().classes(f"recipe-problem recipe-is-{problem.severity}") as row:
-            row.on("click", lambda: self.call("reveal", problem.line, problem.column) if problem.line else None)
+            row.on(
+                "click",
+                lambda: self.call("reveal", problem.line, problem.column) if problem.line else None,
+            )
             ui.label(f"line {problem.line}" if problem.line else "").classes("recipe-where")
             with ui.column().classes("recipe-what"):
                 ui.label(problem.message)
                 ui.label(problem.hint).classes("recipe-hint")
             if problem.mends:
                 setting, value = problem.mends
-                button = ui.button(f"Write {value}", on_click=lambda: self.write(Override(setting).path, value))
+                button = ui.button(
+                    f"Write {value}", on_click=lambda: self.write(Override(setting).path, value)
+                )
                 button.props("outline dense no-caps size=sm")
 
 
@@ -99,12 +114,15 @@ class RehearsalPane:
     def __init__(self, rehearsal: RehearsalProcess) -> None:
         self.rehearsal = rehearsal
         # The state, the rehearsal and the number of lines that this pane has shown.
-        self.seen, self.number, self.lines = (-1, 0, False), -1, 0
+        self.seen = (-1, 0, False)
+        self.number = -1
+        self.lines = 0
         says = "Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes."
         self.said = ui.label(says).classes("recipe-said")
         # The losses over steps; the first look draws them.
         self.curve = ui.echart({}).classes("recipe-curve")
-        # The style sheet fills it from the bottom, so the browser follows the last line unless a person scrolls up.
+        # The style sheet fills it from the bottom, so the browser follows the last line unless a
+        # person scrolls up.
         with ui.element("div").classes("recipe-log"):
             self.log = ui.element("div")
 
@@ -112,11 +130,13 @@ class RehearsalPane:
         """Shows what is new since the last look."""
         now = self.rehearsal
         now.read()
-        if (news := (now.number, now.bytes, now.running)) == self.seen:
+        news = (now.number, now.bytes, now.running)
+        if news == self.seen:
             return
         self.seen = news
         if now.number != self.number:
-            self.number, self.lines = now.number, 0
+            self.number = now.number
+            self.lines = 0
             self.log.clear()
         with self.log:
             for line in now.lines[self.lines :][-MOST:]:
@@ -140,7 +160,8 @@ class Page:
     """One tab of a browser."""
 
     def __init__(self, folder: Path, file: Path, rehearsal: RehearsalProcess) -> None:
-        self.folder, self.rehearsal = folder, rehearsal
+        self.folder = folder
+        self.rehearsal = rehearsal
         self.file = judging.Opened(file)
         self.judged = judging.JudgedText([])
         self.price: float | None = None  # of a GPU hour
@@ -158,21 +179,36 @@ class Page:
         with ui.header().classes("recipe-header"):
             ui.label("recipe edit").classes("recipe-title")
             known = {str(file): file.name for file in {*batch.within(self.folder), self.file.path}}
-            chosen = ui.select(known, value=str(self.file.path), on_change=self.choose).classes("recipe-file")
+            chosen = ui.select(known, value=str(self.file.path), on_change=self.choose).classes(
+                "recipe-file"
+            )
             chosen.props("dense borderless dark options-dense")
             self.state = ui.label().classes("recipe-state")
             ui.space()
             for text, icon, action, tooltip in (
                 ("Save", "save", self.save, "Save the text to the file"),
-                ("Check", "fact_check", self.check, "Also ask the hub whether it has the model and the data sets"),
+                (
+                    "Check",
+                    "fact_check",
+                    self.check,
+                    "Also ask the hub whether it has the model and the data sets",
+                ),
                 ("Rehearse", "play_arrow", self.rehearse, REHEARSE),
-                ("Report", "article", self.show_report, "Show the result page of this recipe's latest run"),
+                (
+                    "Report",
+                    "article",
+                    self.show_report,
+                    "Show the result page of this recipe's latest run",
+                ),
             ):
-                button = ui.button(text, icon=icon, on_click=action).props("flat no-caps color=white dense")
+                button = ui.button(text, icon=icon, on_click=action).props(
+                    "flat no-caps color=white dense"
+                )
                 with button.classes(f"recipe-{text.lower()}"):
                     explained = ui.tooltip(tooltip)
                 if text == "Rehearse":
-                    self.rehearse_button, self.rehearse_tooltip = button, explained
+                    self.rehearse_button = button
+                    self.rehearse_tooltip = explained
         with ui.element("div").classes("recipe-split"):
             with ui.column().classes("recipe-left"):
                 self.text = Text(self.file.known, self.changed, self.write)
@@ -187,18 +223,24 @@ class Page:
         with ui.row().classes("recipe-verdict"):
             # A single element, because every element delays the answer to a key press.
             self.plan = ui.html("", sanitize=False).classes("recipe-said-of-plan")
-            self.typed_price = ui.input("price per GPU hour").props("dense outlined").classes("recipe-price")
+            self.typed_price = (
+                ui.input("price per GPU hour").props("dense outlined").classes("recipe-price")
+            )
         for event in ("blur", "keydown.enter"):
             self.typed_price.on(event, self.take_price)
         with ui.tabs().props("dense align=left no-caps").classes("recipe-tabs") as self.tabs:
-            form, data, rehearsal = ui.tab("Form"), ui.tab("Data"), ui.tab("Rehearsal")
+            form = ui.tab("Form")
+            data = ui.tab("Data")
+            rehearsal = ui.tab("Rehearsal")
         with ui.tab_panels(self.tabs, value=form).classes("recipe-panels"):
             with ui.tab_panel(form):
                 self.form = Form(self.write)
             with ui.tab_panel(data):
                 says = "See how the model will read the first rows of your data, with its special tokens."
                 ui.label(says).classes("recipe-says")
-                show = ui.button("Show three rows", on_click=self.show_rows).classes("recipe-show-rows")
+                show = ui.button("Show three rows", on_click=self.show_rows).classes(
+                    "recipe-show-rows"
+                )
                 show.props("outline no-caps dense")
                 self.rows = ui.html("", sanitize=False).classes("recipe-rows")
             with ui.tab_panel(rehearsal):
@@ -214,8 +256,12 @@ class Page:
             while self.done != self.typed:
                 number = self.typed
                 self.show_state()
-                self.judged = await run.io_bound(judging.judge, self.text.value, self.file.path, self.price)
-                self.plan.content = template(HERE / "plan.html.jinja").render(plan=self.judged, gib=2**30)
+                self.judged = await run.io_bound(
+                    judging.judge, self.text.value, self.file.path, self.price
+                )
+                self.plan.content = template(HERE / "plan.html.jinja").render(
+                    plan=self.judged, gib=2**30
+                )
                 self.typed_price.set_visibility(bool(self.judged.stages))
                 self.text.show(self.judged.problems)
                 self.form.show(self.judged.document, self.judged.problems)
@@ -235,8 +281,12 @@ class Page:
             await self.changed()
 
     def show_state(self) -> None:
-        """Shows whether the text is saved; the browser asks before a tab with unsaved text closes."""
-        said = "unsaved changes" if self.unsaved else "saved"
+        """Shows whether the text is saved; the browser asks before a tab with unsaved text
+        closes."""
+        if self.unsaved:
+            said = "unsaved changes"
+        else:
+            said = "saved"
         if said != self.state.text:
             self.state.text = said
             self.text.call("ask_before_leaving", self.unsaved)
@@ -256,7 +306,8 @@ class Page:
         with _refusals_shown():
             if self.unsaved:
                 raise Stop("Save first, or undo your changes: another file would replace them.")
-            before, self.file = self.file, judging.Opened(Path(event.value))
+            before = self.file
+            self.file = judging.Opened(Path(event.value))
             if await self.text.put(self.file.known):
                 return
             self.file = before
@@ -264,7 +315,8 @@ class Page:
         event.sender.set_value(str(self.file.path))
 
     def save(self, over: bool = False) -> bool:
-        """Writes the text into the file; returns whether it did. over: also over the changes of another program."""
+        """Writes the text into the file; returns whether it did. over: also over the changes of
+        another program."""
         with _refusals_shown():
             if not self.file.save(self.text.value, over):
                 self.offer_both()
@@ -290,8 +342,13 @@ class Page:
             self.show_state()
 
         with ui.dialog() as dialog, ui.card().classes("recipe-both"):
-            what = "has been changed by another program" if there else "no longer exists"
-            ui.label(f"{self.file.path.name} {what} since you opened it. Nothing has been written yet.")
+            if there:
+                what = "has been changed by another program"
+            else:
+                what = "no longer exists"
+            ui.label(
+                f"{self.file.path.name} {what} since you opened it. Nothing has been written yet."
+            )
             with ui.row():
                 ui.button("Overwrite it with my text", on_click=mine).props("no-caps outline")
                 if there:
@@ -302,7 +359,9 @@ class Page:
     async def check(self) -> None:
         """Checks with the hub too; the result stays until the text changes."""
         number = self.typed
-        judged = await run.io_bound(judging.judge, self.text.value, self.file.path, self.price, True)
+        judged = await run.io_bound(
+            judging.judge, self.text.value, self.file.path, self.price, True
+        )
         if number != self.typed:
             return
         self.judged = judged
@@ -315,8 +374,12 @@ class Page:
             ui.notify("No errors, and the hub has the model and the data.", type="positive")
 
     async def show_rows(self) -> None:
-        recipe, found = self.judged.recipe, dict[str, list[RenderedExample]]()
-        said = "" if recipe else "Fix the errors to see the rows."
+        recipe = self.judged.recipe
+        found = dict[str, list[RenderedExample]]()
+        if recipe:
+            said = ""
+        else:
+            said = "Fix the errors to see the rows."
         if recipe:
             try:
                 found = await run.io_bound(judging.rows, recipe)
@@ -327,7 +390,10 @@ class Page:
 
     def show_report(self) -> None:
         document = self.judged.document
-        name = str(document.data.get("name", "")) if document else ""
+        if document:
+            name = str(document.data.get("name", ""))
+        else:
+            name = ""
         ui.navigate.to(f"/report?name={name}", new_tab=True)
 
     def rehearse(self) -> None:
@@ -344,11 +410,22 @@ class Page:
         self.rehearsal.start(self.file.path)
 
     def look(self) -> None:
-        saves = "Save and rehearse" if self.unsaved else "Rehearse"
+        if self.unsaved:
+            saves = "Save and rehearse"
+        else:
+            saves = "Rehearse"
         running = self.rehearsal.running
-        self.rehearse_button.text, self.rehearse_button.icon = ("Stop", "stop") if running else (saves, "play_arrow")
+        if running:
+            self.rehearse_button.text = "Stop"
+            self.rehearse_button.icon = "stop"
+        else:
+            self.rehearse_button.text = saves
+            self.rehearse_button.icon = "play_arrow"
         stops = "Stop the rehearsal; the next one reuses its finished parts"
-        self.rehearse_tooltip.text = stops if running else REHEARSE
+        if running:
+            self.rehearse_tooltip.text = stops
+        else:
+            self.rehearse_tooltip.text = REHEARSE
         self.live.look()
 
 

@@ -12,11 +12,12 @@ from runner.tools import child_process
 
 
 class RehearsalProcess:
-    """A rehearsal, one at a time. Its results stay in its run folder, and the next one continues from there.
+    """A rehearsal, one at a time. Its results stay in its run folder, and the next one continues
+    from there.
 
-    lines: the output of the command. losses, measured: (step, loss) of training and of validation in the latest stage;
-    steps: its planned number. number: of rehearsals so far; bytes: of the output, as far as it is read;
-    watching: tabs that show it."""
+    lines: the output of the command. losses, measured: (step, loss) of training and of validation
+    in the latest stage; steps: its planned number. number: of rehearsals so far; bytes: of the
+    output, as far as it is read; watching: tabs that show it."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -35,28 +36,39 @@ class RehearsalProcess:
     def state(self) -> str:
         if self.running:
             return f"Rehearsing: {f'step {self.losses[-1][0]} of {self.steps}' if self.losses else 'preparing'}."
-        code = self._process.poll() if self._process else None
+        if self._process:
+            code = self._process.poll()
+        else:
+            code = None
         if code == 130:  # after ^C
             return "The rehearsal was stopped. The next one reuses the parts that are finished."
         passed = "The rehearsal passed: the whole recipe works here, with a tiny model. Report shows what it learned."
-        return passed if code == 0 else "The rehearsal failed. The last lines below explain why."
+        if code == 0:
+            return passed
+        return "The rehearsal failed. The last lines below explain why."
 
     def start(self, file: Path) -> None:
         """Rehearses the saved recipe; does nothing while another rehearsal runs."""
         if self.running:
             return
         self.number += 1
-        self.lines, self.losses, self.measured, self.steps, self.bytes = [], [], [], 0, 0
+        self.lines = []
+        self.losses = []
+        self.measured = []
+        self.steps = 0
+        self.bytes = 0
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 (sys.executable, "-m", "runner", "rehearse", str(file)),
-                env=os.environ | {EVENTS: "1", "PYTHONUNBUFFERED": "1", child_process.PARENT: str(os.getpid())},
+                env=os.environ
+                | {EVENTS: "1", "PYTHONUNBUFFERED": "1", child_process.PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 # ^C in the terminal goes to the page, which then stops this process.
                 start_new_session=True,
-                # A shell starts background processes so that they ignore ^C, which must stop this one.
+                # A shell starts background processes so that they ignore ^C, which must stop this
+                # one.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
@@ -77,7 +89,9 @@ class RehearsalProcess:
                 self.lines.append(line.rstrip())
             for event in events:
                 if event["event"] == "begin":
-                    self.losses, self.measured, self.steps = [], [], event["steps"]
+                    self.losses = []
+                    self.measured = []
+                    self.steps = event["steps"]
                 elif event["event"] == "step":
                     self.losses.append((event["step"], event["loss"]))
                 elif event["event"] == "evaluation" and event["validation_loss"] is not None:
@@ -89,7 +103,8 @@ class RehearsalProcess:
             self._process.send_signal(signal.SIGINT)
 
     def leave(self) -> None:
-        """Counts a closed tab. With the last one the rehearsal ends, because no page could stop it any more."""
+        """Counts a closed tab. With the last one the rehearsal ends, because no page could stop it
+        any more."""
         self.watching -= 1
         if not self.watching:
             self.stop()

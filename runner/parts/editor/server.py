@@ -1,4 +1,5 @@
-"""`recipe edit`, and its server: the page for the browser of this machine, at a local address with a token, for a folder."""
+"""`recipe edit`, and its server: the page for the browser of this machine, at a local address with
+a token, for a folder."""
 
 import os
 import secrets
@@ -21,11 +22,14 @@ HERE = Path(__file__).parent
 
 
 class Guarded:
-    """An ASGI application behind a token: the address with the token sets a cookie, which every request needs. Other
-    pages on this machine would send that cookie too, so their origin is refused."""
+    """An ASGI application behind a token: the address with the token sets a cookie, which every
+    request needs. Other pages on this machine would send that cookie too, so their origin is
+    refused."""
 
     def __init__(self, inner: Callable[..., Awaitable[None]], token: str, port: int) -> None:
-        self.inner, self.token, self.cookie = inner, token, f"recipe-edit-{port}"
+        self.inner = inner
+        self.token = token
+        self.cookie = f"recipe-edit-{port}"
         self.origins = (f"http://{HOST}:{port}", None)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
@@ -36,12 +40,17 @@ class Guarded:
         from starlette.responses import PlainTextResponse, RedirectResponse
 
         asked = HTTPConnection(scope)
-        known = secrets.compare_digest(asked.query_params.get("token", "").encode(), self.token.encode())
+        known = secrets.compare_digest(
+            asked.query_params.get("token", "").encode(), self.token.encode()
+        )
         if known and scope["type"] == "http" and scope["path"] == "/":
             kept = RedirectResponse("/", 303)
             kept.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
             await kept(scope, receive, send)
-        elif asked.cookies.get(self.cookie) == self.token and asked.headers.get("origin") in self.origins:
+        elif (
+            asked.cookies.get(self.cookie) == self.token
+            and asked.headers.get("origin") in self.origins
+        ):
             await self.inner(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
@@ -52,7 +61,8 @@ class Guarded:
 
 
 def _report(name: str) -> str:
-    """The page of the latest run of a recipe of that name, or a page that says why there is none."""
+    """The page of the latest run of a recipe of that name, or a page that says why there is
+    none."""
     try:
         if Path(name).name != name:
             raise Stop(f"`{name}` is not the name of a recipe.")
@@ -71,8 +81,9 @@ def _page_without_report(stop: Stop) -> str:
 
 
 def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Serves the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any free one; ready: called
-    with the address. Raises Stop if the port is taken, or there is nothing to edit."""
+    """Serves the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any free
+    one; ready: called with the address. Raises Stop if the port is taken, or there is nothing to
+    edit."""
     import uvicorn
     from fastapi import FastAPI, Request
     from fastapi.responses import HTMLResponse
@@ -105,13 +116,18 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
     pages.on_shutdown(rehearsal.stop)
     ui.page("/", title="recipe edit")(shown)
-    # The page has its own stylesheet, because Tailwind rebuilds its own in the browser at every change. After that many
-    # seconds of silence a tab counts as closed; a busy one answers sooner.
-    ui.run_with(application, show_welcome_message=False, dark=None, tailwind=False, reconnect_timeout=15)
+    # The page has its own stylesheet, because Tailwind rebuilds its own in the browser at every
+    # change. After that many seconds of silence a tab counts as closed; a busy one answers sooner.
+    ui.run_with(
+        application, show_welcome_message=False, dark=None, tailwind=False, reconnect_timeout=15
+    )
     with bound_port(port) as socket:
-        number, token = socket.getsockname()[1], secrets.token_urlsafe(24)
+        number = socket.getsockname()[1]
+        token = secrets.token_urlsafe(24)
         guarded = Guarded(application, token, number)
-        server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", timeout_graceful_shutdown=2))
+        server = uvicorn.Server(
+            uvicorn.Config(guarded, log_level="error", timeout_graceful_shutdown=2)
+        )
         socket.listen()  # an early browser waits instead of failing
         ready(f"http://{HOST}:{number}/?token={token}")
         server.run(sockets=[socket])
@@ -119,18 +135,22 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
 
 @command
 def edit(path: str, port: int) -> None:
-    """Edit a recipe in the browser: its text with completion and problems as you type, a form, the plan, a
-    rehearsal.
+    """Edit a recipe in the browser: its text with completion and problems as you type, a form, the
+    plan, a rehearsal.
 
-    RECIPE is a file, or a folder with recipes. Default: the current folder. Only this machine can open the page. It
-    writes nothing until you save.
+    RECIPE is a file, or a folder with recipes. Default: the current folder. Only this machine can
+    open the page. It writes nothing until you save.
     """
     import nicegui  # noqa: F401 - said here, before anything is shown
 
     def ready(address: str) -> None:
         say(f"The page: {address}  (^C ends it)")
         # If there is no desktop, some browsers would take the terminal.
-        desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        desktop = (
+            sys.platform == "darwin"
+            or os.environ.get("DISPLAY")
+            or os.environ.get("WAYLAND_DISPLAY")
+        )
         if sys.stdout.isatty() and desktop:
             webbrowser.open(address)
 

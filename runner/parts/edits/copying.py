@@ -1,4 +1,5 @@
-"""Changes values in the text of a recipe. Order and comments stay, except comments that would become untrue."""
+"""Changes values in the text of a recipe. Order and comments stay, except comments that would
+become untrue."""
 
 import codecs
 import difflib
@@ -17,13 +18,15 @@ from runner.recipe.recipe import OUTSIDE_RESULT, Override
 from runner.tools.files import replacing
 from runner.tools.problem import Problem, Stop, listed, worded
 
-# The origin of values that `recipe new` writes; the column of comments, and the longest list on one line.
+# The origin of values that `recipe new` writes; the column of comments, and the longest list on one
+# line.
 NEW, COMMENTS, LONGEST_LIST = "recipe new", 38, 60
 EDITOR_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 
 
 def rename(document: Document, name: str) -> str:
-    """The recipe's text under another name: its `name`, and the folders and jobs that have this name."""
+    """The recipe's text under another name: its `name`, and the folders and jobs that have this
+    name."""
     old = document.data["name"]
     values: dict[Path_, Any] = {("name",): name}
     for path, value in leaves(document.data, bool):
@@ -44,16 +47,25 @@ def rename(document: Document, name: str) -> str:
 def edit(text: str, changes: Iterable[Override]) -> str:
     """The text with each change: a value replaced, a line removed (None) or a line added."""
     for change in changes:
-        document, path = parse("the copy", text), change.path
+        document = parse("the copy", text)
+        path = change.path
         if change.after is None:
             home = document.values.get(path[:-1])
             if path in document.keys and home and document.text[home.start : home.start + 1] == "{":
-                left = {key: value for key, value in document.lookup(path[:-1]).items() if key != path[-1]}
+                left = {
+                    key: value
+                    for key, value in document.lookup(path[:-1]).items()
+                    if key != path[-1]
+                }
                 text = _replace(document, {path[:-1]: left})
             elif path in document.keys:
                 text = _without(document, path)
             elif path in document.values:
-                raise Stop(*worded("edits.removes-item", change=change, section=".".join(map(str, path[:-1]))))
+                raise Stop(
+                    *worded(
+                        "edits.removes-item", change=change, section=".".join(map(str, path[:-1]))
+                    )
+                )
         elif shortened := _shortened(document, path, change.after):
             text = shortened
         elif path in document.values:
@@ -64,57 +76,78 @@ def edit(text: str, changes: Iterable[Override]) -> str:
 
 
 def rewrite(document: Document, changes: Iterable[Override]) -> str:
-    """Changes the file that was read, and returns the difference, a unified diff without context. Raises Stop, and
-    writes nothing, if the file is read-only or has changed meanwhile, or if its form does not allow the change."""
-    changes, path = list(changes), Path(document.file)
+    """Changes the file that was read, and returns the difference, a unified diff without context.
+    Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or if its
+    form does not allow the change."""
+    changes = list(changes)
+    path = Path(document.file)
     lines = listed(f"{change.setting}: {written(change.after)}" for change in changes)
 
     def stop(message: str, hint: str = f"Write these lines yourself: {lines}.") -> Stop:
         return Stop(Problem(document.file, 0, 0, message, hint))
 
-    if (text := faithful(document, changes, edited)) is None:
+    text = faithful(document, changes, edited)
+    if text is None:
         raise stop("recipe-runner cannot write this change into a file of this form.")
     if read(path).text != document.text:
-        raise stop("Another program has changed this file. Nothing was written.", "Run the command again.")
+        raise stop(
+            "Another program has changed this file. Nothing was written.", "Run the command again."
+        )
     try:
         write(path, text)
     except OSError as error:
         raise stop(f"This file cannot be written: {error.strerror}.") from None
-    before, after = document.text.splitlines(), text.splitlines()
+    before = document.text.splitlines()
+    after = text.splitlines()
     return "\n".join(difflib.unified_diff(before, after, str(path), str(path), n=0, lineterm=""))
 
 
 def faithful(
-    document: Document, changes: Iterable[Override], way: Callable[[str, Iterable[Override]], str] = edit
+    document: Document,
+    changes: Iterable[Override],
+    way: Callable[[str, Iterable[Override]], str] = edit,
 ) -> str | None:
     """The text with the changes; None if its form does not allow them. way: `edit` or `edited`."""
     expected, _ = apply(document, changes := list(changes))
     try:
         text = way(document.text, changes)
-        return text if parse(document.file, text).data == expected.data else None
+        if parse(document.file, text).data == expected.data:
+            return text
+        return None
     except Stop:
         return None
 
 
 def write(path: Path, text: str) -> None:
-    """Replaces a recipe's file completely, or not at all. Raises OSError if that is not possible."""
+    """Replaces a recipe's file completely, or not at all. Raises OSError if that is not
+    possible."""
     if not os.access(path, os.W_OK):
         raise PermissionError(13, "it is read-only")
     # The target of a link is changed, not the link.
     with replacing(path.resolve()) as partial:
-        mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
+        if path.read_bytes().startswith(codecs.BOM_UTF8):
+            mark = codecs.BOM_UTF8
+        else:
+            mark = b""
         partial.write_bytes(mark + text.encode())
         shutil.copymode(path, partial)
 
 
 def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
-    """The text with its editor line pointing at `schema`, its own file name in comments, and its origin at the top."""
+    """The text with its editor line pointing at `schema`, its own file name in comments, and its
+    origin at the top."""
     line = f"# yaml-language-server: $schema={schema}"
-    text = EDITOR_LINE.sub(lambda _: line, text, count=1) if EDITOR_LINE.search(text) else f"{line}\n{text}"
+    if EDITOR_LINE.search(text):
+        text = EDITOR_LINE.sub(lambda _: line, text, count=1)
+    else:
+        text = f"{line}\n{text}"
     old, new = (PurePath(file).stem for file in (old_file, new_file))
 
     def renamed(line: re.Match[str]) -> str:
-        spaces = max(1, len(line[2]) + len(old_file) - len(new_file)) if line[2] else 0
+        if line[2]:
+            spaces = max(1, len(line[2]) + len(old_file) - len(new_file))
+        else:
+            spaces = 0
         return f"{line[1]}{new_file}{' ' * spaces}"
 
     text = re.sub(rf"(?m)^(#.*?){re.escape(old_file)}( *)", renamed, text)
@@ -125,15 +158,25 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
 def _replace(document: Document, values: dict[Path_, Any]) -> str:
     text = document.text
     for path, value in sorted(values.items(), key=lambda item: -document.values[item[0]].start):
-        start, end = document.values[path].start, _end(document, path)
-        old, new = text[start:end], flow(value) if isinstance(value, dict) else written(value)
+        start = document.values[path].start
+        end = _end(document, path)
+        old = text[start:end]
+        if isinstance(value, dict):
+            new = flow(value)
+        else:
+            new = written(value)
         if isinstance(document.lookup(path), dict | list) or "\n" in old:
-            # A comment after the `|` of a block scalar belongs to its setting; one after the last item goes with it.
+            # A comment after the `|` of a block scalar belongs to its setting; one after the last
+            # item goes with it.
             comment = re.match(r"[|>][-+0-9]*(\s+#.*)\n", old)
             new += comment[1] if comment else ""
-            rest = text[end:] if old.startswith(("{", "[")) else "\n" + text[end:].partition("\n")[2]
+            if old.startswith(("{", "[")):
+                rest = text[end:]
+            else:
+                rest = "\n" + text[end:].partition("\n")[2]
         else:
-            new, rest = new if old else f" {new}", text[end:]
+            new = new if old else f" {new}"
+            rest = text[end:]
             gap = len(rest) - len(rest.lstrip(" "))
             if rest[gap : gap + 1] == "#":
                 # The comment stays in its column if there is room.
@@ -144,29 +187,48 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
 
 def _without(document: Document, path: Path_) -> str:
     lines = document.text.splitlines(keepends=True)
-    first, last = document.keys[path].line - 1, document.text.count("\n", 0, _end(document, path))
-    if first and not lines[first - 1].strip() and lines[last + 1 : last + 2] and not lines[last + 1].strip():
+    first = document.keys[path].line - 1
+    last = document.text.count("\n", 0, _end(document, path))
+    if (
+        first
+        and not lines[first - 1].strip()
+        and lines[last + 1 : last + 2]
+        and not lines[last + 1].strip()
+    ):
         last += 1  # the blank line after it too, because the one before remains
     dash = lines[first][: document.keys[path].column - 1]
     if "-" in dash and last + 1 < len(lines) and lines[last + 1].startswith(" " * len(dash)):
-        lines[last + 1] = dash + lines[last + 1][len(dash) :]  # the next setting begins the list entry
+        lines[last + 1] = (
+            dash + lines[last + 1][len(dash) :]
+        )  # the next setting begins the list entry
     return "".join(lines[:first] + lines[last + 1 :])
 
 
 def _end(document: Document, path: Path_) -> int:
-    """The end of a value's text; of several lines, that of the last value, before the comments of the next setting."""
-    text, ends = document.text, [document.values[path].start]
+    """The end of a value's text; of several lines, that of the last value, before the comments of
+    the next setting."""
+    text = document.text
+    ends = [document.values[path].start]
     for where, place in document.values.items():
-        of_lines = isinstance(document.lookup(where), dict | list) and text[place.end - 1 : place.end] not in ("}", "]")
+        of_lines = isinstance(document.lookup(where), dict | list) and text[
+            place.end - 1 : place.end
+        ] not in ("}", "]")
         if where[: len(path)] == path and place.end > place.start and not of_lines:
             ends.append(len(text[: place.end].rstrip()))
     return max(ends)
 
 
 def _shortened(document: Document, path: Path_, value: Any) -> str:
-    """The text without the last items of a list with `-` lines, if `value` has exactly the others; else empty."""
-    old, text = document.lookup(path), document.text
-    shorter = isinstance(old, list) and isinstance(value, list) and value and value == old[: len(value)] != old
+    """The text without the last items of a list with `-` lines, if `value` has exactly the others;
+    else empty."""
+    old = document.lookup(path)
+    text = document.text
+    shorter = (
+        isinstance(old, list)
+        and isinstance(value, list)
+        and value
+        and value == old[: len(value)] != old
+    )
     if not shorter or text[document.values[path].start] != "-":
         return ""
     dash = f"\n{' ' * (document.values[path].column - 1)}-"
@@ -178,33 +240,45 @@ def flow(value: Any) -> str:
     """A value on one line, without quotes where it needs none."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
-    return "[" + ", ".join(map(flow, value)) + "]" if isinstance(value, list) else written(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    return written(value)
 
 
 def _with(document: Document, path: Path_, change: Override) -> str:
-    """The text with a line for a new setting: first in its section, or at the end of the file. It has the reason, if
-    the runner chose the value. A long list has several lines."""
+    """The text with a line for a new setting: first in its section, or at the end of the file. It
+    has the reason, if the runner chose the value. A long list has several lines."""
     *parents, key = path
-    value, items, inner = flow(change.after), "", "  " * len(path)
+    value = flow(change.after)
+    items = ""
+    inner = "  " * len(path)
     if isinstance(change.after, list) and len(written(change.after)) > LONGEST_LIST:
-        value, items = "", "".join(f"\n{inner}- {flow(item)}" for item in change.after)
+        value = ""
+        items = "".join(f"\n{inner}- {flow(item)}" for item in change.after)
     if change.why and change.by == NEW:
         width = COMMENTS - len(f"{inner[2:]}{key}: ")
         value = f"{value:<{width}}{'' if len(value) < width else ' '}# {change.why}"
-    added, lines = f"{key}: {value}{items}\n", document.text.splitlines(keepends=True)
+    added = f"{key}: {value}{items}\n"
+    lines = document.text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"
-    at, section = len(lines), document.lookup(path[:-1])
+    at = len(lines)
+    section = document.lookup(path[:-1])
     if len(parents) == 1 and section is None:
         added = f"{parents[0]}:\n  {added}"
     elif parents:
         if not isinstance(section, dict) or not section:
-            raise Stop(*worded("edits.no-section", change=change, section=listed([".".join(map(str, parents))])))
+            raise Stop(
+                *worded(
+                    "edits.no-section", change=change, section=listed([".".join(map(str, parents))])
+                )
+            )
         start = document.values[path[:-1]].start
         if document.text[start] == "{":
             return f"{document.text[: start + 1]}{key}: {flow(change.after)}, {document.text[start + 1 :]}"
         first = (*parents, next(iter(section)))
-        at, indent = document.keys[first].line - 1, document.keys[first].column - 1
+        at = document.keys[first].line - 1
+        indent = document.keys[first].column - 1
         if lines[at][:indent].strip() == "-":  # the first key of an item stays after its dash
             at = document.text.count("\n", 0, _end(document, first)) + 1
         added = " " * indent + added
@@ -219,30 +293,44 @@ _COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
 def edited(text: str, changes: Iterable[Override]) -> str:
     """The text with each change, and comments that are still true."""
     changes = list(changes)
-    before, text = parse("the copy", text), edit(text, changes)
+    before = parse("the copy", text)
+    text = edit(text, changes)
     after = parse("the copy", text)
-    made = {change.path for change in changes if before.lookup(change.path) != after.lookup(change.path)}
+    made = {
+        change.path for change in changes if before.lookup(change.path) != after.lookup(change.path)
+    }
     reasons = {change.path: change.why for change in changes if change.why and change.by == NEW}
     # A file of another trainer has no scenario.
-    lines, scenario = text.splitlines(keepends=True), before.data.get("scenario", "")
+    lines = text.splitlines(keepends=True)
+    scenario = before.data.get("scenario", "")
     for number, paths, column, comment in commented(after):
         own = next((reasons[path] for path in paths if path in made and path in reasons), None)
         words = own or _words(paths, comment, after, made, scenario)
         if words != comment:
-            setting, rest = lines[number][:column], lines[number][column:]
+            setting = lines[number][:column]
+            rest = lines[number][column:]
             gap = rest[: len(rest) - len(rest.lstrip())]
-            lines[number] = setting + (f"{gap}# {words}" if words else "") + ("\n" if rest.endswith("\n") else "")
+            lines[number] = (
+                setting
+                + (f"{gap}# {words}" if words else "")
+                + ("\n" if rest.endswith("\n") else "")
+            )
     return "".join(lines)
 
 
-def _words(paths: list[Path_], comment: str, document: Document, made: set[Path_], scenario: str) -> str:
-    """The comment of a line with the settings at `paths`, now that the settings `made` are changed."""
+def _words(
+    paths: list[Path_], comment: str, document: Document, made: set[Path_], scenario: str
+) -> str:
+    """The comment of a line with the settings at `paths`, now that the settings `made` are
+    changed."""
     changed = next((one for one in paths if one in made), None)
     path = changed or paths[0]
     value = document.lookup(path)
     if changed and (isinstance(value, bool) or not isinstance(value, int | float)):
         return _sentence(path, scenario)
-    if not changed and (isinstance(path[-1], int) or not any(_reckoned_from(change, path) for change in made)):
+    if not changed and (
+        isinstance(path[-1], int) or not any(_reckoned_from(change, path) for change in made)
+    ):
         return comment
     true = "; ".join(clause for clause in comment.split("; ") if not _FIGURE.search(clause))
     return true or _sentence(path, scenario)
@@ -250,13 +338,19 @@ def _words(paths: list[Path_], comment: str, document: Document, made: set[Path_
 
 def _sentence(path: Path_, scenario: str) -> str:
     """What is true for any value of the setting, without a full stop; empty if unknown."""
-    words = "" if isinstance(path[-1], int) else by_schema.sentence(scenario, path)
-    return words[:1].lower() + words[1:] if words[1:2].islower() else words
+    if isinstance(path[-1], int):
+        words = ""
+    else:
+        words = by_schema.sentence(scenario, path)
+    if words[1:2].islower():
+        return words[:1].lower() + words[1:]
+    return words
 
 
 def _reckoned_from(change: Path_, path: Path_) -> bool:
     """Whether a figure in the comment of `path` may depend on the changed settings."""
-    if apart := next((name for name in ("data", "machines") if name in path), ""):
+    apart = next((name for name in ("data", "machines") if name in path), "")
+    if apart:
         return apart in change
     if change[0] == path[0] == "stages" and change[1:2] != path[1:2]:
         return False
@@ -264,7 +358,8 @@ def _reckoned_from(change: Path_, path: Path_) -> bool:
 
 
 def commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]:
-    """Each line with a comment: number from 0, settings (outermost first), column of the blank before it, comment."""
+    """Each line with a comment: number from 0, settings (outermost first), column of the blank
+    before it, comment."""
     by_line: dict[int, list[tuple[Path_, Span]]] = {}
     for path, place in (*document.keys.items(), *document.values.items()):
         # A section begins on the line of its first setting, and is named on the line before.
@@ -272,6 +367,9 @@ def commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]
             by_line.setdefault(place.line - 1, []).append((path, place))
     lines = document.text.splitlines()
     for number, places in sorted(by_line.items()):
-        if found := _COMMENT.search(lines[number], max(place.column - 1 + place.width for _, place in places)):
+        found = _COMMENT.search(
+            lines[number], max(place.column - 1 + place.width for _, place in places)
+        )
+        if found:
             paths = sorted({path for path, _ in places}, key=len)
             yield number, paths, found.start(), found[0].lstrip().removeprefix("#").strip()

@@ -1,6 +1,7 @@
-"""`python -m runner.parts.evaluate.evaluate FILE`: evaluates the model of a stage and its original model, in a process
-of its own. A metric that cannot be measured is left out, with the reason under `missing`. Of a language model it has
-the loss on rows and on general text, the share of correct short answers, and lm-eval's scores."""
+"""`python -m runner.parts.evaluate.evaluate FILE`: evaluates the model of a stage and its original
+model, in a process of its own. A metric that cannot be measured is left out, with the reason under
+`missing`. Of a language model it has the loss on rows and on general text, the share of correct
+short answers, and lm-eval's scores."""
 
 import importlib
 import itertools
@@ -17,7 +18,16 @@ from typing import Any, NamedTuple
 from runner import parts
 from runner.data import general_documents
 from runner.parts.evaluate.gates import Found, Task
-from runner.parts.evaluate.metrics import ACCURACY, GENERATED, GRADED, PREFERRED, REWARD, SCORE, bounds, rise_window
+from runner.parts.evaluate.metrics import (
+    ACCURACY,
+    GENERATED,
+    GRADED,
+    PREFERRED,
+    REWARD,
+    SCORE,
+    bounds,
+    rise_window,
+)
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json
 from runner.tools.problem import Stop, first_line, listed
@@ -28,7 +38,10 @@ from runner.trainer import generation, records
 from runner.trainer.grading import SHORT_WORDS
 
 # The metrics that training itself records, by the kind of rows.
-BY_TRAINING = {**dict.fromkeys(("preferences", "labels"), ("validation_loss", *PREFERRED)), "prompts": (REWARD,)}
+BY_TRAINING = {
+    **dict.fromkeys(("preferences", "labels"), ("validation_loss", *PREFERRED)),
+    "prompts": (REWARD,),
+}
 SAMPLE_TASK = Path(__file__).with_name("sample-task.yaml")
 TEXT_BLOCKS = 64
 NEW_TOKENS = int(bounds(GENERATED)[1])
@@ -45,7 +58,8 @@ class Cannot(Exception):
 
 @dataclass
 class Measures:
-    """The results so far, and why others are missing (see `Found`). higher: whether more is better, for lm-eval's."""
+    """The results so far, and why others are missing (see `Found`). higher: whether more is better,
+    for lm-eval's."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     before: dict[str, float] = field(default_factory=dict)
@@ -56,8 +70,8 @@ class Measures:
 
     @contextmanager
     def taking(self, names: Iterable[str], before: bool = False) -> Iterator[dict[str, float]]:
-        """Adds what the block puts into the given results; or why all `names` are missing if it fails. before: of the
-        original model."""
+        """Adds what the block puts into the given results; or why all `names` are missing if it
+        fails. before: of the original model."""
         found: dict[str, float] = {}
         try:
             yield found
@@ -70,8 +84,10 @@ class Measures:
         self.missing |= {f"before: {name}" if before else name: why for name in names}
 
     def both(self, name: str) -> tuple[float, float]:
-        """A metric before and after training. Raises Cannot if it is not a finite number in both."""
-        old, new = self.before.get(name), self.metrics.get(name)
+        """A metric before and after training. Raises Cannot if it is not a finite number in
+        both."""
+        old = self.before.get(name)
+        new = self.metrics.get(name)
         if new is None:
             raise Cannot(self.missing.get(name, f"`{name}` was not measured"))
         if old is None:
@@ -83,9 +99,17 @@ class Measures:
 
     def found(self, names: Iterable[str]) -> Found:
         """All results. names: the metrics of the gates; each is measured or has a reason."""
-        missing = {name: reason for name, reason in self.missing.items() if name not in self.metrics}
-        kinds = {name: missing[ACCURACY] for name in names if name.startswith(f"{ACCURACY}.") and ACCURACY in missing}
-        missing |= {name: "it was not measured" for name in names if name not in {*self.metrics, *missing}} | kinds
+        missing = {
+            name: reason for name, reason in self.missing.items() if name not in self.metrics
+        }
+        kinds = {
+            name: missing[ACCURACY]
+            for name in names
+            if name.startswith(f"{ACCURACY}.") and ACCURACY in missing
+        }
+        missing |= {
+            name: "it was not measured" for name in names if name not in {*self.metrics, *missing}
+        } | kinds
         return Found(self.metrics, self.before, missing, self.counts, self.confusion)
 
 
@@ -108,7 +132,8 @@ def read(task: Task, measures: Measures) -> None:
     """Measures a language model, and the one that training started from."""
     from accelerate.utils.memory import clear_device_cache
 
-    if named := BY_TRAINING.get(task.kind):
+    named = BY_TRAINING.get(task.kind)
+    if named:
         with measures.taking(named) as found:
             for name, value in _evaluations(task)[-1].items():
                 if value is not None and (name in named or name.startswith(f"{REWARD}.")):
@@ -117,7 +142,8 @@ def read(task: Task, measures: Measures) -> None:
         with measures.taking(GRADED) as found:
             found |= graded_answers(task)
     for name in task.metrics:
-        if window := rise_window(name):
+        window = rise_window(name)
+        if window:
             with measures.taking([name]) as found:
                 found[name] = loss_rise(task, window)
     of_one_model(task, measures, task.model, before=False)
@@ -135,24 +161,38 @@ def read(task: Task, measures: Measures) -> None:
     for name in task.metrics:
         if name.startswith("regression."):
             with measures.taking([name]) as found:
-                found[name] = regression(task.metrics_before, measures, name.removeprefix("regression."))
+                found[name] = regression(
+                    task.metrics_before, measures, name.removeprefix("regression.")
+                )
 
 
 def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> None:
-    """Measures what needs a loaded model. before: of the original model, only the metrics that are compared."""
+    """Measures what needs a loaded model. before: of the original model, only the metrics that are
+    compared."""
     import numpy as np
 
     names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
     # After another gated stage, the scores of the original model are on record.
     scored = bool(task.tasks) and not (before and task.metrics_before is not None)
-    of_tasks = [name for name in task.metrics if "lm_eval." in name] if scored else []
+    if scored:
+        of_tasks = [name for name in task.metrics if "lm_eval." in name]
+    else:
+        of_tasks = []
     names += of_tasks
-    names += [] if before else [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else [])]
+    if before:
+        names += []
+    else:
+        names += [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else [])]
     try:
-        model, tokenizer = load(folder, task.model, task.base, task.revision, task.trust_remote_code)
+        model, tokenizer = load(
+            folder, task.model, task.base, task.revision, task.trust_remote_code
+        )
     except Exception as error:
         # The record keeps the cause alone: the message begins with a folder, perhaps of a pod.
-        why = error.__cause__ if isinstance(error, Stop) and error.__cause__ else error
+        if isinstance(error, Stop) and error.__cause__:
+            why = error.__cause__
+        else:
+            why = error
         return measures.lack(names, first_line(why)[:300], before)
     if task.kind not in BY_TRAINING:
         held_out = records.read_held_out(Path(task.rows))
@@ -161,7 +201,11 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
             if held_out is None:
                 raise Cannot("training saved no held-out rows")
             nats, tokens = loss(model, rows)
-            counts = {"held_out_rows": len(rows), "held_out_rows_in_all": held_out.in_all, "held_out_tokens": tokens}
+            counts = {
+                "held_out_rows": len(rows),
+                "held_out_rows_in_all": held_out.in_all,
+                "held_out_tokens": tokens,
+            }
             measures.counts |= counts
             found |= {"validation_loss": nats, "perplexity": exponential(nats)}
         if task.kind == "chat":
@@ -169,10 +213,14 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
                 chosen = questions(rows, tokenizer, task.asked, task.seed)
                 measures.counts["short_answers"] = len(chosen)
                 for kind in task.asked:
-                    measures.counts[f"short_answers.{kind}"] = sum(kind in each.asked for each in chosen)
+                    measures.counts[f"short_answers.{kind}"] = sum(
+                        kind in each.asked for each in chosen
+                    )
                 found |= accuracy(model, tokenizer, chosen, task.batch_size, task.turn_end)
     with measures.taking(["general_loss"], before) as found:
-        found["general_loss"], measures.counts["general_tokens"] = loss(model, general_rows(tokenizer))
+        found["general_loss"], measures.counts["general_tokens"] = loss(
+            model, general_rows(tokenizer)
+        )
     if scored:
         with measures.taking(of_tasks, before) as found:
             found |= lm_eval_scores(model, tokenizer, task, measures)
@@ -191,7 +239,8 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
 def _evaluations(task: Task) -> list[dict[str, Any]]:
     """The evaluations in training up to the step of the weights; the last one is at that step."""
     folder = Path(task.stage_dir)
-    history, summary = read_json(folder / HISTORY), records.Summary.read(folder)
+    history = read_json(folder / HISTORY)
+    summary = records.Summary.read(folder)
     if not isinstance(history, dict):
         raise Cannot("the stage saved no history of its training")
     checkpoint = Path(task.model).name
@@ -207,12 +256,17 @@ def _evaluations(task: Task) -> list[dict[str, Any]]:
 
 
 def graded_answers(task: Task) -> dict[str, float]:
-    """The shares of right answers that the end of training has counted. Raises Cannot if it has counted none of a kind
-    that a gate names."""
+    """The shares of right answers that the end of training has counted. Raises Cannot if it has
+    counted none of a kind that a gate names."""
     if Path(task.model).name.startswith("checkpoint-"):
-        raise Cannot("training graded the answers of its final model alone, and this is a checkpoint")
+        raise Cannot(
+            "training graded the answers of its final model alone, and this is a checkpoint"
+        )
     summary = records.Summary.read(Path(task.stage_dir))
-    shares = summary.answers.shares if summary.answers else {}
+    if summary.answers:
+        shares = summary.answers.shares
+    else:
+        shares = {}
     missing = [name for name in GRADED if name in task.metrics and name not in shares]
     if missing:
         raise Cannot("training graded no answers to such questions (`demo.graded_questions`)")
@@ -220,7 +274,8 @@ def graded_answers(task: Task) -> dict[str, float]:
 
 
 def loss_rise(task: Task, window: int) -> float:
-    """The largest rise of the validation loss between two of the last evaluations, in nats; negative if all fell."""
+    """The largest rise of the validation loss between two of the last evaluations, in nats;
+    negative if all fell."""
     losses: list[Any] = [entry["validation_loss"] for entry in _evaluations(task)][-window:]
     if len(losses) < window:
         raise Cannot(f"there were {len(losses)} evaluations, but {window} are needed")
@@ -230,21 +285,27 @@ def loss_rise(task: Task, window: int) -> float:
 
 
 def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -> dict[str, float]:
-    """lm-eval's scores as `lm_eval.TASK.METRIC`. A sample file replaces the hub if the task names one."""
+    """lm-eval's scores as `lm_eval.TASK.METRIC`. A sample file replaces the hub if the task names
+    one."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
     with tempfile.TemporaryDirectory() as folder:
         if task.sample_task:
-            own = {"task": task.tasks[0], "dataset_kwargs": {"data_files": {"test": task.sample_task}}}
+            own = {
+                "task": task.tasks[0],
+                "dataset_kwargs": {"data_files": {"test": task.sample_task}},
+            }
             text = SAMPLE_TASK.read_text(encoding="utf-8") + yaml_text(own)
             (Path(folder) / "sample.yaml").write_text(text, encoding="utf-8")
         results = simple_evaluate(
             model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=task.batch_size),
             tasks=list(task.tasks),
             # Without lm-eval's own tasks, which take seconds to read.
-            task_manager=TaskManager(include_path=folder, include_defaults=False) if task.sample_task else None,
+            task_manager=TaskManager(include_path=folder, include_defaults=False)
+            if task.sample_task
+            else None,
             limit=task.limit,
             bootstrap_iters=0,
             log_samples=False,
@@ -253,11 +314,16 @@ def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -
 
 
 def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
-    """lm-eval's scores by `METRIC`, or only by `METRIC,FILTER` if the task has several filters, because a lenient one
-    must not pass for the strict one. Adds to `measures` whether more is better."""
+    """lm-eval's scores by `METRIC`, or only by `METRIC,FILTER` if the task has several filters,
+    because a lenient one must not pass for the strict one. Adds to `measures` whether more is
+    better."""
     values: dict[str, float] = {}
     for name, metrics in results["results"].items():
-        counted = {key: value for key, value in metrics.items() if isinstance(value, float) and "stderr" not in key}
+        counted = {
+            key: value
+            for key, value in metrics.items()
+            if isinstance(value, float) and "stderr" not in key
+        }
         better = results.get("higher_is_better", {}).get(name, {})
         for key, value in counted.items():
             metric = key.partition(",")[0]
@@ -277,12 +343,16 @@ def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) 
     """The share by which a metric is worse than after the stage before; below 0 if it is better."""
     if before is None:
         raise Cannot("the stage before has no valid record")
-    old, new = before.get(name), measures.metrics.get(name)
+    old = before.get(name)
+    new = measures.metrics.get(name)
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in (old, new)):
         raise Cannot(f"`{name}` is not a number before and after")
     if not old:
         raise Cannot(f"`{name}` was 0 before, so no share of it can be computed")
-    higher = measures.higher.get(name) if name.startswith(SCORE) else False
+    if name.startswith(SCORE):
+        higher = measures.higher.get(name)
+    else:
+        higher = False
     if higher is None:
         raise Cannot(f"lm-eval does not say whether higher values of `{name}` are better")
     return float((old - new if higher else new - old) / abs(old))
@@ -296,13 +366,17 @@ class ShortAnswer(NamedTuple):
     asked: tuple[str, ...]
 
 
-def load(folder: str, tokenizer: str, base: str, revision: str | None, trust: bool) -> tuple[Any, Any]:
+def load(
+    folder: str, tokenizer: str, base: str, revision: str | None, trust: bool
+) -> tuple[Any, Any]:
     """Model and tokenizer, freshly loaded; an adapter on its base, whose revision is `revision`."""
     # The checkpoint of an adapter is the adapter alone; `best_model` is merged.
     adapter = bool(base) and (Path(folder) / "adapter_config.json").is_file()
     whole = base if adapter else folder
     at = None if Path(whole).is_dir() else revision
-    loaded = generation.load(generation.Chat(whole, at, tokenizer, None, NEW_TOKENS, trust_remote_code=trust))
+    loaded = generation.load(
+        generation.Chat(whole, at, tokenizer, None, NEW_TOKENS, trust_remote_code=trust)
+    )
     if not adapter:
         return loaded.model, loaded.tokenizer
     from peft import PeftModel
@@ -311,16 +385,20 @@ def load(folder: str, tokenizer: str, base: str, revision: str | None, trust: bo
 
 
 def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
-    """Cross-entropy in nats per token, over the trained tokens of all rows, and their number. Raises Cannot at 0."""
+    """Cross-entropy in nats per token, over the trained tokens of all rows, and their number.
+    Raises Cannot at 0."""
     import torch
 
-    total, count = 0.0, 0
+    total = 0.0
+    count = 0
     for numbers, labels in rows:
         # The first token has no prediction.
         counted = sum(label != -100 for label in labels[1:])
         if not counted:
             continue
-        tokens, wanted = (torch.tensor([list(each)], device=model.device) for each in (numbers, labels))
+        tokens, wanted = (
+            torch.tensor([list(each)], device=model.device) for each in (numbers, labels)
+        )
         with torch.no_grad():
             total += float(model(input_ids=tokens, labels=wanted).loss) * counted
         count += counted
@@ -331,7 +409,9 @@ def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
 
 def exponential(nats: float) -> float:
     """The perplexity of a loss."""
-    return math.inf if nats > math.log(sys.float_info.max) else math.exp(nats)
+    if nats > math.log(sys.float_info.max):
+        return math.inf
+    return math.exp(nats)
 
 
 def general_rows(tokenizer: Any) -> list[Row]:
@@ -341,32 +421,41 @@ def general_rows(tokenizer: Any) -> list[Row]:
 
 
 def generated(model: Any, tokenizer: Any, prompt: str) -> int:
-    """The number of tokens with which the model continues the prompt, at most 16, without sampling."""
+    """The number of tokens with which the model continues the prompt, at most 16, without
+    sampling."""
     numbers = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     (new,) = _greedy(model, tokenizer, [numbers], NEW_TOKENS, None)
     return len([token for token in new if token not in tokenizer.all_special_ids])
 
 
-def questions(rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int) -> list[ShortAnswer]:
-    """The rows with one short answer, or a seeded sample of many. asked: kinds of questions, each with its words."""
+def questions(
+    rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int
+) -> list[ShortAnswer]:
+    """The rows with one short answer, or a seeded sample of many. asked: kinds of questions, each
+    with its words."""
     short = []
     for numbers, labels in rows:
         counted = [index for index, label in enumerate(labels) if label != -100]
         if not counted or not counted[0] or counted != list(range(counted[0], counted[-1] + 1)):
             continue
-        answer = tokenizer.decode(numbers[counted[0] : counted[-1] + 1], skip_special_tokens=True).strip()
+        answer = tokenizer.decode(
+            numbers[counted[0] : counted[-1] + 1], skip_special_tokens=True
+        ).strip()
         if answer and "\n" not in answer and len(answer.split()) <= SHORT_WORDS:
             prompt = tokenizer.decode(numbers[: counted[0]])
             kinds = tuple(name for name, words in asked.items() if words in prompt)
             short.append(ShortAnswer(tuple(numbers[: counted[0]]), answer, kinds))
-    return short if len(short) <= MOST_ANSWERS else random.Random(seed).sample(short, MOST_ANSWERS)
+    if len(short) <= MOST_ANSWERS:
+        return short
+    return random.Random(seed).sample(short, MOST_ANSWERS)
 
 
 def accuracy(
     model: Any, tokenizer: Any, chosen: Sequence[ShortAnswer], batch_size: int, turn_end: str | None
 ) -> dict[str, float]:
-    """The share of short answers that equal those in the rows, 0 to 1, in total and by kind of question, without
-    sampling. Space, case and a final full stop do not count. Raises Cannot if no row has a short answer."""
+    """The share of short answers that equal those in the rows, 0 to 1, in total and by kind of
+    question, without sampling. Space, case and a final full stop do not count. Raises Cannot if no
+    row has a short answer."""
     longest = answer_length(chosen, tokenizer)
     # Prompts of similar length need the least padding.
     ordered = sorted(chosen, key=lambda question: len(question.prompt))
@@ -404,10 +493,17 @@ def _greedy(
     import torch
 
     ends = generation.end_tokens(tokenizer, turn_end)
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (ends or [0])[0]
+    if tokenizer.pad_token_id is not None:
+        pad = tokenizer.pad_token_id
+    else:
+        pad = (ends or [0])[0]
     width = max(map(len, prompts))
-    tokens = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=model.device)
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device)
+    tokens = torch.tensor(
+        [[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=model.device
+    )
+    mask = torch.tensor(
+        [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device
+    )
     with torch.no_grad():
         output = model.generate(
             input_ids=tokens,

@@ -21,16 +21,24 @@ from runner.run.launch import environment, follow
 from runner.run.run_folder import StageFolder, model_hash
 from runner.tools.files import Record, content_hash, read_json, sha256, write_json
 from runner.tools.problem import Stop, Tell, shortened
-from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
+from runner.tools.run_files import (
+    BEST_IMAGES,
+    EVALUATION,
+    EVALUATION_TASK,
+    HELD_OUT,
+    LOG,
+    MEASURED,
+    PROMOTION,
+)
 from runner.tools.text import GENERAL_TEXT, macros
 from runner.trainer.records import versions
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of an evaluation. An empty field matches nothing. run: the run folder's id; stage: its name. The
-    other fields are hashes: of what the stage was made from, the whole model, the held-out rows, the code that
-    measures, and the evaluation's settings."""
+    """The subject of an evaluation. An empty field matches nothing. run: the run folder's id;
+    stage: its name. The other fields are hashes: of what the stage was made from, the whole model,
+    the held-out rows, the code that measures, and the evaluation's settings."""
 
     run: str = ""
     stage: str = ""
@@ -43,9 +51,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class Found(Record):
-    """The result of one evaluation process. metrics: of the stage's model; before: of the original model; numbers,
-    unless somebody edited them. missing: reasons by metric. counts: rows and tokens. confusion: for images, how often
-    each class was predicted as each class."""
+    """The result of one evaluation process. metrics: of the stage's model; before: of the original
+    model; numbers, unless somebody edited them. missing: reasons by metric. counts: rows and
+    tokens. confusion: for images, how often each class was predicted as each class."""
 
     FILE = MEASURED
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -67,9 +75,10 @@ class Measurement(Found, Subject):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Evaluation):
-    """The task of one evaluation process. model: its folder; base: the original model, empty for none, with its revision;
-    turn_end: the token that ends an answer; stage_dir: the stage's folder, which gets the result; metrics_before: of the
-    stage `before`, None if they are not valid any more."""
+    """The task of one evaluation process. model: its folder; base: the original model, empty for
+    none, with its revision; turn_end: the token that ends an answer; stage_dir: the stage's folder,
+    which gets the result; metrics_before: of the stage `before`, None if they are not valid any
+    more."""
 
     model: str
     base: str
@@ -92,7 +101,9 @@ class GateVerdict(Record):
 
     @property
     def said(self) -> str:
-        return "holds" if self.holds else f"missed: {self.why}"
+        if self.holds:
+            return "holds"
+        return f"missed: {self.why}"
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
@@ -101,8 +112,9 @@ class GateVerdict(Record):
 
 @dataclass(frozen=True)
 class Promotion(Record):
-    """A person's override of a stage's gate. by, reason, at: who, why, and when (ISO 8601, UTC); missed: the overruled
-    verdicts; gates: all of the stage's. run, stage, inputs, model: its subject."""
+    """A person's override of a stage's gate. by, reason, at: who, why, and when (ISO 8601, UTC);
+    missed: the overruled verdicts; gates: all of the stage's. run, stage, inputs, model: its
+    subject."""
 
     FILE = PROMOTION
     by: str = ""
@@ -118,21 +130,32 @@ class Promotion(Record):
     @property
     def lines(self) -> list[str]:
         """Who overruled the gate, when and why, and what it had missed."""
-        missed = [f"{verdict.metric} {verdict.got} (required {verdict.threshold})" for verdict in self.missed]
-        return [f"PROMOTED against its gate by {self.by} at {self.at}: {self.reason}", f"  missed: {'; '.join(missed)}"]
+        missed = [
+            f"{verdict.metric} {verdict.got} (required {verdict.threshold})"
+            for verdict in self.missed
+        ]
+        return [
+            f"PROMOTED against its gate by {self.by} at {self.at}: {self.reason}",
+            f"  missed: {'; '.join(missed)}",
+        ]
 
 
 NOTHING = "nothing"  # what a verdict shows instead of a value that was not measured
 _OVERRIDDEN = ("run", "stage", "inputs", "model")  # the part of a subject that an override names
 
 
-def judge(gates: Sequence[Gate], record: Measurement | str, subject: Subject | None) -> list[GateVerdict]:
-    """One verdict for each gate, and one if there is none, because a stage without a gate proves nothing. record: an
-    evaluation, or why there is none; subject: of the run folder now, None for nothing."""
+def judge(
+    gates: Sequence[Gate], record: Measurement | str, subject: Subject | None
+) -> list[GateVerdict]:
+    """One verdict for each gate, and one if there is none, because a stage without a gate proves
+    nothing. record: an evaluation, or why there is none; subject: of the run folder now, None for
+    nothing."""
     usable = _about(subject, record)
     if isinstance(usable, str):
         usable = Measurement(missing={gate.metric: usable for gate in gates})
-    none = GateVerdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")
+    none = GateVerdict(
+        "(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing"
+    )
     return [verdict_on(gate, usable) for gate in gates] or [none]
 
 
@@ -155,10 +178,12 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
 
 def verdict_on(gate: Gate, measured: Found) -> GateVerdict:
     value = measured.metrics.get(gate.metric)
-    got, why = shown(value), ""
+    got = shown(value)
+    why = ""
     lowest, highest = bounds(gate.metric)
     if value is None:
-        got, why = NOTHING, str(measured.missing.get(gate.metric, "it was not measured"))
+        got = NOTHING
+        why = str(measured.missing.get(gate.metric, "it was not measured"))
     elif isinstance(value, bool) or not isinstance(value, int | float):
         why = "it is not a number"
     elif not _finite(value):
@@ -169,7 +194,13 @@ def verdict_on(gate: Gate, measured: Found) -> GateVerdict:
         why = "the gate itself cannot be read"
     elif not HOLDS[gate.comparison](value, gate.threshold):
         why = "it misses the threshold"
-    return GateVerdict(gate.metric, f"{gate.comparison} {gate.threshold:g}", got, value is not None and not why, why)
+    return GateVerdict(
+        gate.metric,
+        f"{gate.comparison} {gate.threshold:g}",
+        got,
+        value is not None and not why,
+        why,
+    )
 
 
 def _finite(value: int | float) -> bool:
@@ -177,24 +208,33 @@ def _finite(value: int | float) -> bool:
 
 
 def shown(value: Any) -> str:
-    if isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and _finite(value)):
+    if isinstance(value, float) or (
+        isinstance(value, int) and not isinstance(value, bool) and _finite(value)
+    ):
         return f"{value:.6g}"
     return shortened(str(value), 40)
 
 
 def table(verdicts: Iterable[GateVerdict]) -> list[str]:
     """The verdicts as lines of text."""
-    cells = [(one.metric, one.threshold, one.got, "holds" if one.holds else f"MISSED: {one.why}") for one in verdicts]
+    cells = [
+        (one.metric, one.threshold, one.got, "holds" if one.holds else f"MISSED: {one.why}")
+        for one in verdicts
+    ]
     rows = [("metric", "required", "measured", "verdict"), *cells]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:3]]
-    lines = ([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]] for row in rows)
+    lines = (
+        [*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]
+        for row in rows
+    )
     return ["  ".join(line).rstrip() for line in lines]
 
 
 def subject(folder: StageFolder, look: bool = False) -> Subject | None:
-    """The subject of a valid evaluation of this stage; None if the stage is not finished. look: whether to hash the
-    model, which takes minutes, instead of using the recorded hash."""
-    run, model = folder.run.state.id, folder.model_hash(look)
+    """The subject of a valid evaluation of this stage; None if the stage is not finished. look:
+    whether to hash the model, which takes minutes, instead of using the recorded hash."""
+    run = folder.run.state.id
+    model = folder.model_hash(look)
     if not folder.finished or not folder.model_hash() or not run:
         return None
     return Subject(
@@ -209,10 +249,17 @@ def subject(folder: StageFolder, look: bool = False) -> Subject | None:
 
 
 def _rows(folder: StageFolder) -> str:
-    """A hash of the held-out rows, of training or of the data, even without any, because some metrics need none."""
-    stated = folder.stage.evaluation.rows if folder.stage.evaluation else ""
+    """A hash of the held-out rows, of training or of the data, even without any, because some
+    metrics need none."""
+    if folder.stage.evaluation:
+        stated = folder.stage.evaluation.rows
+    else:
+        stated = ""
     data = [Path(stated) / f"{side}.parquet" for side in ("test", "validation")]
-    files = data if stated else [folder.path / HELD_OUT]
+    if stated:
+        files = data
+    else:
+        files = [folder.path / HELD_OUT]
     return content_hash([sha256(file) if file.is_file() else None for file in files], 32)
 
 
@@ -220,17 +267,27 @@ def _rows(folder: StageFolder) -> str:
 def _code() -> str:
     """A hash of the code that measures, with the general text."""
     own = (Path(__file__).with_name(name) for name in ("evaluate.py", "sample-task.yaml"))
-    brought = (Path(str(spec.origin)) for name in parts.table("measures").values() if (spec := find_spec(name)))
+    brought = (
+        Path(str(spec.origin))
+        for name in parts.table("measures").values()
+        if (spec := find_spec(name))
+    )
     return content_hash([sha256(file) for file in (*own, GENERAL_TEXT, *brought)], 32)
 
 
 def _settings(evaluation: Evaluation | None) -> str:
-    """A hash of how the stage is measured, with the content of the sample task. Folders have no influence."""
+    """A hash of how the stage is measured, with the content of the sample task. Folders have no
+    influence."""
     if evaluation is None:
         return content_hash(None, 32)
     task = evaluation.sample_task
-    content = sha256(Path(task)) if task and Path(task).is_file() else None
-    return content_hash(asdict(evaluation) | {"text_blocks": "", "rows": "", "sample_task": content}, 32)
+    if task and Path(task).is_file():
+        content = sha256(Path(task))
+    else:
+        content = None
+    return content_hash(
+        asdict(evaluation) | {"text_blocks": "", "rows": "", "sample_task": content}, 32
+    )
 
 
 def record(folder: StageFolder) -> Measurement | str:
@@ -251,15 +308,18 @@ def verdicts(folder: StageFolder, look: bool = False) -> list[GateVerdict]:
 def current(folder: StageFolder) -> Measurement | None:
     """The recorded evaluation, if it is of the run folder's current content."""
     known = _about(subject(folder), record(folder))
-    return None if isinstance(known, str) else known
+    if isinstance(known, str):
+        return None
+    return known
 
 
 def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
-    """Evaluates a stage in a process of its own and records the result. An evaluation of another checkpoint opens no
-    gate. Raises Stop if the stage has no result, or the evaluation fails."""
+    """Evaluates a stage in a process of its own and records the result. An evaluation of another
+    checkpoint opens no gate. Raises Stop if the stage has no result, or the evaluation fails."""
     make_key = not folder.place.on_cluster
     seal.key(make_key)  # may raise Stop, and the evaluation takes an hour
-    stage, about = folder.stage, subject(folder)
+    stage = folder.stage
+    about = subject(folder)
     if about is None and checkpoint is None:
         raise Stop(f"The stage `{stage.name}` has no finished result to measure.", "Run it first.")
     if stage.evaluation is None:
@@ -268,7 +328,10 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     model = checkpoint or next(iter(folder.path.glob(BEST_IMAGES)), folder.model)
     demo = stage.config["recipe_runner"].get("demo", {})
     # The valid evaluation of the gated stage before this one.
-    before = current(folder.other(stage.evaluation.before)) if stage.evaluation.before is not None else None
+    if stage.evaluation.before is not None:
+        before = current(folder.other(stage.evaluation.before))
+    else:
+        before = None
     task = Task(
         **asdict(stage.evaluation) | {"rows": str(stage.evaluation.rows or folder.path / HELD_OUT)},
         model=str(model),
@@ -279,19 +342,32 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
         stage_dir=str(folder.path),
         metrics_before=before.metrics if before else None,
     )
-    file, out = folder.path / EVALUATION_TASK, folder.path / MEASURED
+    file = folder.path / EVALUATION_TASK
+    out = folder.path / MEASURED
     write_json(file, asdict(task))
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "runner.parts.evaluate.evaluate", str(file)]
-    env = environment(replace(stage, machines=stage.machines.one_gpu), folder.place)  # one process, on one GPU
+    env = environment(
+        replace(stage, machines=stage.machines.one_gpu), folder.place
+    )  # one process, on one GPU
     follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
     found = Found.read(folder.path)
     if not found:
-        raise Stop(f"The evaluation of `{stage.name}` ended without a result.", f"The whole log: {folder.path / LOG}")
+        raise Stop(
+            f"The evaluation of `{stage.name}` ended without a result.",
+            f"The whole log: {folder.path / LOG}",
+        )
     # A folder with a model, or a file with an image model, as `StageFolder.model_hash` reads it.
-    files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
-    sums = {str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files}
-    now = about or Subject(run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation))
+    if model.is_dir():
+        files = sorted(file for file in model.rglob("*") if file.is_file())
+    else:
+        files = [model]
+    sums = {
+        str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files
+    }
+    now = about or Subject(
+        run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation)
+    )
     result = Measurement(
         **vars(replace(now, model=model_hash(sums), rows=_rows(folder), code=_code())),
         **vars(found),
@@ -305,10 +381,16 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
 
 
 def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
-    """Records a person's override of a gate. Raises Stop if there is no finished result, or the gate is open."""
-    stage, about, judged = folder.stage, subject(folder, look=True), verdicts(folder, look=True)
+    """Records a person's override of a gate. Raises Stop if there is no finished result, or the
+    gate is open."""
+    stage = folder.stage
+    about = subject(folder, look=True)
+    judged = verdicts(folder, look=True)
     if not stage.gates:
-        raise Stop(f"The stage `{stage.name}` has no gate to overrule.", "Write a requirement under `gates` first.")
+        raise Stop(
+            f"The stage `{stage.name}` has no gate to overrule.",
+            "Write a requirement under `gates` first.",
+        )
     if about is None or about.model != folder.model_hash():
         raise Stop(f"The stage `{stage.name}` has no finished result to promote.", "Run it first.")
     if passed(judged):
@@ -326,41 +408,55 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
 
 
 def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
-    """The recorded override, if it is complete and its subject and gates are current. look: as for `subject`."""
-    known, about = Promotion.read(folder.path), subject(folder, look)
+    """The recorded override, if it is complete and its subject and gates are current. look: as for
+    `subject`."""
+    known = Promotion.read(folder.path)
+    about = subject(folder, look)
     if about is None or not about.model:
         return None
     same = all(getattr(known, part) == getattr(about, part) for part in _OVERRIDDEN)
     named = all(word.strip() for word in (known.by, known.reason, known.at))
-    told = known.missed and all(verdict.metric and verdict.threshold and verdict.got for verdict in known.missed)
+    told = known.missed and all(
+        verdict.metric and verdict.threshold and verdict.got for verdict in known.missed
+    )
     whole = same and named and told and known.gates
-    return known if whole and known.gates == tuple(map(str, folder.stage.gates)) else None
+    if whole and known.gates == tuple(map(str, folder.stage.gates)):
+        return known
+    return None
 
 
 def promotions(plan: Plan) -> Iterator[str]:
     """Lines about every valid override; every report shows them."""
     for stage in plan.stages:
         if stage.gates and (override := promotion(StageFolder(plan, stage))):
-            yield from (f"{stage.name}: {line}" if not line.startswith(" ") else line for line in override.lines)
+            yield from (
+                f"{stage.name}: {line}" if not line.startswith(" ") else line
+                for line in override.lines
+            )
 
 
 def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
-    """Whether the gate after a stage is open, and the lines of an override. look: as for `subject`."""
+    """Whether the gate after a stage is open, and the lines of an override. look: as for
+    `subject`."""
     if passed(verdicts(folder, look)):
         return True, []
     override = promotion(folder, look)
-    return (True, override.lines) if override else (False, [])
+    if override:
+        return (True, override.lines)
+    return (False, [])
 
 
 def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
-    """Whether the gate after a stage is open, with its verdicts, an override and a sentence. look: as for `subject`."""
+    """Whether the gate after a stage is open, with its verdicts, an override and a sentence. look:
+    as for `subject`."""
     is_open, override = opened(folder, look)
     said = f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}."
     return is_open, [*table(verdicts(folder, look)), *override, said]
 
 
 def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
-    """The message of a closed gate. where: the option of `recipe promote` that names the run's place."""
+    """The message of a closed gate. where: the option of `recipe promote` that names the run's
+    place."""
     words = macros(Path(__file__).with_name("evaluation.jinja"), nothing=NOTHING)
     return str(words.closed(folder.stage.name, verdicts(folder), consequence, where)).rstrip("\n")
 
@@ -379,7 +475,11 @@ def after_stage(folder: StageFolder, tell: Tell) -> None:
         tell(f"  {line}")
     if not is_open:
         later = any(stage.name in other.reads for other in folder.plan.stages)
-        raise Stop(closed(folder, "later stages do not start" if later else "its model does not count as good"))
+        raise Stop(
+            closed(
+                folder, "later stages do not start" if later else "its model does not count as good"
+            )
+        )
 
 
 def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
@@ -394,8 +494,8 @@ def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
 
 
 def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
-    """Whether the gate after the stage is open, and why. After a closed gate the stage is measured again, because the
-    user has sent it again. Raises Stop if the stage has no result."""
+    """Whether the gate after the stage is open, and why. After a closed gate the stage is measured
+    again, because the user has sent it again. Raises Stop if the stage has no result."""
     if not (current(folder) and opened(folder)[0]):
         tell(f"{folder.stage.name}: measuring")
         measure(folder)

@@ -1,5 +1,5 @@
-"""Metrics and gates in recipes: which metrics exist and which values are possible; rules for gates and `evaluation:`;
-the gates and evaluation of each stage; and their substitutes in a rehearsal."""
+"""Metrics and gates in recipes: which metrics exist and which values are possible; rules for gates
+and `evaluation:`; the gates and evaluation of each stage; and their substitutes in a rehearsal."""
 
 import math
 import re
@@ -15,19 +15,32 @@ from runner.recipe.document import Path_
 from runner.recipe.recipe import Override, Recipe
 from runner.scenarios.contract import Measurable
 from runner.tools import packaged
-from runner.tools.problem import ALIKE, Problem, Stop, did_you_mean, listed, nearest, setting, worded
+from runner.tools.problem import (
+    ALIKE,
+    Problem,
+    Stop,
+    did_you_mean,
+    listed,
+    nearest,
+    setting,
+    worded,
+)
 
 # Which kinds of metrics there are, and which each stage makes.
 METRICS: Mapping[str, Any] = packaged.toml(__file__, "metrics.toml")
 PREFERRED = ("preference_accuracy", "preference_margin")
-REWARD = "reward"  # the mean reward of answers to held-out prompts; after a dot, the mean score of one reward
-ACCURACY = "accuracy"  # the share of correct answers or images; after a dot, that of one kind or class
+# the mean reward of answers to held-out prompts; after a dot, the mean score of one reward
+REWARD = "reward"
+ACCURACY = (
+    "accuracy"  # the share of correct answers or images; after a dot, that of one kind or class
+)
 GENERATED = "generated_tokens"
 GRADED = (
     "taught_answers",
     "new_answers",
 )  # shares of right answers, to questions of training rows and of held-out rows
-# The beginning of lm-eval's scores. lm-eval says whether more is better; all other compared metrics are losses.
+# The beginning of lm-eval's scores. lm-eval says whether more is better; all other compared metrics
+# are losses.
 SCORE = "lm_eval."
 
 HOLDS: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
@@ -36,15 +49,21 @@ _RISE = re.compile(r"loss_rise\.([0-9]+)\Z")
 
 
 def parse(text: str) -> Gate:
-    """`perplexity < 15` as a Gate. Raises ValueError for any other text, which the schema refuses."""
-    if not (match := _GATE.match(text)):
+    """`perplexity < 15` as a Gate. Raises ValueError for any other text, which the schema
+    refuses."""
+    match = _GATE.match(text)
+    if not match:
         raise ValueError(text)
     return Gate(match[1], match[2], float(match[3]))
 
 
 def bounds(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> tuple[float, float]:
-    """The lowest and the highest value of a metric, infinite without a bound. rewards: of the recipe."""
-    weights = [rule["weight"] for rule in rewards.values()] if metric == REWARD and "python" not in rewards else []
+    """The lowest and the highest value of a metric, infinite without a bound. rewards: of the
+    recipe."""
+    if metric == REWARD and "python" not in rewards:
+        weights = [rule["weight"] for rule in rewards.values()]
+    else:
+        weights = []
     if any(weights):
         return -math.inf, sum(max(0.0, weight) for weight in weights)
     kind = _kind(metric)
@@ -60,7 +79,9 @@ def in_words(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> 
     lowest, highest = bounds(metric, rewards)
     if math.isinf(highest):
         return f"at least {lowest:g}"
-    return f"at most {highest:g}" if math.isinf(lowest) else f"from {lowest:g} to {highest:g}"
+    if math.isinf(lowest):
+        return f"at most {highest:g}"
+    return f"from {lowest:g} to {highest:g}"
 
 
 def is_senseless(gate: Gate, rewards: Mapping[str, Any] = MappingProxyType({})) -> bool:
@@ -76,27 +97,50 @@ def is_senseless(gate: Gate, rewards: Mapping[str, Any] = MappingProxyType({})) 
 def rise_window(metric: str) -> int | None:
     """N of `loss_rise.N`, the number of last evaluations; None for another metric."""
     match = _RISE.match(metric)
-    return int(match[1]) if match else None
+    if match:
+        return int(match[1])
+    return None
 
 
-def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[str] = ()) -> list[str]:
-    """Metrics of a stage, with placeholders (`N`, `METRIC`, `CLASS`). tasks: lm-eval's; before: of the stage before."""
+def producible(
+    what: Measurable, tasks: Iterable[str] = (), before: Collection[str] = ()
+) -> list[str]:
+    """Metrics of a stage, with placeholders (`N`, `METRIC`, `CLASS`). tasks: lm-eval's; before: of
+    the stage before."""
     made = METRICS["made"]
     rows = made["rows"].get(what.kind, made["rows"]["other"])
     if what.kind == "images":
         return list(rows["metrics"])
-    parts = [f"{rows['parts']}.{name}" for name in what.asked] if "parts" in rows else []
-    held_out = [*rows["metrics"], *parts] if what.validates else []
-    shared = [*(made["blocks"] if what.blocks else ()), *(f"lm_eval.{task}.METRIC" for task in tasks)]
-    return [*held_out, *made["always"], *shared, *(f"regression.{name}" for name in shared if name in before)]
+    if "parts" in rows:
+        parts = [f"{rows['parts']}.{name}" for name in what.asked]
+    else:
+        parts = []
+    if what.validates:
+        held_out = [*rows["metrics"], *parts]
+    else:
+        held_out = []
+    shared = [
+        *(made["blocks"] if what.blocks else ()),
+        *(f"lm_eval.{task}.METRIC" for task in tasks),
+    ]
+    return [
+        *held_out,
+        *made["always"],
+        *shared,
+        *(f"regression.{name}" for name in shared if name in before),
+    ]
 
 
 def is_producible(metric: str, known: Iterable[str]) -> bool:
-    """Whether `metric` is one of `known`, with a number of at least 2 for `N`, and a word for `METRIC` and `CLASS`."""
+    """Whether `metric` is one of `known`, with a number of at least 2 for `N`, and a word for
+    `METRIC` and `CLASS`."""
     window = rise_window(metric)
     if window is not None:
         return window >= 2 and "loss_rise.N" in known
-    return any(re.fullmatch(re.sub("METRIC|CLASS", r"[A-Za-z0-9_,-]+", re.escape(name)), metric) for name in known)
+    return any(
+        re.fullmatch(re.sub("METRIC|CLASS", r"[A-Za-z0-9_,-]+", re.escape(name)), metric)
+        for name in known
+    )
 
 
 SAMPLE_TASK = "sample"  # the substitute for lm-eval's tasks in a rehearsal
@@ -106,21 +150,38 @@ LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")  # the usual tasks and sco
 def written_gates(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     """Every gate of the recipe, with its place."""
     homes: list[tuple[Path_, Any]] = [(("gates",), recipe.settings.get("gates"))]
-    homes += [((name, "gates"), one.get("gates")) for name, one in recipe.sections.items() if one.knows("gates")]
+    homes += [
+        ((name, "gates"), one.get("gates"))
+        for name, one in recipe.sections.items()
+        if one.knows("gates")
+    ]
     for home, texts in homes:
         yield from (((*home, index), text) for index, text in enumerate(texts or ()))
 
 
 def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
-    """Every gate names a metric that its stage can produce, and compares it in the right direction with a possible value."""
-    tasks, known = (recipe.settings.get("evaluation") or {}).get("tasks") or (), dict[str, list[str]]()
-    gated = [what for one in recipe.earlier if any(written_gates(one)) for what in scenarios.measurable(one).values()]
-    before = producible(gated[-1], tasks) if gated else []
+    """Every gate names a metric that its stage can produce, and compares it in the right direction
+    with a possible value."""
+    tasks = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
+    known = dict[str, list[str]]()
+    gated = [
+        what
+        for one in recipe.earlier
+        if any(written_gates(one))
+        for what in scenarios.measurable(one).values()
+    ]
+    if gated:
+        before = producible(gated[-1], tasks)
+    else:
+        before = []
     for section, what in scenarios.measurable(recipe).items():
         before = known[section] = producible(what, tasks, before)
     rewards = recipe.settings.get("rewards") or {}
     for place, text in written_gates(recipe):
-        section = str(place[0]) if len(place) > 2 else ""
+        if len(place) > 2:
+            section = str(place[0])
+        else:
+            section = ""
         if not isinstance(text, str) or section not in known:
             continue  # refused by the schema already
         gate = parse(text)
@@ -131,29 +192,46 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         if not is_producible(metric, known[section]):
             asked = _TASK.match(metric)
             if not (asked and asked[1] in misspelt_tasks(recipe).values()):
-                owner = f"`{section}`" if section else "This recipe"
-                meant, made = did_you_mean(metric, known[section]), listed(known[section])
-                message = worded("evaluate.no-metric", owner=owner, metric=metric, meant=meant, made=made)
+                if section:
+                    owner = f"`{section}`"
+                else:
+                    owner = "This recipe"
+                meant = did_you_mean(metric, known[section])
+                made = listed(known[section])
+                message = worded(
+                    "evaluate.no-metric", owner=owner, metric=metric, meant=meant, made=made
+                )
                 yield recipe.problem(place, *message)
         elif is_senseless(gate, rewards):
             meaning = in_words(metric, rewards)
             said = worded("evaluate.gate-without-effect", metric=metric, meaning=meaning, text=text)
             yield recipe.document.problem(place, *said)
-        scores, score = LM_EVAL["scores"], metric.rpartition(".")[2].partition(",")[0]
-        if ".lm_eval." in f".{metric}" and score not in scores and (near := nearest(score, scores, 0.8)):
+        scores = LM_EVAL["scores"]
+        score = metric.rpartition(".")[2].partition(",")[0]
+        if (
+            ".lm_eval." in f".{metric}"
+            and score not in scores
+            and (near := nearest(score, scores, 0.8))
+        ):
             meant = text.replace(f".{score}", f".{near}", 1)
-            yield recipe.note(place, *worded("evaluate.unusual-score", score=score, near=near, meant=meant))
-        better, other = _kind(metric).get("better"), gate.comparison.translate(str.maketrans("<>", "><"))
+            yield recipe.note(
+                place, *worded("evaluate.unusual-score", score=score, near=near, meant=meant)
+            )
+        better = _kind(metric).get("better")
+        other = gate.comparison.translate(str.maketrans("<>", "><"))
         if better == ("less" if gate.comparison in (">", ">=") else "more"):
-            yield recipe.note(place, *worded("evaluate.wrong-way", gate=gate, better=better, text=text, other=other))
+            yield recipe.note(
+                place,
+                *worded("evaluate.wrong-way", gate=gate, better=better, text=text, other=other),
+            )
 
 
 _TASK = re.compile(r"(?:regression\.)?lm_eval\.([^.]+)\.")
 
 
 def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
-    """Tasks of `evaluation.tasks` that no gate names, by the similar task that gates name: the list is wrong if several
-    gates agree, or if the gates' name is a usual one."""
+    """Tasks of `evaluation.tasks` that no gate names, by the similar task that gates name: the list
+    is wrong if several gates agree, or if the gates' name is a usual one."""
     tasks = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
     found = (_TASK.match(text) for _, text in written_gates(recipe) if isinstance(text, str))
     asked = [match[1] for match in found if match]
@@ -161,7 +239,9 @@ def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
     return {
         near: task
         for task in dict.fromkeys(asked)
-        if task not in tasks and (asked.count(task) > 1 or task in LM_EVAL["tasks"]) and (near := nearest(task, left))
+        if task not in tasks
+        and (asked.count(task) > 1 or task in LM_EVAL["tasks"])
+        and (near := nearest(task, left))
     }
 
 
@@ -177,20 +257,32 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
     misspelt = misspelt_tasks(recipe)
     for index, task in enumerate((recipe.settings.get("evaluation") or {}).get("tasks") or ()):
         place = ("evaluation", "tasks", index)
-        if meant := misspelt.get(task):
-            yield recipe.problem(place, *worded("evaluate.task-spelt-otherwise", task=task, meant=meant))
+        meant = misspelt.get(task)
+        if meant:
+            yield recipe.problem(
+                place, *worded("evaluate.task-spelt-otherwise", task=task, meant=meant)
+            )
         elif task not in LM_EVAL["tasks"] and (near := nearest(task, LM_EVAL["tasks"], ALIKE)):
             yield recipe.note(place, *worded("evaluate.unusual-task", task=task, near=near))
 
 
-def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tuple[tuple[Gate, ...], Evaluation]:
-    """The gates of a stage, and its evaluation. section: with the gates, "" for the recipe itself, None for none."""
-    home = recipe.settings if section == "" else recipe.settings[section] if section else {}
-    conditions, chosen = tuple(map(parse, home.get("gates") or ())), recipe.settings.get("evaluation")
+def measured(
+    recipe: Recipe, evaluation: Evaluation, section: str | None
+) -> tuple[tuple[Gate, ...], Evaluation]:
+    """The gates of a stage, and its evaluation. section: with the gates, "" for the recipe itself,
+    None for none."""
+    home: Mapping[str, Any] = {}
+    if section == "":
+        home = recipe.settings
+    elif section:
+        home = recipe.settings[section]
+    conditions = tuple(map(parse, home.get("gates") or ()))
+    chosen = recipe.settings.get("evaluation")
     evaluation = replace(evaluation, metrics=tuple(gate.metric for gate in conditions))
     if chosen is None:
         return conditions, evaluation
-    tasks, file = tuple(chosen.tasks or ()), chosen.sample_task
+    tasks = tuple(chosen.tasks or ())
+    file = chosen.sample_task
     return conditions, replace(
         evaluation,
         tasks=tasks,
@@ -204,19 +296,26 @@ def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tup
 
 
 def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
-    """Gates with thresholds for a tiny model, and a sample task for tasks of the hub. Raises Stop if it has no file."""
-    from runner.scenarios.shared.rehearsal import substitute  # imports the twin, which only a rehearsal needs
+    """Gates with thresholds for a tiny model, and a sample task for tasks of the hub. Raises Stop
+    if it has no file."""
+    from runner.scenarios.shared.rehearsal import (
+        substitute,
+    )  # imports the twin, which only a rehearsal needs
 
     section = recipe.settings.get("evaluation") or {}
     tasks = section.get("tasks") or ()
     if tasks and not section.get("sample_task"):
         raise Stop(recipe.problem("evaluation.tasks", *worded("evaluate.no-sample-task")))
     if tasks:
-        yield substitute("evaluation.tasks", [SAMPLE_TASK], "a task of the same kind in a local file")
+        yield substitute(
+            "evaluation.tasks", [SAMPLE_TASK], "a task of the same kind in a local file"
+        )
     for home, text in written_gates(recipe):
         gate = rehearsed(parse(text))
         for task in tasks:
-            gate = replace(gate, metric=gate.metric.replace(f"lm_eval.{task}.", f"lm_eval.{SAMPLE_TASK}."))
+            gate = replace(
+                gate, metric=gate.metric.replace(f"lm_eval.{task}.", f"lm_eval.{SAMPLE_TASK}.")
+            )
         if str(gate) != str(parse(text)):
             yield substitute(setting(home), str(gate), worded("evaluate.tiny-model")[0])
 
@@ -225,16 +324,23 @@ ANYTHING = 10_000.0  # more than every loss, perplexity and margin of a tiny mod
 
 
 def rehearsed(gate: Gate) -> Gate:
-    """A gate that passes for a tiny model with random weights if its metric is measured and the perplexity falls."""
+    """A gate that passes for a tiny model with random weights if its metric is measured and the
+    perplexity falls."""
     if gate.metric == GENERATED:
         return gate
     more = gate.comparison in (">", ">=")
     if gate.metric == "improvement.perplexity" and more:
         return replace(gate, threshold=min(gate.threshold, 0.1))
     lowest, highest = bounds(gate.metric)
-    threshold = max(lowest, -ANYTHING) if more else min(highest, ANYTHING)
+    if more:
+        threshold = max(lowest, -ANYTHING)
+    else:
+        threshold = min(highest, ANYTHING)
     # A rehearsal may have no more evaluations than two.
-    metric = "loss_rise.2" if rise_window(gate.metric) else gate.metric
+    if rise_window(gate.metric):
+        metric = "loss_rise.2"
+    else:
+        metric = gate.metric
     return Gate(metric, ">=" if more else "<=", threshold)
 
 

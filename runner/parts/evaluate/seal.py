@@ -1,7 +1,8 @@
 """Seal: a keyed digest of a record, HMAC-SHA256 (RFC 2104), which shows that a number was edited.
 
-A person's key is in the folder of their settings, and never in a run or on a cluster. A namespace has a key that is
-derived from it, in a Secret that everybody who may create pods there can read. It is worthless elsewhere."""
+A person's key is in the folder of their settings, and never in a run or on a cluster. A namespace
+has a key that is derived from it, in a Secret that everybody who may create pods there can read. It
+is worthless elsewhere."""
 
 import hashlib
 import hmac
@@ -24,8 +25,9 @@ SHORTEST = 32
 
 
 def key(make: bool, namespace: str = "") -> str:
-    """The key, from the environment (a Secret) or the user's file. make: create a missing one; namespace: derive the
-    key of this namespace. Raises Stop if there is no key, or the file cannot be read or written."""
+    """The key, from the environment (a Secret) or the user's file. make: create a missing one;
+    namespace: derive the key of this namespace. Raises Stop if there is no key, or the file cannot
+    be read or written."""
     file = settings_folder() / "key"
     try:
         known = os.environ.get(SEAL_KEY, "").strip()
@@ -34,12 +36,24 @@ def key(make: bool, namespace: str = "") -> str:
         if not known and file.exists():
             known = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise Stop(*worded("evaluate.unusable-key", error=error, file=file, seal_key=SEAL_KEY)) from None
+        raise Stop(
+            *worded("evaluate.unusable-key", error=error, file=file, seal_key=SEAL_KEY)
+        ) from None
     if not known:
         raise Stop(*worded("evaluate.no-key", file=file))
     if len(known) < SHORTEST:
-        raise Stop(*worded("evaluate.short-key", known=len(known), shortest=SHORTEST, file=file, seal_key=SEAL_KEY))
-    return f"{namespace}:{_mac(known, f'namespace {namespace}')}" if namespace else known
+        raise Stop(
+            *worded(
+                "evaluate.short-key",
+                known=len(known),
+                shortest=SHORTEST,
+                file=file,
+                seal_key=SEAL_KEY,
+            )
+        )
+    if namespace:
+        return f"{namespace}:{_mac(known, f'namespace {namespace}')}"
+    return known
 
 
 def _mac(key: str, text: str) -> str:
@@ -47,10 +61,13 @@ def _mac(key: str, text: str) -> str:
 
 
 def _make(file: Path) -> None:
-    """Creates a key that only this user may read. The key of another process that was faster is kept."""
+    """Creates a key that only this user may read. The key of another process that was faster is
+    kept."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as written:
+    with open(
+        os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as written:
         written.write(f"{secrets.token_hex(32)}\n")
     try:
         os.link(partial, file)
@@ -70,7 +87,9 @@ def digest(facts: Mapping[str, Any], key: str) -> str:
     plain = {name: value for name, value in facts.items() if name != DIGEST}
     text = json.dumps(plain, sort_keys=True, ensure_ascii=False)
     space = _OF_NAMESPACE.fullmatch(key)
-    return f"{space[1]}:{_mac(key, text)}" if space else _mac(key, text)
+    if space:
+        return f"{space[1]}:{_mac(key, text)}"
+    return _mac(key, text)
 
 
 def broken(facts: Mapping[str, Any]) -> str:
@@ -79,11 +98,14 @@ def broken(facts: Mapping[str, Any]) -> str:
     if not isinstance(stated, str) or not stated:
         return "the record is not sealed, so its author is unknown"
     try:
-        known, space = key(make=False), _OF_NAMESPACE.fullmatch(stated)
+        known = key(make=False)
+        space = _OF_NAMESPACE.fullmatch(stated)
         if space and not _OF_NAMESPACE.fullmatch(known):  # a pod sealed it, and a person reads it
             known = key(make=False, namespace=space[1])
     except Stop as stop:
         return stop.text.partition("\n")[0]
-    if not hmac.compare_digest(stated.encode("utf-8", "surrogatepass"), digest(facts, known).encode()):
+    if not hmac.compare_digest(
+        stated.encode("utf-8", "surrogatepass"), digest(facts, known).encode()
+    ):
         return "the record was edited, or sealed with another key than yours"
     return ""

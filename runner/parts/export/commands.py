@@ -23,48 +23,74 @@ def kind_of(form: str, quantize: str | None) -> str | None:
         raise Stop("`--quantize` needs `--format gguf`.", "Leave it out.", code=2)
     if quantize and quantize.lower() not in KINDS:
         raise Stop(f"There is no format `{quantize}`.", f"Use one of {', '.join(KINDS)}.", code=2)
-    return quantize.lower() if quantize else None
+    if quantize:
+        return quantize.lower()
+    return None
 
 
 @command
 def export(run: str, form: str, quantize: str | None, stage: str | None, out: str | None) -> None:
-    """Export the model of a RUN for others, with a model card. Verifies that the export is the trained model.
+    """Export the model of a RUN for others, with a model card. Verifies that the export is the
+    trained model.
 
     RUN is a run folder, or a recipe: that means its latest run.
     """
-    kind, source = kind_of(form, quantize), trained_model.of(run_of(run), stage)
+    kind = kind_of(form, quantize)
+    source = trained_model.of(run_of(run), stage)
     with source.folder.run.lock():
-        made = exporting.export(source, form, kind, Path(os.path.abspath(out)) if out else None, say)
+        made = exporting.export(
+            source, form, kind, Path(os.path.abspath(out)) if out else None, say
+        )
     say(f"{os.path.relpath(made)}/")
     for send_export in parts.hooks("send_export"):
         send_export(source.folder, made, kind or form, say)
-    more = (*(("--format", form) if form != "safetensors" else ()), *(("--quantize", kind) if kind else ()))
+    more = (
+        *(("--format", form) if form != "safetensors" else ()),
+        *(("--quantize", kind) if kind else ()),
+    )
     said = f"The export in {os.path.relpath(made)} is verified: it is the trained model"
     if source.folder.run.kind == "run":
         end(f"{said}.", "push", run, "OWNER/NAME", *more)
     else:
-        recipe = run if Path(run).is_file() else "RECIPE"
+        if Path(run).is_file():
+            recipe = run
+        else:
+            recipe = "RECIPE"
         end(f"{said} of a rehearsal. Train the real one before you share it.", "run", recipe)
 
 
 @command
-def push(run: str, name: str, form: str, quantize: str | None, stage: str | None, public: bool) -> None:
-    """Upload the model of a RUN to the Hugging Face hub as NAME, with its card. If needed, it is exported
-    first.
+def push(
+    run: str, name: str, form: str, quantize: str | None, stage: str | None, public: bool
+) -> None:
+    """Upload the model of a RUN to the Hugging Face hub as NAME, with its card. If needed, it is
+    exported first.
 
-    The token comes from HF_TOKEN or `hf auth login`. RUN is a run folder, or a recipe: that means its latest run.
+    The token comes from HF_TOKEN or `hf auth login`. RUN is a run folder, or a recipe: that means
+    its latest run.
     """
-    kind, source = kind_of(form, quantize), trained_model.of(run_of(run), stage)
+    kind = kind_of(form, quantize)
+    source = trained_model.of(run_of(run), stage)
     with source.folder.run.lock():
         say(sending.push(source, name, form, kind, public, say))
-    end(f"The model of {run} is on the Hugging Face hub, as {name}.", "register", run, "--registry", "URL")
+    end(
+        f"The model of {run} is on the Hugging Face hub, as {name}.",
+        "register",
+        run,
+        "--registry",
+        "URL",
+    )
 
 
 @command
-def register(run: str, server: str, name: str | None, version: str | None, uri: str | None, stage: str | None) -> None:
-    """Add the model of a RUN to a Model Registry: its address, and the recipe, data and evaluation behind it.
+def register(
+    run: str, server: str, name: str | None, version: str | None, uri: str | None, stage: str | None
+) -> None:
+    """Add the model of a RUN to a Model Registry: its address, and the recipe, data and evaluation
+    behind it.
 
-    The token comes from MODEL_REGISTRY_TOKEN. RUN is a run folder, or a recipe: that means its latest run.
+    The token comes from MODEL_REGISTRY_TOKEN. RUN is a run folder, or a recipe: that means its
+    latest run.
     """
     import model_registry  # noqa: F401 - fails here, before anything is read
 
@@ -73,37 +99,52 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     version = version or f"{source.run.planned.fingerprint}-{source.run.state.id[:8]}"
     where = sending.register(source, server, name, version, uri)
     say(f"{name} {version} is in the registry; its address is {where}")
-    end(f"The model of {run} is in the Model Registry, as {name}, version {version}.", "report", run)
+    end(
+        f"The model of {run} is in the Model Registry, as {name}, version {version}.", "report", run
+    )
 
 
 @command
 def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None) -> None:
-    """Merge an adapter into its base model, and write the complete model. The adapter is that of a RECIPE or of
-    a folder."""
+    """Merge an adapter into its base model, and write the complete model. The adapter is that of a
+    RECIPE or of a folder."""
     if (Path(path) / "adapter_config.json").is_file():
         if sets or run_dir:
-            raise Stop("`--set` and `--run` need a recipe, but this is an adapter.", "Leave them out.", code=2)
+            raise Stop(
+                "`--set` and `--run` need a recipe, but this is an adapter.",
+                "Leave them out.",
+                code=2,
+            )
         written = merge_adapter(Path(path), Path(out) if out else None)
     elif Path(path).is_dir():
         raise Stop(*worded("export.no-adapter", path=path))
     else:
         recipe, _ = open_recipe(path, sets, look=False)
         written = merge_run(recipe, run_dir, Path(out) if out else None)
-    follows = ("ask", path, "QUESTION") if Path(path).is_file() else ("models", "add", written)
+    follows: tuple[str | Path, ...]
+    if Path(path).is_file():
+        follows = ("ask", path, "QUESTION")
+    else:
+        follows = ("models", "add", written)
     end(f"The merged model is in {written}. It needs no adapter.", *follows)
 
 
 def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
-    """Merges the adapter of a recipe's run, and returns the model's folder. Raises Stop if there is no adapter."""
+    """Merges the adapter of a recipe's run, and returns the model's folder. Raises Stop if there is
+    no adapter."""
     plan = translate(recipe, run_folder.folder(recipe.name, "run").place())
     stages = [stage.name for stage in plan.stages if stage.trains and stage.config.get("adapter")]
     if not stages:
-        best = f"{BEST_MODEL}/" if "base_model" in plan.stages[-1].config else BEST_IMAGES
+        if "base_model" in plan.stages[-1].config:
+            best = f"{BEST_MODEL}/"
+        else:
+            best = BEST_IMAGES
         raise Stop(*worded("export.nothing-to-merge", recipe=recipe, best=best))
     run = run_folder.find(recipe.name, run_dir)
     plan = inference.plan_of(recipe, run)
     folder = run_folder.StageFolder(plan, plan.stage(stages[-1]))
-    config, adapter = folder.stage.config, folder.path / ADAPTER
+    config = folder.stage.config
+    adapter = folder.path / ADAPTER
     # The run may have been moved or fetched since the adapter recorded its base model.
     base = (config["base_model"], config.get("revision_of_model"))
     options = (precision_of(config), bool(config.get("trust_remote_code")), base)
@@ -117,17 +158,34 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
 
 
 def merge_adapter(
-    adapter: Path, out: Path | None, precision: str = "auto", trust: bool = False, base: merging.Base | None = None
+    adapter: Path,
+    out: Path | None,
+    precision: str = "auto",
+    trust: bool = False,
+    base: merging.Base | None = None,
 ) -> Path:
-    """Merges the adapter in a folder; returns the model's folder. Raises Stop if it or its base cannot be loaded."""
+    """Merges the adapter in a folder; returns the model's folder. Raises Stop if it or its base
+    cannot be loaded."""
     out = out or adapter.with_name(f"{adapter.name}-merged")
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").is_file())):
-        raise Stop(f"`{out}` contains something other than a model.", "Name an empty or a new folder with `--out`.")
+    if out.exists() and (
+        not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").is_file())
+    ):
+        raise Stop(
+            f"`{out}` contains something other than a model.",
+            "Name an empty or a new folder with `--out`.",
+        )
     try:
         base = merging.base_of(adapter, base)
         for kind, kept in (("adapter itself", adapter), ("adapter's base model", Path(base[0]))):
             if out.exists() and kept.exists() and out.samefile(kept):
-                raise Stop(f"`{out}` holds the {kind}, which would be lost.", "Name another folder with `--out`.")
+                raise Stop(
+                    f"`{out}` holds the {kind}, which would be lost.",
+                    "Name another folder with `--out`.",
+                )
         return merging.merge(adapter, out, precision, trust, base)
     except (OSError, ValueError) as error:
-        raise Stop(*worded("export.cannot-merge", adapter=adapter, reason=" ".join(str(error).split()[:40]))) from None
+        raise Stop(
+            *worded(
+                "export.cannot-merge", adapter=adapter, reason=" ".join(str(error).split()[:40])
+            )
+        ) from None

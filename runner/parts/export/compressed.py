@@ -1,5 +1,5 @@
-"""Weights with fewer bits for vLLM, in FP8 or in four bits, as llm-compressor writes them; and the proof that the model
-still answers as the trained one.
+"""Weights with fewer bits for vLLM, in FP8 or in four bits, as llm-compressor writes them; and the
+proof that the model still answers as the trained one.
 
 llm-compressor runs in a process of its own, because it prints progress that nothing turns off.
 """
@@ -16,7 +16,14 @@ from typing import Any
 
 from runner.parts.evaluate import evaluate
 from runner.parts.export import card, gguf
-from runner.parts.export.trained_model import Proof, TrainedModel, loaded, unproven, without_weights, words_of
+from runner.parts.export.trained_model import (
+    Proof,
+    TrainedModel,
+    loaded,
+    unproven,
+    without_weights,
+    words_of,
+)
 from runner.tools.problem import Stop, worded
 from runner.tools.process import hush
 from runner.tools.run_files import HELD_OUT
@@ -25,44 +32,62 @@ from runner.trainer.records import evenly, read_held_out
 
 FORMATS = {form: facts for form, facts in card.FORMATS.items() if "loss" in facts}
 PACKAGES = ("llmcompressor", "compressed_tensors")
-# Without their dependencies: llm-compressor asks for a newer accelerate than Axolotl pins, and works with that one.
+# Without their dependencies: llm-compressor asks for a newer accelerate than Axolotl pins, and
+# works with that one.
 INSTALL = "pip install --no-deps llmcompressor==0.14.0.1 compressed-tensors==0.19.0"
 # The weights that share a scale in four bits, of a size that divides the width of every layer.
 GROUPS = (128, 64, 32)
-# Training rows that GPTQ measures the layers with, and the most tokens of each (llm-compressor's own examples).
+# Training rows that GPTQ measures the layers with, and the most tokens of each (llm-compressor's
+# own examples).
 ROWS, TOKENS = 512, 2048
 PROOF_ROWS = 64  # held-out rows, which a CPU reads in minutes for a model of 7B
 
 
 def require_known(source: TrainedModel, form: str) -> int:
-    """The group size for a model; 0 for FP8, which needs none. Raises Stop if llm-compressor is not installed, weights
-    are not in linear layers, or no group divides their widths."""
+    """The group size for a model; 0 for FP8, which needs none. Raises Stop if llm-compressor is not
+    installed, weights are not in linear layers, or no group divides their widths."""
     import torch
 
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
         raise Stop(*worded("export.no-compressor", missing=missing[0], install=INSTALL))
     empty = without_weights((str(source.model), None), source.chat.trust_remote_code)
-    named = ((name, weight) for name, weight in empty.named_parameters() if weight.ndim == 3 and "expert" in name)
-    if experts := next((name for name, _ in named), None):
+    named = (
+        (name, weight)
+        for name, weight in empty.named_parameters()
+        if weight.ndim == 3 and "expert" in name
+    )
+    experts = next((name for name, _ in named), None)
+    if experts:
         raise Stop(*worded("export.experts-stay", experts=experts))
     widths = {
         layer.in_features
         for layer in empty.modules()
         if isinstance(layer, torch.nn.Linear) and layer is not empty.get_output_embeddings()
     }
-    group = next((size for size in GROUPS if widths and all(width % size == 0 for width in widths)), 0)
+    group = next(
+        (size for size in GROUPS if widths and all(width % size == 0 for width in widths)), 0
+    )
     if not widths or (form == "int4" and not group):
         wide = ", ".join(map(str, sorted(widths)))
         raise Stop(*worded("export.no-group", widths=wide, groups=", ".join(map(str, GROUPS))))
-    return group if form == "int4" else 0
+    if form == "int4":
+        return group
+    return 0
 
 
 def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
-    """Replaces the weights in a copy of the model by compressed ones. group: of `require_known`. Raises Stop."""
-    rows = list(_training_rows(source)) if group else []
+    """Replaces the weights in a copy of the model by compressed ones. group: of `require_known`.
+    Raises Stop."""
+    if group:
+        rows = list(_training_rows(source))
+    else:
+        rows = []
     with tempfile.TemporaryDirectory(dir=folder) as name:
         out = Path(name) / "model"
-        done = gguf.apart(compress, str(folder), str(out), group, rows, source.chat.trust_remote_code)
+        done = gguf.apart(
+            compress, str(folder), str(out), group, rows, source.chat.trust_remote_code
+        )
         if done.returncode or not (out / "config.json").is_file():
             raise Stop(*worded("export.not-compressed", form=form, reason=gguf.why(done)))
         for file in folder.glob("*.safetensors*"):
@@ -73,7 +98,8 @@ def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
 
 
 def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
-    """The token numbers of training rows at even distances; of the general text where they are not here."""
+    """The token numbers of training rows at even distances; of the general text where they are not
+    here."""
     from pyarrow import dataset
 
     words = words_of(source.chat)
@@ -94,9 +120,12 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
         yield numbers[:TOKENS]
 
 
-def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...], chat: Any) -> Proof:
-    """Proves that compressed weights are the trained model's: their loss on held-out rows, or on the general text
-    without any, and the first tokens of answers. texts, chat: prompts, and how they are asked. Raises Stop."""
+def prove(
+    source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...], chat: Any
+) -> Proof:
+    """Proves that compressed weights are the trained model's: their loss on held-out rows, or on
+    the general text without any, and the first tokens of answers. texts, chat: prompts, and how
+    they are asked. Raises Stop."""
     import torch
     from accelerate.utils.memory import clear_device_cache
 
@@ -109,7 +138,9 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
     with redirect_stderr(io.StringIO()):  # compressed-tensors shows its progress there
         model = load(replace(source.chat, model=str(folder))).model
     after, counted = evaluate.loss(model, rows)
-    bounds, same, other = FORMATS[form], 0, []
+    bounds = FORMATS[form]
+    same = 0
+    other = []
     for answer in answers:
         with torch.no_grad():
             tokens = torch.tensor([[*answer.prompt, *answer.said]], device=model.device)
@@ -119,10 +150,19 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
         if chosen[0] != answer.said[0] and answer.gaps[0] > bounds["clear"]:
             other.append(answer.text)
     if not after - before <= bounds["loss"]:
-        raise unproven(*worded("export.worse-compressed", off=after - before, form=form, allowed=bounds["loss"]))
+        raise unproven(
+            *worded(
+                "export.worse-compressed", off=after - before, form=form, allowed=bounds["loss"]
+            )
+        )
     if other:
-        raise unproven(f"its answer to “{' '.join(other[0].split())[:60]}…” begins with another word")
-    sizes = [sum(file.stat().st_size for file in each.glob("*.safetensors")) for each in (source.model, folder)]
+        raise unproven(
+            f"its answer to “{' '.join(other[0].split())[:60]}…” begins with another word"
+        )
+    sizes = [
+        sum(file.stat().st_size for file in each.glob("*.safetensors"))
+        for each in (source.model, folder)
+    ]
     return {
         "loss": before, f"loss_in_{form}": after, "tokens": counted, "prompts": len(answers),
         "same_tokens": same, "answer_tokens": sum(len(answer.said) for answer in answers),
@@ -131,18 +171,27 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
 
 
 def compress(model: str, out: str, group: int, rows: list[list[int]], trust: bool) -> None:
-    """Writes a model's folder with fewer bits. group: of a scale's weights, 0 for FP8; rows: in token numbers; trust: in
-    the model's own code."""
+    """Writes a model's folder with fewer bits. group: of a scale's weights, 0 for FP8; rows: in
+    token numbers; trust: in the model's own code."""
     hush()
     from datasets import Dataset
     from llmcompressor import oneshot
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 
-    whole, options = loaded(model, trust_remote_code=trust), {}
+    whole = loaded(model, trust_remote_code=trust)
+    options = {}
     if not group:
-        recipe: Any = QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head"])
+        recipe: Any = QuantizationModifier(
+            targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head"]
+        )
     else:
-        scales = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": group}
+        scales = {
+            "num_bits": 4,
+            "type": "int",
+            "symmetric": True,
+            "strategy": "group",
+            "group_size": group,
+        }
         groups = {"all": {"targets": ["Linear"], "weights": scales}}
         recipe = GPTQModifier(config_groups=groups, ignore=["lm_head"])
         data = Dataset.from_dict({"input_ids": rows})

@@ -1,5 +1,5 @@
-"""Exporting a run's model to a folder, which appears only once the export is proven to be the trained model: for
-servers, as an adapter alone, or as GGUF, which llama.cpp and Ollama load."""
+"""Exporting a run's model to a folder, which appears only once the export is proven to be the
+trained model: for servers, as an adapter alone, or as GGUF, which llama.cpp and Ollama load."""
 
 import shutil
 import tempfile
@@ -29,8 +29,9 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Export(Record):
-    """The record beside an export. run, stage: its origin; model: hash of the trained model; format, kind: of the
-    export, the kind only for GGUF; files: SHA-256 by name; proof: results of comparisons; version: of the runner."""
+    """The record beside an export. run, stage: its origin; model: hash of the trained model;
+    format, kind: of the export, the kind only for GGUF; files: SHA-256 by name; proof: results of
+    comparisons; version: of the runner."""
 
     FILE = EXPORTED
     run: str = ""
@@ -44,15 +45,26 @@ class Export(Record):
 
 
 def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, tell: Tell) -> Path:
-    """Exports a model and returns the folder. form: safetensors, adapter or gguf; kind: of a GGUF file, of KINDS, by
-    default that of the weights; out: by default a folder in the run. Raises Stop, leaving nothing, if the folder is
-    taken, no server could load the export, or it is not proven."""
+    """Exports a model and returns the folder. form: safetensors, adapter or gguf; kind: of a GGUF
+    file, of KINDS, by default that of the weights; out: by default a folder in the run. Raises
+    Stop, leaving nothing, if the folder is taken, no server could load the export, or it is not
+    proven."""
     folder = out or place(source, form, kind)
-    about = Export(run=source.run.state.id, stage=source.stage.name, model=source.stage.weights, format=form)
-    known, empty = Export.read(folder), folder.is_dir() and not any(folder.iterdir())
-    same = known and (known.run, known.stage, known.format) == (about.run, about.stage, about.format)
+    about = Export(
+        run=source.run.state.id, stage=source.stage.name, model=source.stage.weights, format=form
+    )
+    known = Export.read(folder)
+    empty = folder.is_dir() and not any(folder.iterdir())
+    same = known and (known.run, known.stage, known.format) == (
+        about.run,
+        about.stage,
+        about.format,
+    )
     if folder.exists() and not empty and (folder.is_symlink() or not same):
-        what = f"the {known.format} of another model" if known else "something other than an export of this model"
+        if known:
+            what = f"the {known.format} of another model"
+        else:
+            what = "something other than an export of this model"
         raise Stop(f"`{folder}` holds {what}.", "Name an empty or a new folder with `--out`.")
     with replacing_folder(folder) as new:
         made_kind = ""
@@ -65,7 +77,11 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
             proof = _safetensors(source, new, tell)
             compressed.write(source, new, form, group)
             said = compressed.prove(source, new, form, *_texts(source))
-            tell(worded("export.as-compressed", said=said, form=form, after=said[f"loss_in_{form}"])[0])
+            tell(
+                worded("export.as-compressed", said=said, form=form, after=said[f"loss_in_{form}"])[
+                    0
+                ]
+            )
             proof |= said
         else:
             proof = _safetensors(source, new, tell)
@@ -75,7 +91,8 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
 
 
 def tell_of(source: TrainedModel, folder: Path, made: Export) -> None:
-    """Writes the card of an exported model, with today's evaluation, and the record of its files."""
+    """Writes the card of an exported model, with today's evaluation, and the record of its
+    files."""
     file = next((file.name for file in folder.glob("*.gguf")), "")
     write_text(folder / CARD, card.text(source, made.format, made.kind, made.proof, file))
     files = {file.name: sha256(file) for file in sorted(folder.iterdir()) if file.name != EXPORTED}
@@ -108,21 +125,28 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     known = _as_list(GenerationConfig.from_pretrained(str(folder)).eos_token_id)
     for token in end_tokens(words, source.chat.turn_end):
         if token not in known:
-            raise unproven(f"no answer would end with `{words.convert_ids_to_tokens(token)}`, as in training")
+            raise unproven(
+                f"no answer would end with `{words.convert_ids_to_tokens(token)}`, as in training"
+            )
     tell("Its files contain the chat template and the end token of training.")
     return proof
 
 
 def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
-    """Proves the weights of a complete model by comparing them with those that training started from."""
+    """Proves the weights of a complete model by comparing them with those that training started
+    from."""
     trust = source.chat.trust_remote_code
     if source.base is None:
-        tell("The model that training started from is not here, so the export was compared only with its record.")
+        tell(
+            "The model that training started from is not here, so the export was compared only with its record."
+        )
         return {}
     with _base_at_hand(source.base[0]):
         if source.adapter is None:
             proof = trained_model.trained(folder, source.base, trust)
-            tell(f"Training has changed {proof['changed_tensors']} of {proof['tensors']} tensors of its base model.")
+            tell(
+                f"Training has changed {proof['changed_tensors']} of {proof['tensors']} tensors of its base model."
+            )
         else:
             proof = trained_model.merged(folder, source.adapter, source.base, trust)
             tell(worded("export.merged-as-planned", proof=proof)[0])
@@ -140,12 +164,17 @@ def _base_at_hand(name: str) -> Iterator[None]:
 
 
 def _as_list(tokens: Any) -> list[Any]:
-    return tokens if isinstance(tokens, list) else [tokens] if tokens is not None else []
+    if isinstance(tokens, list):
+        return tokens
+    if tokens is not None:
+        return [tokens]
+    return []
 
 
 def _adapter(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     """The adapter alone, for a server with its base model."""
-    adapter, trust = source.adapter, source.chat.trust_remote_code
+    adapter = source.adapter
+    trust = source.chat.trust_remote_code
     if adapter is None:
         raise Stop(*worded("export.trains-no-adapter", source=source))
     if source.base is None:
@@ -157,25 +186,38 @@ def _adapter(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     if not adapter.layers:
         found.append("it changes no layer")
     elif strange := sorted(set(adapter.layers).difference(modules)):
-        others = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
+        if len(strange) > 1:
+            others = f", and {len(strange) - 1:,} others"
+        else:
+            others = ""
         found.append(worded("export.strange-layer", strange=strange, others=others)[0])
     if found:
         message, merged = worded("export.adapter-not-served", faults="; ".join(found))
-        # With whole layers the merged model is not base + scale · B · A, so no export of it can be proven.
+        # With whole layers the merged model is not base + scale · B · A, so no export of it can be
+        # proven.
         whole = adapter.config.get("modules_to_save")
-        raise Stop(message, worded("export.merged-by-peft", model=BEST_MODEL)[0] if whole else merged)
+        raise Stop(
+            message, worded("export.merged-by-peft", model=BEST_MODEL)[0] if whole else merged
+        )
 
     for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
         for file in sorted(adapter.folder.glob(name)):
             shutil.copy2(file, folder / file.name)
-    facts = read_record(folder / "adapter_config.json")  # the folders of this machine mean nothing elsewhere
-    named = {"base_model_name_or_path": source.hub_base, "revision": source.run.planned.revision or None}
+    facts = read_record(
+        folder / "adapter_config.json"
+    )  # the folders of this machine mean nothing elsewhere
+    named = {
+        "base_model_name_or_path": source.hub_base,
+        "revision": source.run.planned.revision or None,
+    }
     write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
     texts, chat = _texts(source)
     asked = [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]
     with _base_at_hand(base[0]):
         proof = trained_model.beside(folder, base, source.model, asked, trust)
-    tell("With its base model it answers as the merged model does, and not as the base model alone.")
+    tell(
+        "With its base model it answers as the merged model does, and not as the base model alone."
+    )
     rank = rank_of(adapter.config)
     return proof | {"rank": rank, "max_lora_rank": room_for(rank) or rank}
 
@@ -188,11 +230,21 @@ def _gguf(source: TrainedModel, kind: str | None, folder: Path, tell: Tell) -> t
     (name, *_) = read_record(source.model / "config.json").get("architectures") or ["(none)"]
     known = sorted(gguf.architectures(converter))
     if name not in known:
-        raise Stop(*worded("export.unknown-to-converter", version=gguf.VERSION, name=name, known=", ".join(known)))
+        raise Stop(
+            *worded(
+                "export.unknown-to-converter",
+                version=gguf.VERSION,
+                name=name,
+                known=", ".join(known),
+            )
+        )
     asked = source.chat
     tokenizer = words_of(asked)
     proof = _proven_weights(source, source.model, tell)
-    end = tokenizer.convert_tokens_to_ids(asked.turn_end) if asked.turn_end else None
+    if asked.turn_end:
+        end = tokenizer.convert_tokens_to_ids(asked.turn_end)
+    else:
+        end = None
     with _for_converter(source, tokenizer) as model:
         unnamed = folder / "model.gguf"
         made = gguf.write(model, unnamed, kind, end, converter)
@@ -201,21 +253,28 @@ def _gguf(source: TrainedModel, kind: str | None, folder: Path, tell: Tell) -> t
     said = gguf.prove(file, made, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8"))
     tell(worded("export.same-as-transformers", said=said)[0])
     tell("The file contains the chat template and the end token of training.")
-    ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
+    ends = [
+        str(tokenizer.convert_ids_to_tokens(token))
+        for token in end_tokens(tokenizer, asked.turn_end)
+    ]
     context = source.folder.stage.config.get("sequence_len")
     penalty = repetition_penalty(asked)
-    told = card.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty)
+    told = card.modelfile(
+        file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty
+    )
     write_text(folder / "Modelfile", told)
     return made, proof | said
 
 
 @contextmanager
 def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
-    """The model's folder as the converter needs it. It reads SentencePiece tokenizers from the base model's own file,
-    which transformers 5 no longer writes, and some settings that it no longer writes either."""
+    """The model's folder as the converter needs it. It reads SentencePiece tokenizers from the base
+    model's own file, which transformers 5 no longer writes, and some settings that it no longer
+    writes either."""
     from transformers.utils import cached_file
 
-    name, settings = "tokenizer.model", "tokenizer_config.json"
+    name = "tokenizer.model"
+    settings = "tokenizer_config.json"
     words = source.model / "tokenizer.json"
     by_bytes = words.is_file() and "ByteLevel" in words.read_text(encoding="utf-8")
     whole = by_bytes or (source.model / name).is_file()
@@ -223,7 +282,9 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
     if not whole and source.base:
         base, revision = source.base
         with _base_at_hand(base):
-            found = cached_file(base, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+            found = cached_file(
+                base, name, revision=revision, _raise_exceptions_for_missing_entries=False
+            )
     if not found:
         yield source.model
         return
@@ -232,15 +293,20 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
             (Path(made) / file.name).symlink_to(file)
         (Path(made) / name).symlink_to(Path(found).resolve())
         (Path(made) / settings).unlink(missing_ok=True)
-        # What transformers 4 wrote too, and the converter reads: the special tokens, and whether a text begins with a blank.
+        # What transformers 4 wrote too, and the converter reads: the special tokens, and whether a
+        # text begins with a blank.
         kept = {
-            str(number): {"content": token.content, "special": token.special, "normalized": token.normalized}
+            str(number): {
+                "content": token.content,
+                "special": token.special,
+                "normalized": token.normalized,
+            }
             for number, token in tokenizer.added_tokens_decoder.items()
         }
         facts = read_record(source.model / settings) | {"added_tokens_decoder": kept}
         if source.chat.chat:
-            # llama.cpp adds that blank also after each special token, such as the first of a conversation. So a chat's
-            # setting is what the tokenizer does there.
+            # llama.cpp adds that blank also after each special token, such as the first of a
+            # conversation. So a chat's setting is what the tokenizer does there.
             behind = tokenizer(f"{tokenizer.eos_token}a", add_special_tokens=False)["input_ids"]
             facts["add_prefix_space"] = tokenizer.convert_ids_to_tokens(behind)[1].startswith("▁")
         write_json(Path(made) / settings, facts)
@@ -248,7 +314,8 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
 
 
 def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
-    """The demo's questions, and how they are asked; without questions, beginnings of the general text to continue."""
+    """The demo's questions, and how they are asked; without questions, beginnings of the general
+    text to continue."""
     if source.questions:
         return source.questions, source.chat
     words = words_of(source.chat)

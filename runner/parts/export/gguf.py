@@ -1,8 +1,10 @@
-"""GGUF: a model as llama.cpp and Ollama load it, and the proof that llama.cpp answers with it as transformers does.
+"""GGUF: a model as llama.cpp and Ollama load it, and the proof that llama.cpp answers with it as
+transformers does.
 
-llama.cpp's converter comes from the source package of llama-cpp-python, and its library from what that package builds.
-Each runs in a process of its own, because its failures end the process: `python -m runner.parts.export.gguf TASK`, a
-file with the names of a module and its function, and the arguments.
+llama.cpp's converter comes from the source package of llama-cpp-python, and its library from what
+that package builds. Each runs in a process of its own, because its failures end the process:
+`python -m runner.parts.export.gguf TASK`, a file with the names of a module and its function, and
+the arguments.
 """
 
 import ast
@@ -38,13 +40,15 @@ VERSION = "0.3.36"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 CONVERTER = "convert_hf_to_gguf.py"
 ELSE = "`--format safetensors` exports it for servers that load it as transformers does."
-# The parts of the source package for converting: the program, its architectures, and the library that writes the file.
+# The parts of the source package for converting: the program, its architectures, and the library
+# that writes the file.
 _NEEDED = (CONVERTER, "conversion/", "gguf-py/gguf/", "LICENSE")
 
 
 class Answer(NamedTuple):
-    """The answer of transformers to a prompt, in token numbers, without sampling. text: the prompt; likelihood: the
-    mean log-probability of its words in nats; gaps: for each word, the distance of the two best logits."""
+    """The answer of transformers to a prompt, in token numbers, without sampling. text: the prompt;
+    likelihood: the mean log-probability of its words in nats; gaps: for each word, the distance of
+    the two best logits."""
 
     text: str
     prompt: tuple[int, ...]
@@ -54,15 +58,23 @@ class Answer(NamedTuple):
 
 
 def write(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:
-    """Writes a model as a GGUF file; returns its kind. kind: of KINDS, by default that of the weights. Raises Stop."""
+    """Writes a model as a GGUF file; returns its kind. kind: of KINDS, by default that of the
+    weights. Raises Stop."""
     if (model / TEKKEN).is_file():
         raise Stop(*worded("export.no-tekken-in-gguf", model=model))
     facts = read_record(model / "config.json")
     own = WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
     kind = kind or own
-    # The converter itself writes eight bits and more; fewer bits need a file with the original weights first.
-    first = kind if kind in WHOLE.values() or kind == "q8_0" else own
-    whole = out if first == kind else out.with_name(f".{out.name}.{first}")
+    # The converter itself writes eight bits and more; fewer bits need a file with the original
+    # weights first.
+    if kind in WHOLE.values() or kind == "q8_0":
+        first = kind
+    else:
+        first = own
+    if first == kind:
+        whole = out
+    else:
+        whole = out.with_name(f".{out.name}.{first}")
     done = apart(run_converter, str(converter), str(model), str(whole), first, turn_end)
     if done.returncode or not whole.is_file():
         raise Stop(f"llama.cpp's converter cannot convert this model: {why(done)}", ELSE)
@@ -96,23 +108,30 @@ def answers(chat: Chat, tokenizer: Any, texts: Sequence[str]) -> Iterator[Answer
 
 
 def prompts(tokenizer: Any, chat: Chat, texts: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
-    """Each prompt, as text and in token numbers: a question formatted as in training, or the beginning of a text."""
+    """Each prompt, as text and in token numbers: a question formatted as in training, or the
+    beginning of a text."""
     for text in texts:
         asked = prompt(chat, tokenizer, text)
         yield asked, list(tokenizer(asked, add_special_tokens=False)["input_ids"])
 
 
 def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str) -> Proof:
-    """Proves that a GGUF file is the model of `chat`: it has the template and the end tokens; llama.cpp splits text
-    into the same tokens, and answers as transformers does. texts: questions, or beginnings of texts; general: any text.
-    Returns the comparison. Raises Stop if the proof fails."""
+    """Proves that a GGUF file is the model of `chat`: it has the template and the end tokens;
+    llama.cpp splits text into the same tokens, and answers as transformers does. texts: questions,
+    or beginnings of texts; general: any text. Returns the comparison. Raises Stop if the proof
+    fails."""
     tokenizer = words_of(chat)
     said = list(answers(chat, tokenizer, texts))
-    read = [*(text for text, _ in prompts(tokenizer, chat, [general])), *(answer.text for answer in said)]
+    read = [
+        *(text for text, _ in prompts(tokenizer, chat, [general])),
+        *(answer.text for answer in said),
+    ]
     stops = end_tokens(tokenizer, chat.turn_end)
     asked = [{"prompt": answer.prompt, "said": answer.said} for answer in said]
     context = max(len(answer.prompt) + len(answer.said) for answer in said) + 8
-    done = apart(look_into, str(file), {"texts": read, "ends": stops, "answers": asked, "context": context})
+    done = apart(
+        look_into, str(file), {"texts": read, "ends": stops, "answers": asked, "context": context}
+    )
     if done.returncode:
         raise Stop(f"llama.cpp cannot load the converted model: {why(done)}", ELSE)
     found = json.loads(done.stdout)
@@ -120,26 +139,40 @@ def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str)
         raise unproven("the chat template in the file is not the trained one")
     for token, known in zip(stops, found["ends"], strict=True):
         if not known:
-            raise unproven(f"no answer would end with `{tokenizer.convert_ids_to_tokens(token)}`, as in training")
+            raise unproven(
+                f"no answer would end with `{tokenizer.convert_ids_to_tokens(token)}`, as in training"
+            )
     for text, tokens in zip(read, found["texts"], strict=True):
         if tokens != tokenizer(text, add_special_tokens=False)["input_ids"]:
-            raise unproven(f"llama.cpp cuts text into other tokens, for example “{' '.join(text.split())[:60]}…”")
-    same, off, allowed = 0, 0.0, KINDS[kind]["allowed"]
+            raise unproven(
+                f"llama.cpp cuts text into other tokens, for example “{' '.join(text.split())[:60]}…”"
+            )
+    same = 0
+    off = 0.0
+    allowed = KINDS[kind]["allowed"]
     for answer, (chosen, likelihood) in zip(said, found["answers"], strict=True):
         off = max(off, abs(likelihood - answer.likelihood))
         agreed = [here == there for here, there in zip(chosen, answer.said, strict=True)]
         same += sum(agreed)
-        if kind == "f32" and any(not ok and gap > TIE for ok, gap in zip(agreed, answer.gaps, strict=True)):
+        if kind == "f32" and any(
+            not ok and gap > TIE for ok, gap in zip(agreed, answer.gaps, strict=True)
+        ):
             raise unproven(f"llama.cpp answers with other tokens: {chosen} for {list(answer.said)}")
     if not off <= allowed:
         raise unproven(*worded("export.worse-in-llama-cpp", off=off, kind=kind, allowed=allowed))
     words = sum(len(answer.said) for answer in said)
-    return {"prompts": len(said), "tokens": words, "same_tokens": same, "largest_difference_nats": off}
+    return {
+        "prompts": len(said),
+        "tokens": words,
+        "same_tokens": same,
+        "largest_difference_nats": off,
+    }
 
 
 def converter() -> Path:
-    """The folder of llama.cpp's converter, of the version that the extra `gguf` builds. pip downloads it once from its
-    configured index, and checks its hash. Raises Stop if it is not available."""
+    """The folder of llama.cpp's converter, of the version that the extra `gguf` builds. pip
+    downloads it once from its configured index, and checks its hash. Raises Stop if it is not
+    available."""
     folder = cache_folder() / f"llama.cpp-of-llama-cpp-python-{VERSION}"
     if (folder / CONVERTER).is_file():
         return folder
@@ -147,13 +180,25 @@ def converter() -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent) as fetched:
         wanted = Path(fetched) / "requirements.txt"
         wanted.write_text(f"llama-cpp-python=={VERSION} --hash=sha256:{SHA256}\n", encoding="utf-8")
-        options = ["--require-hashes", "--no-deps", "--no-binary", "llama-cpp-python", "--dest", fetched]
+        options = [
+            "--require-hashes",
+            "--no-deps",
+            "--no-binary",
+            "llama-cpp-python",
+            "--dest",
+            fetched,
+        ]
         command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "-r", str(wanted)]
         done = subprocess.run(command, capture_output=True, text=True)
         archive = next(Path(fetched).glob("*.tar.gz"), None)
         if done.returncode or archive is None:
-            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
-            reason = said[-1] if said else "pip saved no archive"
+            said = [
+                line for line in done.stderr.splitlines() if line.startswith("ERROR")
+            ] or done.stderr.splitlines()
+            if said:
+                reason = said[-1]
+            else:
+                reason = "pip saved no archive"
             raise Stop(*worded("export.no-converter", reason=reason, version=VERSION))
         # The converter is in the folder `vendor/llama.cpp` of the source package.
         unpacked = Path(fetched) / "unpacked"
@@ -170,14 +215,26 @@ def converter() -> Path:
 
 
 def architectures(converter: Path) -> Iterator[str]:
-    """The architectures of text models that the converter supports, from its source: loading it takes seconds."""
-    for node in ast.parse((converter / "conversion" / "__init__.py").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "TEXT_MODEL_MAP" and node.value:
-            yield from (name for name in ast.literal_eval(node.value) if "ForCausalLM" in name or "LMHead" in name)
+    """The architectures of text models that the converter supports, from its source: loading it
+    takes seconds."""
+    for node in ast.parse(
+        (converter / "conversion" / "__init__.py").read_text(encoding="utf-8")
+    ).body:
+        if (
+            isinstance(node, ast.AnnAssign)
+            and getattr(node.target, "id", "") == "TEXT_MODEL_MAP"
+            and node.value
+        ):
+            yield from (
+                name
+                for name in ast.literal_eval(node.value)
+                if "ForCausalLM" in name or "LMHead" in name
+            )
 
 
 def apart(function: Callable[..., Any], *given: Any) -> subprocess.CompletedProcess[str]:
-    """A function of this part in a process of its own, until it ends; its result is the exit code. given: for JSON."""
+    """A function of this part in a process of its own, until it ends; its result is the exit code.
+    given: for JSON."""
     env = os.environ | {child_process.PARENT: str(os.getpid())}
     with tempfile.TemporaryDirectory() as folder:
         task = Path(folder) / "task.json"
@@ -190,27 +247,36 @@ def why(done: subprocess.CompletedProcess[str]) -> str:
     """Why a process failed, by its output: llama.cpp's first error, or Python's last line."""
     if done.returncode < 0:
         return f"it was killed by {signal.Signals(-done.returncode).name}"
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [
+        "it gave no reason"
+    ]
     return next((line for line in lines if "error loading" in line), lines[-1])
 
 
 def is_gpt2(tokenizer: Path) -> bool:
-    """Whether a `tokenizer.json` splits text into words as GPT-2 does, like the tokenizers that are trained here."""
+    """Whether a `tokenizer.json` splits text into words as GPT-2 does, like the tokenizers that are
+    trained here."""
     facts = read_record(tokenizer)
     parts: Any = facts.get("pre_tokenizer") or {}
     plain = not facts.get("normalizer") and facts.get("model", {}).get("type") == "BPE"
-    by_bytes = parts.get("type") == "ByteLevel" and parts.get("use_regex", True) and not parts.get("add_prefix_space")
+    by_bytes = (
+        parts.get("type") == "ByteLevel"
+        and parts.get("use_regex", True)
+        and not parts.get("add_prefix_space")
+    )
     return bool(plain and by_bytes)
 
 
 def teach(turn_end: int | None) -> None:
-    """Gives the converter the name of a pre-tokenizer with an unknown hash, the kind of a Phi's tokenizer, and the
-    token that ends an answer. It replaces methods, because there are no options for these."""
+    """Gives the converter the name of a pre-tokenizer with an unknown hash, the kind of a Phi's
+    tokenizer, and the token that ends an answer. It replaces methods, because there are no options
+    for these."""
     import gguf
     from conversion.base import TextModel
     from conversion.phi import Phi3MiniModel
 
-    by_hash, by_class = TextModel.get_vocab_base_pre, Phi3MiniModel.set_vocab
+    by_hash = TextModel.get_vocab_base_pre
+    by_class = Phi3MiniModel.set_vocab
     add = gguf.SpecialVocab.add_to_gguf
 
     def name_of(model: Any, tokenizer: Any) -> str:
@@ -223,19 +289,27 @@ def teach(turn_end: int | None) -> None:
 
     def of_phi(model: Any) -> None:
         # The converter looks for the tokenizer's class, which transformers 5 no longer writes.
-        (by_class if (model.dir_model / "tokenizer.model").is_file() else TextModel._set_vocab_gpt2)(model)
+        (
+            by_class
+            if (model.dir_model / "tokenizer.model").is_file()
+            else TextModel._set_vocab_gpt2
+        )(model)
 
     def with_turn_end(vocabulary: Any, writer: Any, quiet: bool = False) -> None:
         if turn_end is not None:
             vocabulary.special_token_ids["eot"] = turn_end
         add(vocabulary, writer, quiet)
 
-    TextModel.get_vocab_base_pre, Phi3MiniModel.set_vocab = name_of, of_phi
+    TextModel.get_vocab_base_pre = name_of
+    Phi3MiniModel.set_vocab = of_phi
     gguf.SpecialVocab.add_to_gguf = with_turn_end
 
 
-def run_converter(converter: str, model: str, out: str, kind: str, turn_end: int | None = None) -> None:
-    """llama.cpp's own converter, with the facts that it lacks about a model that was trained here."""
+def run_converter(
+    converter: str, model: str, out: str, kind: str, turn_end: int | None = None
+) -> None:
+    """llama.cpp's own converter, with the facts that it lacks about a model that was trained
+    here."""
     hush()
     sys.path.insert(0, converter)  # the converter has its own library `gguf`
     import convert_hf_to_gguf
@@ -257,7 +331,9 @@ def _library() -> Any:
         if level == ERROR:
             sys.stderr.write(text.decode(errors="replace"))
 
-    library.saying = library.llama_log_callback(say)  # which must live as long as the library is in use
+    library.saying = library.llama_log_callback(
+        say
+    )  # which must live as long as the library is in use
     library.llama_log_set(library.saying, None)
     return library
 
@@ -270,14 +346,17 @@ def run_quantiser(file: str, out: str, kind: str) -> int:
 
 
 def look_into(file: str, task: Mapping[str, Any]) -> None:
-    """Prints llama.cpp's view of a file, on this processor. task: `texts` to tokenise, `ends` that may end an answer,
-    `answers` with `prompt` and `said` in token numbers, and `context`, the longest of them."""
+    """Prints llama.cpp's view of a file, on this processor. task: `texts` to tokenise, `ends` that
+    may end an answer, `answers` with `prompt` and `said` in token numbers, and `context`, the
+    longest of them."""
     import numpy as np
 
     library = _library()
     options = library.llama_model_default_params()
     options.n_gpu_layers = 0
-    options.use_extra_bufts = False  # repacked weights would need instructions that not every processor has
+    options.use_extra_bufts = (
+        False  # repacked weights would need instructions that not every processor has
+    )
     model = library.llama_model_load_from_file(file.encode(), options)
     if not model:
         raise SystemExit(1)
@@ -289,7 +368,8 @@ def look_into(file: str, task: Mapping[str, Any]) -> None:
     room.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
     context = library.llama_init_from_model(model, room)
 
-    name, template = b"tokenizer.chat_template", ctypes.create_string_buffer(1)
+    name = b"tokenizer.chat_template"
+    template = ctypes.create_string_buffer(1)
     size = library.llama_model_meta_val_str(model, name, template, 1)
     template = ctypes.create_string_buffer(max(0, size) + 1)
     library.llama_model_meta_val_str(model, name, template, len(template))
@@ -297,7 +377,9 @@ def look_into(file: str, task: Mapping[str, Any]) -> None:
     def tokens(text: str) -> list[int]:
         raw = text.encode()
         room = (library.llama_token * (len(raw) + 8))()
-        return list(room[: library.llama_tokenize(vocabulary, raw, len(raw), room, len(room), False, True)])
+        return list(
+            room[: library.llama_tokenize(vocabulary, raw, len(raw), room, len(room), False, True)]
+        )
 
     def give(tokens: Sequence[int]) -> None:
         numbers = (library.llama_token * len(tokens))(*tokens)
@@ -305,15 +387,20 @@ def look_into(file: str, task: Mapping[str, Any]) -> None:
             raise SystemExit("llama.cpp cannot read a prompt")
 
     def answer(prompt: Sequence[int], said: Sequence[int]) -> tuple[list[int], float]:
-        """The chosen token at each place of an answer, and the mean log-probability of its words, in nats."""
+        """The chosen token at each place of an answer, and the mean log-probability of its words,
+        in nats."""
         library.llama_memory_clear(library.llama_get_memory(context), True)
         give(prompt)
-        chosen, total, size = [], 0.0, library.llama_vocab_n_tokens(vocabulary)
+        chosen = []
+        total = 0.0
+        size = library.llama_vocab_n_tokens(vocabulary)
         for token in said:
             raw = library.llama_get_logits_ith(context, -1)
             logits = np.ctypeslib.as_array(raw, shape=(size,)).astype(np.float64)
             chosen.append(int(logits.argmax()))
-            total += float(logits[token] - logits.max()) - math.log(np.exp(logits - logits.max()).sum())
+            total += float(logits[token] - logits.max()) - math.log(
+                np.exp(logits - logits.max()).sum()
+            )
             give([token])
         return chosen, total / max(1, len(said))
 

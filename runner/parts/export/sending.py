@@ -1,4 +1,5 @@
-"""Uploading an export to the hub, and entering it in a Model Registry (Kubeflow's, which OpenShift AI has)."""
+"""Uploading an export to the hub, and entering it in a Model Registry (Kubeflow's, which OpenShift
+AI has)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pushed(Record):
-    """The last push of a model. model: its hash, as in an Export; repository, commit: on the hub."""
+    """The last push of a model. model: its hash, as in an Export; repository, commit: on the
+    hub."""
 
     FILE = PUSHED
     model: str = ""
@@ -38,10 +40,13 @@ class Pushed(Record):
     commit: str = ""
 
 
-def push(source: TrainedModel, name: str, form: str, kind: str | None, public: bool, tell: Tell) -> str:
-    """Uploads an export to the hub, and returns its address. The model is exported first if there is no complete
-    export. public: whether a new repository is public. The token comes from the environment (`HF_TOKEN`) or the hub's
-    login, and is not stored. Raises Stop if there is none, or the hub refuses."""
+def push(
+    source: TrainedModel, name: str, form: str, kind: str | None, public: bool, tell: Tell
+) -> str:
+    """Uploads an export to the hub, and returns its address. The model is exported first if there
+    is no complete export. public: whether a new repository is public. The token comes from the
+    environment (`HF_TOKEN`) or the hub's login, and is not stored. Raises Stop if there is none, or
+    the hub refuses."""
     import httpx
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -55,7 +60,9 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
         made = exporting.Export.read(folder)
         same = made.model and made.model == source.stage.weights and made.run == source.run.state.id
         files = made.files.items()
-        if same and all((folder / one).is_file() and sha256(folder / one) == digest for one, digest in files):
+        if same and all(
+            (folder / one).is_file() and sha256(folder / one) == digest for one, digest in files
+        ):
             exporting.tell_of(source, folder, made)  # with a new card
         else:
             exporting.export(source, form, kind, None, tell)
@@ -82,7 +89,8 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
 
 
 def _require_room(api: HfApi, name: str, public: bool) -> None:
-    """Raises Stop if a repository of that name holds another model, or is public without `--public`."""
+    """Raises Stop if a repository of that name holds another model, or is public without
+    `--public`."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -92,32 +100,51 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
     if not known.private and not public:
         raise Stop(*worded("export.public-repository", name=name))
     files = {one.rfilename for one in known.siblings or ()}
-    if EXPORTED not in files and files - {".gitattributes", "README.md"}:  # those of a new repository
-        raise Stop(f"`{name}` contains another model, which `recipe push` did not upload.", "Name another repository.")
+    if EXPORTED not in files and files - {
+        ".gitattributes",
+        "README.md",
+    }:  # those of a new repository
+        raise Stop(
+            f"`{name}` contains another model, which `recipe push` did not upload.",
+            "Name another repository.",
+        )
 
 
-def _require_arrived(api: HfApi, name: str, commit: str, folder: Path, files: Mapping[str, str]) -> None:
-    """Compares the hub's copy with the export: all files, and the hash of each file that the hub stores by hash."""
-    there = {one.rfilename: one for one in api.model_info(name, revision=commit, files_metadata=True).siblings or ()}
+def _require_arrived(
+    api: HfApi, name: str, commit: str, folder: Path, files: Mapping[str, str]
+) -> None:
+    """Compares the hub's copy with the export: all files, and the hash of each file that the hub
+    stores by hash."""
+    there = {
+        one.rfilename: one
+        for one in api.model_info(name, revision=commit, files_metadata=True).siblings or ()
+    }
     for file in (*files, EXPORTED):
         if file not in there:
             raise unproven(f"`{file}` has not arrived at the hub", "Push it again.")
-        if (kept := there[file].lfs) is not None and kept.sha256 != sha256(folder / file):
+        kept = there[file].lfs
+        if kept is not None and kept.sha256 != sha256(folder / file):
             raise unproven(f"the hub has another `{file}`", "Push it again.")
 
 
-TOKEN = "MODEL_REGISTRY_TOKEN"  # the environment variable with a registry's token (`oc whoami --show-token`)
+# the environment variable with a registry's token (`oc whoami --show-token`)
+TOKEN = "MODEL_REGISTRY_TOKEN"
 
 
 def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:
-    """Enters a model as a new version, reads it back, and returns its address. server: the registry's; uri: the model's
-    address, by default where it was pushed to or trained. Raises Stop if that is unknown, or the registry refuses."""
+    """Enters a model as a new version, reads it back, and returns its address. server: the
+    registry's; uri: the model's address, by default where it was pushed to or trained. Raises Stop
+    if that is unknown, or the registry refuses."""
     import aiohttp
     from model_registry import ModelRegistry
     from model_registry.exceptions import StoreError
     from mr_openapi.exceptions import ApiException
 
-    (where, form), facts, table = _where(source, uri), lineage(source), packaged.toml(__file__, "lineage.toml")
+    (where, form), facts, table = (
+        _where(source, uri),
+        lineage(source),
+        packaged.toml(__file__, "lineage.toml"),
+    )
     author = str(os.getuid())
     with suppress(OSError, KeyError):  # a user id may have no entry in the passwd file
         author = getpass.getuser()
@@ -128,7 +155,10 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
                 server, author=author, user_token=os.environ.get(TOKEN), custom_ca=os.environ.get("SSL_CERT_FILE"), async_runner=asyncio.run,
             )  # fmt: skip
         if registry.get_registered_model(name) and registry.get_model_version(name, version):
-            raise Stop(f"`{name}` has a version `{version}` in that registry.", "Name another one with `--version`.")
+            raise Stop(
+                f"`{name}` has a version `{version}` in that registry.",
+                "Name another one with `--version`.",
+            )
         registry.register_model(
             name,
             where,
@@ -140,14 +170,20 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
             metadata=facts,
             **{name: attrgetter(place)(source) for name, place in table["fields"].items()},
         )
-        entered, artifact = registry.get_model_version(name, version), registry.get_model_artifact(name, version)
+        entered = registry.get_model_version(name, version)
+        artifact = registry.get_model_artifact(name, version)
         same = entered is not None and dict(entered.custom_properties or {}) == facts
         if not same or artifact is None or artifact.uri != where:
-            raise unproven("the registry does not report what was registered", "Look at that version in the registry.")
+            raise unproven(
+                "the registry does not report what was registered",
+                "Look at that version in the registry.",
+            )
     except (StoreError, ApiException) as error:
         said = getattr(error, "body", None) or getattr(error, "reason", None) or str(error)
         reason = " ".join(str(said).split())[:300]
-        raise Stop(*worded("export.registry-refuses", server=server, reason=reason, token=TOKEN)) from None
+        raise Stop(
+            *worded("export.registry-refuses", server=server, reason=reason, token=TOKEN)
+        ) from None
     except (aiohttp.ClientError, OSError) as error:
         raise Stop(*worded("export.registry-unreachable", server=server, error=error)) from None
     return where
@@ -163,19 +199,38 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
     if source.run.state.origin == "cluster":
         site = source.run.planned.settings.get("openshift") or {}
         inner = source.folder.path.relative_to(source.folder.run.path)
-        if place := on_claim(str(PurePosixPath(site.get("output_dir") or "", inner, BEST_MODEL)), site.get("claims")):
+        place = on_claim(
+            str(PurePosixPath(site.get("output_dir") or "", inner, BEST_MODEL)), site.get("claims")
+        )
+        if place:
             return place.uri, "safetensors"
     raise Stop(*worded("export.no-address"))
 
 
 def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
     """A model's origin and quality as flat properties, without those that are unknown."""
-    table, stage = packaged.toml(__file__, "lineage.toml"), source.stage
-    facts = {name: attrgetter(place)(source) for name, place in table["properties"].items()} | {"runner": __version__}
+    table = packaged.toml(__file__, "lineage.toml")
+    stage = source.stage
+    facts = {name: attrgetter(place)(source) for name, place in table["properties"].items()} | {
+        "runner": __version__
+    }
     for part, data in source.run.data.items():
-        facts |= {f"{name}.{part}" if part else name: data.record.get(key) for name, key in table["data"].items()}
-    numbers = ((name, value) for name, value in card.measured(source).items() if isinstance(value, int | float))
+        facts |= {
+            f"{name}.{part}" if part else name: data.record.get(key)
+            for name, key in table["data"].items()
+        }
+    numbers = (
+        (name, value)
+        for name, value in card.measured(source).items()
+        if isinstance(value, int | float)
+    )
     facts |= {f"evaluation.{name}": float(value) for name, value in numbers}
     if stage.verdicts:
-        facts["gates"] = ("overruled" if stage.promotion else "open") if stage.open else "closed"
+        if stage.open:
+            if stage.promotion:
+                facts["gates"] = "overruled"
+            else:
+                facts["gates"] = "open"
+        else:
+            facts["gates"] = "closed"
     return {name: value for name, value in facts.items() if value is not None and value != ""}

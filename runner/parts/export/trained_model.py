@@ -1,5 +1,5 @@
-"""A stage's model with all its records; and the proof, tensor by tensor, that exported weights are the base
-model's with exactly the trained changes."""
+"""A stage's model with all its records; and the proof, tensor by tensor, that exported weights are
+the base model's with exactly the trained changes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,9 @@ def unproven(what: str, remedy: str = "") -> Stop:
 Proof = dict[str, float]  # the results of a comparison: counts and distances, by name
 WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # PEFT's additions before and after the name of a layer
-_PART = re.compile(r"(?P<layer>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?\Z")
+_PART = re.compile(
+    r"(?P<layer>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?\Z"
+)
 
 
 def words_of(chat: Chat, folder: Path | None = None) -> Any:
@@ -58,7 +60,8 @@ class AdapterFolder:
         found: dict[str, dict[str, str]] = {}
         with safe_open(self.folder / WEIGHTS, framework="numpy") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no mapping
-                if part := _PART.match(name.removeprefix(_PREFIX)):
+                part = _PART.match(name.removeprefix(_PREFIX))
+                if part:
                     found.setdefault(part["layer"], {})[part["part"]] = name
         return found
 
@@ -70,13 +73,15 @@ class AdapterFolder:
             matching = (value for key, value in own.items() if re.match(rf"(.*\.)?({key})$", layer))
             return next(matching, self.config[usual])
 
-        rank, alpha = of("rank_pattern", "r"), of("alpha_pattern", "lora_alpha")
+        rank = of("rank_pattern", "r")
+        alpha = of("alpha_pattern", "lora_alpha")
         return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
 
 
 class TrainedModel(NamedTuple):
-    """A run's model. folder: of its stage; run, stage: their records, as the page shows them; base: the model that
-    training started from, None if it is not here and not on a hub; chat: how it is asked; questions: of the demo."""
+    """A run's model. folder: of its stage; run, stage: their records, as the page shows them; base:
+    the model that training started from, None if it is not here and not on a hub; chat: how it is
+    asked; questions: of the demo."""
 
     folder: StageFolder
     run: RunFacts
@@ -93,7 +98,9 @@ class TrainedModel(NamedTuple):
     def adapter(self) -> AdapterFolder | None:
         """The trained adapter; None if the stage trains the model itself."""
         folder = self.folder.path / ADAPTER
-        return AdapterFolder(folder) if (folder / WEIGHTS).is_file() else None
+        if (folder / WEIGHTS).is_file():
+            return AdapterFolder(folder)
+        return None
 
     @property
     def home(self) -> Path:
@@ -103,24 +110,41 @@ class TrainedModel(NamedTuple):
     @property
     def packaged_model(self) -> PackagedModel | None:
         """The packaged model that training started from, or None."""
-        return None if self.run.rehearsal else catalog.packaged_model(self.run.planned.model)
+        if self.run.rehearsal:
+            return None
+        return catalog.packaged_model(self.run.planned.model)
 
     @property
     def hub_base(self) -> str:
-        """The base model's name on the hub, of a packaged model that of its original; empty for a folder, random weights, or the twin of a rehearsal."""
+        """The base model's name on the hub, of a packaged model that of its original; empty for a
+        folder, random weights, or the twin of a rehearsal."""
         named = self.run.planned.model
-        if packaged_model := self.packaged_model:
+        packaged_model = self.packaged_model
+        if packaged_model:
             return packaged_model.like
         on_hub = named.count("/") == 1 and not named.startswith((".", "/", "~"))
-        return named if on_hub and not self.run.rehearsal else ""
+        if on_hub and not self.run.rehearsal:
+            return named
+        return ""
 
 
 def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
-    """The model of a stage, by default the last with one. Raises Stop if it is missing, changed, or one for images."""
+    """The model of a stage, by default the last with one. Raises Stop if it is missing, changed, or
+    one for images."""
     plan = plan_of(run)
-    folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
+    if stage:
+        folder = StageFolder(plan, plan.stage(stage))
+    else:
+        folder = inference.newest(plan)
     if list(folder.path.glob(BEST_IMAGES)):
-        raise Stop(*worded("export.classifies-images", plan=plan, path=folder.path / BEST_IMAGES, summary=SUMMARY))
+        raise Stop(
+            *worded(
+                "export.classifies-images",
+                plan=plan,
+                path=folder.path / BEST_IMAGES,
+                summary=SUMMARY,
+            )
+        )
     if folder.stage.config.get("reward_model"):
         raise Stop(*worded("export.gives-scores", plan=plan, path=folder.model))
     if not folder.weights_files:
@@ -130,7 +154,9 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     known = RunFacts(run)
     found = next((one for one in known.stages if one.name == folder.stage.name), None)
     if found is None:
-        raise Stop(f"The stage `{folder.stage.name}` has no record.", "`recipe fetch` downloads it.")
+        raise Stop(
+            f"The stage `{folder.stage.name}` has no record.", "`recipe fetch` downloads it."
+        )
     # The base model, as for merging: in the plan's current folder, or else by its name on the hub.
     named = str(folder.stage.config.get("base_model") or "")
     base: Base | None = None
@@ -141,7 +167,8 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
         base = named, folder.stage.config.get("revision_of_model")
     elif known.planned.model and not known.rehearsal:
         base = known.planned.model, known.planned.revision or None
-    if demo := read_record(folder.path / DEMO):
+    demo = read_record(folder.path / DEMO)
+    if demo:
         _, chat = chats(folder.path, demo | {"base_model": base[0] if base else demo["base_model"]})
     else:
         chat = Chat(str(folder.model), None, str(folder.model), None, max_new_tokens=40, chat=False)
@@ -154,30 +181,48 @@ def without_weights(model: Base, trust_remote_code: bool) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     name, revision = model
-    config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+    config = AutoConfig.from_pretrained(
+        name, revision=revision, trust_remote_code=trust_remote_code
+    )
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
 
-def loaded(name: str, revision: str | None = None, dtype: Any = "auto", trust_remote_code: bool = False) -> Any:
+def loaded(
+    name: str, revision: str | None = None, dtype: Any = "auto", trust_remote_code: bool = False
+) -> Any:
     """A language model from this machine or the hub. Raises OSError if it cannot be loaded."""
     from transformers import AutoModelForCausalLM
 
-    options: dict[str, Any] = {"revision": revision} if revision and not Path(name).is_dir() else {}
-    return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=trust_remote_code, **options)
+    options: dict[str, Any]
+    if revision and not Path(name).is_dir():
+        options = {"revision": revision}
+    else:
+        options = {}
+    return AutoModelForCausalLM.from_pretrained(
+        name, dtype=dtype, trust_remote_code=trust_remote_code, **options
+    )
 
 
 def states(folder: Path, base: Base, trust_remote_code: bool) -> tuple[Any, Any, Any]:
-    """The tensors of a model and of its base by name, tied ones under each name; and the precision of both."""
+    """The tensors of a model and of its base by name, tied ones under each name; and the precision
+    of both."""
     whole = loaded(str(folder), trust_remote_code=trust_remote_code).state_dict()
     dtype = next(tensor.dtype for tensor in whole.values() if tensor.is_floating_point())
-    return whole, loaded(*base, dtype=dtype, trust_remote_code=trust_remote_code).state_dict(), dtype
+    return (
+        whole,
+        loaded(*base, dtype=dtype, trust_remote_code=trust_remote_code).state_dict(),
+        dtype,
+    )
 
 
-def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: bool = False) -> Proof:
-    """Proves that a model is its base with an adapter in it: each layer of the adapter is W + s·B·A within the rounding
-    of its precision, and differs from the base's; all other layers are the base's. It needs twice the model in main
-    memory. largest_difference: from W + s·B·A, as a share of the largest change. Raises Stop."""
+def merged(
+    folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: bool = False
+) -> Proof:
+    """Proves that a model is its base with an adapter in it: each layer of the adapter is W + s·B·A
+    within the rounding of its precision, and differs from the base's; all other layers are the
+    base's. It needs twice the model in main memory. largest_difference: from W + s·B·A, as a share
+    of the largest change. Raises Stop."""
     import torch
     from safetensors.torch import load_file
 
@@ -193,7 +238,9 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
         was = before[name]
         if name not in changes:
             if was.data_ptr() not in tied and not torch.equal(tensor, was):
-                raise unproven(f"`{name}` differs from the base model's, but the adapter does not change it")
+                raise unproven(
+                    f"`{name}` differs from the base model's, but the adapter does not change it"
+                )
             continue
         change = _change(adapter, parts, changes[name], was.double())
         if not change.any():
@@ -201,9 +248,12 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
         if torch.equal(tensor, was):
             raise unproven(*worded("export.adapter-lost", name=name))
         off = (tensor.double() - was.double() - change).abs()
-        # Allows twice half a unit in the last place of both, and sums over the rank in another order; DoRA also rounds
-        # a row's norm and its factor.
-        rounded = 4 if adapter.config.get("use_dora") else 2
+        # Allows twice half a unit in the last place of both, and sums over the rank in another
+        # order; DoRA also rounds a row's norm and its factor.
+        if adapter.config.get("use_dora"):
+            rounded = 4
+        else:
+            rounded = 2
         allowed = torch.finfo(dtype).eps * (rounded * was.double().abs() + 8 * change.abs().max())
         if bool((off > allowed).any()):
             raise unproven(*worded("export.not-the-sum", name=name, most=float(off.max())))
@@ -212,24 +262,36 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
 
 
 def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str, was: Any) -> Any:
-    """s·B·A of a layer whose weight was `was`, both in fp64 [out, in]; for DoRA, the change to rows with their learned
-    norms. Raises Stop for anything but LoRA and DoRA of linear layers, and LoRA of embeddings."""
+    """s·B·A of a layer whose weight was `was`, both in fp64 [out, in]; for DoRA, the change to rows
+    with their learned norms. Raises Stop for anything but LoRA and DoRA of linear layers, and LoRA
+    of embeddings."""
     names = adapter.layers[layer]
-    embedding, turned = "lora_embedding_A" in names, adapter.config.get("fan_in_fan_out")
-    wanted = ("lora_embedding_A", "lora_embedding_B") if embedding else ("lora_A", "lora_B")
-    lengths = ("lora_magnitude_vector",) if adapter.config.get("use_dora") and not embedding and not turned else ()
+    embedding = "lora_embedding_A" in names
+    turned = adapter.config.get("fan_in_fan_out")
+    if embedding:
+        wanted = ("lora_embedding_A", "lora_embedding_B")
+    else:
+        wanted = ("lora_A", "lora_B")
+    lengths: tuple[str, ...] = ()
+    if adapter.config.get("use_dora") and not embedding and not turned:
+        lengths = ("lora_magnitude_vector",)
     if set(names) != {*wanted, *lengths}:
-        raise unproven(f"the adapter's part of `{layer}` is not plain LoRA ({', '.join(sorted(names))})")
+        raise unproven(
+            f"the adapter's part of `{layer}` is not plain LoRA ({', '.join(sorted(names))})"
+        )
     a, b = (parts[names[part]].double() for part in wanted)
     change = (b @ a) * adapter.scale(layer)
     for part in lengths:
         whole = was + change
         return whole / whole.norm(dim=1, keepdim=True) * parts[names[part]].double()[:, None] - was
-    return change.T if embedding or turned else change
+    if embedding or turned:
+        return change.T
+    return change
 
 
 def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
-    """Proves that a trained model differs from its base. Raises Stop, and OSError if the base cannot be loaded."""
+    """Proves that a trained model differs from its base. Raises Stop, and OSError if the base
+    cannot be loaded."""
     import torch
 
     whole, before, _ = states(folder, base, trust_remote_code)
@@ -240,23 +302,35 @@ def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     return {"changed_tensors": len(whole) - same, "tensors": len(whole)}
 
 
-def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[int]], trust_remote_code: bool) -> Proof:
-    """Proves that an adapter beside its base model answers as the merged model, not as the base model. prompts: in
-    token numbers. Returns the largest difference of a logit from the merged and the base model. Raises Stop if not."""
+def beside(
+    adapter: Path,
+    base: Base,
+    whole: Path,
+    prompts: Sequence[Sequence[int]],
+    trust_remote_code: bool,
+) -> Proof:
+    """Proves that an adapter beside its base model answers as the merged model, not as the base
+    model. prompts: in token numbers. Returns the largest difference of a logit from the merged and
+    the base model. Raises Stop if not."""
     import torch
     from peft import PeftModel
 
     def said(model: Any) -> list[Any]:
         model.eval()
         with torch.no_grad():
-            return [model(input_ids=torch.tensor([list(prompt)])).logits[0, -1] for prompt in prompts]
+            return [
+                model(input_ids=torch.tensor([list(prompt)])).logits[0, -1] for prompt in prompts
+            ]
 
     plain = loaded(*base, torch.float32, trust_remote_code)
     without = said(plain)
     with_adapter = said(PeftModel.from_pretrained(plain, str(adapter)))
     merged_model = said(loaded(str(whole), None, torch.float32, trust_remote_code))
     moved, off = (
-        max(float((here - there).abs().max()) for here, there in zip(with_adapter, other, strict=True))
+        max(
+            float((here - there).abs().max())
+            for here, there in zip(with_adapter, other, strict=True)
+        )
         for other in (without, merged_model)
     )
     if not moved:

@@ -1,5 +1,5 @@
-"""Writes images from the hub, Parquet, CIFAR's binary files or a folder for each class as Parquet files of plain
-pixels, without duplicates, with every class in training and validation.
+"""Writes images from the hub, Parquet, CIFAR's binary files or a folder for each class as Parquet
+files of plain pixels, without duplicates, with every class in training and validation.
 
 No code from data is run: Python pickles are refused, and only common image formats are opened."""
 
@@ -28,16 +28,18 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 Colours = list[float]  # figures of red, green and blue, 0 to 1
-# The share of the test images that may be in training too (one always may); good sets have a few in 10,000.
+# The share of the test images that may be in training too (one always may); good sets have a few in
+# 10,000.
 MOST_SHARED = 0.01
 MOST_NAMED = 1000  # the most shared images that are listed, also in the report file
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet(DataSource):
-    """Images with a class each, scaled to `image_size` pixels a side. test_split: of a dataset, measured once at the
-    end. image_column, label_column: of Parquet and of a dataset. validation_share: the share of each class, 0 to 1,
-    that a draw by `seed` keeps for validation."""
+    """Images with a class each, scaled to `image_size` pixels a side. test_split: of a dataset,
+    measured once at the end. image_column, label_column: of Parquet and of a dataset.
+    validation_share: the share of each class, 0 to 1, that a draw by `seed` keeps for
+    validation."""
 
     kind: Literal["images"] = "images"
     test_split: str | None
@@ -52,7 +54,9 @@ class ImageSet(DataSource):
 def class_folders(path: Path) -> bool:
     """Whether a folder has a folder of images for each class, and no CIFAR's or Parquet files."""
     return not any(
-        file.suffix in (".bin", ".parquet") or file.name == "batches.meta" or file.name.startswith("data_batch_")
+        file.suffix in (".bin", ".parquet")
+        or file.name == "batches.meta"
+        or file.name.startswith("data_batch_")
         for file in entries(path)
     )
 
@@ -82,8 +86,8 @@ ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"}
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 50_000_000
 
-# One record of the binary version: a byte with the label, then red, green and blue, 32 × 32 bytes each
-# (cs.toronto.edu/~kriz/cifar.html).
+# One record of the binary version: a byte with the label, then red, green and blue, 32 × 32 bytes
+# each (cs.toronto.edu/~kriz/cifar.html).
 CIFAR_SIDE = 32
 CIFAR_RECORD = 1 + 3 * CIFAR_SIDE**2
 
@@ -91,15 +95,17 @@ CIFAR_RECORD = 1 + 3 * CIFAR_SIDE**2
 def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
     """The names of the classes in a Parquet file of the library `datasets`; none in other files."""
     known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    names: list[str] = known.get("info", {}).get("features", {}).get(label_column, {}).get("names") or []
+    names: list[str] = (
+        known.get("info", {}).get("features", {}).get(label_column, {}).get("names") or []
+    )
     return names
 
 
 class Picture(NamedTuple):
-    """An image of a source. split: `train` or `test`. number: of the row, from 1. image: encoded bytes, the hub's
-    struct with them, or pixels; once read, height × width × 3 bytes (RGB); or why there is none. label: the number of
-    its class. file: for messages about bad images; empty if the number is enough. named: its place, for messages.
-    resized: whether it had another size."""
+    """An image of a source. split: `train` or `test`. number: of the row, from 1. image: encoded
+    bytes, the hub's struct with them, or pixels; once read, height × width × 3 bytes (RGB); or why
+    there is none. label: the number of its class. file: for messages about bad images; empty if the
+    number is enough. named: its place, for messages. resized: whether it had another size."""
 
     split: str
     number: int
@@ -112,7 +118,8 @@ class Picture(NamedTuple):
 
 @dataclass
 class PictureReader:
-    """Reads pictures. classes: the names of the classes, in the order of their labels; empty if the source has none."""
+    """Reads pictures. classes: the names of the classes, in the order of their labels; empty if the
+    source has none."""
 
     images: ImageSet
     classes: list[str] = field(default_factory=list)
@@ -127,14 +134,17 @@ class PictureReader:
         except OSError as error:
             if path is None:
                 raise
-            raise Stop(f"`{error.filename or path}` cannot be read: {error.strerror or error}.") from None
+            raise Stop(
+                f"`{error.filename or path}` cannot be read: {error.strerror or error}."
+            ) from None
 
     def _path(self, path: Path) -> Iterator[Picture]:
         if path.is_file():
             yield from self._parquet(path)
             return
         for ending, read in ((".bin", self._binary), (".parquet", self._parquet)):
-            if chosen := [file for file in entries(path) if file.suffix == ending]:
+            chosen = [file for file in entries(path) if file.suffix == ending]
+            if chosen:
                 for file in chosen:
                     for found in read(file):
                         named = f"{file.name}, image {found.number}"
@@ -144,17 +154,27 @@ class PictureReader:
             raise Stop(*worded("images.pickles", path=path))
         self.classes = class_names(path)
         for number, (split, file, label) in enumerate(class_files(path, self.classes), 1):
-            name, image = str(file.relative_to(path)), label if isinstance(label, Bad) else file.read_bytes()
+            name = str(file.relative_to(path))
+            image: bytes | Bad
+            if isinstance(label, Bad):
+                image = label
+            else:
+                image = file.read_bytes()
             yield Picture(split, number, image, label, name, name)
 
     def _binary(self, file: Path) -> Iterator[Picture]:
         import numpy as np
 
         names = file.with_name("batches.meta.txt")
-        self.classes = names.read_text(encoding="utf-8").split() if names.is_file() else []
+        if names.is_file():
+            self.classes = names.read_text(encoding="utf-8").split()
+        else:
+            self.classes = []
         data = np.fromfile(file, np.uint8)
         if len(data) == 0 or len(data) % CIFAR_RECORD:
-            raise Stop(*worded("images.not-binary", file=file, size=len(data), cifar_record=CIFAR_RECORD))
+            raise Stop(
+                *worded("images.not-binary", file=file, size=len(data), cifar_record=CIFAR_RECORD)
+            )
         for number, record in enumerate(data.reshape(-1, CIFAR_RECORD), 1):
             pixels = record[1:].reshape(3, CIFAR_SIDE, CIFAR_SIDE).transpose(1, 2, 0)
             yield Picture("train", number, np.ascontiguousarray(pixels), int(record[0]))
@@ -163,43 +183,61 @@ class PictureReader:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        image, label = self.images.image_column, self.images.label_column
+        image = self.images.image_column
+        label = self.images.label_column
         try:
             table = pq.ParquetFile(file)
         except pa.ArrowInvalid:
-            raise Stop(f"`{file}` is not Parquet.", "Save it again with the program that wrote it.") from None
+            raise Stop(
+                f"`{file}` is not Parquet.", "Save it again with the program that wrote it."
+            ) from None
         self._require_columns(f"`{file}`", table.schema_arrow.names)
         self.classes = named_classes(table.schema_arrow, label) or self.classes
         batches = table.iter_batches(1024, columns=[image, label])
-        for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
+        for number, row in enumerate(
+            chain.from_iterable(batch.to_pylist() for batch in batches), 1
+        ):
             yield Picture("train", number, row[image], row[label])
 
     def _require_columns(self, source: str, columns: list[str]) -> None:
         for column in (self.images.image_column, self.images.label_column):
             if column not in columns:
-                raise Stop(*worded("images.no-column", source=source, column=column, columns=", ".join(columns)))
+                raise Stop(
+                    *worded(
+                        "images.no-column", source=source, column=column, columns=", ".join(columns)
+                    )
+                )
 
     def _hub(self) -> Iterator[Picture]:
         from datasets import Image, load_dataset
 
         images = self.images
-        image, label = images.image_column, images.label_column
+        image = images.image_column
+        label = images.label_column
         for split, name in (("train", images.split), ("test", images.test_split)):
             if not name:
                 continue
             try:
-                dataset = load_dataset(images.hub, images.subset, split=name, revision=images.revision)
+                dataset = load_dataset(
+                    images.hub, images.subset, split=name, revision=images.revision
+                )
             except Exception as error:
                 raise no_dataset(images, error) from None
             self._require_columns(f"The data set `{images.hub}`", dataset.column_names)
             self.classes = getattr(dataset.features[label], "names", None) or self.classes
-            # Not decoded by the library, so that a broken image is one bad row and does not end the reading.
+            # Not decoded by the library, so that a broken image is one bad row and does not end the
+            # reading.
             for number, row in enumerate(dataset.cast_column(image, Image(decode=False)), 1):
-                yield Picture(split, number, row[image], row[label], named=f"{name}, image {number}")
+                yield Picture(
+                    split, number, row[image], row[label], named=f"{name}, image {number}"
+                )
 
     def _scaled(self, found: Picture) -> Picture:
         """A picture in the planned size, or with the reason why it cannot be trained on."""
-        image, label, classes, size = found.image, found.label, self.images.classes, self.images.image_size
+        image = found.image
+        label = found.label
+        classes = self.images.classes
+        size = self.images.image_size
         if isinstance(image, Mapping):
             image = image.get("bytes")
         if isinstance(image, bytes):
@@ -211,14 +249,21 @@ class PictureReader:
         elif label is None:
             image = Bad("it has no class")
         elif isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < classes:
-            image = Bad(f"its class is {label!r}, but {classes} classes are numbered 0 to {classes - 1}")
+            image = Bad(
+                f"its class is {label!r}, but {classes} classes are numbered 0 to {classes - 1}"
+            )
         if isinstance(image, Bad):
-            return found._replace(image=Bad(f"{found.file}: {image.reason}") if found.file else image)
-        return found._replace(image=scaled(image, size).tobytes(), resized=image.shape[:2] != (size, size))
+            return found._replace(
+                image=Bad(f"{found.file}: {image.reason}") if found.file else image
+            )
+        return found._replace(
+            image=scaled(image, size).tobytes(), resized=image.shape[:2] != (size, size)
+        )
 
 
 def decoded(data: bytes) -> np.ndarray | Bad:
-    """The pixels of an encoded image, height × width × 3 bytes. Raises Stop if Pillow is missing."""
+    """The pixels of an encoded image, height × width × 3 bytes. Raises Stop if Pillow is
+    missing."""
     import numpy as np
 
     try:
@@ -228,7 +273,9 @@ def decoded(data: bytes) -> np.ndarray | Bad:
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             if opened.width * opened.height > MAX_PIXELS:
-                return Bad(f"{opened.width} × {opened.height} pixels, too large or too small to train on")
+                return Bad(
+                    f"{opened.width} × {opened.height} pixels, too large or too small to train on"
+                )
             return np.asarray(opened.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return Bad("not a readable image")
@@ -246,12 +293,14 @@ def scaled(pixels: np.ndarray, size: int) -> np.ndarray:
 
 def split_of(name: str) -> str:
     """The split of a file or folder with that name; `train` is for training and validation."""
-    return "test" if name.startswith("test") else "train"
+    if name.startswith("test"):
+        return "test"
+    return "train"
 
 
 def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int | Bad]]:
-    """Images in one folder for each class, which may be below `train` and `test`: split, file, and the number of its
-    class or why it is not an image. known: the classes."""
+    """Images in one folder for each class, which may be below `train` and `test`: split, file, and
+    the number of its class or why it is not an image. known: the classes."""
     homes = [path]
     if (path / "train").is_dir():
         homes = sorted(folders(path), key=lambda home: split_of(home.name) == "test")
@@ -259,8 +308,15 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
         if file.suffix.lower() in ENDINGS:
             yield "train", file, Bad("not in the folder of any class")
     for folder in (folder for home in homes for folder in folders(home)):
-        split = "train" if folder.parent == path else split_of(folder.parent.name)
-        number = known.index(folder.name) if folder.name in known else Bad("its class has no folder in `train`")
+        if folder.parent == path:
+            split = "train"
+        else:
+            split = split_of(folder.parent.name)
+        number: int | Bad
+        if folder.name in known:
+            number = known.index(folder.name)
+        else:
+            number = Bad("its class has no folder in `train`")
         for file in entries(folder):
             if file.is_dir():
                 yield split, file, Bad("a folder; images must be in the folder of their class")
@@ -272,9 +328,9 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
 
 @dataclass
 class ImageReport(Report):
-    """Counts of images, and facts for training. classes: names in the order of their labels. mean, std: over the
-    training images. shared: test images that are also in training, pixel by pixel, and are removed from it;
-    shared_named: the first of them, each with its training image."""
+    """Counts of images, and facts for training. classes: names in the order of their labels. mean,
+    std: over the training images. shared: test images that are also in training, pixel by pixel,
+    and are removed from it; shared_named: the first of them, each with its training image."""
 
     KIND = "images"
     TEMPLATE = Path(__file__).with_name("report.jinja")
@@ -287,12 +343,16 @@ class ImageReport(Report):
     std: Colours = field(default_factory=list)
 
 
-def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_unused: Any) -> ImageReport:
-    """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as bytes, height × width
-    × 3, and `label`) and `report.json`. Does nothing if they exist. sample_rows: keep at most this many images, drawn
-    by the seed, the same number of each class. Raises Stop if a class has too few images for both sides, or if training
-    has more than a small share of the test images."""
-    # The hash of everything that the result depends on, also of the folder of each image, which is its class.
+def prepare(
+    images: ImageSet, out: Path, *, sample_rows: int | None = None, **_unused: Any
+) -> ImageReport:
+    """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as
+    bytes, height × width × 3, and `label`) and `report.json`. Does nothing if they exist.
+    sample_rows: keep at most this many images, drawn by the seed, the same number of each class.
+    Raises Stop if a class has too few images for both sides, or if training has more than a small
+    share of the test images."""
+    # The hash of everything that the result depends on, also of the folder of each image, which is
+    # its class.
     key = content_hash([asdict(images, dict_factory=stated), images.content, sample_rows], 32)
     known = ImageReport.read(out)
     whole = all((out / f"{split}.parquet").is_file() for split in SPLITS)
@@ -301,24 +361,49 @@ def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_u
         return known
     report = ImageReport(key=key, source=images.name)
     splits = _read(images, report)
-    shared, of = report.shared, len(splits["test"])
+    shared = report.shared
+    of = len(splits["test"])
     if shared > max(1, MOST_SHARED * of):
         # One side was made from the other. The report has no key, because no data is written.
         report.key = ""
         report.write(out)
         named = "\n".join(report.lines("in_both"))
-        share, most = shared / of, MOST_SHARED
-        raise Stop(*worded("images.test-in-training", count=shared, of=of, share=share, most=most, named=named))
+        share = shared / of
+        most = MOST_SHARED
+        raise Stop(
+            *worded(
+                "images.test-in-training", count=shared, of=of, share=share, most=most, named=named
+            )
+        )
     pictures = splits["train"]
-    count = sample_rows if sample_rows is not None and len(pictures) > sample_rows else None
-    report.sampled_from = None if count is None else len(pictures)
+    if sample_rows is not None and len(pictures) > sample_rows:
+        count = sample_rows
+    else:
+        count = None
+    if count is None:
+        report.sampled_from = None
+    else:
+        report.sampled_from = len(pictures)
     train, validation = drawn(pictures, images.validation_share, images.seed, count)
     there = {picture.label for picture in train} & {picture.label for picture in validation}
-    if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
-        raise Stop(*worded("images.too-few-images", lacking=", ".join(lacking[:10]), lines="\n".join(report.lines())))
-    report.train_rows, report.validation_rows = len(train), len(validation)
+    lacking = [name for label, name in enumerate(report.classes) if label not in there]
+    if lacking:
+        raise Stop(
+            *worded(
+                "images.too-few-images",
+                lacking=", ".join(lacking[:10]),
+                lines="\n".join(report.lines()),
+            )
+        )
+    report.train_rows = len(train)
+    report.validation_rows = len(validation)
     report.test_rows = len(splits["test"])
-    _write(out, dict(zip(SPLITS, (train, validation, splits["test"]), strict=True)), images.image_size, report)
+    _write(
+        out,
+        dict(zip(SPLITS, (train, validation, splits["test"]), strict=True)),
+        images.image_size,
+        report,
+    )
     return report
 
 
@@ -326,17 +411,24 @@ def first(images: ImageSet) -> Iterator[RenderedExample]:
     """The images for training and validation, one by one, scaled, with their class."""
     from PIL import Image
 
-    source, side = PictureReader(images), images.image_size
+    source = PictureReader(images)
+    side = images.image_size
     for picture in source.read():
         if picture.split == "train" and not isinstance(picture.image, Bad):
-            name = source.classes[picture.label] if source.classes else str(picture.label)
+            if source.classes:
+                name = source.classes[picture.label]
+            else:
+                name = str(picture.label)
             drawn = io.BytesIO()
             Image.frombytes("RGB", (side, side), picture.image).save(drawn, "PNG")
-            yield RenderedExample("", f"{name} ({picture.named})" if picture.named else name, drawn.getvalue())
+            yield RenderedExample(
+                "", f"{name} ({picture.named})" if picture.named else name, drawn.getvalue()
+            )
 
 
 def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
-    """Every picture once, by split. Of equal pictures with two classes, only the first one counts."""
+    """Every picture once, by split. Of equal pictures with two classes, only the first one
+    counts."""
     source = PictureReader(images)
     splits: dict[str, dict[bytes, Picture]] = {"train": {}, "test": {}}
     for picture in source.read():
@@ -352,26 +444,36 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
         raise Stop(*worded("images.other-classes", classes=len(source.classes), images=images))
     report.classes = source.classes or [str(label) for label in range(images.classes)]
     # An image in both stays in the test set, which must stay comparable.
-    train, test = splits["train"], splits["test"]
+    train = splits["train"]
+    test = splits["test"]
     both = [(train.pop(digest).named, test[digest].named) for digest in test if digest in train]
-    report.shared, report.shared_named = len(both), both[:MOST_NAMED]
+    report.shared = len(both)
+    report.shared_named = both[:MOST_NAMED]
     pictures = {split: list(kept.values()) for split, kept in splits.items()}
     report.resized = sum(picture.resized for kept in pictures.values() for picture in kept)
     return pictures
 
 
-def drawn(pictures: list[Picture], share: float, seed: int, most: int | None) -> tuple[list[Picture], list[Picture]]:
-    """Training and validation pictures, in all about `most`, the same number of each class, or all of them for None.
-    About `share` of each class, at least one, go to validation."""
+def drawn(
+    pictures: list[Picture], share: float, seed: int, most: int | None
+) -> tuple[list[Picture], list[Picture]]:
+    """Training and validation pictures, in all about `most`, the same number of each class, or all
+    of them for None. About `share` of each class, at least one, go to validation."""
 
     def place(picture: Picture) -> tuple[int, bytes]:
         # By a hash, so that another picture does not change the order of the others.
         return picture.label, hashlib.sha256(f"{seed}\n".encode() + picture.image).digest()
 
-    by_class = [list(group) for _, group in groupby(sorted(pictures, key=place), attrgetter("label"))]
-    train, validation = list[Picture](), list[Picture]()
+    by_class = [
+        list(group) for _, group in groupby(sorted(pictures, key=place), attrgetter("label"))
+    ]
+    train = list[Picture]()
+    validation = list[Picture]()
     for group in by_class:
-        chosen = group if most is None else group[: max(1, most // len(by_class))]
+        if most is None:
+            chosen = group
+        else:
+            chosen = group[: max(1, most // len(by_class))]
         kept = max(1, round(share * len(chosen)))
         validation += chosen[:kept]
         train += chosen[kept:]
@@ -379,7 +481,8 @@ def drawn(pictures: list[Picture], share: float, seed: int, most: int | None) ->
 
 
 def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: ImageReport) -> None:
-    """Writes the splits, and in the report the mean and standard deviation of red, green and blue, 0 to 1."""
+    """Writes the splits, and in the report the mean and standard deviation of red, green and blue,
+    0 to 1."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -387,7 +490,12 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
     out.mkdir(parents=True, exist_ok=True)
     for name, pictures in splits.items():
         pixels = pa.array([picture.image for picture in pictures], pa.binary(3 * size * size))
-        table = pa.table({"image": pixels, "label": pa.array([picture.label for picture in pictures], pa.int64())})
+        table = pa.table(
+            {
+                "image": pixels,
+                "label": pa.array([picture.label for picture in pictures], pa.int64()),
+            }
+        )
         with replacing(out / f"{name}.parquet") as partial:
             pq.write_table(table, partial, compression="zstd")
         report.bytes_after += (out / f"{name}.parquet").stat().st_size

@@ -1,5 +1,6 @@
-"""The planner's formulas for image training. They are coarse, because the network fits any card: a list of convolutions
-gives parameters, operations and activations, within a tenth of the exact trace (tests/parts/trace)."""
+"""The planner's formulas for image training. They are coarse, because the network fits any card: a
+list of convolutions gives parameters, operations and activations, within a tenth of the exact trace
+(tests/parts/trace)."""
 
 from __future__ import annotations
 
@@ -20,15 +21,16 @@ from runner.parts.planner.workload import FULL, HALF, Run, cadence
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
-# Python's time to launch one layer's kernels (convolution, norm, ReLU) forward and backward, and the optimizer's.
+# Python's time to launch one layer's kernels (convolution, norm, ReLU) forward and backward, and
+# the optimizer's.
 SECONDS_A_LAYER = 5e-4
 CONVOLUTION_SHARE = 0.60  # of a data sheet's rate that convolutions reach; assumed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Images(Run):
-    """One training run on images. width: channels of the first stage. image_size: pixels, square. classes, test_rows:
-    counts; the test images are measured once, at the end."""
+    """One training run on images. width: channels of the first stage. image_size: pixels, square.
+    classes, test_rows: counts; the test images are measured once, at the end."""
 
     precision: str = "fp32"
     architecture: str = "resnet18"
@@ -39,7 +41,8 @@ class Images(Run):
 
 
 class Convolution(NamedTuple):
-    """A square convolution with its norm: channels in and out, kernel and output in pixels. 1×1 ones bypass a block."""
+    """A square convolution with its norm: channels in and out, kernel and output in pixels. 1×1
+    ones bypass a block."""
 
     fan_in: int
     fan_out: int
@@ -57,9 +60,11 @@ class Convolution(NamedTuple):
 
 
 def convolutions(work: Images) -> Iterator[Convolution]:
-    """Every convolution in the order of the forward pass (He et al. 2015, arXiv 1512.03385, section 4.2): a 3×3 stem,
-    then stages of basic blocks, each after the first halving the pixels and doubling the channels."""
-    pixels, channels = work.image_size, work.width
+    """Every convolution in the order of the forward pass (He et al. 2015, arXiv 1512.03385, section
+    4.2): a 3×3 stem, then stages of basic blocks, each after the first halving the pixels and
+    doubling the channels."""
+    pixels = work.image_size
+    channels = work.width
     yield Convolution(3, channels, 3, pixels)
     for stage, depth in enumerate(DEPTHS[work.architecture]):
         wide = work.width << stage
@@ -74,7 +79,8 @@ def convolutions(work: Images) -> Iterator[Convolution]:
 
 def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageForecast:
     """The forecast for a stage, from the config of the image trainer."""
-    model, trainer = stage.config["model"], stage.config["trainer"]
+    model = stage.config["model"]
+    trainer = stage.config["trainer"]
     work = Images(
         machines=stage.machines,
         **model,
@@ -89,7 +95,9 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageForec
         warmup_ratio=trainer["warmup_ratio"] if trainer["lr_scheduler_type"] != "constant" else 0.0,
         rows=rows.training,
         evaluation_rows=rows.validation,
-        test_rows=catalog.dataset(stage.data.get("hub")).get("test_rows", 0) if stage.data.get("test_split") else 0,
+        test_rows=catalog.dataset(stage.data.get("hub")).get("test_rows", 0)
+        if stage.data.get("test_split")
+        else 0,
         keep=trainer["save_total_limit"],
         **cadence(trainer, stage.config["recipe_runner"]),
     )
@@ -108,7 +116,8 @@ class ImageForecast(Forecast):
 
     @cached_property
     def counts(self) -> Counts:
-        """Convolutions without bias, two numbers a channel for each norm, and the classifier with its bias."""
+        """Convolutions without bias, two numbers a channel for each norm, and the classifier with
+        its bias."""
         layers = list(convolutions(self.workload))
         total = sum(layer.weights + 2 * layer.fan_out for layer in layers)
         total += (layers[-1].fan_out + 1) * self.workload.classes
@@ -116,41 +125,73 @@ class ImageForecast(Forecast):
 
     @property
     def _kept(self) -> list[int]:
-        """Bytes that autograd saves for one image: the image, and for each convolution its output, which the norm
-        needs, and the output of the ReLU after it."""
-        wide, image = self._width, 3 * self.workload.image_size**2
+        """Bytes that autograd saves for one image: the image, and for each convolution its output,
+        which the norm needs, and the output of the ReLU after it."""
+        wide = self._width
+        image = 3 * self.workload.image_size**2
         copy = 0 if wide == FULL else HALF * image
-        outputs = (wide * layer.output * (1 if layer.kernel == 1 else 2) for layer in convolutions(self.workload))
+        outputs = (
+            wide * layer.output * (1 if layer.kernel == 1 else 2)
+            for layer in convolutions(self.workload)
+        )
         return [FULL * image + copy, *outputs]
 
     @property
     def _width(self) -> int:
         """Bytes of a number in the layers."""
-        return FULL if self.workload.precision == "fp32" else HALF
+        if self.workload.precision == "fp32":
+            return FULL
+        return HALF
 
     @property
     def _state(self) -> State:
-        layers, gradients = list(convolutions(self.workload)), FULL * self.counts.total
-        weights = gradients + 2 * FULL * sum(layer.fan_out for layer in layers)  # running statistics of norms
-        optimizer = 0 if self.workload.optimizer == "sgd" else 2 * gradients
-        return State(weights, gradients, optimizer, buffers=gradients if self.workload.sharding == "ddp" else 0)
+        layers = list(convolutions(self.workload))
+        gradients = FULL * self.counts.total
+        weights = gradients + 2 * FULL * sum(
+            layer.fan_out for layer in layers
+        )  # running statistics of norms
+        if self.workload.optimizer == "sgd":
+            optimizer = 0
+        else:
+            optimizer = 2 * gradients
+        return State(
+            weights,
+            gradients,
+            optimizer,
+            buffers=gradients if self.workload.sharding == "ddp" else 0,
+        )
 
     @cached_property
     def memory(self) -> Memory:
-        work, state, rows = self.workload, self._state, self.workload.micro_batch_size
-        base, layers, kept = state.weights + state.optimizer + state.buffers, list(convolutions(work)), self._kept
-        there, alive, moments = state.gradients if work.accumulation > 1 else 0, rows * sum(kept), []
+        work = self.workload
+        state = self._state
+        rows = self.workload.micro_batch_size
+        base = state.weights + state.optimizer + state.buffers
+        layers = list(convolutions(work))
+        kept = self._kept
+        if work.accumulation > 1:
+            there = state.gradients
+        else:
+            there = 0
+        alive = rows * sum(kept)
+        moments = []
         for layer, own in zip(reversed(layers), reversed(kept), strict=False):
             fresh = FULL * layer.weights
-            # The gradients of input and output, of the bypass, and of the weights beside earlier ones.
+            # The gradients of input and output, of the bypass, and of the weights beside earlier
+            # ones.
             flight = 3 * self._width * rows * layer.output + (fresh if work.accumulation > 1 else 0)
             there = min(state.gradients, there + fresh)
             moments.append(Moment("backward", base, there, alive, temporary=flight))
             alive -= rows * own
-        # The plain AdamW works on lists of tensors and holds the roots of all second moments at once.
-        roots = state.gradients if work.optimizer == "adamw_torch" else 0
+        # The plain AdamW works on lists of tensors and holds the roots of all second moments at
+        # once.
+        if work.optimizer == "adamw_torch":
+            roots = state.gradients
+        else:
+            roots = 0
         moments.append(Moment("step", base, state.gradients, 0, temporary=roots))
-        # In evaluation, memory holds the images, a block's input, and the inputs and outputs of its layers.
+        # In evaluation, memory holds the images, a block's input, and the inputs and outputs of its
+        # layers.
         evaluated = work.evaluation_batch_size * (kept[0] + 5 * self._width * layers[0].output)
         return at_peak(work, state, moments, base + evaluated)
 
@@ -168,33 +209,53 @@ class ImageForecast(Forecast):
         return math.ceil((self.steps or 0) * self.workload.warmup_ratio)
 
     def flops(self, rows: int, training: bool = True) -> float:
-        """Two operations for each weight and output pixel, and for each of two gradients; images have no gradient."""
+        """Two operations for each weight and output pixel, and for each of two gradients; images
+        have no gradient."""
         once = [2 * layer.weights * layer.pixels**2 for layer in convolutions(self.workload)]
         return rows * (3 * sum(once) - once[0] if training else sum(once))
 
     def pass_seconds(self, gpu: catalog.Gpu, rows: int, training: bool = True) -> float:
-        """One micro batch. Activations are written once and read twice or more, and backward moves as much again. With
-        small images, the GPU waits for Python, which launches every layer's kernels."""
+        """One micro batch. Activations are written once and read twice or more, and backward moves
+        as much again. With small images, the GPU waits for Python, which launches every layer's
+        kernels."""
         compute = self.flops(rows, training) / (self.workload.rate(gpu) * CONVOLUTION_SHARE)
         moved = rows * sum(self._kept) * (6 if training else 2) + self.counts.total * FULL
-        launching = len(list(convolutions(self.workload))) * SECONDS_A_LAYER * (1 if training else 0.3)
-        seconds = max(compute + moved / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE), launching)
+        launching = (
+            len(list(convolutions(self.workload))) * SECONDS_A_LAYER * (1 if training else 0.3)
+        )
+        seconds = max(
+            compute + moved / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE), launching
+        )
         return seconds * constants.constants(gpu.name).slowness
 
     def time_on(self, gpu: catalog.Gpu) -> duration.Duration | None:
-        work, state, count = self.workload, self._state, self.steps
+        work = self.workload
+        state = self._state
+        count = self.steps
         if count is None:
             return None
         world = work.machines.world_size
 
         def waiting(gbit_s: float) -> float:
-            return 0.5 * 2 * (world - 1) / world * state.gradients / duration.slowest_link(work.machines, gpu, gbit_s)
+            return (
+                0.5
+                * 2
+                * (world - 1)
+                / world
+                * state.gradients
+                / duration.slowest_link(work.machines, gpu, gbit_s)
+            )
 
-        update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
+        update = (2 * state.optimizer + 3 * state.gradients) / (
+            gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE
+        )
         own = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation
         batch_seconds = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
         held_out = (work.evaluation_rows or 0, work.test_rows)
-        validation, test = (math.ceil(rows / world / work.evaluation_batch_size) * batch_seconds for rows in held_out)
+        validation, test = (
+            math.ceil(rows / world / work.evaluation_batch_size) * batch_seconds
+            for rows in held_out
+        )
         evaluations = work.times_in(work.evaluation_steps, count) + 1
         return duration.of_run(
             work,
@@ -213,14 +274,18 @@ class ImageForecast(Forecast):
         )
 
     def fitting(self, recipe: Recipe, gpu: catalog.Gpu, budget: float) -> Iterator[Changes]:
-        work, narrow = self.workload, self.workload.width // 2
+        work = self.workload
+        narrow = self.workload.width // 2
 
         def fits(other: Images) -> bool:
             return replace(self, workload=other).memory.total <= budget
 
         for rows, accumulation in splits(work, smaller=True):
             if fits(work.with_rows(rows, accumulation)):
-                yield {"train.micro_batch_size": rows, "train.gradient_accumulation_steps": accumulation}
+                yield {
+                    "train.micro_batch_size": rows,
+                    "train.gradient_accumulation_steps": accumulation,
+                }
                 break
         if work.precision == "fp32" and gpu.bf16 and fits(replace(work, precision="bf16")):
             yield {"model.precision": "bf16"}
@@ -228,8 +293,10 @@ class ImageForecast(Forecast):
             yield {"model.width": narrow}
 
     def written(self) -> dict[str, int]:
-        """Prepared pixels, a checkpoint (weights and optimizer), and three weight files, the latest with optimizer."""
-        work, state = self.workload, self._state
+        """Prepared pixels, a checkpoint (weights and optimizer), and three weight files, the latest
+        with optimizer."""
+        work = self.workload
+        state = self._state
         images = (work.rows or 0) + (work.evaluation_rows or 0) + work.test_rows
         return {
             "prepared data": images * 3 * work.image_size**2,

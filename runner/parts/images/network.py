@@ -14,16 +14,20 @@ from runner.tools.run_files import BEST_IMAGES, LATEST_IMAGES
 
 
 class SmallResNetForImageClassification(ResNetForImageClassification):
-    """transformers' ResNet with a stem for 32×32 images: 3×3 with stride 1 and padding 1, without a pool, as in He et
-    al. 2015 (arXiv 1512.03385), section 4.2. The stem of transformers (7×7, stride 2, then a max pool) has no settings
-    and leaves 8×8 of 32×32 pixels. transformers chooses the loss by the end of the class's name."""
+    """transformers' ResNet with a stem for 32×32 images: 3×3 with stride 1 and padding 1, without a
+    pool, as in He et al. 2015 (arXiv 1512.03385), section 4.2. The stem of transformers (7×7,
+    stride 2, then a max pool) has no settings and leaves 8×8 of 32×32 pixels. transformers chooses
+    the loss by the end of the class's name."""
 
-    accepts_loss_kwargs = False  # its loss is the mean of a batch; the Trainer must divide it by the accumulation steps
+    # its loss is the mean of a batch; the Trainer must divide it by the accumulation steps
+    accepts_loss_kwargs = False
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__(config)
         stem = self.resnet.embedder
-        convolution = nn.Conv2d(config.num_channels, config.embedding_size, 3, stride=1, padding=1, bias=False)
+        convolution = nn.Conv2d(
+            config.num_channels, config.embedding_size, 3, stride=1, padding=1, bias=False
+        )
         # As transformers initialises the others.
         nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
         stem.embedder.convolution = convolution
@@ -31,7 +35,8 @@ class SmallResNetForImageClassification(ResNetForImageClassification):
 
 
 def build(architecture: str, width: int, classes: int) -> SmallResNetForImageClassification:
-    """A network with random weights. width: channels of the first stage; each further stage doubles them."""
+    """A network with random weights. width: channels of the first stage; each further stage doubles
+    them."""
     return SmallResNetForImageClassification(
         ResNetConfig(
             num_channels=3,
@@ -51,14 +56,16 @@ def save(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """The content of a file of `save`; only tensors and plain values are accepted, so opening it cannot run code."""
+    """The content of a file of `save`; only tensors and plain values are accepted, so opening it
+    cannot run code."""
     content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     return content
 
 
 def load(file: Path) -> tuple[SmallResNetForImageClassification, dict[str, Any]]:
-    """The trained network in `best_model.pth`, `final_model.pth` or `checkpoint_latest.pth`, in evaluation mode, and
-    the other content of the file: `classes` (names), `mean`, `std`, `image_size`, `accuracy`, `epoch`."""
+    """The trained network in `best_model.pth`, `final_model.pth` or `checkpoint_latest.pth`, in
+    evaluation mode, and the other content of the file: `classes` (names), `mean`, `std`,
+    `image_size`, `accuracy`, `epoch`."""
     content = read(file)
     shape = content["shape"]
     model = build(shape["architecture"], shape["width"], shape["classes"])
@@ -67,11 +74,13 @@ def load(file: Path) -> tuple[SmallResNetForImageClassification, dict[str, Any]]
 
 
 class Weights(TrainerCallback):
-    """Writes `best_model.pth` at every new best validation accuracy, and `checkpoint_latest.pth`, which also has the
-    optimizer and the schedule, with every checkpoint. facts: the content of every file beside the weights."""
+    """Writes `best_model.pth` at every new best validation accuracy, and `checkpoint_latest.pth`,
+    which also has the optimizer and the schedule, with every checkpoint. facts: the content of
+    every file beside the weights."""
 
     def __init__(self, run_dir: Path, facts: dict[str, Any]) -> None:
-        self.run_dir, self.facts = run_dir, facts
+        self.run_dir = run_dir
+        self.facts = facts
         self.best_accuracy = -1.0
         self.accuracy: float | None = None
 

@@ -1,4 +1,5 @@
-"""Predictions of a trained network: for one picture, and for held-out images, with accuracy and confusion by class."""
+"""Predictions of a trained network: for one picture, and for held-out images, with accuracy and
+confusion by class."""
 
 import re
 from collections.abc import Callable
@@ -17,8 +18,8 @@ BATCH = 256  # images in a batch
 
 
 def load(weights: Path) -> Callable[[Path], dict[str, float]]:
-    """A function from a picture file to the probability of each class by name, the largest first. It raises Stop if the
-    file is not a picture, or the weights cannot be read."""
+    """A function from a picture file to the probability of each class by name, the largest first.
+    It raises Stop if the file is not a picture, or the weights cannot be read."""
 
     @cache
     def known() -> Any:
@@ -27,11 +28,16 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
         try:
             return network.load(weights)
         except Exception as error:  # a file of weights can be broken in many ways
-            raise Stop(*worded("images.broken-weights", weights=weights, error=first_line(error))) from None
+            raise Stop(
+                *worded("images.broken-weights", weights=weights, error=first_line(error))
+            ) from None
 
     def ask(picture: Path) -> dict[str, float]:
         if not picture.is_file():
-            raise Stop(f"The file `{picture}` does not exist.", "This model classifies images. Name a picture file.")
+            raise Stop(
+                f"The file `{picture}` does not exist.",
+                "This model classifies images. Name a picture file.",
+            )
         pixels = decoded(picture.read_bytes())
         if isinstance(pixels, Bad):
             raise Stop(f"`{picture}` is {pixels.reason}.", "Use PNG, JPEG, WEBP, BMP or GIF.")
@@ -39,16 +45,23 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
 
         model, facts = known()
         mean, std = (torch.tensor(facts[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
-        batch = torch.from_numpy(scaled(pixels, facts["image_size"]).copy()).permute(2, 0, 1).unsqueeze(0)
+        batch = (
+            torch.from_numpy(scaled(pixels, facts["image_size"]).copy())
+            .permute(2, 0, 1)
+            .unsqueeze(0)
+        )
         with torch.no_grad():
             shares = model(pixel_values=normalise(batch, mean, std)).logits.softmax(-1)[0].tolist()
-        return dict(sorted(zip(map(str, facts["classes"]), shares, strict=True), key=lambda each: -each[1]))
+        return dict(
+            sorted(zip(map(str, facts["classes"]), shares, strict=True), key=lambda each: -each[1])
+        )
 
     return ask
 
 
 def measure(task: Any, measures: Any) -> None:
-    """Adds the results on the images in `task.rows` to `measures` (see `runner.parts.evaluate.evaluate`)."""
+    """Adds the results on the images in `task.rows` to `measures` (see
+    `runner.parts.evaluate.evaluate`)."""
     names = [*task.metrics, "validation_loss", ACCURACY]
     with measures.taking(names) as found:
         found |= on_images(Path(task.model), Path(task.rows), measures)
@@ -57,12 +70,15 @@ def measure(task: Any, measures: Any) -> None:
 
 
 def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
-    """Loss and accuracies on the test images, or on the validation images without a test: in total, and for each class
-    by its name in gates. Also records the confusion matrix."""
+    """Loss and accuracies on the test images, or on the validation images without a test: in total,
+    and for each class by its name in gates. Also records the confusion matrix."""
     from runner.parts.images import network
     from runner.parts.images.training import ImageDataset
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.cuda.is_available():
+        device = "cuda"
+    else:
+        device = "cpu"
     built, facts = network.load(model)
     built = built.to(device)
     classes = list(map(str, facts["classes"]))
@@ -71,7 +87,8 @@ def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
     images = next((side for side in sides if len(side)), None)
     if images is None:
         raise ValueError("there are no held-out images")
-    seen, total = torch.zeros(len(classes), len(classes), dtype=torch.long), 0.0
+    seen = torch.zeros(len(classes), len(classes), dtype=torch.long)
+    total = 0.0
     for numbers in torch.arange(len(images)).split(BATCH):
         batch = images.__getitems__(numbers.tolist())
         with torch.no_grad():
@@ -80,7 +97,9 @@ def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
         seen.index_put_((batch["labels"], logits.argmax(-1)), torch.tensor(1), accumulate=True)
     measures.counts["held_out_images"] = len(images)
     measures.confusion |= {
-        name: {other: int(count) for other, count in zip(classes, row.tolist(), strict=True) if count}
+        name: {
+            other: int(count) for other, count in zip(classes, row.tolist(), strict=True) if count
+        }
         for name, row in zip(classes, seen, strict=True)
     }
     right = {
@@ -88,4 +107,7 @@ def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
         for index, (name, row) in enumerate(zip(classes, seen, strict=True))
         if row.sum()
     }
-    return right | {ACCURACY: float(seen.trace() / len(images)), "validation_loss": total / len(images)}
+    return right | {
+        ACCURACY: float(seen.trace() / len(images)),
+        "validation_loss": total / len(images),
+    }

@@ -1,7 +1,9 @@
-"""`python -m runner.parts.images.trainer [--prepare] CONFIG`: trains a network for small images by `images.yaml`.
+"""`python -m runner.parts.images.trainer [--prepare] CONFIG`: trains a network for small images by
+`images.yaml`.
 
-It runs in a stock training image with only this repository on its path. So everything in its pods imports only the
-standard library, this package and that image's packages; `tests/parts/images/test_images.py` lists them.
+It runs in a stock training image with only this repository on its path. So everything in its pods
+imports only the standard library, this package and that image's packages;
+`tests/parts/images/test_images.py` lists them.
 """
 
 import argparse
@@ -18,9 +20,12 @@ from runner.tools.run_files import LOG, STOPPED
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Trains; returns 0 if all results exist, 1 if it stopped, with the reason in `stopped.json`."""
+    """Trains; returns 0 if all results exist, 1 if it stopped, with the reason in
+    `stopped.json`."""
     parser = argparse.ArgumentParser(prog="python -m runner.parts.images.trainer")
-    parser.add_argument("--prepare", action="store_true", help="prepare the images first, if they are not prepared")
+    parser.add_argument(
+        "--prepare", action="store_true", help="prepare the images first, if they are not prepared"
+    )
     parser.add_argument("config", help="images.yaml, as `recipe render` writes it")
     options = parser.parse_args(arguments)
     child_process.watch_parent()
@@ -34,8 +39,11 @@ def main(arguments: list[str] | None = None) -> int:
     # `recipe run` saves the log itself; a pod's own log is deleted with the pod.
     if options.prepare and os.environ.get("RANK", "0") == "0":
         run_dir.mkdir(parents=True, exist_ok=True)
-        # In its own session, because torchrun sends SIGTERM to the whole process group before the last lines.
-        tee = subprocess.Popen(["tee", "-a", str(run_dir / LOG)], stdin=subprocess.PIPE, start_new_session=True)
+        # In its own session, because torchrun sends SIGTERM to the whole process group before the
+        # last lines.
+        tee = subprocess.Popen(
+            ["tee", "-a", str(run_dir / LOG)], stdin=subprocess.PIPE, start_new_session=True
+        )
         assert tee.stdin  # the pipe
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -27,8 +27,8 @@ from runner.trainer.settings import RunSettings
 
 
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
-    """Trains, or continues from the last checkpoint, and writes the results; the summary last. Raises Stop if the
-    planned GPUs or the prepared images are missing."""
+    """Trains, or continues from the last checkpoint, and writes the results; the summary last.
+    Raises Stop if the planned GPUs or the prepared images are missing."""
     settings = RunSettings.model_validate(config["recipe_runner"])
     if settings.backend == "nccl" and not torch.cuda.is_available():
         raise Stop("The plan needs GPUs, but this machine has none for training.")
@@ -52,9 +52,16 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     set_seed(args.seed)
     shape = config["model"]
     model = network.build(shape["architecture"], shape["width"], shape["classes"])
-    look = {"mean": config["data"]["mean"] or report.mean, "std": config["data"]["std"] or report.std}
+    look = {
+        "mean": config["data"]["mean"] or report.mean,
+        "std": config["data"]["std"] or report.std,
+    }
     pixels = (shape["image_size"], look["mean"], look["std"])
-    drawn = {"padding": config["data"]["random_crop_padding"], "flip": config["data"]["random_flip"], "seed": args.seed}
+    drawn = {
+        "padding": config["data"]["random_crop_padding"],
+        "flip": config["data"]["random_flip"],
+        "seed": args.seed,
+    }
     training = ImageDataset(folder / "train.parquet", *pixels, **drawn)
     validation, test = (ImageDataset(folder / f"{split}.parquet", *pixels) for split in SPLITS[1:])
     history = results.History(settings)
@@ -69,10 +76,15 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         data_collator=lambda batch: batch,  # `ImageDataset` returns whole batches
         train_dataset=training,
         eval_dataset=validation,
-        compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
+        compute_metrics=lambda seen: {
+            "accuracy": float((seen.predictions == seen.label_ids).mean())
+        },
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets can be memorised.
-        callbacks=stopping.callbacks(settings, history, of_words=False, measure=ACCURACY, own=[weights, *trackers]),
+        # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets can be
+        # memorised.
+        callbacks=stopping.callbacks(
+            settings, history, of_words=False, measure=ACCURACY, own=[weights, *trackers]
+        ),
     )
     stopping.no_step_more(trainer)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
@@ -83,14 +95,17 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
 
 
 def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArguments:
-    """The Trainer's arguments. Two have other names in transformers 4.57 than in 5.13 (stock images)."""
+    """The Trainer's arguments. Two have other names in transformers 4.57 than in 5.13 (stock
+    images)."""
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     trainer = dict(trainer)
     if "warmup_ratio" not in known:
         # In these versions, a number below 1 is a share of the steps.
         trainer["warmup_steps"] = min(trainer.pop("warmup_ratio"), 0.9999)
     if "logging_dir" in known:
-        trainer["logging_dir"] = os.environ.get("TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/{TENSORBOARD}")
+        trainer["logging_dir"] = os.environ.get(
+            "TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/{TENSORBOARD}"
+        )
     cuda = torch.cuda.is_available()
     return TrainingArguments(
         **trainer,
@@ -103,9 +118,14 @@ def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArgumen
 
 
 def finish(
-    trainer: Trainer, settings: RunSettings, history: results.History, weights: network.Weights, test: ImageDataset
+    trainer: Trainer,
+    settings: RunSettings,
+    history: results.History,
+    weights: network.Weights,
+    test: ImageDataset,
 ) -> None:
-    """Writes the final weights, measures the best ones on the test images once, and writes the summary."""
+    """Writes the final weights, measures the best ones on the test images once, and writes the
+    summary."""
     run_dir = Path(settings.run_dir)
     main = trainer.is_world_process_zero()
     if main:
@@ -131,16 +151,27 @@ def finish(
 
 
 class ImageDataset(Dataset):
-    """The images of one Parquet file, in memory as bytes: 50,000 of 32×32 take 154 MB. padding, flip: for training
-    only, drawn from the seed and the batch's image numbers, so that a resumed run draws the same for the same batch.
-    The process's random state is not reliable for this, because batches are made before the step that is saved."""
+    """The images of one Parquet file, in memory as bytes: 50,000 of 32×32 take 154 MB. padding,
+    flip: for training only, drawn from the seed and the batch's image numbers, so that a resumed
+    run draws the same for the same batch. The process's random state is not reliable for this,
+    because batches are made before the step that is saved."""
 
     def __init__(
-        self, file: Path, size: int, mean: Colours, std: Colours, *, padding: int = 0, flip: bool = False, seed: int = 0
+        self,
+        file: Path,
+        size: int,
+        mean: Colours,
+        std: Colours,
+        *,
+        padding: int = 0,
+        flip: bool = False,
+        seed: int = 0,
     ) -> None:
         self.pixels, self.labels = read(file, size)
         self.mean, self.std = (torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std))
-        self.padding, self.flip, self.seed = padding, flip, seed
+        self.padding = padding
+        self.flip = flip
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -155,22 +186,32 @@ class ImageDataset(Dataset):
             pixels = random_crop(pixels, self.padding, draw)
         if self.flip:
             pixels = random_flip(pixels, draw)
-        return {"pixel_values": normalise(pixels, self.mean, self.std), "labels": self.labels[indices]}
+        return {
+            "pixel_values": normalise(pixels, self.mean, self.std),
+            "labels": self.labels[indices],
+        }
 
 
 def read(file: Path, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pixels (N, 3, size, size) as bytes and labels (N,) of a prepared Parquet file."""
     table = pq.read_table(file)
     flat = np.frombuffer(b"".join(table["image"].to_pylist()), np.uint8)
-    pixels = torch.from_numpy(flat.reshape(-1, size, size, 3).copy()).permute(0, 3, 1, 2).contiguous()
+    pixels = (
+        torch.from_numpy(flat.reshape(-1, size, size, 3).copy()).permute(0, 3, 1, 2).contiguous()
+    )
     return pixels, torch.tensor(table["label"].to_pylist(), dtype=torch.long)
 
 
-def random_crop(pixels: torch.Tensor, padding: int, draw: torch.Generator | None = None) -> torch.Tensor:
-    """Each image (batch, 3, height, width) with `padding` black pixels around it, cropped to its size at random."""
+def random_crop(
+    pixels: torch.Tensor, padding: int, draw: torch.Generator | None = None
+) -> torch.Tensor:
+    """Each image (batch, 3, height, width) with `padding` black pixels around it, cropped to its
+    size at random."""
     count, _, height, width = pixels.shape
     top, left = torch.randint(0, 2 * padding + 1, (2, count), generator=draw)
-    windows = torch.nn.functional.pad(pixels, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    windows = (
+        torch.nn.functional.pad(pixels, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    )
     return windows[torch.arange(count), :, top, left].contiguous()
 
 

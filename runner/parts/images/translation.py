@@ -1,7 +1,7 @@
 """Scenario image-classification: a ResNet for small images, trained from random weights.
 
-Axolotl does not train on images, so the engine is the runner's own `images`: transformers' ResNet and Trainer. Settings
-under `trainer` have the names of transformers' TrainingArguments.
+Axolotl does not train on images, so the engine is the runner's own `images`: transformers' ResNet
+and Trainer. Settings under `trainer` have the names of transformers' TrainingArguments.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,9 @@ MIN_ACCURACY = 0.60
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     facts = common.batch_facts(recipe)
-    return common.plan(recipe, place, lambda at: common.rows_and_training(recipe, at, train(recipe, at)), facts)
+    return common.plan(
+        recipe, place, lambda at: common.rows_and_training(recipe, at, train(recipe, at)), facts
+    )
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
@@ -51,7 +53,8 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
 
 def train(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains, in the plan's own folders."""
-    runs_on, data = common.machines(recipe, place), recipe.data
+    runs_on = common.machines(recipe, place)
+    data = recipe.data
     own = {"image_size": recipe.model.image_size, "classes": recipe.model.classes}
     prepare = common.made(ImageSet, data, path=common.data_file(recipe, place, data.path), **own)
     conditions, evaluation = common.measured(recipe, Evaluation("images", rows=place.data_dir))
@@ -59,7 +62,9 @@ def train(recipe: Recipe, place: Place) -> Stage:
         name="train",
         engine="images",
         config={
-            "model": {key: recipe.model[key] for key in ("architecture", "width", "image_size", "classes")},
+            "model": {
+                key: recipe.model[key] for key in ("architecture", "width", "image_size", "classes")
+            },
             # The prepared images, and the augmentation in training.
             "data": {"folder": place.data_dir, **{key: data.get(key) for key in SEEN}},
             "prepare": asdict(prepare, dict_factory=stated),
@@ -95,9 +100,14 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
 
 
 def classes(recipe: Recipe) -> Iterator[Problem]:
-    """The number of classes must be that of the folders of images, or of the hub's data set in the catalog."""
-    data, stated = recipe.data, recipe.model.classes
-    folder = recipe.folder / data.path if data.path else None
+    """The number of classes must be that of the folders of images, or of the hub's data set in the
+    catalog."""
+    data = recipe.data
+    stated = recipe.model.classes
+    if data.path:
+        folder = recipe.folder / data.path
+    else:
+        folder = None
     if folder and folder.is_dir() and class_folders(folder):
         try:
             there = len(class_names(folder))
@@ -108,7 +118,11 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         if there != stated:
             said = worded("images.other-folders", folder=folder, there=there, stated=stated)
             yield recipe.problem("model.classes", *said, mending=there)
-    elif data.hub and not data.path and (there := catalog.dataset(data.hub).get("classes", stated)) != stated:
+    elif (
+        data.hub
+        and not data.path
+        and (there := catalog.dataset(data.hub).get("classes", stated)) != stated
+    ):
         said = worded("images.other-classes-on-hub", data=data, there=there, stated=stated)
         yield recipe.problem("model.classes", *said)
 
@@ -117,14 +131,17 @@ RULES = (classes, contradictions(__file__))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    made, sample = rehearsal.data(recipe, file), recipe.data.sample
+    made = rehearsal.data(recipe, file)
+    sample = recipe.data.sample
     if sample and any(change.setting == "data.path" and change.after == sample for change in made):
         # It replaces the recipe's own images, and may have another number of classes.
         import pyarrow
         from pyarrow import parquet
 
         with suppress(OSError, pyarrow.ArrowInvalid):
-            count = len(named_classes(parquet.read_schema(recipe.folder / sample), recipe.data.label_column))
+            count = len(
+                named_classes(parquet.read_schema(recipe.folder / sample), recipe.data.label_column)
+            )
             if count and count != recipe.model.classes:
                 why = "those of the sample, which is of other images"
                 made.append(rehearsal.substitute("model.classes", count, why))
@@ -163,4 +180,11 @@ def judge(plan: Plan, summaries: Summaries) -> None:
     for summary in summaries:
         accuracy = summary.best_accuracy or 0.0
         if accuracy < MIN_ACCURACY:
-            raise Stop(*worded("images.learned-too-little", plan=plan, accuracy=accuracy, min_accuracy=MIN_ACCURACY))
+            raise Stop(
+                *worded(
+                    "images.learned-too-little",
+                    plan=plan,
+                    accuracy=accuracy,
+                    min_accuracy=MIN_ACCURACY,
+                )
+            )

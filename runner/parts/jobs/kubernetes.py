@@ -1,4 +1,5 @@
-"""What all targets for a cluster share: folders, names, labels, config map and claims. `podspec` has the pod."""
+"""What all targets for a cluster share: folders, names, labels, config map and claims. `podspec`
+has the pod."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,10 +30,13 @@ Folder = tuple[Manifest, Manifest]  # a folder of a container: its mount, and th
 PIPELINE = "kfp"  # the target of Kubeflow Pipelines, whose runs are the alternative to the driver
 CONFIG_DIR = "/etc/recipe-runner"
 CODE_DIR = "/opt/recipe-code"  # where a pod clones its code
-# The base of a recipe's relative paths: in the image (container/Containerfile), and in a clone of this project.
+# The base of a recipe's relative paths: in the image (container/Containerfile), and in a clone of
+# this project.
 IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{CODE_DIR}/repository/recipes"
 MODEL_DIR = "/opt/base-model"  # where pods mount a base model from an image
-SENT_FILES = "files"  # the folder of what `recipe submit` sends, below the results folder on the claim
+SENT_FILES = (
+    "files"  # the folder of what `recipe submit` sends, below the results folder on the claim
+)
 # Annotations: a hash of everything that a stage's result depends on, and the folder of its results.
 KEY, RUN_DIR = "recipe-runner/key", "recipe-runner/run-dir"
 PLANNED = "recipe-runner/planned-"  # the annotations with planned figures begin with this
@@ -44,18 +48,26 @@ LAST_WORDS = "FallbackToLogsOnError"
 # What restricted-v2 requires of a container; and the same for one that writes only to volumes.
 CLOSED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 CONTAINER_SECURITY: Manifest = {**CLOSED, "readOnlyRootFilesystem": True}
-SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"  # the modes of a claim for several machines, and for one
+SHARED, SINGLE = (
+    "ReadWriteMany",
+    "ReadWriteOnce",
+)  # the modes of a claim for several machines, and for one
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
-# The parts of a checkout that a build does not need. `oc` leaves out only `.git`; an environment has 5 to 8 GB.
+# The parts of a checkout that a build does not need. `oc` leaves out only `.git`; an environment
+# has 5 to 8 GB.
 UNSENT = r"(^|/)(\.git|\.venv|build|runs)(/|$)"
-# The targets. From this version of OpenShift AI on, a TrainJob takes `runtimePatches`, and there is no PyTorchJob.
+# The targets. From this version of OpenShift AI on, a TrainJob takes `runtimePatches`, and there is
+# no PyTorchJob.
 PYTORCHJOB, TRAINJOB = "pytorchjob", "trainjob"
 PATCHES_SINCE = (3, 6)
 
 
 def default(site: Section) -> str:
-    """The target for a cluster of that OpenShift AI version. site: the recipe's section `openshift`."""
-    return TRAINJOB if patched(site) else PYTORCHJOB
+    """The target for a cluster of that OpenShift AI version. site: the recipe's section
+    `openshift`."""
+    if patched(site):
+        return TRAINJOB
+    return PYTORCHJOB
 
 
 def takes(target: str, recipe: Recipe) -> bool:
@@ -78,15 +90,24 @@ def place(recipe: Recipe) -> Place:
     if "openshift" not in recipe.settings:
         raise Stop(*worded("jobs.no-cluster", recipe=recipe))
     site: Openshift = recipe.settings["openshift"]
-    first_mount = site.claims[0].mount if site.claims else ""
+    if site.claims:
+        first_mount = site.claims[0].mount
+    else:
+        first_mount = ""
     run_dir = site.output_dir or f"{first_mount}/{recipe.name}"
     embedded = f"/opt/recipe-runner/data/{recipe.name}"
     data_dir = site.data_dir or (embedded if site.data_from == "image" else f"{run_dir}/data")
     files_dirs = {"image": IMAGE_FILES, "git": CLONED_FILES, "claim": f"{run_dir}/{SENT_FILES}"}
-    base, model_dir = recipe.settings.get("model", {}).get("base"), None
+    base = recipe.settings.get("model", {}).get("base")
+    model_dir = None
     if in_image(base):
         model_dir = MODEL_DIR
-    elif recipe.on_claim(run_dir) and base is not None and not recipe.base_folder and not base.startswith("/"):
+    elif (
+        recipe.on_claim(run_dir)
+        and base is not None
+        and not recipe.base_folder
+        and not base.startswith("/")
+    ):
         # A base model that is downloaded first has a folder that recipes share.
         model_dir = f"{first_mount}/base-models/{label(base)}-{content_hash([base, recipe.model_revision], 8)}"
     return Place(
@@ -105,8 +126,11 @@ def job_name(plan: Plan) -> str:
     return plan.site.get("job_name") or plan.name
 
 
-def made(api_version: str, kind: str, plan: Plan, name: str, marks: Manifest, **rest: Any) -> Manifest:
-    """An object in the plan's namespace. marks: its labels and annotations; rest: its other parts."""
+def made(
+    api_version: str, kind: str, plan: Plan, name: str, marks: Manifest, **rest: Any
+) -> Manifest:
+    """An object in the plan's namespace. marks: its labels and annotations; rest: its other
+    parts."""
     meta = {"name": name, "namespace": plan.site["namespace"], **marks}
     return {"apiVersion": api_version, "kind": kind, "metadata": meta, **rest}
 
@@ -116,15 +140,24 @@ def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -
     # `recipe status` compares the planned figures with the real ones.
     foreseen = {
         # The same text before and after JSON, which turns 103718 into 103718.0.
-        f"{PLANNED}{what.replace('_', '-')}": gib(amount) if what.endswith("memory") else f"{amount:.12g}"
+        f"{PLANNED}{what.replace('_', '-')}": gib(amount)
+        if what.endswith("memory")
+        else f"{amount:.12g}"
         for what, amount in stage.needs.items()
     }
-    # OpenShift AI's dashboard shows a training job as its own by these. A connection's name has its namespace in front
-    # (opendatahub-operator, connections of a Notebook).
+    # OpenShift AI's dashboard shows a training job as its own by these. A connection's name has its
+    # namespace in front (opendatahub-operator, connections of a Notebook).
     profile = plan.site.get("hardware_profile")
-    shown = {f"opendatahub.io/hardware-profile-{part}": profile[part] for part in ("name", "namespace") if profile}
-    if names := plan.site.get("connections"):
-        shown["opendatahub.io/connections"] = ",".join(f"{plan.site['namespace']}/{name}" for name in names)
+    shown = {
+        f"opendatahub.io/hardware-profile-{part}": profile[part]
+        for part in ("name", "namespace")
+        if profile
+    }
+    names = plan.site.get("connections")
+    if names:
+        shown["opendatahub.io/connections"] = ",".join(
+            f"{plan.site['namespace']}/{name}" for name in names
+        )
     notes = origin(spec, plan, stage) | foreseen | shown
     marks = {"labels": pod_labels(plan, stage) | queue(plan), "annotations": notes}
     return made(api_version, kind, plan, job_name(plan), marks, spec=spec)
@@ -132,11 +165,14 @@ def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -
 
 def queue(plan: Plan) -> dict[str, str]:
     """The label that puts a job into a Kueue queue."""
-    return {"kueue.x-k8s.io/queue-name": plan.site["queue"]} if plan.site.get("queue") else {}
+    if plan.site.get("queue"):
+        return {"kueue.x-k8s.io/queue-name": plan.site["queue"]}
+    return {}
 
 
 def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
-    """Annotations of a job: its recipe, its results, and a hash of its content, which changes with the recipe."""
+    """Annotations of a job: its recipe, its results, and a hash of its content, which changes with
+    the recipe."""
     return {
         "recipe-runner/recipe": plan.name,
         "recipe-runner/stage": stage.name,
@@ -148,23 +184,35 @@ def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
 
 
 def build_command(name: str = "recipe-runner", namespace: str = "") -> str:
-    """The command that builds the image `name` from a checkout. namespace: empty for the current one of `oc`."""
-    space = f" --namespace {namespace}" if namespace else ""
+    """The command that builds the image `name` from a checkout. namespace: empty for the current
+    one of `oc`."""
+    if namespace:
+        space = f" --namespace {namespace}"
+    else:
+        space = ""
     return f"oc start-build {name}{space} --from-dir=. --exclude='{UNSENT}' --follow"
 
 
 def image(plan: Plan) -> str:
-    """The recipe's image, or else the one that the site builds in the namespace, with this version as its tag."""
-    return plan.site.get("image") or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:{__version__}"
+    """The recipe's image, or else the one that the site builds in the namespace, with this version
+    as its tag."""
+    return (
+        plan.site.get("image")
+        or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:{__version__}"
+    )
 
 
 def pull(image: str) -> str | None:
-    """When pods pull an image: a tag may move to another one, a digest (`NAME@sha256:…`) does not."""
-    return "Always" if "@" not in image else None
+    """When pods pull an image: a tag may move to another one, a digest (`NAME@sha256:…`) does
+    not."""
+    if "@" not in image:
+        return "Always"
+    return None
 
 
 def container(plan: Plan, name: str, folders: list[Folder], **own: Any) -> Manifest:
-    """A container of the plan's image, which writes only to volumes. own: the other blanks of `container.yaml`."""
+    """A container of the plan's image, which writes only to volumes. own: the other blanks of
+    `container.yaml`."""
     return filled(
         Path(__file__).with_name("container.yaml"),
         name=name,
@@ -182,13 +230,15 @@ def folder(name: str, path: str, volume: Manifest, **how: Any) -> Folder:
 
 
 def memory(gib: int) -> Folder:
-    """Shared memory. Its default is 64 MB, too little for NCCL and data loaders. It is part of the pod's memory."""
+    """Shared memory. Its default is 64 MB, too little for NCCL and data loaders. It is part of the
+    pod's memory."""
     return folder("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{gib}Gi"}})
 
 
 def filled(template: Path, /, **words: Any) -> Manifest:
-    """An object from a YAML template: each `$NAME` becomes that word. Keys whose word is None or missing disappear. Raises
-    TypeError for a word that the template has no place for: it would disappear without a message."""
+    """An object from a YAML template: each `$NAME` becomes that word. Keys whose word is None or
+    missing disappear. Raises TypeError for a word that the template has no place for: it would
+    disappear without a message."""
     places: set[str] = set()
 
     def fill(value: Any) -> Any:
@@ -219,34 +269,49 @@ def labels(plan: Plan, stage: Stage) -> dict[str, str]:
 
 
 def pod_labels(plan: Plan, stage: Stage) -> dict[str, str]:
-    """Labels of jobs and pods: those of every object, and the image's name with its tag or the start of its digest."""
+    """Labels of jobs and pods: those of every object, and the image's name with its tag or the
+    start of its digest."""
     name, _, digest = image(plan).rpartition("/")[2].partition("@")
     return labels(plan, stage) | {IMAGE: label(f"{name}-{digest[:19]}" if digest else name)}
 
 
 def config_map_name(plan: Plan, stage: Stage) -> str:
-    """The name depends on the content: a changed config is another map, and a running job keeps its own."""
+    """The name depends on the content: a changed config is another map, and a running job keeps its
+    own."""
     return f"{job_name(plan)}-{content_hash([[file.path, file.text] for file in stage.files])}"
 
 
 def is_config_map_of(name: str, plan: Plan) -> bool:
     """Whether a plan of one stage may have such a config map, with any content."""
-    return re.fullmatch(rf"{re.escape(job_name(plan))}-[0-9a-f]{{{len(content_hash(''))}}}", name) is not None
+    return (
+        re.fullmatch(rf"{re.escape(job_name(plan))}-[0-9a-f]{{{len(content_hash(''))}}}", name)
+        is not None
+    )
 
 
 def config_map(plan: Plan, stage: Stage) -> Artifact:
-    marks, data = {"labels": labels(plan, stage)}, {file.path: file.text for file in stage.files}
+    marks = {"labels": labels(plan, stage)}
+    data = {file.path: file.text for file in stage.files}
     name = config_map_name(plan, stage)
-    return Artifact(CONFIG_FILE, yaml_text(made("v1", "ConfigMap", plan, name, marks, immutable=True, data=data)))
+    return Artifact(
+        CONFIG_FILE,
+        yaml_text(made("v1", "ConfigMap", plan, name, marks, immutable=True, data=data)),
+    )
 
 
 def most_machines(plans: Iterable[Plan]) -> int:
     """The machines that mount the claims of these plans at the same time."""
-    return max(nodes for plan in plans for nodes in (plan.most_nodes, *(stage.machines.nodes for stage in plan.stages)))
+    return max(
+        nodes
+        for plan in plans
+        for nodes in (plan.most_nodes, *(stage.machines.nodes for stage in plan.stages))
+    )
 
 
 def claim_mode(plans: Iterable[Plan]) -> str:
-    return SHARED if most_machines(plans) > 1 else SINGLE
+    if most_machines(plans) > 1:
+        return SHARED
+    return SINGLE
 
 
 def claims(plan: Plan) -> Artifact:
@@ -264,17 +329,29 @@ def claims(plan: Plan) -> Artifact:
     return Artifact(CLAIMS_FILE, "---\n".join(map(yaml_text, documents)))
 
 
-def files(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", policy: str = "") -> list[Artifact]:
-    """The files of a job: claims, config map, network policy, its own, and a kustomization for `oc apply -k FOLDER`.
-    name, text: of the job's own file; comment: for the kustomization, which leaves out the claims: a claim of that name
-    may be larger, and a cluster refuses to change its size and mode."""
+def files(
+    plan: Plan, stage: Stage, name: str, text: str, comment: str = "", policy: str = ""
+) -> list[Artifact]:
+    """The files of a job: claims, config map, network policy, its own, and a kustomization for `oc
+    apply -k FOLDER`. name, text: of the job's own file; comment: for the kustomization, which
+    leaves out the claims: a claim of that name may be larger, and a cluster refuses to change its
+    size and mode."""
     first = macros(Path(__file__).with_name("header.jinja"))  # the lines for people
-    own = Artifact(name, first.header(plan, stage.machines, tracker(stage.config) == "mlflow") + text)
+    own = Artifact(
+        name, first.header(plan, stage.machines, tracker(stage.config) == "mlflow") + text
+    )
     needed = (claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy), own)
     written = [file for file in needed if file.text]
     resources = [file.path for file in written if file.path != CLAIMS_FILE]
-    words = {"name": plan.name, "comment": comment, "resources": resources, "claims": len(resources) < len(written)}
-    listing = template(Path(__file__).with_name("kustomization.yaml.jinja")).render(words, file=CLAIMS_FILE)
+    words = {
+        "name": plan.name,
+        "comment": comment,
+        "resources": resources,
+        "claims": len(resources) < len(written),
+    }
+    listing = template(Path(__file__).with_name("kustomization.yaml.jinja")).render(
+        words, file=CLAIMS_FILE
+    )
     return [*written, Artifact("kustomization.yaml", listing)]
 
 
@@ -284,7 +361,8 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
         return
     plan = planned(recipe, default(recipe.settings["openshift"]))
     pods = common.machines(recipe, plan.place)
-    left, same = "what `machines` leave for pods, within `limits`", "what is requested"
+    left = "what `machines` leave for pods, within `limits`"
+    same = "what is requested"
     values: dict[Path_, Computed] = {
         ("job_name",): Computed(recipe.name, "the recipe's name"),
         ("image",): Computed(image(plan), "the namespace's own"),
@@ -297,7 +375,9 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
     }
     for index, claim in enumerate(plan.site.get("claims", ())):
         size = plan.claim_gib(claim["name"])
-        values["claims", index, "size_gib"] = Computed(size, "what the plan needs there, with some reserve")
+        values["claims", index, "size_gib"] = Computed(
+            size, "what the plan needs there, with some reserve"
+        )
     for path, one in values.items():
         if recipe.document.lookup(("openshift", *path)) is None:
             yield ("openshift", *path), one

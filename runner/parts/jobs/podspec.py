@@ -1,5 +1,5 @@
-"""The pod that every target for a cluster starts, within OpenShift's restricted-v2; the code that it clones; and how
-pods of several machines reach each other, over Ethernet and RDMA."""
+"""The pod that every target for a cluster starts, within OpenShift's restricted-v2; the code that
+it clones; and how pods of several machines reach each other, over Ethernet and RDMA."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,17 +19,24 @@ HOME = CACHES["HOME"]
 OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
 # The volumes of a pod that are not claims.
 _OWN_VOLUMES = ("config", "shm", "tmp", "code", "base-model", "mlflow-token")
-# OpenShift AI's own MLflow: since this version; and the account that may write to it, if the recipe names none.
+# OpenShift AI's own MLflow: since this version; and the account that may write to it, if the recipe
+# names none.
 MLFLOW_SINCE, MLFLOW_ACCOUNT = (3, 4), "recipe-mlflow"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
-_SOURCES = [{"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "openshift-service-ca.crt"}}]
-TOKEN = kubernetes.folder("mlflow-token", TOKEN_FOLDER, {"projected": {"sources": _SOURCES}}, readOnly=True)
-# Home and caches of every container; and the folder with cloned code, for the container that clones it.
+_SOURCES = [
+    {"serviceAccountToken": {"path": "token"}},
+    {"configMap": {"name": "openshift-service-ca.crt"}},
+]
+TOKEN = kubernetes.folder(
+    "mlflow-token", TOKEN_FOLDER, {"projected": {"sources": _SOURCES}}, readOnly=True
+)
+# Home and caches of every container; and the folder with cloned code, for the container that clones
+# it.
 SCRATCH = kubernetes.folder("tmp", "/tmp", {"emptyDir": {}})
 CLONED = kubernetes.folder("code", CODE_DIR, {"emptyDir": {}})
 CODE, CLONER = f"{CODE_DIR}/repository", "clone-code"
-# Its arguments are the address, the commit and the folder. A restarted pod keeps the folder. Some servers send a commit
-# only with its branch, so the second fetch takes everything.
+# Its arguments are the address, the commit and the folder. A restarted pod keeps the folder. Some
+# servers send a commit only with its branch, so the second fetch takes everything.
 CLONE = Path(__file__).with_name("clone.sh").read_text(encoding="utf-8")
 LAUNCHERS = 10  # the seconds of a pod's grace that torchrun needs after its processes have ended
 # The Secret with the key that seals evaluations. `recipe submit` creates one in each namespace.
@@ -39,22 +46,42 @@ POD_SECURITY: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "Runt
 
 
 def metadata(plan: Plan, stage: Stage, group: str | None = None) -> Manifest:
-    """Labels of a stage's pod, and annotations for Prometheus, for a secondary network and for Kueue's topology. group:
-    the name that pods have in common for that topology, if they are several sets."""
+    """Labels of a stage's pod, and annotations for Prometheus, for a secondary network and for
+    Kueue's topology. group: the name that pods have in common for that topology, if they are
+    several sets."""
     words: dict[str, str | None] = {}
     if stage.machines.nodes > 1:
         words["attachment"] = _network(plan, stage).get("attachment")
-        words |= {"topology": topology, "group": group} if (topology := plan.site.get("topology")) else {}
-    labels, port = kubernetes.pod_labels(plan, stage), str(plan.site["metrics_port"])
-    return kubernetes.filled(Path(__file__).with_name("metadata.yaml"), labels=labels, port=port, **words)
+        words |= (
+            {"topology": topology, "group": group}
+            if (topology := plan.site.get("topology"))
+            else {}
+        )
+    labels = kubernetes.pod_labels(plan, stage)
+    port = str(plan.site["metrics_port"])
+    return kubernetes.filled(
+        Path(__file__).with_name("metadata.yaml"), labels=labels, port=port, **words
+    )
 
 
 def pod(
-    plan: Plan, meta: Manifest, name: str, folders: list[Folder], machines: Machines | None, own: Manifest, **how: Any
+    plan: Plan,
+    meta: Manifest,
+    name: str,
+    folders: list[Folder],
+    machines: Machines | None,
+    own: Manifest,
+    **how: Any,
 ) -> Manifest:
-    """The template of a pod with one container, and one before it that clones its code. machines: with the GPU that it
-    needs; None for any. own: of the container, as in `kubernetes.container`; how: other blanks of `pod.yaml`."""
-    words = {**where(plan, machines), **how, "metadata": meta, "volumes": [volume for _, volume in folders]}
+    """The template of a pod with one container, and one before it that clones its code. machines:
+    with the GPU that it needs; None for any. own: of the container, as in `kubernetes.container`;
+    how: other blanks of `pod.yaml`."""
+    words = {
+        **where(plan, machines),
+        **how,
+        "metadata": meta,
+        "volumes": [volume for _, volume in folders],
+    }
     words |= {
         "container": kubernetes.container(plan, name, folders, **own),
         "serviceAccountName": account(plan, folders),
@@ -73,11 +100,14 @@ def pod(
         git["command"] = _clone(plan.code_from_git, CLONE)
         # It has the pod's own image, so that no second one is downloaded.
         words["initContainers"] = [kubernetes.container(plan, CLONER, [CLONED, SCRATCH], **git)]
-    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), securityContext=POD_SECURITY, **words)
+    return kubernetes.filled(
+        Path(__file__).with_name("pod.yaml"), securityContext=POD_SECURITY, **words
+    )
 
 
 def wrapped(plan: Plan, command: list[str]) -> list[str]:
-    """A command that clones the code and then becomes the given one, for a job that takes no init container."""
+    """A command that clones the code and then becomes the given one, for a job that takes no init
+    container."""
     if plan.code_from_git is None:
         return command
     before = "# Never wait for a name and a password.\nexport GIT_TERMINAL_PROMPT=0\n"
@@ -91,17 +121,23 @@ def _clone(git: Mapping[str, str], script: str) -> list[str]:
 
 def code_folders(plan: Plan) -> list[Folder]:
     """The pod's own container can read the code, and cannot change it."""
-    return [kubernetes.folder("code", CODE_DIR, {"emptyDir": {}}, readOnly=True)] if plan.code_from_git else []
+    if plan.code_from_git:
+        return [kubernetes.folder("code", CODE_DIR, {"emptyDir": {}}, readOnly=True)]
+    return []
 
 
 def code_path(plan: Plan) -> dict[str, str]:
     """Makes Python look in the cloned code before it looks in the image."""
-    return {"PYTHONPATH": CODE} if plan.code_from_git else {}
+    if plan.code_from_git:
+        return {"PYTHONPATH": CODE}
+    return {}
 
 
 def mlflow_account(plan: Plan) -> str | None:
     """The service account that may write to OpenShift AI's MLflow, if a stage does."""
-    return account(plan, [TOKEN]) if any(tracking(plan, stage) for stage in plan.stages) else None
+    if any(tracking(plan, stage) for stage in plan.stages):
+        return account(plan, [TOKEN])
+    return None
 
 
 def account(plan: Plan, folders: list[Folder]) -> str | None:
@@ -110,19 +146,27 @@ def account(plan: Plan, folders: list[Folder]) -> str | None:
 
 
 def grace(stage: Stage) -> int:
-    """The seconds that a pod has for its last checkpoint, from SIGTERM to SIGKILL; 600 if no estimate says how long."""
+    """The seconds that a pod has for its last checkpoint, from SIGTERM to SIGKILL; 600 if no
+    estimate says how long."""
     return stage.grace_seconds or 600
 
 
 def where(plan: Plan, machines: Machines | None) -> Manifest:
-    """The machines with the recipe's GPU and labels. A pod without a GPU runs anywhere, and blocks no GPU."""
+    """The machines with the recipe's GPU and labels. A pod without a GPU runs anywhere, and blocks
+    no GPU."""
     taints = plan.site.get("tolerations") or ()
     accepted = [{"operator": "Equal" if "value" in taint else "Exists"} | taint for taint in taints]
     if machines is None or not machines.gpus_per_node:
-        return {"tolerations": accepted} if accepted else {}
+        if accepted:
+            return {"tolerations": accepted}
+        return {}
     return {
-        "nodeSelector": {"nvidia.com/gpu.product": machines.gpu} | (plan.site.get("node_selector") or {}),
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}, *accepted],
+        "nodeSelector": {"nvidia.com/gpu.product": machines.gpu}
+        | (plan.site.get("node_selector") or {}),
+        "tolerations": [
+            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+            *accepted,
+        ],
     }
 
 
@@ -130,33 +174,51 @@ def resources(plan: Plan, stage: Stage) -> Manifest:
     """The amounts of a stage's pod, with an RDMA device for each link; none over Ethernet."""
     network = _network(plan, stage)
     rdma = network.get("kind") == "rdma"
-    return amounts(stage.machines, {network["rdma_resource"]: network.get("links") or 1} if rdma else {})
+    return amounts(
+        stage.machines, {network["rdma_resource"]: network.get("links") or 1} if rdma else {}
+    )
 
 
 def _network(plan: Plan, stage: Stage) -> Manifest:
-    """The network between a stage's machines; empty for a single machine, and without one in the recipe."""
-    return (plan.site.get("network") or {}) if stage.machines.nodes > 1 else {}
+    """The network between a stage's machines; empty for a single machine, and without one in the
+    recipe."""
+    if stage.machines.nodes > 1:
+        return plan.site.get("network") or {}
+    return {}
 
 
 def amounts(machines: Machines, others: Manifest | None = None) -> Manifest:
     """Requests and limits. They are equal for GPUs and other devices, which are never shared."""
     promised = machines.requested_memory_gib or machines.memory_gib
-    gpus = {"nvidia.com/gpu": machines.gpus_per_node} if machines.gpus_per_node else {}
+    if machines.gpus_per_node:
+        gpus = {"nvidia.com/gpu": machines.gpus_per_node}
+    else:
+        gpus = {}
     devices = {**gpus, **(others or {})}
     return {
-        "requests": {"cpu": str(machines.requested_cpus or machines.cpus), "memory": _quantity(promised)} | devices,
+        "requests": {
+            "cpu": str(machines.requested_cpus or machines.cpus),
+            "memory": _quantity(promised),
+        }
+        | devices,
         "limits": {"cpu": str(machines.cpus), "memory": _quantity(machines.memory_gib)} | devices,
     }
 
 
 def _quantity(gib: float) -> str:
     """Memory as Kubernetes writes it, a whole number, rounded down."""
-    return f"{gib:.0f}Gi" if gib == int(gib) else f"{int(gib * 1024)}Mi"
+    if gib == int(gib):
+        return f"{gib:.0f}Gi"
+    return f"{int(gib * 1024)}Mi"
 
 
 def as_text(resources: Manifest) -> Manifest:
-    """Amounts as text, because some servers refuse a number in a Job (tried with Kubernetes 1.20)."""
-    return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in resources.items()}
+    """Amounts as text, because some servers refuse a number in a Job (tried with Kubernetes
+    1.20)."""
+    return {
+        part: {name: str(amount) for name, amount in amounts.items()}
+        for part, amounts in resources.items()
+    }
 
 
 def config(plan: Plan, stage: Stage) -> Folder:
@@ -167,17 +229,30 @@ def config(plan: Plan, stage: Stage) -> Folder:
 
 def folders(plan: Plan, stage: Stage) -> list[Folder]:
     """The folders of a stage's container."""
-    own = [config(plan, stage), kubernetes.memory(stage.shm_gib), SCRATCH, *code_folders(plan), *claims(plan)]
+    own = [
+        config(plan, stage),
+        kubernetes.memory(stage.shm_gib),
+        SCRATCH,
+        *code_folders(plan),
+        *claims(plan),
+    ]
     if plan.model_image:
         # As for KServe, the files of a base model in an image are in its `/models`.
         volume = {"image": {"reference": plan.model_image}}
-        own.append(kubernetes.folder("base-model", kubernetes.MODEL_DIR, volume, readOnly=True, subPath="models"))
+        own.append(
+            kubernetes.folder(
+                "base-model", kubernetes.MODEL_DIR, volume, readOnly=True, subPath="models"
+            )
+        )
     return [*own, *([TOKEN] if tracking(plan, stage) else [])]
 
 
 def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
-    """The variables with which a stage reports to OpenShift AI's MLflow; none if it reports nowhere or elsewhere."""
-    elsewhere = plan.site.get("tracking_secret") or kubernetes.numbers(plan.site["version"]) < MLFLOW_SINCE
+    """The variables with which a stage reports to OpenShift AI's MLflow; none if it reports nowhere
+    or elsewhere."""
+    elsewhere = (
+        plan.site.get("tracking_secret") or kubernetes.numbers(plan.site["version"]) < MLFLOW_SINCE
+    )
     if elsewhere or tracker(stage.config) != "mlflow":
         return {}
     return VARIABLES["mlflow"] | {"MLFLOW_WORKSPACE": plan.site["namespace"]}
@@ -185,20 +260,28 @@ def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
 
 def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
     """A claim's volume has the claim's name, unless the pod has another volume of that name."""
-    found, how = list[Folder](), {"readOnly": True} if read_only else {}
+    found = list[Folder]()
+    how = {"readOnly": True} if read_only else {}
     for claim in plan.site.get("claims") or ():
-        name, volume = claim["name"], {"persistentVolumeClaim": {"claimName": claim["name"]}}
-        called = f"{name}-claim" if name in _OWN_VOLUMES else name
+        name = claim["name"]
+        volume = {"persistentVolumeClaim": {"claimName": claim["name"]}}
+        if name in _OWN_VOLUMES:
+            called = f"{name}-claim"
+        else:
+            called = name
         found.append(kubernetes.folder(called, claim["mount"], volume, **how))
     return found
 
 
 def variables(plan: Plan, stage: Stage, plain: dict[str, str]) -> list[Manifest]:
-    """Environment variables of a container. Tokens and keys are references to Secrets; without the hub, no hub token."""
+    """Environment variables of a container. Tokens and keys are references to Secrets; without the
+    hub, no hub token."""
     entries = listed(stated(plan) | plain) + seal_key(plan)
-    if (secret := plan.site.get("hub_token_secret")) and OFFLINE not in plain:
+    secret = plan.site.get("hub_token_secret")
+    if secret and OFFLINE not in plain:
         entries.append(_from_secret("HF_TOKEN", secret, "token", needed=True))
-    if secret := plan.site.get("tracking_secret"):
+    secret = plan.site.get("tracking_secret")
+    if secret:
         # A Secret has the keys of Weights & Biases or MLflow; the others are missing.
         tracking_keys = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
         entries += [_from_secret(name, secret, name) for name in tracking_keys]
@@ -206,13 +289,16 @@ def variables(plan: Plan, stage: Stage, plain: dict[str, str]) -> list[Manifest]
 
 
 def connection(plan: Plan, stage: Stage | None = None) -> list[Manifest]:
-    """The keys of the data connection, for pods that read from it or write there: those of stages without a GPU, and with
-    a mirror all. stage: None for a pod that only reads or writes the mirror."""
+    """The keys of the data connection, for pods that read from it or write there: those of stages
+    without a GPU, and with a mirror all. stage: None for a pod that only reads or writes the
+    mirror."""
     secret = plan.site.get("connection")
     if not secret or not (plan.site.get("mirror") or (stage and not stage.trains)):
         return []
     # A connection to Amazon itself needs no endpoint.
-    return [_from_secret(name, secret, key, needed=key in REQUIRED) for key, name in CONNECTION.items()]
+    return [
+        _from_secret(name, secret, key, needed=key in REQUIRED) for key, name in CONNECTION.items()
+    ]
 
 
 def _from_secret(variable: str, secret: str, key: str, needed: bool = False) -> Manifest:
@@ -221,8 +307,11 @@ def _from_secret(variable: str, secret: str, key: str, needed: bool = False) -> 
 
 
 def seal_key(plan: Plan) -> list[Manifest]:
-    """The key that seals evaluations, for pods of a plan with gates. The pod itself reports a missing key."""
-    return [_from_secret(SEAL_KEY, KEY_SECRET, KEY)] if plan.has_gates else []
+    """The key that seals evaluations, for pods of a plan with gates. The pod itself reports a
+    missing key."""
+    if plan.has_gates:
+        return [_from_secret(SEAL_KEY, KEY_SECRET, KEY)]
+    return []
 
 
 def stated(plan: Plan) -> dict[str, str]:
@@ -235,20 +324,34 @@ def listed(plain: dict[str, str]) -> list[Manifest]:
 
 
 def environment(plan: Plan, stage: Stage) -> dict[str, str]:
-    """The stage's environment and the writable folders, without what the operator sets (ranks, addresses)."""
+    """The stage's environment and the writable folders, without what the operator sets (ranks,
+    addresses)."""
     # A stage that prepares data itself needs the hub.
-    offline = {OFFLINE: "1"} if (plan.place.prepared or stage.model) and stage.trains else {}
+    if (plan.place.prepared or stage.model) and stage.trains:
+        offline = {OFFLINE: "1"}
+    else:
+        offline = {}
     site = plan.site
-    ports = {"RECIPE_METRICS_PORT": str(site["metrics_port"]), "RECIPE_PROGRESS_PORT": str(site["progress_port"])}
+    ports = {
+        "RECIPE_METRICS_PORT": str(site["metrics_port"]),
+        "RECIPE_PROGRESS_PORT": str(site["progress_port"]),
+    }
     # The default of torchrun is 30 s after it has passed on SIGTERM (torch 2.13).
-    patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace(stage) - LAUNCHERS)} if stage.trains else {}
+    if stage.trains:
+        patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace(stage) - LAUNCHERS)}
+    else:
+        patience = {}
     network = _network(plan, stage)
-    nccl = {name: form.format_map(network) for name, form in VARIABLES.get(network.get("kind", ""), {}).items()}
+    nccl = {
+        name: form.format_map(network)
+        for name, form in VARIABLES.get(network.get("kind", ""), {}).items()
+    }
     around = offline | patience | nccl | ports | tracking(plan, stage) | code_path(plan)
     return writable(plan) | around | dict(stage.env)
 
 
 def writable(plan: Plan) -> dict[str, str]:
-    """Folders that any user id can write to. The hub's cache is on the first claim, so that it persists."""
+    """Folders that any user id can write to. The hub's cache is on the first claim, so that it
+    persists."""
     claims = plan.site.get("claims")
     return CACHES | {"HF_HOME": f"{claims[0]['mount'] if claims else HOME}/huggingface"}

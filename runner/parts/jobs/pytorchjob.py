@@ -15,10 +15,13 @@ place, named = kubernetes.place, partial(kubernetes.takes, kubernetes.PYTORCHJOB
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:
-    """The files of a PyTorchJob, or of a Job if the stage trains nothing. plan: of this stage alone."""
+    """The files of a PyTorchJob, or of a Job if the stage trains nothing. plan: of this stage
+    alone."""
     if not stage.trains:
         return batch.prepare(plan, stage)
-    site, machines, name = plan.site, stage.machines, kubernetes.job_name(plan)
+    site = plan.site
+    machines = stage.machines
+    name = kubernetes.job_name(plan)
     own = {
         "command": list(stage.command),
         "env": podspec.variables(plan, stage, podspec.environment(plan, stage)),
@@ -26,9 +29,16 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         "resources": podspec.resources(plan, stage),
     }
     # One pod spec for master and workers, without what the operator sets itself.
-    meta, folders = podspec.metadata(plan, stage, group="machines"), podspec.folders(plan, stage)
+    meta = podspec.metadata(plan, stage, group="machines")
+    folders = podspec.folders(plan, stage)
     template = podspec.pod(
-        plan, meta, PYTORCH, folders, machines, own, terminationGracePeriodSeconds=podspec.grace(stage)
+        plan,
+        meta,
+        PYTORCH,
+        folders,
+        machines,
+        own,
+        terminationGracePeriodSeconds=podspec.grace(stage),
     )
     replica = {"restartPolicy": site["restart_policy"], "template": template}
     replicas = {"Master": {"replicas": 1, **replica}}
@@ -45,5 +55,10 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     text = yaml_text(kubernetes.job("kubeflow.org/v1", "PyTorchJob", spec, plan, stage))
     # The access to a job's pods. OpenShift AI itself restricts that to the pods of a TrainJob.
     policy_file = batch.TEMPLATES / kubernetes.POLICY_FILE
-    policy = from_template(policy_file, name=name, namespace=site["namespace"], port=site["metrics_port"])
-    return [*kubernetes.files(plan, stage, "pytorchjob.yaml", text, policy=policy), *batch.gate(plan, stage)]
+    policy = from_template(
+        policy_file, name=name, namespace=site["namespace"], port=site["metrics_port"]
+    )
+    return [
+        *kubernetes.files(plan, stage, "pytorchjob.yaml", text, policy=policy),
+        *batch.gate(plan, stage),
+    ]

@@ -1,10 +1,12 @@
 """`python -m runner.entrypoints.stage VERB FILE …`: a stage in a pod, by the records on the claim.
 
-    run FILE -- COMMAND…                    a stage: COMMAND, once the stages before it are finished and their gates open
+    run FILE -- COMMAND…                    a stage: COMMAND, once the stages before it are finished
+    and their gates open
     gate FILE                               measures the stage and opens or closes the gate after it
     promote FILE --by NAME --reason TEXT    a person's override of that gate
 
-FILE is the stage's `plan.json` (see `runner.plan.Plan.upto`). A missing, broken or other record is a refusal.
+FILE is the stage's `plan.json` (see `runner.plan.Plan.upto`). A missing, broken or other record is
+a refusal.
 """
 
 import argparse
@@ -28,16 +30,18 @@ from runner.tools.problem import Stop, Tell, worded
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import PROGRESS, STOPPED
 
-# The cluster shows the text of this file as the reason of a pod's end, up to 4096 bytes. It exists only in pods.
+# The cluster shows the text of this file as the reason of a pod's end, up to 4096 bytes. It exists
+# only in pods.
 TERMINATION_LOG = Path("/dev/termination-log")
 ON_CLUSTER = " --cluster"
 say: Tell = partial(print, flush=True)
 
 
 def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
-    """Runs a stage after the gates before it; returns the exit code of its command. Every machine checks before it
-    starts; only the first hashes other stages' results, and keeps the record. Raises Stop if an earlier stage is not as
-    needed, a gate is closed, the job has another number of machines than the plan, or the results are incomplete."""
+    """Runs a stage after the gates before it; returns the exit code of its command. Every machine
+    checks before it starts; only the first hashes other stages' results, and keeps the record.
+    Raises Stop if an earlier stage is not as needed, a gate is closed, the job has another number
+    of machines than the plan, or the results are incomplete."""
     first = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
     if first:
         mirror.begin(folder, tell)
@@ -50,7 +54,8 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     decision = pipeline.decision_on(folder)
     if decision.action == "keep":
         if first:
-            # Its inputs are the current ones, whatever their names; the stages after it look for its keys.
+            # Its inputs are the current ones, whatever their names; the stages after it look for
+            # its keys.
             folder.mark("finished", keys=dict(folder.stage.keys))
             mirror.attempt(folder, tell)
         tell(f"{folder.stage.name}: done already")
@@ -77,14 +82,16 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
 
 
 def require(folder: StageFolder, hashes: bool) -> None:
-    """Raises Stop if a stage that this one reads is not finished, was made from other settings than the plan's, or,
-    with `hashes`, if its files have changed since."""
+    """Raises Stop if a stage that this one reads is not finished, was made from other settings than
+    the plan's, or, with `hashes`, if its files have changed since."""
     stage = folder.stage
     for name, beginnings in stage.reads.items():
         before = folder.other(name)
         if not before.finished:
             raise Stop(*worded("jobs.builds-on-unfinished", stage=stage, name=name))
-        planned, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys))
+        planned, made = (
+            read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys)
+        )
         if not all(planned.values()) or made != planned:
             raise Stop(*worded("jobs.made-otherwise", name=name))
         if hashes and (wrong := before.changed_outputs(beginnings)):
@@ -92,13 +99,16 @@ def require(folder: StageFolder, hashes: bool) -> None:
 
 
 def gate(folder: StageFolder, tell: Tell) -> int:
-    """0 if the gate after the stage is open, 1 if it is closed. Raises Stop if the stage has no result to measure."""
+    """0 if the gate after the stage is open, 1 if it is closed. Raises Stop if the stage has no
+    result to measure."""
     mirror.begin(folder, tell)
     _require_finished(folder)
     is_open, said = parts.hook("gate_in_pod")(folder, tell)
     _send(folder, tell)
     leave("\n".join(said))
-    return 0 if is_open else 1
+    if is_open:
+        return 0
+    return 1
 
 
 def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
@@ -109,7 +119,8 @@ def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
 
 
 def _send(folder: StageFolder, tell: Tell) -> None:
-    """Sends the stage's results with the run's page, if the recipe reports to a server, and everything to its mirror."""
+    """Sends the stage's results with the run's page, if the recipe reports to a server, and
+    everything to its mirror."""
     if tracker(folder.stage.config):
         with suppress(ImportError):  # a stock image lacks what pages are made of
             for write_page in parts.hooks("page_in_pod"):
@@ -124,20 +135,24 @@ def _require_finished(folder: StageFolder) -> None:
 
 
 def _child(command: list[str]) -> int:
-    """Runs the engine, passes on the cluster's signal to end, and returns its exit code, for a signal as shells do.
+    """Runs the engine, passes on the cluster's signal to end, and returns its exit code, for a
+    signal as shells do.
 
-    The engine does not become the first process of the pod: torchrun handles no signal before its rendezvous, and the
-    kernel drops what the first process does not handle. Later signals end nothing, because the stage's record and its
-    last upload are completed within the pod's grace."""
+    The engine does not become the first process of the pod: torchrun handles no signal before its
+    rendezvous, and the kernel drops what the first process does not handle. Later signals end
+    nothing, because the stage's record and its last upload are completed within the pod's grace."""
     process = subprocess.Popen(command, env=os.environ | {child_process.PARENT: str(os.getpid())})
     for passed_on in (signal.SIGTERM, signal.SIGINT):
         signal.signal(passed_on, lambda number, _: process.send_signal(number))
     code = process.wait()
-    return 128 - code if code < 0 else code
+    if code < 0:
+        return 128 - code
+    return code
 
 
 def _work(folder: StageFolder, command: list[str]) -> int:
-    """Runs the engine as `_child` does. If it has stopped itself, its reason becomes that of the pod's end."""
+    """Runs the engine as `_child` does. If it has stopped itself, its reason becomes that of the
+    pod's end."""
     code = _child(command)
     if code and (reason := read_record(folder.path / STOPPED).get("message")):
         leave(str(reason))
@@ -151,9 +166,11 @@ def leave(text: str) -> None:
 
 
 def leave_progress(folder: StageFolder) -> None:
-    """Writes the final progress of training, once the stage has succeeded, for OpenShift AI's Trainer. A hook before
-    the pod's stop would not run, because the container's process ends by itself."""
-    if (file := folder.path / PROGRESS).is_file():
+    """Writes the final progress of training, once the stage has succeeded, for OpenShift AI's
+    Trainer. A hook before the pod's stop would not run, because the container's process ends by
+    itself."""
+    file = folder.path / PROGRESS
+    if file.is_file():
         leave(file.read_text(encoding="utf-8"))
 
 
@@ -164,14 +181,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("file")
     parser.add_argument("--by")
     parser.add_argument("--reason")
-    split = arguments.index("--") if "--" in arguments else len(arguments)
-    chosen, command = parser.parse_args(arguments[:split]), arguments[split + 1 :]
+    if "--" in arguments:
+        split = arguments.index("--")
+    else:
+        split = len(arguments)
+    chosen = parser.parse_args(arguments[:split])
+    command = arguments[split + 1 :]
     try:
         plan = read_plan(Path(chosen.file))
         folder = StageFolder(plan, plan.stages[-1])
         if chosen.verb == "run":
             return run(folder, command, say)
-        return gate(folder, say) if chosen.verb == "gate" else promote(folder, chosen.by, chosen.reason, say)
+        if chosen.verb == "gate":
+            return gate(folder, say)
+        return promote(folder, chosen.by, chosen.reason, say)
     except Stop as stop:
         print(child_process.stop_words(stop.text), file=sys.stderr, flush=True)
         leave(stop.text)

@@ -1,5 +1,6 @@
-"""Figures of a running training over HTTP: for Prometheus, and for OpenShift AI's Trainer (opendatahub-io/trainer,
-pkg/rhai/progression, from 3.2 on), which asks the first process and reads the last answer when the pod ends."""
+"""Figures of a running training over HTTP: for Prometheus, and for OpenShift AI's Trainer
+(opendatahub-io/trainer, pkg/rhai/progression, from 3.2 on), which asks the first process and reads
+the last answer when the pod ends."""
 
 import json
 import math
@@ -29,8 +30,9 @@ class FigureServer(OnEveryAddress, ThreadingHTTPServer):
 
 
 def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
-    """Serves the text of `say` at `/metrics`, at the port in an environment variable. False if there is no port, or it
-    is in use, which does not stop training. what: the served figures, for the message; kind: the content type."""
+    """Serves the text of `say` at `/metrics`, at the port in an environment variable. False if
+    there is no port, or it is in use, which does not stop training. what: the served figures, for
+    the message; kind: the content type."""
     port = os.environ.get(variable, "")
     if not port.isdigit():
         return False
@@ -53,21 +55,25 @@ def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
     try:
         server = FigureServer(("", int(port)), Answering)
     except (OSError, OverflowError) as error:
-        print(f"{what} not served: port {port}: {getattr(error, 'strerror', None) or error}", flush=True)
+        print(
+            f"{what} not served: port {port}: {getattr(error, 'strerror', None) or error}",
+            flush=True,
+        )
         return False
     threading.Thread(target=server.serve_forever, name=variable.lower(), daemon=True).start()
     return True
 
 
-# The targets set both to the ports in the annotations of pods and TrainJobs; without them nothing listens.
+# The targets set both to the ports in the annotations of pods and TrainJobs; without them nothing
+# listens.
 METRICS_PORT, PROGRESS_PORT = "RECIPE_METRICS_PORT", "RECIPE_PROGRESS_PORT"
 
 # The trainer's figures with their names for Prometheus, and the meanings of all by these names.
 FIGURES = packaged.toml(__file__, "figures.toml")
 LOGGED: dict[str, tuple[str, str]] = FIGURES["logged"]
 MEANINGS: dict[str, str] = dict(LOGGED.values()) | FIGURES["gpu"]
-# The driver's figures of each whole card, as in nvidia-smi; available also when training hangs. The allocator's own
-# figures would need a context on every card.
+# The driver's figures of each whole card, as in nvidia-smi; available also when training hangs. The
+# allocator's own figures would need a context on every card.
 DRIVER: dict[str, Callable[[int], float]] = {
     "recipe_gpu_memory_used_bytes": lambda gpu: torch.cuda.device_memory_used(gpu),
     "recipe_gpu_utilization_ratio": lambda gpu: torch.cuda.utilization(gpu) / 100,
@@ -83,49 +89,82 @@ class Metrics(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         logs = logs or {}
-        speed = self.history.steps[-1] if "loss" in logs and self.history.steps else {}
+        if "loss" in logs and self.history.steps:
+            speed = self.history.steps[-1]
+        else:
+            speed = {}
         said = {**speed, **logs, "step": state.global_step, "steps": state.max_steps}
-        known = {name: float(said[key]) for key, (name, _) in LOGGED.items() if isinstance(said.get(key), int | float)}
+        known = {
+            name: float(said[key])
+            for key, (name, _) in LOGGED.items()
+            if isinstance(said.get(key), int | float)
+        }
         # A new dict, because another thread may be reading the old one.
         self.values = self.values | known
 
     def text(self) -> str:
-        # The values of each figure by their labels: those of the log, and the GPUs of this machine's processes by rank.
+        # The values of each figure by their labels: those of the log, and the GPUs of this
+        # machine's processes by rank.
         known = {name: {"": value} for name, value in self.values.items()}
-        first, count = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        first = int(os.environ.get("RANK", "0"))
+        count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         for gpu in range(min(count, torch.cuda.device_count()) if torch.cuda.is_available() else 0):
             for name, ask in DRIVER.items():
-                with suppress(Exception):  # the driver, or a part of a card (MIG), may lack this figure
+                with suppress(
+                    Exception
+                ):  # the driver, or a part of a card (MIG), may lack this figure
                     known.setdefault(name, {})[f'{{rank="{first + gpu}",gpu="{gpu}"}}'] = ask(gpu)
         lines = []
         for name in filter(known.get, MEANINGS):
             lines += [f"# HELP {name} {MEANINGS[name]}", f"# TYPE {name} gauge"]
-            # With all digits of bytes and steps. `nan` and `inf` are numbers for Prometheus, too (Go's ParseFloat).
+            # With all digits of bytes and steps. `nan` and `inf` are numbers for Prometheus, too
+            # (Go's ParseFloat).
             lines += [f"{name}{labels} {value:.10g}" for labels, value in known[name].items()]
         return "".join(f"{line}\n" for line in lines)
 
 
 class TrainingProgress(TrainerCallback):
-    """The answer for the Trainer: exactly these fields, whole numbers except `currentEpoch`, and None for unknown. The
-    Trainer would discard an answer with another kind of number. For a context length of pretraining, the steps are
-    those of this length, because the stage ends with it."""
+    """The answer for the Trainer: exactly these fields, whole numbers except `currentEpoch`, and
+    None for unknown. The Trainer would discard an answer with another kind of number. For a context
+    length of pretraining, the steps are those of this length, because the stage ends with it."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.file = Path(settings.run_dir) / PROGRESS
         self.blocks = settings.blocks
-        self.began, self.began_at = time.monotonic(), 0
-        unknown = ("progressPercentage", "estimatedRemainingSeconds", "currentStep", "totalSteps", "currentEpoch")
-        self.answer: dict[str, Any] = dict.fromkeys((*unknown, "totalEpochs")) | {"trainMetrics": {}, "evalMetrics": {}}
+        self.began = time.monotonic()
+        self.began_at = 0
+        unknown = (
+            "progressPercentage",
+            "estimatedRemainingSeconds",
+            "currentStep",
+            "totalSteps",
+            "currentEpoch",
+        )
+        self.answer: dict[str, Any] = dict.fromkeys((*unknown, "totalEpochs")) | {
+            "trainMetrics": {},
+            "evalMetrics": {},
+        }
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.began, self.began_at = time.monotonic(), state.global_step
+        self.began = time.monotonic()
+        self.began_at = state.global_step
         self.on_step_end(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        first, last = (self.blocks.first_step, self.blocks.last_step) if self.blocks else (0, state.max_steps)
-        done, steps = state.global_step - first, last - first
-        made, left = state.global_step - self.began_at, last - state.global_step
-        seconds_left = int((time.monotonic() - self.began) / made * max(0, left)) if made > 0 else None
+        if self.blocks:
+            first = self.blocks.first_step
+            last = self.blocks.last_step
+        else:
+            first = 0
+            last = state.max_steps
+        done = state.global_step - first
+        steps = last - first
+        made = state.global_step - self.began_at
+        left = last - state.global_step
+        if made > 0:
+            seconds_left = int((time.monotonic() - self.began) / made * max(0, left))
+        else:
+            seconds_left = None
         # A new dict, here as elsewhere, because another thread may be reading the old one.
         self.answer = self.answer | {
             # Rounded down, so that only the last step is 100.
@@ -138,7 +177,8 @@ class TrainingProgress(TrainerCallback):
         }
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        trained, evaluated = dict(self.answer["trainMetrics"]), dict(self.answer["evalMetrics"])
+        trained = dict(self.answer["trainMetrics"])
+        evaluated = dict(self.answer["evalMetrics"])
         # The figures that the platform's own trainers report.
         for name, value in (logs or {}).items():
             if isinstance(value, int | float) and math.isfinite(value):
@@ -149,7 +189,8 @@ class TrainingProgress(TrainerCallback):
         self.answer = self.answer | {"trainMetrics": trained, "evalMetrics": evaluated}
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # After the last step the remaining time is unknown. The code that ends the pod reports that nothing remains.
+        # After the last step the remaining time is unknown. The code that ends the pod reports that
+        # nothing remains.
         self.on_step_end(args, state, control)
         self.answer = self.answer | {"estimatedRemainingSeconds": None}
         write_json(self.file, self.answer | {"estimatedRemainingSeconds": 0})
@@ -159,8 +200,9 @@ class TrainingProgress(TrainerCallback):
 
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
-    """Metrics for a machine's first process, TrainingProgress for the first of all; each only if it has a port. And
-    transformers' own callback for the first of all, if the Trainer has told the pod where to send progress."""
+    """Metrics for a machine's first process, TrainingProgress for the first of all; each only if it
+    has a port. And transformers' own callback for the first of all, if the Trainer has told the pod
+    where to send progress."""
     heard: list[TrainerCallback] = []
     if os.environ.get("LOCAL_RANK", "0") == "0":
         metrics = Metrics(history)

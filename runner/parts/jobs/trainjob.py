@@ -1,6 +1,6 @@
-"""Target trainjob: a stage as a TrainJob of Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, for OpenShift AI 3.2 to
-3.6. Additions to the runtime's pod are under `podTemplateOverrides` until 3.5, and under `runtimePatches` from 3.6 on.
-The trainer sets PET_* itself, and refuses them from us."""
+"""Target trainjob: a stage as a TrainJob of Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, for
+OpenShift AI 3.2 to 3.6. Additions to the runtime's pod are under `podTemplateOverrides` until 3.5,
+and under `runtimePatches` from 3.6 on. The trainer sets PET_* itself, and refuses them from us."""
 
 from functools import partial
 from textwrap import wrap
@@ -13,24 +13,30 @@ from runner.tools.text import template, yaml_text
 
 RUNTIME = "torch-distributed"  # of OpenShift AI; its job and its container are called `node`
 SINCE = (3, 2)
-# Since this version, OpenShift AI's NetworkPolicy protects pods (opendatahub-io/trainer, pkg/rhai/networkpolicy).
+# Since this version, OpenShift AI's NetworkPolicy protects pods (opendatahub-io/trainer,
+# pkg/rhai/networkpolicy).
 WALLED_SINCE = (3, 3)
-# Kueue supports a TrainJob since the first version (Red Hat build 1.2), and requires the form of 3.6 since the second.
+# Kueue supports a TrainJob since the first version (Red Hat build 1.2), and requires the form of
+# 3.6 since the second.
 QUEUED_SINCE, STUCK_SINCE = (0, 14), (0, 17)
 
 place, named = kubernetes.place, partial(kubernetes.takes, kubernetes.TRAINJOB)
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:
-    """The files of a TrainJob, or of a Job if the stage trains nothing. plan: of this stage alone. Raises Stop if the
-    recipe's version of OpenShift AI has no TrainJob."""
+    """The files of a TrainJob, or of a Job if the stage trains nothing. plan: of this stage alone.
+    Raises Stop if the recipe's version of OpenShift AI has no TrainJob."""
     if not stage.trains:
         return batch.prepare(plan, stage)
     if kubernetes.numbers(plan.site["version"]) < SINCE:
         raise Stop(*worded("jobs.no-trainjob", plan=plan))
     folders = podspec.folders(plan, stage)
-    # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
-    mounts = [podspec.CLONED[0] if mount["mountPath"] == kubernetes.CODE_DIR else mount for mount, _ in folders]
+    # The trainer clones its code itself, because a TrainJob takes no init container; so it must
+    # write there.
+    mounts = [
+        podspec.CLONED[0] if mount["mountPath"] == kubernetes.CODE_DIR else mount
+        for mount, _ in folders
+    ]
     fields = {
         **podspec.where(plan, stage.machines),
         "runtime": RUNTIME,
@@ -57,22 +63,28 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         file = batch.TEMPLATES / "trainjob-3.5.yaml"
     spec = kubernetes.filled(file, **fields)
     made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", spec, plan, stage)
-    # OpenShift AI's Trainer then reads the progress from this port of the first pod (opendatahub-io/trainer,
-    # pkg/rhai/constants: exactly "true").
+    # OpenShift AI's Trainer then reads the progress from this port of the first pod
+    # (opendatahub-io/trainer, pkg/rhai/constants: exactly "true").
     made["metadata"]["annotations"] |= {
         "trainer.opendatahub.io/progression-tracking": "true",
         "trainer.opendatahub.io/metrics-port": str(plan.site["progress_port"]),
         "trainer.opendatahub.io/metrics-poll-interval": f"{plan.site['progress_seconds']}s",
     }
-    words = {"site": plan.site, "runtime": RUNTIME, "grace": podspec.grace(stage), "image": kubernetes.image(plan)}
+    words = {
+        "site": plan.site,
+        "runtime": RUNTIME,
+        "grace": podspec.grace(stage),
+        "image": kubernetes.image(plan),
+    }
     known = {"patched": kubernetes.patched, "pull": kubernetes.pull, "stuck": stuck, "wrap": wrap}
     text = template(batch.TEMPLATES / "trainjob.txt.jinja", **known).render(words) + yaml_text(made)
     return [*kubernetes.files(plan, stage, "trainjob.yaml", text), *batch.gate(plan, stage)]
 
 
 def stuck(site: Section) -> str:
-    """The message if the recorded versions do not work together, else empty. Kueue before 0.14 does not support
-    TrainJobs, and from 0.17 on it starts one by `runtimePatches`, which Trainer 2.1 does not support (kueue#11931)."""
+    """The message if the recorded versions do not work together, else empty. Kueue before 0.14 does
+    not support TrainJobs, and from 0.17 on it starts one by `runtimePatches`, which Trainer 2.1
+    does not support (kueue#11931)."""
     if not (site.get("queue") and site.get("kueue")):
         return ""
     if kubernetes.numbers(site["kueue"]) < QUEUED_SINCE:

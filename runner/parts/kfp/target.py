@@ -1,9 +1,10 @@
-"""A plan as a pipeline for Kubeflow Pipelines: a task for each stage and gate, as its SDK compiles it (IR YAML, schema
-2.1.0).
+"""A plan as a pipeline for Kubeflow Pipelines: a task for each stage and gate, as its SDK compiles
+it (IR YAML, schema 2.1.0).
 
-Each task is a small pod that sends the next job and waits for it, by the driver's code (`runner.parts.kfp.task`). The
-tasks after a gate are in a condition on its verdict; a closed gate ends the run in a task that fails. The plan is in a
-config map beside the pipeline. Sources: kfp 2.17's specification, and the output of its compiler.
+Each task is a small pod that sends the next job and waits for it, by the driver's code
+(`runner.parts.kfp.task`). The tasks after a gate are in a condition on its verdict; a closed gate
+ends the run in a task that fails. The plan is in a config map beside the pipeline. Sources: kfp
+2.17's specification, and the output of its compiler.
 """
 
 import json
@@ -52,8 +53,14 @@ def render(plan: Plan) -> list[Artifact]:
     alone, own = driver_stage(plan, NAME)
     marks = zip(OWNER, ('"$(oc whoami)"', '"$(hostname)"', '"$(realpath RECIPE)"'), strict=True)
     signed = " ".join(f"{name}={value}" for name, value in marks)
-    words = {"recipe": plan.name, "fingerprint": plan.fingerprint, "namespace": plan.site["namespace"]}
-    comment = from_template(HERE / "header.txt", config=kubernetes.CONFIG_FILE, signed=signed, **words)
+    words = {
+        "recipe": plan.name,
+        "fingerprint": plan.fingerprint,
+        "namespace": plan.site["namespace"],
+    }
+    comment = from_template(
+        HERE / "header.txt", config=kubernetes.CONFIG_FILE, signed=signed, **words
+    )
     sections: list[list[Stage]] = [[]]
     for stage in plan.stages:
         sections[-1].append(stage)
@@ -67,7 +74,9 @@ def render(plan: Plan) -> list[Artifact]:
         "mounts": [{"volumeName": mount["name"], "mountPath": mount["mountPath"]} for mount, _ in podspec.code_folders(alone)],
         "pull": kubernetes.pull(kubernetes.image(alone)),
     }  # fmt: skip
-    pipeline, platform = yaml.safe_load_all(template(HERE / "pipeline.yaml.jinja", json=in_json).render(facts))
+    pipeline, platform = yaml.safe_load_all(
+        template(HERE / "pipeline.yaml.jinja", json=in_json).render(facts)
+    )
     pipeline["components"] = dict(sorted(pipeline["components"].items()))
     config = kubernetes.config_map(alone, own)
     text = f"{comment}{yaml_text(pipeline)}---\n{yaml_text(platform)}"

@@ -1,6 +1,8 @@
-"""`python -m runner.parts.kfp.task PLAN … VERB --stage NAME …`: one task of the pipeline of target `kfp`.
+"""`python -m runner.parts.kfp.task PLAN … VERB --stage NAME …`: one task of the pipeline of target
+`kfp`.
 
-    prepare, train    sends the stage's job and waits for it; returns its uid, and after training model and metrics
+    prepare, train    sends the stage's job and waits for it; returns its uid, and after training
+    model and metrics
     gate              the same for the gate after the stage; returns its verdict
     closed            ends the run at a closed gate, with the gate's message
 
@@ -43,8 +45,17 @@ def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], 
     # The folder of the model, in KServe's form for a claim.
     folder = plan.place_of(wanted).best_model_dir
     place = plan.on_claim(folder)
-    about = {"recipe": plan.name, "stage": wanted.name, "fingerprint": plan.fingerprint, "key": wanted.keys.get("", "")}
-    about |= {"model_uri": place.uri if place else folder, "job": str(done.job["metadata"]["name"]), "job_uid": uid}
+    about = {
+        "recipe": plan.name,
+        "stage": wanted.name,
+        "fingerprint": plan.fingerprint,
+        "key": wanted.keys.get("", ""),
+    }
+    about |= {
+        "model_uri": place.uri if place else folder,
+        "job": str(done.job["metadata"]["name"]),
+        "job_uid": uid,
+    }
     # The last values that the job logged on its first machine.
     values: dict[str, float] = {}
     for event in child_process.events(first_log(cluster, done.job, pods_of(cluster, done.job))):
@@ -52,38 +63,53 @@ def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], 
     return {"made": uid}, {"model": about, "metrics": values}
 
 
-def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], dict[str, Output]]:
+def verdict(
+    cluster: Cluster, plan: Plan, wanted: Stage
+) -> tuple[dict[str, str], dict[str, Output]]:
     """The same for the gate after a stage, open or closed."""
     try:
         _walked(cluster, plan, wanted, of_gate=True)
-        found, refusal = target.OPEN, ""
+        found = target.OPEN
+        refusal = ""
     except Stop as stop:
-        found, refusal = "closed", stop.text
+        found = "closed"
+        refusal = stop.text
     milestone = pipeline.milestone_of(cluster, plan, wanted, of_gate=True)
     if refusal and milestone.state != FAILED:
         # Something other than this gate caused the refusal.
         raise Stop(refusal)
     table = pipeline.last_words(cluster, milestone.job)
-    values: Output = {row["metric"]: float(row["got"]) for line in table if (row := ROW.match(line))}
-    return {"verdict": found, "said": refusal or "\n".join(table)}, {"metrics": {**values, "verdict": found}}
+    values: Output = {
+        row["metric"]: float(row["got"]) for line in table if (row := ROW.match(line))
+    }
+    return {"verdict": found, "said": refusal or "\n".join(table)}, {
+        "metrics": {**values, "verdict": found}
+    }
 
 
-def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> pipeline.Milestone | None:
-    """As `walk`; but if somebody deletes a job and not the run (`recipe stop` ends both), the task waits: the pipeline
-    server would retry a failed task, and so send the job again."""
+def _walked(
+    cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False
+) -> pipeline.Milestone | None:
+    """As `walk`; but if somebody deletes a job and not the run (`recipe stop` ends both), the task
+    waits: the pipeline server would retry a failed task, and so send the job again."""
     while True:
         try:
             return controller.walk(cluster, plan, None, "", say, wanted.name, of_gate)
         except Gone as gone:
             say(f"{gone.text}\nUntil then the run waits. `recipe stop` ends it.")
             gone_states = (pipeline.MISSING, pipeline.GOING)
-            while patiently(lambda: pipeline.milestone_of(cluster, plan, wanted, of_gate)).state in gone_states:
+            while (
+                patiently(lambda: pipeline.milestone_of(cluster, plan, wanted, of_gate)).state
+                in gone_states
+            ):
                 pause()
 
 
-def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], model: Path | None) -> None:
-    """Writes a task's outputs. given: the launcher's description of the task; model: the file for the dashboard, which
-    names the folder of the weights on the claim."""
+def leave(
+    given: str, parameters: dict[str, str], metadata: dict[str, Output], model: Path | None
+) -> None:
+    """Writes a task's outputs. given: the launcher's description of the task; model: the file for
+    the dashboard, which names the folder of the weights on the claim."""
     outputs = json.loads(given).get("outputs", {})
     artifacts = {
         name: {"artifacts": [{**place["artifacts"][0], "metadata": metadata.get(name, {})}]}
@@ -95,7 +121,11 @@ def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], m
 
 
 def main(arguments: list[str]) -> int:
-    own = {"verb": {"choices": tuple(target.kinds())}, "--model": {"type": Path}, "--said": {"default": ""}}
+    own = {
+        "verb": {"choices": tuple(target.kinds())},
+        "--model": {"type": Path},
+        "--said": {"default": ""},
+    }
     own |= {name: {"required": True} for name in ("--stage", "--executor-input")}
     given = controller.begun("runner.parts.kfp.task", arguments, own)
     try:
@@ -103,7 +133,11 @@ def main(arguments: list[str]) -> int:
             raise Stop(given.said)
         cluster, plan = controller.opened(given)
         wanted = plan.stage(given.stage)
-        leave(given.executor_input, *(verdict if given.verb == "gate" else stage)(cluster, plan, wanted), given.model)
+        leave(
+            given.executor_input,
+            *(verdict if given.verb == "gate" else stage)(cluster, plan, wanted),
+            given.model,
+        )
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
         return child_process.DECIDED

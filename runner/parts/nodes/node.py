@@ -1,11 +1,13 @@
 """`python -m runner.parts.nodes.node`: the steps of a plain machine's start script around training.
 
-Before each stage that trains, the machines meet and compare. The main one checks the stage before it and its gates, and
-prepares the data and the config for the present GPUs. After the last stage, the main one checks the results.
+Before each stage that trains, the machines meet and compare. The main one checks the stage before
+it and its gates, and prepares the data and the config for the present GPUs. After the last stage,
+the main one checks the results.
 
-The main one listens on the port of training, and each other machine says hello there again and again: one line of JSON
-a connection, and one as the answer. It waits until that is its end: `ready`, `refused`, or nothing, if the main machine
-stops or continues without it. A main machine that no longer listens, or does not answer for `wait_minutes`, has stopped.
+The main one listens on the port of training, and each other machine says hello there again and
+again: one line of JSON a connection, and one as the answer. It waits until that is its end:
+`ready`, `refused`, or nothing, if the main machine stops or continues without it. A main machine
+that no longer listens, or does not answer for `wait_minutes`, has stopped.
 """
 
 import json
@@ -48,15 +50,19 @@ from runner.trainer.records import versions
 TELL_EVERY_S = 15.0
 # Seconds between two looks at the other machines, and the least patience with a silent one.
 BEAT_S, SILENT_S = 0.25, 5.0
-PATIENCE_WITH_STORAGE_S = 75.0  # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5))
+PATIENCE_WITH_STORAGE_S = (
+    75.0  # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5))
+)
 _tell = partial(print, flush=True)
 BY = "the machines that came"
-ELSEWHERE = "A run on other GPUs is a different run. Name another `nodes.output_dir`, or move that folder."
+ELSEWHERE = (
+    "A run on other GPUs is a different run. Name another `nodes.output_dir`, or move that folder."
+)
 
 
 class Hello(NamedTuple):
-    """A machine. rank: its number; gpus: how many it uses; total: TOTAL_GPUS of all machines; fingerprint: of its
-    recipe; versions: of its packages."""
+    """A machine. rank: its number; gpus: how many it uses; total: TOTAL_GPUS of all machines;
+    fingerprint: of its recipe; versions: of its packages."""
 
     rank: int
     gpus: int
@@ -67,8 +73,9 @@ class Hello(NamedTuple):
 
 @dataclass(frozen=True)
 class Ready:
-    """What the main machine has prepared. stage: the next to train; files: the hash of each file of its config, by its
-    path below the folder of configs, and for each file of the earlier stage's model, by its whole path, an empty text."""
+    """What the main machine has prepared. stage: the next to train; files: the hash of each file of
+    its config, by its path below the folder of configs, and for each file of the earlier stage's
+    model, by its whole path, an empty text."""
 
     stage: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -89,8 +96,8 @@ def differences(main: Hello, other: Hello) -> Iterator[str]:
 
 @dataclass
 class Arrival:
-    """A machine that has said hello. came, heard: the first and the last time, by this machine's clock; left: it has
-    heard its end."""
+    """A machine that has said hello. came, heard: the first and the last time, by this machine's
+    clock; left: it has heard its end."""
 
     hello: Hello
     came: float
@@ -99,14 +106,19 @@ class Arrival:
 
 
 class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
-    """The main machine's side: `gather`, then `ready`. An early exit tells the others that it stopped."""
+    """The main machine's side: `gather`, then `ready`. An early exit tells the others that it
+    stopped."""
 
     allow_reuse_address = daemon_threads = True
     request_queue_size = 128  # as many machines may come at the same time
 
     def __init__(self, hello: Hello, nodes: int, port: int, patience_s: float, tell: Tell) -> None:
-        self.hello, self.nodes, self.patience_s, self.tell = hello, nodes, patience_s, tell
-        # By the number that each chooses for itself. met: those that train; end: what they hear at last.
+        self.hello = hello
+        self.nodes = nodes
+        self.patience_s = patience_s
+        self.tell = tell
+        # By the number that each chooses for itself. met: those that train; end: what they hear at
+        # last.
         self.arrivals: dict[str, Arrival] = {}
         self.met: list[str] | None = None
         self.end: Mapping[str, Any] | None = None
@@ -117,29 +129,48 @@ class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
         threading.Thread(target=self.serve_forever, args=(BEAT_S,), daemon=True).start()
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        """Closes the port after the others have heard their end: why nothing is prepared, if that is known."""
+        """Closes the port after the others have heard their end: why nothing is prepared, if that
+        is known."""
         if self.end is None:
-            self.end = {"refused": [error.text]} if isinstance(error, Stop) else {}
+            if isinstance(error, Stop):
+                self.end = {"refused": [error.text]}
+            else:
+                self.end = {}
         until = time.monotonic() + SILENT_S
-        while time.monotonic() < until and not all(arrival.left for arrival in self.arrivals.copy().values()):
+        while time.monotonic() < until and not all(
+            arrival.left for arrival in self.arrivals.copy().values()
+        ):
             time.sleep(BEAT_S)
         self.shutdown()
         self.server_close()
 
     def gather(self) -> list[int]:
-        """Waits for all machines; returns their GPU counts by rank. Raises Stop if one does not come, or differs; then
-        every present machine gets the reason."""
+        """Waits for all machines; returns their GPU counts by rank. Raises Stop if one does not
+        come, or differs; then every present machine gets the reason."""
         begin = told = time.monotonic()
         while True:
             arrivals = self.arrivals.copy()
-            # Present are those that were heard since the last one came. A machine whose script was stopped is silent,
-            # and may come again.
+            # Present are those that were heard since the last one came. A machine whose script was
+            # stopped is silent, and may come again.
             last = max((arrival.came for arrival in arrivals.values()), default=0.0)
-            waiting = {number: arrival.hello for number, arrival in arrivals.items() if arrival.heard > last}
+            waiting = {
+                number: arrival.hello
+                for number, arrival in arrivals.items()
+                if arrival.heard > last
+            }
             ranks = [0, *(hello.rank for hello in waiting.values())]
-            twice = [rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1 or rank >= self.nodes]
-            problems = [f"a second machine claims to be machine {rank}; start each script once" for rank in twice]
-            problems += [sentence for hello in waiting.values() for sentence in differences(self.hello, hello)]
+            twice = [
+                rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1 or rank >= self.nodes
+            ]
+            problems = [
+                f"a second machine claims to be machine {rank}; start each script once"
+                for rank in twice
+            ]
+            problems += [
+                sentence
+                for hello in waiting.values()
+                for sentence in differences(self.hello, hello)
+            ]
             if problems:
                 self.end = {"refused": problems}
                 raise _refused(problems)
@@ -148,7 +179,8 @@ class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
             if not missing:
                 self.met = list(waiting)
                 return [gpus[rank] for rank in range(self.nodes)]
-            names, now = ", ".join(f"run_node{rank}.sh" for rank in missing), time.monotonic()
+            names = ", ".join(f"run_node{rank}.sh" for rank in missing)
+            now = time.monotonic()
             if now - begin >= self.patience_s:
                 self.end = {}
                 raise Stop(*worded("nodes.missing-machines", names=names))
@@ -170,21 +202,36 @@ class _Answer(socketserver.StreamRequestHandler):
         assert isinstance(self.server, Main)
         with suppress(ValueError, TypeError, OSError):
             number, facts = json.loads(self.rfile.readline(2**20))
-            main, now = self.server, time.monotonic()
+            main = self.server
+            now = time.monotonic()
             arrival = main.arrivals.setdefault(number, Arrival(Hello(**facts), came=now, heard=now))
             arrival.heard = now
-            end = main.end if main.met is None or number in main.met else {}
-            self.wfile.write(json.dumps({"met": main.met is not None} if end is None else end).encode() + b"\n")
+            if main.met is None or number in main.met:
+                end = main.end
+            else:
+                end = {}
+            self.wfile.write(
+                json.dumps({"met": main.met is not None} if end is None else end).encode() + b"\n"
+            )
             arrival.left = end is not None
 
 
 def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> Ready:
-    """Another machine's side: waits for the main machine's meeting, says hello, and waits until all is ready. On the same
-    port, the main machine may still be in the training before. Raises Stop if it does not come, refuses, or stops."""
-    line, told, came, met, foreign = json.dumps([secrets.token_hex(8), hello._asdict()]), 0.0, False, False, 0
-    heard, stopped = time.monotonic(), Stop(*worded("nodes.main-stopped", hello=hello))
+    """Another machine's side: waits for the main machine's meeting, says hello, and waits until all
+    is ready. On the same port, the main machine may still be in the training before. Raises Stop if
+    it does not come, refuses, or stops."""
+    line = json.dumps([secrets.token_hex(8), hello._asdict()])
+    told = 0.0
+    came = False
+    met = False
+    foreign = 0
+    heard = time.monotonic()
+    stopped = Stop(*worded("nodes.main-stopped", hello=hello))
     while True:
-        answer, slow, taken, why = None, False, False, ""
+        answer = None
+        slow = False
+        taken = False
+        why = ""
         try:
             with socket.create_connection((address, port), timeout=SILENT_S) as main:
                 taken = True  # also by a training, which says nothing
@@ -196,7 +243,8 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
         except ValueError:
             foreign += 1
         except OSError as error:
-            slow, why = isinstance(error, TimeoutError), error.strerror or str(error)
+            slow = isinstance(error, TimeoutError)
+            why = error.strerror or str(error)
         now = time.monotonic()
         if answer is None:
             late = now - heard >= (max(patience_s, SILENT_S) if came else patience_s)
@@ -215,7 +263,8 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
                 told = now
             time.sleep(1)
             continue
-        if problems := answer.get("refused"):
+        problems = answer.get("refused")
+        if problems:
             raise _refused(problems)
         if "ready" in answer:
             tell("Ready")
@@ -224,12 +273,16 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
             raise stopped
         if answer["met"] and not met:
             tell("Same recipe and packages as machine 0, which now prepares the data")
-        heard, came, met = now, True, answer["met"]
+        heard = now
+        came = True
+        met = answer["met"]
         time.sleep(BEAT_S)
 
 
 def _refused(problems: list[str]) -> Stop:
-    return Stop("The machines cannot train together:\n" + "\n".join(f"  {problem}" for problem in problems))
+    return Stop(
+        "The machines cannot train together:\n" + "\n".join(f"  {problem}" for problem in problems)
+    )
 
 
 @click.group()
@@ -245,12 +298,16 @@ def node() -> None:
 @click.option("--gpus", required=True)
 @click.option("--total", type=int, required=True)
 def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -> None:
-    """Meets the other machines; on the main one, prepares data and config. Prints which of several stages is next."""
-    recipe, mine, cpu = read(file), len(gpus.split(",")), os.environ.get("ACCELERATE_USE_CPU") == "true"
+    """Meets the other machines; on the main one, prepares data and config. Prints which of several
+    stages is next."""
+    recipe = read(file)
+    mine = len(gpus.split(","))
+    cpu = os.environ.get("ACCELERATE_USE_CPU") == "true"
     if not cpu:
         import torch
 
-        if (here := torch.cuda.device_count()) != mine:
+        here = torch.cuda.device_count()
+        if here != mine:
             raise Stop(*worded("nodes.invisible-gpus", gpus=gpus, here=here))
     installed = versions()
     # The patch number of Python may differ.
@@ -261,7 +318,8 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     with redirect_stdout(sys.stderr):
         if rank != 0:
             ready = join(hello, address, port, patience_s, _tell)
-            # Each machine has its own tokenised rows, by the config that the main one wrote for all.
+            # Each machine has its own tokenised rows, by the config that the main one wrote for
+            # all.
             forget_older(_shared(recipe, rank, ready).stage(ready.stage).config)
         else:
             with Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
@@ -296,7 +354,8 @@ def _judge(training: StageFolder, tell: Tell) -> None:
 
 
 def read(file: str) -> Recipe:
-    """The recipe beside the script. Its samples are for rehearsals, and need not be on this machine."""
+    """The recipe beside the script. Its samples are for rehearsals, and need not be on this
+    machine."""
     document = reading.read(file)
     for section in (document.data, *document.data.get(STAGES, ())):
         data = section.get("data", {})
@@ -306,24 +365,31 @@ def read(file: str) -> Recipe:
 
 
 def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell: Tell) -> Ready:
-    """On the main machine: finishes the stage that has just been trained, and prepares the next one's data and its config
-    for the present GPUs, in the shared folder. Raises Stop if a gate between them is closed."""
+    """On the main machine: finishes the stage that has just been trained, and prepares the next
+    one's data and its config for the present GPUs, in the shared folder. Raises Stop if a gate
+    between them is closed."""
     if sum(counts) != total:
         together = f"{' + '.join(map(str, counts))} = {sum(counts)}"
         raise Stop(*worded("nodes.other-total", together=together, total=total, counts=sum(counts)))
-    asked, recipe = recipe, on_these(recipe, counts, tell)
+    asked = recipe
+    recipe = on_these(recipe, counts, tell)
     place = replace(target.place(recipe), accelerator=accelerator)
     plan = translate(recipe, place)
     run = RunFolder(Path(place.run_dir))
     open_for(run, recipe.name, fresh=False, remedy=ELSEWHERE)
     run.mark("running", recipe=recipe.name)
     if pipeline.is_done(plan):
-        raise Stop(f"The run in `{run.path}` is already done.", "Name another `nodes.output_dir` for another run.")
+        raise Stop(
+            f"The run in `{run.path}` is already done.",
+            "Name another `nodes.output_dir` for another run.",
+        )
     pipeline.keep_what_took_training(plan, pipeline.decide(plan, plan.stages), ELSEWHERE)
     keep(run, asked, plan, recipe)
     stage = _next(plan, tell)
     below = Path(stage.folder)
-    texts = {str(below / file.path): file.text for file in stage.files} | {PLAN_FILE: plan.as_json()}
+    texts = {str(below / file.path): file.text for file in stage.files} | {
+        PLAN_FILE: plan.as_json()
+    }
     for name, text in texts.items():
         write_text(Path(place.config_dir) / name, text)
     models = (StageFolder(plan, plan.stage(name)).model for name in stage.reads)
@@ -332,15 +398,22 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
 
 
 def _next(plan: Plan, tell: Tell) -> Stage:
-    """Begins the next stage to train, and returns it. Before that, it does the stages that train nothing and finishes
-    those that the machines have trained; the last one's results are for `finish`."""
+    """Begins the next stage to train, and returns it. Before that, it does the stages that train
+    nothing and finishes those that the machines have trained; the last one's results are for
+    `finish`."""
     for stage in plan.stages:
         folder = StageFolder(plan, stage)
         if not stage.trains:
             pipeline.carry_out(plan, [stage], tell, lambda: nullcontext(lambda event: None))
             continue
-        decision, last = pipeline.decision_on(folder), stage is plan.stages[-1]
-        if decision.action == "go on" and folder.summary and folder.state.status == "begun" and not last:
+        decision = pipeline.decision_on(folder)
+        last = stage is plan.stages[-1]
+        if (
+            decision.action == "go on"
+            and folder.summary
+            and folder.state.status == "begun"
+            and not last
+        ):
             for line in pipeline.finish(folder):
                 tell(line)
             _judge(folder, tell)
@@ -370,8 +443,8 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
 
 
 def _shared(recipe: Recipe, rank: int, ready: Ready) -> Plan:
-    """The plan, once this machine sees the files that the main one has just written: a network file system may show
-    those of an earlier start for a while."""
+    """The plan, once this machine sees the files that the main one has just written: a network file
+    system may show those of an earlier start for a while."""
     place = target.place(recipe)
     config = Path(place.config_dir)
     deadline = time.monotonic() + PATIENCE_WITH_STORAGE_S
@@ -385,7 +458,9 @@ def _shared(recipe: Recipe, rank: int, ready: Ready) -> Plan:
 def _is_there(file: Path, written: str) -> bool:
     """Whether a file exists, with a content of this hash if there is one."""
     with suppress(OSError):
-        return content_hash(file.read_text(encoding="utf-8")) == written if written else file.is_file()
+        if written:
+            return content_hash(file.read_text(encoding="utf-8")) == written
+        return file.is_file()
     return False
 
 

@@ -1,8 +1,8 @@
-"""Target nodes: a start script for each of a few plain machines without Kubernetes, and the rules of the section
-`nodes`: its counts agree with `machines`, and each machine has its own address.
+"""Target nodes: a start script for each of a few plain machines without Kubernetes, and the rules
+of the section `nodes`: its counts agree with `machines`, and each machine has its own address.
 
-`run_node.sh.jinja` beside this file is the scripts' template. They need bash and the runner's own Python on every machine,
-and shared storage.
+`run_node.sh.jinja` beside this file is the scripts' template. They need bash and the runner's own
+Python on every machine, and shared storage.
 """
 
 from __future__ import annotations
@@ -38,34 +38,48 @@ def named(recipe: Recipe) -> bool:
 
 
 def emitted(recipe: Recipe) -> list[Artifact]:
-    """The engine's own configs, as they will be in the results folder, and a script for each machine."""
+    """The engine's own configs, as they will be in the results folder, and a script for each
+    machine."""
     plan = planned(recipe, FOLDER)
     stages = [stage for stage in plan.stages if stage.trains]
     texts = {
-        RECIPE_FILE if file.path == RECIPE_FILE else f"{stage.folder}/{file.path}".lstrip("/"): file.text
+        RECIPE_FILE
+        if file.path == RECIPE_FILE
+        else f"{stage.folder}/{file.path}".lstrip("/"): file.text
         for stage in stages
         for file in stage.files
     }
-    scripts = {f"run_node{rank}.sh": script(plan, stages, rank) for rank in range(recipe.machines.nodes)}
+    scripts = {
+        f"run_node{rank}.sh": script(plan, stages, rank) for rank in range(recipe.machines.nodes)
+    }
     return [Artifact(f"{FOLDER}/{path}", text) for path, text in (texts | scripts).items()]
 
 
 def place(recipe: Recipe) -> Place:
-    """The folders of a recipe's plain machines: all on the shared storage, except each machine's scratch. Raises Stop
-    if the recipe names no plain machines."""
+    """The folders of a recipe's plain machines: all on the shared storage, except each machine's
+    scratch. Raises Stop if the recipe names no plain machines."""
     section: Nodes | None = recipe.settings.get("nodes")
     if section is None:
         raise Stop(*worded("nodes.no-section", recipe=recipe))
     results = section.output_dir
-    return Place(f"{results}/config", f"{results}/data", results, f"/tmp/recipe-runner-{recipe.name}")
+    return Place(
+        f"{results}/config", f"{results}/data", results, f"/tmp/recipe-runner-{recipe.name}"
+    )
 
 
 def script(plan: Plan, stages: list[Stage], rank: int) -> str:
     """The start script of one machine. stages: those that train."""
-    meanings, first = packaged.toml(__file__, "environment.toml"), stages[0].env.items()
-    shared = {name: value for name, value in first if all(stage.env.get(name) == value for stage in stages)}
+    meanings = packaged.toml(__file__, "environment.toml")
+    first = stages[0].env.items()
+    shared = {
+        name: value
+        for name, value in first
+        if all(stage.env.get(name) == value for stage in stages)
+    }
     # Data files as the recipe names them; the stages' own paths start from the folder of rendering.
-    recipe = json.loads(next((file.text for file in stages[-1].files if file.path == RECIPE_FILE), "{}"))
+    recipe = json.loads(
+        next((file.text for file in stages[-1].files if file.path == RECIPE_FILE), "{}")
+    )
     sections = [one["data"] for one in recipe.get(STAGES, [recipe]) if "data" in one]
     named = [one.get("path") for data in sections for one in data.get("sets", [data])]
     named += [data.get("validation_path") for data in sections]
@@ -75,25 +89,35 @@ def script(plan: Plan, stages: list[Stage], rank: int) -> str:
 
 def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
     """`nodes` names as many machines and GPUs as `machines`."""
-    counts, stated = recipe.gpu_counts, recipe.machines
+    counts = recipe.gpu_counts
+    stated = recipe.machines
     if len(counts) != stated.nodes:
-        named, many = len(counts), "s" if len(counts) > 1 else ""
+        named = len(counts)
+        many = "s" if len(counts) > 1 else ""
         message = worded("nodes.other-count", named=named, s=many, stated=stated)
         yield recipe.problem("nodes.machines", *message, key=True)
     elif max(counts) != stated.gpus_per_node:
-        yield recipe.problem("nodes.machines", *worded("nodes.other-gpus", most=max(counts), stated=stated), key=True)
+        yield recipe.problem(
+            "nodes.machines", *worded("nodes.other-gpus", most=max(counts), stated=stated), key=True
+        )
     if "openshift" in recipe.settings and len(set(counts)) > 1:
         shown = " and ".join(map(str, counts))
         yield recipe.problem("nodes.machines", *worded("nodes.unequal-gpus", shown=shown), key=True)
 
 
 def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
-    """Each plain machine has a valid address of its own, and the main one has one for the others."""
-    seen, local = set[str](), list[bool]()
+    """Each plain machine has a valid address of its own, and the main one has one for the
+    others."""
+    seen = set[str]()
+    local = list[bool]()
     for index, machine in enumerate(plain.machines):
-        place, address = ("nodes", "machines", index, "address"), machine.address
+        place = ("nodes", "machines", index, "address")
+        address = machine.address
         try:
-            found = None if address == "localhost" else ipaddress.ip_address(address)
+            if address == "localhost":
+                found = None
+            else:
+                found = ipaddress.ip_address(address)
             this_machine = found is None or found.is_loopback or found.is_unspecified
         except ValueError:
             this_machine = False
@@ -105,7 +129,8 @@ def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
         seen.add(address.lower())  # Names of machines ignore case.
         local.append(this_machine)
     if local and local[0] and not all(local):
-        place, address = ("nodes", "machines", 0, "address"), plain.machines[0].address
+        place = ("nodes", "machines", 0, "address")
+        address = plain.machines[0].address
         yield recipe.problem(place, *worded("nodes.main-is-local", address=address))
 
 
@@ -117,7 +142,8 @@ def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
 
 
 def _named(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    """If fewer machines or GPUs are needed, the first remain. If more are needed, a person must name them."""
+    """If fewer machines or GPUs are needed, the first remain. If more are needed, a person must
+    name them."""
     if "nodes" not in after.settings or not _agree(before):
         return
     machines: list[Mapping[str, Any]] = after.document.lookup(("nodes", "machines"))
@@ -129,7 +155,10 @@ def _named(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
 
 
 def _agree(recipe: Recipe) -> bool:
-    return (recipe.machines.nodes, recipe.machines.gpus_per_node) == (len(recipe.gpu_counts), max(recipe.gpu_counts))
+    return (recipe.machines.nodes, recipe.machines.gpus_per_node) == (
+        len(recipe.gpu_counts),
+        max(recipe.gpu_counts),
+    )
 
 
 def followers() -> tuple[tuple[tuple[str, ...], Callable[..., Any]], ...]:

@@ -1,4 +1,5 @@
-"""The connection to a cluster: the user's kubeconfig, the kinds of objects that the runner uses, and plain errors."""
+"""The connection to a cluster: the user's kubeconfig, the kinds of objects that the runner uses,
+and plain errors."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
 ROOT = "kubernetes"
-# Packages that `client_parts` replaces while it imports: the client uses them only for an `auth-provider` or a proxy.
+# Packages that `client_parts` replaces while it imports: the client uses them only for an
+# `auth-provider` or a proxy.
 LATER: Mapping[str, list[str]] = packaged.toml(__file__, "later.toml")
 
 
@@ -47,7 +49,9 @@ class Later(ModuleType):
             raise AttributeError(name)
         whole = f"{self.__name__}.{name}"
         # While this object replaces the module, importers only take names from it.
-        return Later(whole) if sys.modules.get(self.__name__) is self else pkgutil.resolve_name(whole)
+        if sys.modules.get(self.__name__) is self:
+            return Later(whole)
+        return pkgutil.resolve_name(whole)
 
     def __call__(self, *given: Any, **how: Any) -> Any:
         return pkgutil.resolve_name(self.__name__)(*given, **how)
@@ -55,15 +59,24 @@ class Later(ModuleType):
 
 @cache
 def client_parts() -> tuple[Any, Any, Any]:
-    """The client's kubeconfig reader, its configuration and its connection pool. A later import of the client itself
-    still imports all of it. Raises Stop if it is not installed."""
+    """The client's kubeconfig reader, its configuration and its connection pool. A later import of
+    the client itself still imports all of it. Raises Stop if it is not installed."""
     found = importlib.util.find_spec(ROOT)
     if found is None or not found.submodule_search_locations:
-        raise Stop("The cluster commands need a package that is not installed.", packaged.install("cluster"))
+        raise Stop(
+            "The cluster commands need a package that is not installed.",
+            packaged.install("cluster"),
+        )
     home = found.submodule_search_locations[0]
-    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == ROOT}
+    before = {
+        name: module for name, module in sys.modules.items() if name.partition(".")[0] == ROOT
+    }
     lacking = [package for package in LATER if package not in sys.modules]
-    later = [name for package in lacking for name in (package, *(f"{package}.{part}" for part in LATER[package]))]
+    later = [
+        name
+        for package in lacking
+        for name in (package, *(f"{package}.{part}" for part in LATER[package]))
+    ]
     for name in before:
         del sys.modules[name]
     sys.modules.update({name: Later(name) for name in later})
@@ -74,7 +87,9 @@ def client_parts() -> tuple[Any, Any, Any]:
         client = importlib.import_module(f"{ROOT}.client.configuration")
         rest = importlib.import_module(f"{ROOT}.client.rest")
         # The names that its kubeconfig reader imports. We do not use the second one.
-        vars(sys.modules[f"{ROOT}.client"]).update(Configuration=client.Configuration, ApiClient=None)
+        vars(sys.modules[f"{ROOT}.client"]).update(
+            Configuration=client.Configuration, ApiClient=None
+        )
         return importlib.import_module(f"{ROOT}.config.kube_config"), client, rest
     finally:
         for name in [*later, *(name for name in sys.modules if name.partition(".")[0] == ROOT)]:
@@ -106,16 +121,22 @@ def connect() -> Cluster:
         return Cluster(pool, settings, context.get("namespace", "default"), context.get("user", ""))
     except (config.ConfigException, OSError) as error:
         why = str(error).splitlines()[0]
-        known = f": {why}" if file or "configuration found" not in why else "."
+        if file or "configuration found" not in why:
+            known = f": {why}"
+        else:
+            known = "."
         raise Stop(*worded("openshift.not-logged-in", known=known)) from None
     except Exception as error:
         # For a file that is not a kubeconfig, the client raises various errors.
         said = " ".join(str(error).split()) or type(error).__name__
-        raise Stop(*worded("openshift.unreadable-kubeconfig", file=file or "~/.kube/config", said=said)) from None
+        raise Stop(
+            *worded("openshift.unreadable-kubeconfig", file=file or "~/.kube/config", said=said)
+        ) from None
 
 
 def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
-    """The cluster of this pod, without the official client. keys: the folder of its account's token and the authority."""
+    """The cluster of this pod, without the official client. keys: the folder of its account's token
+    and the authority."""
     import urllib3
 
     def login() -> dict[str, dict[str, str]]:
@@ -127,24 +148,31 @@ def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
         return {"token": {"key": "authorization", "value": f"Bearer {token}"}}
 
     authority = keys / "ca.crt"
-    pool = urllib3.PoolManager(ca_certs=str(authority)) if authority.is_file() else urllib3.PoolManager()
+    if authority.is_file():
+        pool = urllib3.PoolManager(ca_certs=str(authority))
+    else:
+        pool = urllib3.PoolManager()
     return Cluster(pool, SimpleNamespace(host=server, auth_settings=login), namespace)
 
 
 class Cluster:
-    """A cluster. Every method raises Stop if the cluster refuses, and TryAgain if it does not answer; `request` alone
-    raises Refused, with the status and the cluster's own words. Requests are retried after 429, 5xx and broken
-    connections, as kubectl does it. pool: connections of urllib3; configuration: the official client's, with the server
-    and the credentials; namespace, user: those of the kubeconfig's current context."""
+    """A cluster. Every method raises Stop if the cluster refuses, and TryAgain if it does not
+    answer; `request` alone raises Refused, with the status and the cluster's own words. Requests
+    are retried after 429, 5xx and broken connections, as kubectl does it. pool: connections of
+    urllib3; configuration: the official client's, with the server and the credentials; namespace,
+    user: those of the kubeconfig's current context."""
 
     def __init__(self, pool: Any, configuration: Any, namespace: str, user: str = "") -> None:
-        self.pool, self.configuration = pool, configuration
-        self.namespace, self.user = namespace, user
+        self.pool = pool
+        self.configuration = configuration
+        self.namespace = namespace
+        self.user = user
         # The cluster's clock minus this machine's, from its last answer.
         self.ahead = timedelta()
         # When each kind of request was answered last, by `_kind_of`.
         self.answered: dict[tuple[str, ...], float] = {}
-        # Whether requests are tried once only; whether this command has changed something; whether the server is ready.
+        # Whether requests are tried once only; whether this command has changed something; whether
+        # the server is ready.
         self.hasty = self.begun = self.ready = False
 
     def once(self) -> Cluster:
@@ -162,10 +190,14 @@ class Cluster:
         return datetime.now(UTC) + self.ahead
 
     def person(self) -> str:
-        """The cluster's name of this user; the kubeconfig's name if it does not answer (before Kubernetes 1.28)."""
-        api, kind = "authentication.k8s.io/v1", "SelfSubjectReview"
+        """The cluster's name of this user; the kubeconfig's name if it does not answer (before
+        Kubernetes 1.28)."""
+        api = "authentication.k8s.io/v1"
+        kind = "SelfSubjectReview"
         try:
-            answer = self._json("POST", f"/apis/{api}/selfsubjectreviews", body={"apiVersion": api, "kind": kind})
+            answer = self._json(
+                "POST", f"/apis/{api}/selfsubjectreviews", body={"apiVersion": api, "kind": kind}
+            )
             return str(answer["status"]["userInfo"]["username"])
         except Refused as refused:
             if refused.status == 401 or passes(refused.status):
@@ -174,7 +206,8 @@ class Cluster:
             return self.user.partition("/")[0]
 
     def get(self, kind: str, namespace: str, name: str, forgiving: bool = False) -> Manifest | None:
-        """The object, or None without such an object or kind; if `forgiving`, an empty one where this user may not look."""
+        """The object, or None without such an object or kind; if `forgiving`, an empty one where
+        this user may not look."""
         try:
             return self._read(kind, namespace, name)
         except Refused as refused:
@@ -185,12 +218,22 @@ class Cluster:
             raise refused.stop(kind, namespace, name) from None
 
     def list(
-        self, kind: str, namespace: str, labels: Mapping[str, str] | None = None, forgiving: bool = False
+        self,
+        kind: str,
+        namespace: str,
+        labels: Mapping[str, str] | None = None,
+        forgiving: bool = False,
     ) -> Manifests:
-        """All objects with these labels; none of an unknown kind or, if `forgiving`, where this user may not look."""
-        query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))] if labels else []
+        """All objects with these labels; none of an unknown kind or, if `forgiving`, where this
+        user may not look."""
+        if labels:
+            query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))]
+        else:
+            query = []
         hidden = 403 if forgiving else None
-        with _about(kind, namespace, "", lambda refused: _absent(refused, kind) or refused.status == hidden):
+        with _about(
+            kind, namespace, "", lambda refused: _absent(refused, kind) or refused.status == hidden
+        ):
             return list(self._read(kind, namespace, None, query).get("items") or ())
         return []
 
@@ -222,18 +265,28 @@ class Cluster:
             return self._json("GET", address(kind, namespace, name, OLDER[kind]), query)
 
     def apply(self, manifest: Manifest, dry_run: bool = False) -> Manifest:
-        """Server-side apply; with `dry_run` the cluster only checks the object. The result is empty for a NetworkPolicy
-        that this person may not create, because sites of earlier releases lack that permission."""
+        """Server-side apply; with `dry_run` the cluster only checks the object. The result is empty
+        for a NetworkPolicy that this person may not create, because sites of earlier releases lack
+        that permission."""
         query = [*_changes(dry_run), ("force", "true")]
-        kind, meta = manifest["kind"], manifest["metadata"]
+        kind = manifest["kind"]
+        meta = manifest["metadata"]
         where = kind, meta["namespace"], meta["name"]
         with _about(*where, lambda refused: (kind, refused.status) == ("NetworkPolicy", 403)):
-            return self._json("PATCH", address(*where), query, body=manifest, content="application/apply-patch+yaml")
+            return self._json(
+                "PATCH",
+                address(*where),
+                query,
+                body=manifest,
+                content="application/apply-patch+yaml",
+            )
         return {}
 
     def create(self, manifest: Manifest, dry_run: bool = False) -> bool:
-        """Creates an object; False if its name is taken, unless by an earlier attempt of ours without an answer."""
-        kind, meta = manifest["kind"], manifest["metadata"]
+        """Creates an object; False if its name is taken, unless by an earlier attempt of ours
+        without an answer."""
+        kind = manifest["kind"]
+        meta = manifest["metadata"]
         try:
             self._json("POST", address(kind, meta["namespace"]), _changes(dry_run), body=manifest)
         except Refused as refused:
@@ -244,10 +297,18 @@ class Cluster:
 
     def patch(self, kind: str, namespace: str, name: str, change: Manifest) -> None:
         with _about(kind, namespace, name, lambda refused: False):
-            self.request("PATCH", address(kind, namespace, name), body=change, content="application/merge-patch+json")
+            self.request(
+                "PATCH",
+                address(kind, namespace, name),
+                body=change,
+                content="application/merge-patch+json",
+            )
 
-    def delete(self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None) -> bool:
-        """Deletes an object and what belongs to it; False if it was not there. uid: of the only object to delete."""
+    def delete(
+        self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None
+    ) -> bool:
+        """Deletes an object and what belongs to it; False if it was not there. uid: of the only
+        object to delete."""
         # The object remains until all its dependents have ended.
         options: dict[str, object] = {"propagationPolicy": "Foreground"}
         options |= {"preconditions": {"uid": uid}} if uid else {}
@@ -261,12 +322,19 @@ class Cluster:
         return True
 
     def log(self, namespace: str, pod: str, container: str, **how: str | int | None) -> str | None:
-        """A container's log; None if it has not started, or there is no previous container (`previous`). how: settings
-        of the API: `tailLines`; `timestamps`, which begin each line; `sinceTime`, of the first line."""
-        query = [(key, str(value).lower() if value is True else value) for key, value in how.items() if value]
+        """A container's log; None if it has not started, or there is no previous container
+        (`previous`). how: settings of the API: `tailLines`; `timestamps`, which begin each line;
+        `sinceTime`, of the first line."""
+        query = [
+            (key, str(value).lower() if value is True else value)
+            for key, value in how.items()
+            if value
+        ]
         path = f"{address('Pod', namespace, pod)}/log"
         with _about("Pod", namespace, pod, lambda refused: refused.status in (400, 404)):
-            return self.request("GET", path, [("container", container), *query]).data.decode(errors="replace")
+            return self.request("GET", path, [("container", container), *query]).data.decode(
+                errors="replace"
+            )
         return None
 
     def _json(self, method: str, path: str, query: Query = (), **how: Any) -> Manifest:
@@ -277,22 +345,33 @@ class Cluster:
         raise no_api(self.server, data)
 
     def request(self, method: str, path: str, query: Query = (), **how: Any) -> BaseHTTPResponse:
-        """One request, repeated while the server is busy. how: its `body`, bytes or what becomes JSON, with the type
-        `content`; `headers`; `stream`: do not read the answer's body. Raises Refused, or Lost."""
-        begun, unsure, doubted, told = time.monotonic(), False, False, False
+        """One request, repeated while the server is busy. how: its `body`, bytes or what becomes
+        JSON, with the type `content`; `headers`; `stream`: do not read the answer's body. Raises
+        Refused, or Lost."""
+        begun = time.monotonic()
+        unsure = False
+        doubted = False
+        told = False
         while True:
             try:
                 answer = self._ask(method, path, query, **how)
-                self.begun |= method != "GET" and "/namespaces/" in path and ("dryRun", "All") not in query
+                self.begun |= (
+                    method != "GET" and "/namespaces/" in path and ("dryRun", "All") not in query
+                )
                 return answer
             except (Lost, Refused) as trouble:
                 trouble.repeated = unsure
                 if trouble.doubtful and not doubted:
                     doubted = True
                     continue
-                patience = errors.PATIENCE_SECONDS if self.begun else errors.PROMPT_SECONDS
-                passed, wait = time.monotonic() - begun, max(errors.PAUSE_SECONDS, trouble.after)
-                # If nothing was ever reached, waiting is useless: a VPN is off, or the address is wrong.
+                if self.begun:
+                    patience = errors.PATIENCE_SECONDS
+                else:
+                    patience = errors.PROMPT_SECONDS
+                passed = time.monotonic() - begun
+                wait = max(errors.PAUSE_SECONDS, trouble.after)
+                # If nothing was ever reached, waiting is useless: a VPN is off, or the address is
+                # wrong.
                 passes = trouble.own or (isinstance(trouble, Lost) and self.answered)
                 if self.hasty or not passes or passed + wait > patience:
                     raise
@@ -303,7 +382,9 @@ class Cluster:
                 unsure = unsure or trouble.status != 429
                 time.sleep(wait)
 
-    def _ask(self, method: str, path: str, query: Query, body: Any = None, **how: Any) -> BaseHTTPResponse:
+    def _ask(
+        self, method: str, path: str, query: Query, body: Any = None, **how: Any
+    ) -> BaseHTTPResponse:
         import urllib3
 
         given = {"Accept": JSON, "Content-Type": how.get("content", JSON), "User-Agent": MANAGER}
@@ -323,7 +404,9 @@ class Cluster:
                 timeout=urllib3.Timeout(connect=10, read=60),
             )
             with suppress(ValueError, TypeError):  # of a proxy's own answer
-                self.ahead = parsedate_to_datetime(response.headers.get("Date", "")) - datetime.now(UTC)
+                self.ahead = parsedate_to_datetime(response.headers.get("Date", "")) - datetime.now(
+                    UTC
+                )
             if not how.get("stream") or response.status >= 300:
                 _ = response.data  # which reads it
             if response.status < 300:
@@ -336,7 +419,9 @@ class Cluster:
     def _refusal(self, method: str, path: str, response: BaseHTTPResponse) -> Exception:
         """The meaning of a refusal; one from a starting server counts as 503."""
         page = response.data.lstrip()[:20].lower().startswith((b"<!doctype html", b"<html"))
-        if response.status < 400 or (page and not passes(response.status) and "/proxy/" not in path):
+        if response.status < 400 or (
+            page and not passes(response.status) and "/proxy/" not in path
+        ):
             return no_api(self.server, response.data)
         text = response.data.decode(errors="replace")
         try:
@@ -345,11 +430,15 @@ class Cluster:
             said = " ".join(re.sub("<[^>]*>", " ", text).split())
         said = said or f"HTTP {response.status}"
         after = response.headers.get("Retry-After", "")
-        refused = Refused(response.status, said, self.server, float(after) if after.isdecimal() else 0.0)
+        refused = Refused(
+            response.status, said, self.server, float(after) if after.isdecimal() else 0.0
+        )
         allowed = recent(self.answered.get(_kind_of(method, path), -math.inf))
         if refused.of_start and (allowed or (refused.no_kind and not self.ready)):
             # Without a login, because a starting server may not know its users.
-            ready = self.pool.request("GET", f"{self.server}/readyz", retries=False, redirect=False, timeout=10.0)
+            ready = self.pool.request(
+                "GET", f"{self.server}/readyz", retries=False, redirect=False, timeout=10.0
+            )
             refused.doubtful = self.ready = ready.status != 403 and not passes(ready.status)
             if not self.ready:
                 return Refused(503, f"it is restarting: {said}", self.server)
@@ -357,7 +446,8 @@ class Cluster:
 
 
 def pieces(cluster: Cluster, response: BaseHTTPResponse, size: int) -> Iterator[bytes]:
-    """The body of a response that was requested with `stream`. Raises Lost if the connection breaks."""
+    """The body of a response that was requested with `stream`. Raises Lost if the connection
+    breaks."""
     import urllib3
 
     try:
@@ -367,8 +457,11 @@ def pieces(cluster: Cluster, response: BaseHTTPResponse, size: int) -> Iterator[
 
 
 @contextmanager
-def _about(kind: str, namespace: str, name: str, accepted: Callable[[Refused], bool]) -> Iterator[None]:
-    """Raises Stop for a refusal in the block, about this object. One that the caller accepts ends the block."""
+def _about(
+    kind: str, namespace: str, name: str, accepted: Callable[[Refused], bool]
+) -> Iterator[None]:
+    """Raises Stop for a refusal in the block, about this object. One that the caller accepts ends
+    the block."""
     try:
         yield
     except Refused as refused:
@@ -377,19 +470,32 @@ def _about(kind: str, namespace: str, name: str, accepted: Callable[[Refused], b
 
 
 def _changes(dry_run: bool) -> list[tuple[str, Any]]:
-    return [("fieldManager", MANAGER), ("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
+    return [
+        ("fieldManager", MANAGER),
+        ("fieldValidation", "Strict"),
+        *([("dryRun", "All")] if dry_run else []),
+    ]
 
 
 def _absent(refused: Refused, kind: str) -> bool:
-    """Whether the cluster has no such object, or no such kind (only for kinds that operators install)."""
+    """Whether the cluster has no such object, or no such kind (only for kinds that operators
+    install)."""
     return refused.status == 404 and not (refused.no_kind and "." not in KINDS[kind][0])
 
 
 def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
-    """The API path of an object, or of all of its kind. namespace: or empty; older: an older group and version."""
-    version, plural = older or KINDS[kind][0], KINDS[kind][1]
-    root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
-    space = f"/namespaces/{namespace}" if namespace else ""
+    """The API path of an object, or of all of its kind. namespace: or empty; older: an older group
+    and version."""
+    version = older or KINDS[kind][0]
+    plural = KINDS[kind][1]
+    if "/" not in version:
+        root = f"/api/{version}"
+    else:
+        root = f"/apis/{version}"
+    if namespace:
+        space = f"/namespaces/{namespace}"
+    else:
+        space = ""
     return f"{root}{space}/{plural}" + (f"/{name}" if name else "")
 
 
@@ -407,34 +513,56 @@ TENSORBOARD_PORT = 6006
 
 
 def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
-    """The name of the TensorBoard pod for a claim, or of one without a claim's label. Raises Stop if none runs."""
+    """The name of the TensorBoard pod for a claim, or of one without a claim's label. Raises Stop
+    if none runs."""
     for pod in cluster.list("Pod", namespace, TENSORBOARD):
         meta = pod["metadata"]
-        if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
+        if (
+            pod.get("status", {}).get("phase") == "Running"
+            and meta["labels"].get(INSTANCE, claim) == claim
+        ):
             return str(meta["name"])
-    over = f" for the claim `{claim}`" if claim else ""
-    there = cluster.get("PersistentVolumeClaim", namespace, claim) if claim else None
+    if claim:
+        over = f" for the claim `{claim}`"
+    else:
+        over = ""
+    if claim:
+        there = cluster.get("PersistentVolumeClaim", namespace, claim)
+    else:
+        there = None
     if not there:
         cluster.require_namespace(namespace)
     if there and SHARED not in there["spec"].get("accessModes", ()):
-        raise Stop(*worded("openshift.tensorboard-of-one", over=over, namespace=namespace, claim=claim))
+        raise Stop(
+            *worded("openshift.tensorboard-of-one", over=over, namespace=namespace, claim=claim)
+        )
     raise Stop(*worded("openshift.no-tensorboard", over=over, namespace=namespace))
 
 
 def forward(
-    cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, local_port: int, ready: Callable[[int], None]
+    cluster: Cluster,
+    namespace: str,
+    pod: Callable[[], str],
+    port: int,
+    local_port: int,
+    ready: Callable[[int], None],
 ) -> None:
-    """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted. pod: gives
-    its name for each connection; ready: gets the local port. Raises Stop if that is in use."""
+    """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is
+    interrupted. pod: gives its name for each connection; ready: gets the local port. Raises Stop if
+    that is in use."""
     with bound_port(local_port) as listener:
         listener.listen()
         ready(listener.getsockname()[1])
         while True:
             here, _ = listener.accept()
-            threading.Thread(target=_join, args=(cluster, namespace, pod, port, here), daemon=True).start()
+            threading.Thread(
+                target=_join, args=(cluster, namespace, pod, port, here), daemon=True
+            ).start()
 
 
-def _join(cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, here: socket.socket) -> None:
+def _join(
+    cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, here: socket.socket
+) -> None:
     """Passes bytes both ways until one side closes."""
     from kubernetes.client import ApiClient, CoreV1Api
     from kubernetes.stream import portforward
@@ -443,9 +571,12 @@ def _join(cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, h
     core = CoreV1Api(ApiClient(cluster.configuration))
     with here:
         try:
-            channel = portforward(core.connect_get_namespaced_pod_portforward, pod(), namespace, ports=str(port))
+            channel = portforward(
+                core.connect_get_namespaced_pod_portforward, pod(), namespace, ports=str(port)
+            )
         except Exception:
-            # The browser shows the failure, and can retry. Without an answer the client raises AttributeError (36.0.3).
+            # The browser shows the failure, and can retry. Without an answer the client raises
+            # AttributeError (36.0.3).
             return
         there = channel.socket(port)
         back = threading.Thread(target=_pump, args=(there, here), daemon=True)

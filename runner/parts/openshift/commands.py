@@ -42,7 +42,8 @@ def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
 
 
 def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Recipe, Plan]:
-    """A recipe, and its plan on the cluster. look: whether to read the files that the recipe names."""
+    """A recipe, and its plan on the cluster. look: whether to read the files that the recipe
+    names."""
     recipe, _ = open_recipe(path, sets, look=look)
     if not recipe.settings.get("openshift"):
         raise Stop(*worded("openshift.no-section", path=path))
@@ -50,8 +51,12 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
 
 
 def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
-    """The job to show: of the stage `name`, else of the current stage or gate. Raises Stop if there is none."""
-    stage = plan.stages[-1] if name is None else plan.stage(name)
+    """The job to show: of the stage `name`, else of the current stage or gate. Raises Stop if there
+    is none."""
+    if name is None:
+        stage = plan.stages[-1]
+    else:
+        stage = plan.stage(name)
     if name is None and (milestone := pipeline.looked_at(pipeline.milestones(cluster, plan))):
         if milestone.job:
             return milestone.job
@@ -60,19 +65,27 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
         return job
     cluster.require_namespace(plan.site["namespace"])
     name = job_name(plan.only(stage))
-    raise Stop(f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it with `recipe submit`.")
+    raise Stop(
+        f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it with `recipe submit`."
+    )
 
 
 def elsewhere(job: Manifest | None, path: str) -> list[str]:
     """Who sent a job, if it came from another recipe file or machine."""
-    owner = jobs.Owner.of(job) if job else jobs.Owner()
-    return [str(owner)] if owner.person and owner != jobs.Owner.here(path, owner.person) else []
+    if job:
+        owner = jobs.Owner.of(job)
+    else:
+        owner = jobs.Owner()
+    if owner.person and owner != jobs.Owner.here(path, owner.person):
+        return [str(owner)]
+    return []
 
 
 @command
 def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None:
-    """Generate what the cluster needs before a recipe's first job: namespace, queue, rights, claims, the image,
-    TensorBoard. Recipes of several namespaces get a folder for each. This needs no cluster and no network."""
+    """Generate what the cluster needs before a recipe's first job: namespace, queue, rights,
+    claims, the image, TensorBoard. Recipes of several namespaces get a folder for each. This needs
+    no cluster and no network."""
     from runner.parts.openshift import site as sites
 
     plans = [open_plan(path, sets) for path in dict.fromkeys(paths)]
@@ -101,20 +114,29 @@ def submit(
 ) -> None:
     """Send a recipe to the cluster of your kubeconfig. Sending it twice changes nothing.
 
-    It sends the first part that is not done: a stage, or the gate after a stage. If that part needs no GPU, it waits
-    for it and sends the next one. With --all, a small job on the cluster, the driver, sends the later parts until a
-    gate is closed.
+    It sends the first part that is not done: a stage, or the gate after a stage. If that part needs
+    no GPU, it waits for it and sends the next one. With --all, a small job on the cluster, the
+    driver, sends the later parts until a gate is closed.
     """
     from runner.data.prepared import contents
     from runner.parts.openshift import controller, rules, transfer
     from runner.parts.openshift import submit as sending
 
     if dry_run and follow:
-        raise Stop("With `--dry-run` there is no job that `--follow` could watch.", "Leave out one of the two.", code=2)
+        raise Stop(
+            "With `--dry-run` there is no job that `--follow` could watch.",
+            "Leave out one of the two.",
+            code=2,
+        )
     if every and stage:
-        raise Stop("`--all` includes every stage, so it excludes `--stage`.", "Leave out one of the two.", code=2)
+        raise Stop(
+            "`--all` includes every stage, so it excludes `--stage`.",
+            "Leave out one of the two.",
+            code=2,
+        )
     recipe, plan = open_both(path, sets)
-    if problems := list(rules.placeholder_commit(recipe)):
+    problems = list(rules.placeholder_commit(recipe))
+    if problems:
         raise Stop([replace(problem, severity="error") for problem in problems])
     # The same plan with the names of files on this machine.
     here = translate(recipe, place(recipe))
@@ -122,17 +144,29 @@ def submit(
     for note in rules.RENDER_NOTES:
         print_notes(note(recipe))
     # The rows in an image were read from the hub when it was built.
-    asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(sources.datasets(recipe))
+    if plan.stages[0].trains or plan.stages[0].name == FETCHING:
+        asked = []
+    else:
+        asked = list(sources.datasets(recipe))
     print_notes(asked)
-    if wrong := errors_of(asked):
+    wrong = errors_of(asked)
+    if wrong:
         raise Stop(wrong)
     files = transfer.files(recipe, plan.place)
     rows = {stage.name: contents(stage.data) for stage in here.stages}
     cluster = connect()
-    written = forecasting().written(recipe, here) if validate.TOO_LARGE not in allowed else {}
+    if validate.TOO_LARGE not in allowed:
+        written = forecasting().written(recipe, here)
+    else:
+        written = {}
     owner = jobs.Owner.here(path, cluster.person())
-    how = sending.Sending(say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner)
-    what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)
+    how = sending.Sending(
+        say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner
+    )
+    if every:
+        what = controller.submit_all(cluster, plan, how)
+    else:
+        what = sending.submit(cluster, plan, stage, how)
     if dry_run:
         end(f"The cluster accepts `{plan.name}`. Nothing was sent.", "submit", path)
     elif what is None:
@@ -143,17 +177,25 @@ def submit(
                 watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
         else:
             say(f"Watch it: recipe logs {shlex.join([path, *set_words(sets)])} -f")
-        end(f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.", "status", path)
+        end(
+            f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.",
+            "status",
+            path,
+        )
 
 
 def confirm(yes: bool, taken: tuple[str, ...]) -> jobs.Confirm:
-    """Asks on a terminal; elsewhere `--yes` must answer beforehand, and `--take-over` for another person's job."""
+    """Asks on a terminal; elsewhere `--yes` must answer beforehand, and `--take-over` for another
+    person's job."""
 
     def ask(said: str, what: str, person: str) -> bool:
         if person in taken if person else yes:
             return True
         if not sys.stdin.isatty():
-            how = f"ask {person} first, then add `--take-over {shlex.quote(person)}`" if person else "add `--yes`"
+            if person:
+                how = f"ask {person} first, then add `--take-over {shlex.quote(person)}`"
+            else:
+                how = "add `--yes`"
             raise Stop(f"{said} Nothing was changed.", f"To {what}, {how}.")
         return click.confirm(printable(f"{said} {what.capitalize()}?"))
 
@@ -161,13 +203,17 @@ def confirm(yes: bool, taken: tuple[str, ...]) -> jobs.Confirm:
 
 
 def _progress(state: JobState | None, reasons: list[str]) -> str:
-    head = [f"{state.name}: {watch.line(state)}"] if state else []
+    if state:
+        head = [f"{state.name}: {watch.line(state)}"]
+    else:
+        head = []
     return "\n".join([*head, *(f"  {reason}" for reason in reasons)])
 
 
 @contextmanager
 def screen() -> Iterator[Tell]:
-    """Shows a text instead of the previous one; if output is piped, below it, and only when it has changed."""
+    """Shows a text instead of the previous one; if output is piped, below it, and only when it has
+    changed."""
     if not sys.stdout.isatty():
         shown = ""
 
@@ -187,12 +233,14 @@ def screen() -> Iterator[Tell]:
 
 
 @command
-def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None, live: bool) -> None:
-    """Show the progress of a recipe's job, and why it does not start. Without RECIPE, show a table of all jobs of
-    recipe-runner.
+def status(
+    path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None, live: bool
+) -> None:
+    """Show the progress of a recipe's job, and why it does not start. Without RECIPE, show a table
+    of all jobs of recipe-runner.
 
-    The table compares speed and GPU memory with the plan, and shows the cost so far: in GPU hours, or in the currency
-    of `limits.price_per_gpu_hour`, if the recipe has it.
+    The table compares speed and GPU memory with the plan, and shows the cost so far: in GPU hours,
+    or in the currency of `limits.price_per_gpu_hour`, if the recipe has it.
     """
     # A recipe names its own namespace, and only a recipe has settings and stages.
     if path and namespace:
@@ -212,28 +260,53 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
     plan = open_plan(path, sets)
     way, continues = _stages(connect(), plan, stage, path)
     looked_at = pipeline.looked_at(way)
-    follows = ["-f"] if looked_at and looked_at.at_work else []
+    if looked_at and looked_at.at_work:
+        follows = ["-f"]
+    else:
+        follows = []
     verb = "status" if continues else "submit"
-    verb = "fetch" if not looked_at else "logs" if follows else "why" if looked_at.state == FAILED else verb
-    failed = "is closed" if looked_at and looked_at.of_gate else "has failed"
-    at = {"logs": "has not finished yet", "why": failed, "submit": "is next", "status": "is next, and starts by itself"}
-    said = f"{looked_at.title} of `{plan.name}` {at[verb]}." if looked_at else f"All stages of `{plan.name}` are done."
+    if not looked_at:
+        verb = "fetch"
+    elif follows:
+        verb = "logs"
+    elif looked_at.state == FAILED:
+        verb = "why"
+    if looked_at and looked_at.of_gate:
+        failed = "is closed"
+    else:
+        failed = "has failed"
+    at = {
+        "logs": "has not finished yet",
+        "why": failed,
+        "submit": "is next",
+        "status": "is next, and starts by itself",
+    }
+    if looked_at:
+        said = f"{looked_at.title} of `{plan.name}` {at[verb]}."
+    else:
+        said = f"All stages of `{plan.name}` are done."
     end(said, verb, path, *follows)
 
 
 def _table(cluster: Cluster, namespace: str, live: bool) -> int:
-    """Shows all jobs of a namespace, and returns how many there are. live: shows them until all have ended, and retries
-    while the cluster does not answer."""
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    """Shows all jobs of a namespace, and returns how many there are. live: shows them until all
+    have ended, and retries while the cluster does not answer."""
+    if sys.stdout.isatty():
+        columns = shutil.get_terminal_size().columns
+    else:
+        columns = None
 
     def table_of(rows: list[watch.JobRow]) -> str:
-        return "\n".join(watch.table(rows, columns)) if rows else f"No job of recipe-runner in `{namespace}`."
+        if rows:
+            return "\n".join(watch.table(rows, columns))
+        return f"No job of recipe-runner in `{namespace}`."
 
     if not live:
         rows = watch.rows(cluster, namespace)
         say(table_of(rows))
         return len(rows)
-    cluster, shown = cluster.once(), ""
+    cluster = cluster.once()
+    shown = ""
     with screen() as show:
         while True:
             try:
@@ -243,7 +316,11 @@ def _table(cluster: Cluster, namespace: str, live: bool) -> int:
                 if all(row.state.ended for row in rows):
                     return len(rows)
             except TryAgain as silence:
-                show("\n".join(filter(None, [shown, f"{silence.text.splitlines()[0]} Trying again."])))
+                show(
+                    "\n".join(
+                        filter(None, [shown, f"{silence.text.splitlines()[0]} Trying again."])
+                    )
+                )
             pause()
 
 
@@ -254,19 +331,31 @@ def _show(cluster: Cluster, name: str, job: Manifest, path: str) -> None:
         say(f"  {reason}")
 
 
-def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[list[pipeline.Milestone], bool]:
-    """Shows every stage and gate, or those of one stage; returns all, and whether a driver or run starts the next one."""
+def _stages(
+    cluster: Cluster, plan: Plan, only: str | None, path: str
+) -> tuple[list[pipeline.Milestone], bool]:
+    """Shows every stage and gate, or those of one stage; returns all, and whether a driver or run
+    starts the next one."""
     if only:
         plan.stage(only)
     there = jobs.ours(cluster, plan)
     way = pipeline.milestones(cluster, plan, there=there)
     for milestone in way:
-        stage, state = milestone.stage.name, milestone.state
-        name = f"{stage} gate" if milestone.of_gate else stage
+        stage = milestone.stage.name
+        state = milestone.state
+        if milestone.of_gate:
+            name = f"{stage} gate"
+        else:
+            name = stage
         if only not in (None, stage):
             continue
         if milestone.of_gate and milestone.job and state in (*ENDED, pipeline.PROMOTED):
-            verdict = "closed" if state == FAILED else "promoted" if state == pipeline.PROMOTED else "open"
+            if state == FAILED:
+                verdict = "closed"
+            elif state == pipeline.PROMOTED:
+                verdict = "promoted"
+            else:
+                verdict = "open"
             say(f"{name}: {verdict}{jobs.by(milestone.job)}")
             promotion = jobs.annotation(milestone.job, pipeline.PROMOTION)
             for text in (*pipeline.last_words(cluster, milestone.job), *promotion.splitlines()):
@@ -279,20 +368,35 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[
             # The note that a finished stage ended early, if the recipe allows that.
             own = milestone.stage.config.get("recipe_runner") or {}
             allowed = not milestone.of_gate and own.get("early_stopping")
-            early = early_stop(cluster, milestone.job) if allowed and milestone.job and state == FINISHED else None
+            if allowed and milestone.job and state == FINISHED:
+                early = early_stop(cluster, milestone.job)
+            else:
+                early = None
             say(f"{name}: {state}{f'; {early.told}' if early else ''}{jobs.by(milestone.job)}")
-    driver, runs = (None, {}) if only else (pipeline.driver_of(cluster, plan), pipeline.runs_of(cluster, plan))
+    if only:
+        driver = None
+        runs = {}
+    else:
+        driver = pipeline.driver_of(cluster, plan)
+        runs = pipeline.runs_of(cluster, plan)
     if driver:
         # A failed one ended before the last stage, for any reason.
-        state = {FAILED: "has ended", FINISHED: "done"}.get(ended(driver) or "", "continues by itself")
+        state = {FAILED: "has ended", FINISHED: "done"}.get(
+            ended(driver) or "", "continues by itself"
+        )
         say(f"driver: {state}{jobs.by(driver)}")
         failed = ended(driver) == FAILED
-        for text in pipeline.last_words(cluster, driver) if failed else why(cluster, look(cluster, driver)):
+        for text in (
+            pipeline.last_words(cluster, driver) if failed else why(cluster, look(cluster, driver))
+        ):
             say(f"  {text}")
     for run in runs.values():
-        say(f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.by(run)}")
+        say(
+            f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.by(run)}"
+        )
     for job in pipeline.beside(there, plan, way):
-        kind, name = job["kind"], job["metadata"]["name"]
+        kind = job["kind"]
+        name = job["metadata"]["name"]
         _show(cluster, f"{kind} `{name}`", job, path)
         command = f"oc delete {kind.lower()} {name} -n {plan.site['namespace']}"
         say(f"  The recipe no longer has this stage. To stop it: {command}")
@@ -301,7 +405,8 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[
 
 @command
 def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow: bool) -> None:
-    """Print the log of one of a job's machines. After a restart, the previous container's log comes first."""
+    """Print the log of one of a job's machines. After a restart, the previous container's log comes
+    first."""
     plan = open_plan(path, sets)
     cluster = connect()
     job = job_at_work(cluster, plan, stage)
@@ -309,9 +414,14 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     for text in elsewhere(job, path):
         say(text, err=True)
     if follow:
-        cluster, meta = cluster.once(), job["metadata"]
-        watch.follow_log(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)
-        return end(f"The job of `{plan.name}` and the log of machine {node} have ended.", "status", path)
+        cluster = cluster.once()
+        meta = job["metadata"]
+        watch.follow_log(
+            cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say
+        )
+        return end(
+            f"The job of `{plan.name}` and the log of machine {node} have ended.", "status", path
+        )
     for line in watch.whole_log(cluster, job, node):
         say(line)
     for reason in why(cluster, look(cluster, job)):
@@ -320,9 +430,11 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
 
 
 @command
-def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, everything: bool) -> None:
-    """Download a job's results from its claim, or from the recipe's mirror: model, curves, answers, summary. An
-    interrupted download continues.
+def fetch(
+    path: str, sets: tuple[str, ...], stage: str | None, to: str | None, everything: bool
+) -> None:
+    """Download a job's results from its claim, or from the recipe's mirror: model, curves, answers,
+    summary. An interrupted download continues.
 
     If there are several stages, each gets a folder of its own in the run's folder.
     """
@@ -330,13 +442,18 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
 
     recipe, plan = open_both(path, sets, look=False)
     # The last one contains the final result.
-    chosen = plan.stage(stage) if stage else plan.stages[-1]
+    if stage:
+        chosen = plan.stage(stage)
+    else:
+        chosen = plan.stages[-1]
     folder = run_folder.folder(plan.name, "run", to)
     another = "Name another folder with `--to`."
     run_folder.require_of(folder, plan.name, another)
     if folder.state and folder.state.origin != "cluster":
         raise Stop(f"`{folder.path}` contains a run of this machine.", another)
-    came, number, mirrored = 0, "", bool(plan.site.get("mirror"))
+    came = 0
+    number = ""
+    mirrored = bool(plan.site.get("mirror"))
     if mirrored:
         try:
             came, number = transfer.fetch_mirrored(plan, chosen, folder.path, everything)
@@ -357,22 +474,36 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
             after_fetch(folder, say)
     here = ("--run", to) if to and current else ()
     finished = bool(folder.state and folder.state.status == FINISHED)
-    what = "results of an older version" if not current else "results" if finished else "results so far"
-    end(f"The {what} of `{plan.name}` are in {where}.", "compare" if current else "status", path, *here)
+    if not current:
+        what = "results of an older version"
+    elif finished:
+        what = "results"
+    else:
+        what = "results so far"
+    end(
+        f"The {what} of `{plan.name}` are in {where}.",
+        "compare" if current else "status",
+        path,
+        *here,
+    )
 
 
 @command
-def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: tuple[str, ...]) -> None:
+def stop(
+    path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: tuple[str, ...]
+) -> None:
     """Stop a recipe's job and delete it. Results and checkpoints stay on the claim.
 
-    It stops the current stage or gate, or with --stage that stage and its gate. It also stops the driver of `submit
-    --all`, and a run of Kubeflow Pipelines. It asks before it stops a job from another person, machine or recipe file.
+    It stops the current stage or gate, or with --stage that stage and its gate. It also stops the
+    driver of `submit --all`, and a run of Kubeflow Pipelines. It asks before it stops a job from
+    another person, machine or recipe file.
     """
     from runner.parts.openshift.submit import ask
 
     plan = open_plan(path, sets)
     cluster = connect()
-    mine, asked = jobs.Owner.here(path, cluster.person()), cache(confirm(yes, taken))
+    mine = jobs.Owner.here(path, cluster.person())
+    asked = cache(confirm(yes, taken))
     stopped: list[str] = []
     with accounted(lambda _: f"Already stopped: {', '.join(stopped)}." if stopped else ""):
         chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), stopped)
@@ -380,11 +511,22 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
         end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status", path)
         return
     say(worded("openshift.stopped", stopped=", ".join(stopped), plan=plan.only(chosen))[0])
-    end(f"The job of `{plan.name}` was stopped. Its results so far stay on the cluster.", "submit", path)
+    end(
+        f"The job of `{plan.name}` was stopped. Its results so far stay on the cluster.",
+        "submit",
+        path,
+    )
 
 
-def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], stopped: list[str]) -> Stage:
-    """Ends what `recipe stop` ends, adds names to `stopped`, returns the stage. ask: raises Stop if a job must stay."""
+def _end(
+    cluster: Cluster,
+    plan: Plan,
+    stage: str | None,
+    ask: Callable[[Manifest], None],
+    stopped: list[str],
+) -> Stage:
+    """Ends what `recipe stop` ends, adds names to `stopped`, returns the stage. ask: raises Stop if
+    a job must stay."""
     runs = pipeline.runs_of(cluster, plan)
     # All questions come first, so that nothing has changed after a no.
     for one in pipeline.milestones(cluster, plan):
@@ -393,7 +535,8 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
     for job in runs.values():
         ask(job)
     # First the driver, which would send the jobs again.
-    if driver := pipeline.driver_of(cluster, plan):
+    driver = pipeline.driver_of(cluster, plan)
+    if driver:
         ask(driver)
         jobs.delete(cluster, driver, stopped, say)
     for run in runs:
@@ -403,15 +546,34 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
         except Stop as refusal:
             say(refusal.text)
             say(worded("openshift.run-stays", run=run)[0])
-    milestone = None if stage else pipeline.looked_at(pipeline.milestones(cluster, plan))
-    chosen = milestone.stage if milestone else plan.stage(stage) if stage else plan.stages[-1]
+    if stage:
+        milestone = None
+    else:
+        milestone = pipeline.looked_at(pipeline.milestones(cluster, plan))
+    if milestone:
+        chosen = milestone.stage
+    elif stage:
+        chosen = plan.stage(stage)
+    else:
+        chosen = plan.stages[-1]
     if not (milestone or stage):
-        return chosen  # all jobs have finished; they stay on the cluster, because they show the progress
-    either = [milestone.of_gate] if milestone else [False, True] if chosen.gates else [False]
+        # all jobs have finished; they stay on the cluster, because they show the progress
+        return chosen
+    if milestone:
+        either = [milestone.of_gate]
+    elif chosen.gates:
+        either = [False, True]
+    else:
+        either = [False]
     for job in (job for of_gate in either for job in jobs.existing(cluster, plan, chosen, of_gate)):
         if jobs.recipe_of(job) != plan.only(chosen).name:
-            name, space = job["metadata"]["name"], job["metadata"]["namespace"]
-            raise Stop(*worded("openshift.foreign-job", kind=job["kind"], name=name, namespace=space, plan=plan))
+            name = job["metadata"]["name"]
+            space = job["metadata"]["namespace"]
+            raise Stop(
+                *worded(
+                    "openshift.foreign-job", kind=job["kind"], name=name, namespace=space, plan=plan
+                )
+            )
         ask(job)
         jobs.delete(cluster, job, stopped, say)
     return chosen
@@ -436,14 +598,24 @@ def open_(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None
 
 
 def why_on_cluster(recipe: Recipe, path: str, stage: str | None) -> list[str]:
-    """The progress of a recipe's job, and its problems. Raises Stop without a job or an answer of the cluster."""
-    plan, cluster = planned(recipe, "pytorchjob"), connect()
+    """The progress of a recipe's job, and its problems. Raises Stop without a job or an answer of
+    the cluster."""
+    plan = planned(recipe, "pytorchjob")
+    cluster = connect()
     state = look(cluster, job_at_work(cluster, plan, stage))
-    progress = f"{jobs.named(state.job)} in `{state.job['metadata']['namespace']}`: {watch.line(state)}"
-    return [progress, *elsewhere(state.job, path), *(why(cluster, state) or ["No problem was found."])]
+    progress = (
+        f"{jobs.named(state.job)} in `{state.job['metadata']['namespace']}`: {watch.line(state)}"
+    )
+    return [
+        progress,
+        *elsewhere(state.job, path),
+        *(why(cluster, state) or ["No problem was found."]),
+    ]
 
 
-def promote_on_cluster(path: str, sets: tuple[str, ...], stage: str, by: str, reason: str, tell: Tell) -> None:
+def promote_on_cluster(
+    path: str, sets: tuple[str, ...], stage: str, by: str, reason: str, tell: Tell
+) -> None:
     """Overrules the gate of a stage on the cluster, and starts the work that waits for it."""
     from runner.parts.openshift import controller
 

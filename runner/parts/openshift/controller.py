@@ -1,7 +1,8 @@
-"""`python -m runner.parts.openshift.controller PLAN …`: the driver's program, which sends every stage and gate.
+"""`python -m runner.parts.openshift.controller PLAN …`: the driver's program, which sends every
+stage and gate.
 
-Each step is one of `recipe submit`, which finds all state on the cluster. So a new driver pod continues where the last
-one stopped.
+Each step is one of `recipe submit`, which finds all state on the cluster. So a new driver pod
+continues where the last one stopped.
 """
 
 import argparse
@@ -27,8 +28,8 @@ from runner.tools.problem import Stop, Tell, worded
 
 
 def begun(name: str, arguments: list[str], own: Mapping[str, Any]) -> argparse.Namespace:
-    """The arguments of a program in a pod that asks the cluster. name: of its module; own: its arguments besides those of
-    all, with argparse's settings."""
+    """The arguments of a program in a pod that asks the cluster. name: of its module; own: its
+    arguments besides those of all, with argparse's settings."""
     program = argparse.ArgumentParser(prog=f"python -m {name}")
     program.add_argument("file", type=Path)
     program.add_argument("--server", required=True)
@@ -49,8 +50,9 @@ def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
 
 
 def submit_all(cluster: Cluster, plan: Plan, how: submit.Sending) -> Sent | None:
-    """Sends the first milestone that is not done, with everything that only this machine has, and then the driver.
-    Returns the driver, None if all is done. Raises Stop as `submit` does, and at a closed gate."""
+    """Sends the first milestone that is not done, with everything that only this machine has, and
+    then the driver. Returns the driver, None if all is done. Raises Stop as `submit` does, and at a
+    closed gate."""
     space = plan.site["namespace"]
     if cluster.get("ServiceAccount", space, pipeline.ACCOUNT) is None:
         raise Stop(*worded("openshift.no-service-account", space=space, account=pipeline.ACCOUNT))
@@ -62,20 +64,29 @@ def submit_all(cluster: Cluster, plan: Plan, how: submit.Sending) -> Sent | None
     if first is None:
         return None
     if how.dry_run:
-        how.tell(f"The cluster would accept {what.kind} `{what.name}`, which sends all later stages.")
+        how.tell(
+            f"The cluster would accept {what.kind} `{what.name}`, which sends all later stages."
+        )
     else:
-        with accounted(lambda _: f"{named(first.job)} was sent and continues. Submit again for the next step."):
+        with accounted(
+            lambda _: f"{named(first.job)} was sent and continues. Submit again for the next step."
+        ):
             _send(cluster, plan, what, how)
     return what
 
 
 def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
-    """Starts the driver again after a promotion, with its former options and owner, if the recipe has not changed."""
+    """Starts the driver again after a promotion, with its former options and owner, if the recipe
+    has not changed."""
     job = pipeline.driver_of(cluster, plan)
     if job is None or pipeline.walks(job):
         return
     command = job["spec"]["template"]["spec"]["containers"][0]["command"]
-    options = {name: command[command.index(name) + 1] for name in ("--target", "--files") if name in command}
+    options = {
+        name: command[command.index(name) + 1]
+        for name in ("--target", "--files")
+        if name in command
+    }
     what = pipeline.driver_sent(plan, options.get("--target"), options.get("--files", ""))
     if pipeline.same_driver(job, what):
         _send(cluster, plan, what, submit.Sending(tell, _nobody, owner=Owner.of(job)))
@@ -84,7 +95,8 @@ def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
 
 
 def _send(cluster: Cluster, plan: Plan, what: Sent, how: submit.Sending) -> None:
-    there, tell = pipeline.driver_of(cluster, plan), how.tell
+    there = pipeline.driver_of(cluster, plan)
+    tell = how.tell
     if there and pipeline.walks(there) and pipeline.same_driver(there, what):
         tell(f"{what.kind} `{what.name}` already exists and continues by itself. Nothing changes.")
         return
@@ -97,16 +109,24 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, how: submit.Sending) -> None
         if there:
             remove(there)
         submit.post(cluster, what, how.owner, tell)
-    tell("The driver sends each later stage and gate, even while this machine is off. It ends at a closed gate.")
+    tell(
+        "The driver sends each later stage and gate, even while this machine is off. It ends at a closed gate."
+    )
 
 
 def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
     """Overrules a stage's gate. Raises Stop if there is nothing to overrule."""
     if not stage.gates:
-        raise Stop(f"The stage `{stage.name}` has no gate to overrule.", "Write a requirement under `gates` first.")
+        raise Stop(
+            f"The stage `{stage.name}` has no gate to overrule.",
+            "Write a requirement under `gates` first.",
+        )
     verdict = pipeline.milestone_of(cluster, plan, stage, of_gate=True)
     if verdict.state == pipeline.UNDER_WAY:
-        raise Stop(f"The gate after `{stage.name}` is being measured.", "`recipe status` shows when it is done.")
+        raise Stop(
+            f"The gate after `{stage.name}` is being measured.",
+            "`recipe status` shows when it is done.",
+        )
     what = sent(plan, stage, of_gate=True)
     # Without the key the pod would accept no measurement.
     submit.require_seal_key(cluster, what.namespace)
@@ -117,32 +137,65 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
     for line in lines:
         tell(line)
     if verdict.job is not None and verdict.state == FAILED:
-        # The gate's Job shows the override, because `recipe status` and `recipe submit` do not read the claim.
+        # The gate's Job shows the override, because `recipe status` and `recipe submit` do not read
+        # the claim.
         change = {"metadata": {"annotations": {pipeline.PROMOTION: "\n".join(lines)}}}
-        with accounted(lambda _: "The override is saved on the claim; promote again to show it on the gate's Job."):
+        with accounted(
+            lambda _: (
+                "The override is saved on the claim; promote again to show it on the gate's Job."
+            )
+        ):
             cluster.patch("Job", what.namespace, verdict.job["metadata"]["name"], change)
 
 
 def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
     """The pod: no GPU, the claims, and half an hour, because it hashes a large model's weights."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
-    command = ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason]
+    command = [
+        "python",
+        "-m",
+        "runner.entrypoints.stage",
+        PROMOTE,
+        file,
+        "--by",
+        by,
+        "--reason",
+        reason,
+    ]
     folders = [podspec.config(plan, stage), *podspec.claims(plan)]
     secrets = podspec.seal_key(plan) + podspec.connection(plan)
-    return batch.alone(plan, stage, PROMOTE, command, folders, seconds=1800, secrets=secrets, memory="4Gi")
+    return batch.alone(
+        plan, stage, PROMOTE, command, folders, seconds=1800, secrets=secrets, memory="4Gi"
+    )
 
 
 def walk(
-    cluster: Cluster, plan: Plan, target: str | None, files_key: str, tell: Tell, stage: str = "", of_gate: bool = False
+    cluster: Cluster,
+    plan: Plan,
+    target: str | None,
+    files_key: str,
+    tell: Tell,
+    stage: str = "",
+    of_gate: bool = False,
 ) -> pipeline.Milestone | None:
-    """Sends the next part and waits for it, until all are done, or that `stage`, or the gate after it. Returns that
-    milestone, None for all. files_key: of the data files on the claim. Raises Stop if it cannot continue."""
+    """Sends the next part and waits for it, until all are done, or that `stage`, or the gate after
+    it. Returns that milestone, None for all. files_key: of the data files on the claim. Raises Stop
+    if it cannot continue."""
     files = Files(sent=files_key)
     while True:
         try:
-            # A driver sends as its owner; a run of Kubeflow Pipelines, which names its stage, as the owner of its plan.
-            driver = None if stage else pipeline.driver_of(cluster, plan)
-            owner = Owner.of(driver) if driver else pipeline.owner_of_runs(cluster, plan) if stage else Owner()
+            # A driver sends as its owner; a run of Kubeflow Pipelines, which names its stage, as
+            # the owner of its plan.
+            if stage:
+                driver = None
+            else:
+                driver = pipeline.driver_of(cluster, plan)
+            if driver:
+                owner = Owner.of(driver)
+            elif stage:
+                owner = pipeline.owner_of_runs(cluster, plan)
+            else:
+                owner = Owner()
             alone = submit.Sending(tell, _nobody, target, files=files, alone=True, owner=owner)
             for milestone in pipeline.milestones(cluster, plan, files_key):
                 if milestone.done and (milestone.stage.name, milestone.of_gate) == (stage, of_gate):
@@ -166,7 +219,9 @@ def _nobody(fact: str, action: str, person: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    given = begun("runner.parts.openshift.controller", arguments, {"--target": {}, "--files": {"default": ""}})
+    given = begun(
+        "runner.parts.openshift.controller", arguments, {"--target": {}, "--files": {"default": ""}}
+    )
     try:
         cluster, plan = opened(given)
         walk(cluster, plan, given.target, given.files, say)

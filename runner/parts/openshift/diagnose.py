@@ -12,7 +12,16 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
-from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, SUSPENDED, TAKEN, JobState, seconds, when
+from runner.parts.openshift.status import (
+    FAILED,
+    FINISHED,
+    QUEUED,
+    SUSPENDED,
+    TAKEN,
+    JobState,
+    seconds,
+    when,
+)
 from runner.recipe import units
 from runner.tools.problem import worded
 
@@ -31,19 +40,23 @@ PROVISIONING_SECONDS = 180  # slow storage takes a minute or two
 NAME_SECONDS = 120  # until every machine of a cluster resolves a new name
 UNBOUND = "unbound immediate PersistentVolumeClaim"
 NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
-# The last lines of a log that are searched for a reason: each of eight processes may leave a traceback.
+# The last lines of a log that are searched for a reason: each of eight processes may leave a
+# traceback.
 TAIL = 2000
 LESS = "`machines`"
 BUILD = f"Build the image with `{kubernetes.build_command()}`, or correct `openshift.image`. {hardware.IMAGE_NEEDS}"
 MORE_MEMORY = str(table("troubles")["main memory"]["remedy"])
 _BACK_OFF = re.compile(r'Back-off pulling image "[^"]*"')
-_PULLING = re.compile(r'\A(?:Back-off pulling image "[^"]*": )?(?:ErrImagePull: )?(?:Failed to pull image "[^"]*": )?')
+_PULLING = re.compile(
+    r'\A(?:Back-off pulling image "[^"]*": )?(?:ErrImagePull: )?(?:Failed to pull image "[^"]*": )?'
+)
 _OF_MACHINE = re.compile(r"\AMachine (\d+) \(`[^`]*`\)(: .*)", re.DOTALL)
 GONE = "Its pods are gone, with their logs. `recipe fetch RECIPE` downloads what it wrote to its claim."
 
 
 def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
-    """Reads the log of a container of that name; after a restart, the log of the run that failed."""
+    """Reads the log of a container of that name; after a restart, the log of the run that
+    failed."""
 
     @cache
     def end(pod: str, previous: bool) -> str:
@@ -53,7 +66,9 @@ def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
             return ""  # of a machine that does not answer
 
     def read(pod: Manifest) -> str:
-        before = any(_restarted(entry) for entry in jobs.containers_of(pod) if entry["name"] == container)
+        before = any(
+            _restarted(entry) for entry in jobs.containers_of(pod) if entry["name"] == container
+        )
         return end(pod["metadata"]["name"], before)
 
     return read
@@ -61,7 +76,9 @@ def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
 
 def _restarted(entry: Manifest) -> bool:
     """Whether a container failed, and was then started again."""
-    return bool(ends(entry)) and not (entry.get("state", {}).get("terminated") or {}).get("exitCode")
+    return bool(ends(entry)) and not (entry.get("state", {}).get("terminated") or {}).get(
+        "exitCode"
+    )
 
 
 def _meaning(said: str, place: str, otherwise: str, **words: str) -> str:
@@ -70,11 +87,13 @@ def _meaning(said: str, place: str, otherwise: str, **words: str) -> str:
 
 
 def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
-    """Why a pod was not created, by the latest such event; empty without one. less: the settings to reduce; otherwise:
-    the remedy if the reason is unknown."""
+    """Why a pod was not created, by the latest such event; empty without one. less: the settings to
+    reduce; otherwise: the remedy if the reason is unknown."""
     # In events of operators and ReplicaSets.
     refusals = ("FailedCreatePod", "FailedCreate")
-    said = next((event["message"] for event in reversed(events) if event.get("reason") in refusals), "")
+    said = next(
+        (event["message"] for event in reversed(events) if event.get("reason") in refusals), ""
+    )
     return said and _meaning(said, troubles.UNMADE, f"{said}. {otherwise}", less=less)
 
 
@@ -83,17 +102,29 @@ def queued(queue: str, workload: Manifest | None) -> Iterator[str]:
     for condition in jobs.conditions_of(workload or {}):
         if condition["type"] == "QuotaReserved" and condition["status"] == "False":
             said = condition.get("message", "")
-            yield _meaning(said, troubles.QUEUE, f"It waits in the queue `{queue}`: {said}", queue=queue)
+            yield _meaning(
+                said, troubles.QUEUE, f"It waits in the queue `{queue}`: {said}", queue=queue
+            )
 
 
-def placing(pod: Manifest, events: Manifests, where: str, less: str, now: datetime) -> Iterator[str]:
-    """Why no machine accepts a pod, or one has removed it. less: the settings to reduce; now: by the cluster's clock."""
+def placing(
+    pod: Manifest, events: Manifests, where: str, less: str, now: datetime
+) -> Iterator[str]:
+    """Why no machine accepts a pod, or one has removed it. less: the settings to reduce; now: by
+    the cluster's clock."""
     for condition in jobs.conditions_of(pod):
         said = condition.get("message", "")
         if condition["type"] == "PodScheduled" and condition["status"] == "False" and said:
             gpu = pod["spec"].get("nodeSelector", {}).get("nvidia.com/gpu.product", "")
-            busy = " All machines that have it are in use." if "Insufficient nvidia.com/gpu" in said else ""
-            of_claims = [event for event in events if event["involvedObject"].get("kind") == "PersistentVolumeClaim"]
+            if "Insufficient nvidia.com/gpu" in said:
+                busy = " All machines that have it are in use."
+            else:
+                busy = ""
+            of_claims = [
+                event
+                for event in events
+                if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
+            ]
             if UNBOUND in said and _is_provisioned(of_claims, pod, now):
                 yield f"{where}: its claims are being created. This usually takes less than a minute."
                 continue
@@ -104,12 +135,14 @@ def placing(pod: Manifest, events: Manifests, where: str, less: str, now: dateti
             words = {"gpu": gpu, "less": less, "busy": busy, "claims": claims.rstrip(".")}
             yield f"{where}: {_meaning(said, troubles.PLACING, f'no machine can take it: {said}', **words)}"
     status = pod.get("status", {})
-    if (reason := status.get("reason")) in ("Evicted", "Preempting", "NodeLost"):
+    reason = status.get("reason")
+    if reason in ("Evicted", "Preempting", "NodeLost"):
         yield taken_off(where, reason, status.get("message", reason))
 
 
 def _is_provisioned(of_claims: Manifests, pod: Manifest, now: datetime) -> bool:
-    """Whether the storage of a pod's claims is being created, without any sign of a problem. of_claims: their events."""
+    """Whether the storage of a pod's claims is being created, without any sign of a problem.
+    of_claims: their events."""
     is_new = seconds(pod["metadata"].get("creationTimestamp"), now) < PROVISIONING_SECONDS
     return is_new and all(event.get("reason") in PROVISIONING for event in of_claims)
 
@@ -120,30 +153,49 @@ def taken_off(where: str, reason: str, said: str, at: str = "") -> str:
     return f"{where} was removed from its machine{at}: {found or said}"
 
 
-def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, of_image: str, remedy: str) -> Iterator[str]:
-    """Why a container is not created: its image, a Secret, or a volume. of_image: the remedy for an image; remedy: for
-    anything else that is missing."""
+def unmade(
+    pod: Manifest, entry: Manifest, events: Manifests, where: str, of_image: str, remedy: str
+) -> Iterator[str]:
+    """Why a container is not created: its image, a Secret, or a volume. of_image: the remedy for an
+    image; remedy: for anything else that is missing."""
     waiting = entry.get("state", {}).get("waiting") or {}
-    reason, said = waiting.get("reason", ""), waiting.get("message") or waiting.get("reason", "")
+    reason = waiting.get("reason", "")
+    said = waiting.get("message") or waiting.get("reason", "")
     if reason in NO_IMAGE:
         # Every container of ours has the same image.
-        image, said = entry.get("image") or pod["spec"]["containers"][0]["image"], _pull_error(said, pod, events)
+        image = entry.get("image") or pod["spec"]["containers"][0]["image"]
+        said = _pull_error(said, pod, events)
         otherwise = f"the image `{image}` cannot be pulled: {said}. {of_image}"
         yield f"{where}: {_meaning(said, troubles.IMAGE, otherwise, image=image, advice=of_image)}"
     elif reason == "CreateContainerConfigError":
         yield f"{where}: {_meaning(said, troubles.MISSING, f'something that it needs is missing: {said}. {remedy}')}"
     elif reason == "ContainerCreating":
-        own = [event for event in events if event["involvedObject"].get("uid") == pod["metadata"]["uid"]]
-        for event in [event for event in own if event.get("reason") in ("FailedMount", "FailedAttachVolume")][-1:]:
+        own = [
+            event
+            for event in events
+            if event["involvedObject"].get("uid") == pod["metadata"]["uid"]
+        ]
+        for event in [
+            event for event in own if event.get("reason") in ("FailedMount", "FailedAttachVolume")
+        ][-1:]:
             said = event["message"]
             yield f"{where}: {_meaning(said, troubles.MOUNT, f'a volume cannot be attached: {said}')}"
 
 
 def _pull_error(said: str, pod: Manifest, events: Manifests) -> str:
-    """Why an image cannot be pulled, in the same words while the kubelet tries and while it waits to try again. Before
-    Kubernetes 1.31, a kubelet that waits names no reason; the last event of the pod does."""
-    own = [event for event in events if event["involvedObject"].get("uid") == pod["metadata"].get("uid")]
-    failed = [event["message"] for event in own if event.get("message", "").startswith("Failed to pull image")]
+    """Why an image cannot be pulled, in the same words while the kubelet tries and while it waits
+    to try again. Before Kubernetes 1.31, a kubelet that waits names no reason; the last event of
+    the pod does."""
+    own = [
+        event
+        for event in events
+        if event["involvedObject"].get("uid") == pod["metadata"].get("uid")
+    ]
+    failed = [
+        event["message"]
+        for event in own
+        if event.get("message", "").startswith("Failed to pull image")
+    ]
     if _BACK_OFF.fullmatch(said) and failed:
         said = failed[-1]
     return _PULLING.sub("", said).rstrip(".")
@@ -156,12 +208,16 @@ def ends(entry: Manifest) -> Manifests:
 
 
 def times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    if count == 1:
+        return "once"
+    return f"{count} times"
 
 
 def again(entry: Manifest) -> str:
     """How often a container was restarted, as the end of a sentence; empty if it was not."""
-    return f", and was restarted ({times(entry['restartCount'])} so far)" if entry.get("restartCount") else ""
+    if entry.get("restartCount"):
+        return f", and was restarted ({times(entry['restartCount'])} so far)"
+    return ""
 
 
 def limit_of(pod: Manifest, containers: tuple[str, ...]) -> str:
@@ -172,13 +228,18 @@ def limit_of(pod: Manifest, containers: tuple[str, ...]) -> str:
 
 def why(cluster: Cluster, state: JobState) -> list[str]:
     """A job's problems, by the logs of its pods too."""
-    return reasons(state, log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job)))
+    return reasons(
+        state, log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job))
+    )
 
 
 def failed_machine(state: JobState, log_of: LogOf) -> int:
-    """The machine whose log says most about a failure: the first that failed by itself, else machine 0."""
+    """The machine whose log says most about a failure: the first that failed by itself, else
+    machine 0."""
     failed = filter(_failed, state.pods)
-    return min(((_follows(pod, log_of), jobs.node_number(pod)) for pod in failed), default=(False, 0))[1]
+    return min(
+        ((_follows(pod, log_of), jobs.node_number(pod)) for pod in failed), default=(False, 0)
+    )[1]
 
 
 def reasons(state: JobState, log_of: LogOf) -> list[str]:
@@ -191,18 +252,27 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
     for event in state.events:
         of = event["involvedObject"]
         if event.get("reason") in TAKEN and of.get("uid") not in here:
-            said.append(taken_off(f"`{of['name']}`", event["reason"], event["message"], f" ({when(event)[:19]}Z)"))
+            said.append(
+                taken_off(
+                    f"`{of['name']}`", event["reason"], event["message"], f" ({when(event)[:19]}Z)"
+                )
+            )
     said += _ended(state)
     for pod in sorted(_telling(state), key=lambda pod: _follows(pod, log_of)):
         said += _pod(state, pod, log_of)
     if state.phase == FAILED and not state.pods:
         said.append(GONE)
     if state.phase == SUSPENDED:
-        kind, meta = state.job["kind"], state.job["metadata"]
-        spec = '{"runPolicy": {"suspend": false}}' if kind == "PyTorchJob" else '{"suspend": false}'
+        kind = state.job["kind"]
+        meta = state.job["metadata"]
+        if kind == "PyTorchJob":
+            spec = '{"runPolicy": {"suspend": false}}'
+        else:
+            spec = '{"suspend": false}'
         said.append(worded("openshift.suspended", kind=kind.lower(), meta=meta, spec=spec)[0])
     if state.progress.hangs:
-        ago, pace = units.duration(state.progress.silent or 0.0), units.speed(state.progress.pace or 0.0)
+        ago = units.duration(state.progress.silent or 0.0)
+        pace = units.speed(state.progress.pace or 0.0)
         said.append(worded("openshift.hangs", ago=ago, pace=pace)[0])
     if state.unread:
         said.append(f"Its progress cannot be read now: {state.unread}")
@@ -213,21 +283,28 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
 
     def shared(found: re.Match[str]) -> str:
         every = sorted(numbers[found[2]])
-        return f"{troubles.numbered('Machine', every)}{found[2]}" if len(every) > 1 else found[0]
+        if len(every) > 1:
+            return f"{troubles.numbered('Machine', every)}{found[2]}"
+        return found[0]
 
     return list(dict.fromkeys(_OF_MACHINE.sub(shared, text) for text in said))
 
 
 def _telling(state: JobState) -> Manifests:
-    """The pods to explain. Of a machine whose current pod has not failed, the last one that it has replaced as well."""
+    """The pods to explain. Of a machine whose current pod has not failed, the last one that it has
+    replaced as well."""
     replaced = {jobs.node_number(pod): pod for pod in state.replaced}  # the latest comes last
     failed_now = {jobs.node_number(pod) for pod in state.pods if _failed(pod)}
     return [*(pod for node, pod in replaced.items() if node not in failed_now), *state.pods]
 
 
 def _follows(pod: Manifest, log_of: LogOf) -> bool:
-    """Whether another pod usually causes such a failure; that pod's problem is then reported first."""
-    trouble = troubles.diagnose(log_of(pod)).trouble if _failed(pod) else None
+    """Whether another pod usually causes such a failure; that pod's problem is then reported
+    first."""
+    if _failed(pod):
+        trouble = troubles.diagnose(log_of(pod)).trouble
+    else:
+        trouble = None
     return trouble is not None and trouble.trouble.follows
 
 
@@ -237,20 +314,30 @@ def _failed(pod: Manifest) -> bool:
 
 def _missing_pods(state: JobState) -> Iterator[str]:
     """Why the operator has not created all pods; the job itself does not show that."""
-    there, wanted = len(state.pods), jobs.machines(state.job)
+    there = len(state.pods)
+    wanted = jobs.machines(state.job)
     if there >= wanted or state.ended or state.phase in (QUEUED, SUSPENDED):
         return
     minutes = seconds(state.job["metadata"].get("creationTimestamp"), state.now) // 60
-    if why := unmade_pod(state.events, LESS, "Render the recipe again with this version, and submit it again."):
+    why = unmade_pod(
+        state.events, LESS, "Render the recipe again with this version, and submit it again."
+    )
+    if why:
         yield f"{(f'Only {there} of {wanted} pods exist' if there else 'No pods exist')}: {why}"
     elif minutes and not there and not state.job.get("status"):
         plain = state.job["kind"] == "Job"
-        who, it = ("controller", "the cluster's own for Jobs") if plain else ("operator", "the training operator")
+        if plain:
+            who = "controller"
+            it = "the cluster's own for Jobs"
+        else:
+            who = "operator"
+            it = "the training operator"
         yield worded("openshift.not-picked-up", who=who, job=state.job, minutes=minutes, it=it)[0]
 
 
 def _ended(state: JobState) -> Iterator[str]:
-    if lost := state.job.get("status", {}).get("failedIndexes"):
+    lost = state.job.get("status", {}).get("failedIndexes")
+    if lost:
         tries = state.job["spec"].get("backoffLimitPerIndex", 0) + 1
         yield worded("openshift.machine-failed", lost=lost, tries=times(tries))[0]
         return
@@ -260,14 +347,18 @@ def _ended(state: JobState) -> Iterator[str]:
         if condition.get("reason") == "PodFailurePolicy":
             continue  # the pod has left the reason
         said = condition.get("message", "")
-        if found := troubles.find(f"{condition.get('reason', '')} {said}", troubles.ENDED):
+        found = troubles.find(f"{condition.get('reason', '')} {said}", troubles.ENDED)
+        if found:
             yield str(found)
         elif said:
             yield f"The cluster reports: {said.rstrip('.')}."
 
 
 def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
-    before = ", since replaced" if pod in state.replaced else ""
+    if pod in state.replaced:
+        before = ", since replaced"
+    else:
+        before = ""
     where = f"Machine {jobs.node_number(pod)} (`{pod['metadata']['name']}`{before})"
     yield from placing(pod, state.events, where, LESS, state.now)
     remedy = "Submit the recipe again."
@@ -281,16 +372,22 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
         yield from unmade(pod, entry, state.events, where, BUILD, remedy)
         for ended in ends(entry):
             lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
-            said = f" It reported: {lines[-1][:300].rstrip('.')}." if lines else ""
+            if lines:
+                said = f" It reported: {lines[-1][:300].rstrip('.')}."
+            else:
+                said = ""
             yield " ".join(worded("openshift.not-cloned", where=where, said=said))
     for entry in jobs.containers_of(pod):
         if entry["name"] in jobs.WORKING:
             yield from unmade(pod, entry, state.events, where, BUILD, remedy)
-            yield from (f"{where} {_end(state, pod, entry, ended, log_of)}" for ended in ends(entry))
+            yield from (
+                f"{where} {_end(state, pod, entry, ended, log_of)}" for ended in ends(entry)
+            )
 
 
 def _wait_for_master(state: JobState, entry: Manifest, where: str) -> Iterator[str]:
-    """The problems of the operator's init container in each worker, which waits until the master's name resolves."""
+    """The problems of the operator's init container in each worker, which waits until the master's
+    name resolves."""
     waiting = entry.get("state", {}).get("waiting") or {}
     if waiting.get("reason") in NO_IMAGE:
         image = entry.get("image") or "the training operator's own"
@@ -310,7 +407,8 @@ def _wait_for_master(state: JobState, entry: Manifest, where: str) -> Iterator[s
 
 
 def _message_may_be_log(pod: Manifest, name: str) -> bool:
-    """Whether the cluster shows the end of a container's log as its last message if it has written none."""
+    """Whether the cluster shows the end of a container's log as its last message if it has written
+    none."""
     return any(
         each["name"] == name and each.get("terminationMessagePolicy") == kubernetes.LAST_WORDS
         for each in pod["spec"]["containers"]
@@ -320,10 +418,18 @@ def _message_may_be_log(pod: Manifest, name: str) -> bool:
 def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_of: LogOf) -> str:
     if ended.get("reason") == "OOMKilled":
         folders = [volume.get("emptyDir", {}) for volume in pod["spec"].get("volumes") or ()]
-        shared = next((folder.get("sizeLimit") for folder in folders if folder.get("medium") == "Memory"), None)
-        limit = limit_of(pod, jobs.WORKING) + (f", {shared} of it as shared memory" if shared else "")
+        shared = next(
+            (folder.get("sizeLimit") for folder in folders if folder.get("medium") == "Memory"),
+            None,
+        )
+        limit = limit_of(pod, jobs.WORKING) + (
+            f", {shared} of it as shared memory" if shared else ""
+        )
         need = jobs.foreseen(state.job, "memory")
-        estimated = f" `recipe plan` had estimated {need}." if need else ""
+        if need:
+            estimated = f" `recipe plan` had estimated {need}."
+        else:
+            estimated = ""
         return f"used up its main memory{again(entry)}. Its limit was {limit}.{estimated} {MORE_MEMORY}"
     message = "\n".join(troubles.spoken(ended.get("message", "")))
     is_log = _message_may_be_log(pod, entry["name"])
@@ -331,18 +437,27 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
         # The program has written it: a gate's table, or the reason of a stage.
         below = "\n" if "\n" in message else " "
         return f"ended{again(entry)}. It reported:{below}{message}"
-    text, code = log_of(pod) or message, f"ended with exit code {ended['exitCode']}{again(entry)}."
-    diagnosis = troubles.diagnose(text, plan=troubles.planned(jobs.foreseen(state.job, "gpu-memory")))
+    text = log_of(pod) or message
+    code = f"ended with exit code {ended['exitCode']}{again(entry)}."
+    diagnosis = troubles.diagnose(
+        text, plan=troubles.planned(jobs.foreseen(state.job, "gpu-memory"))
+    )
     if diagnosis.stop:
         return f"{code} It stopped itself: {diagnosis.stop}"
     found = diagnosis.trouble
     if found is None:
         last = diagnosis.error or troubles.last_line(text)
-        gone = "Its log is gone." if _restarted(entry) and not text else ""
+        if _restarted(entry) and not text:
+            gone = "Its log is gone."
+        else:
+            gone = ""
         return f"{code} {f'The log says: {last}' if last else gone}".strip()
     if found.trouble.reads == "ranks":
         # Which rank was late takes the logs of all pods.
         together = "\n".join(map(log_of, state.pods))
-        world = str(jobs.gpus(state.job)) if len(state.pods) == jobs.machines(state.job) else ""
+        if len(state.pods) == jobs.machines(state.job):
+            world = str(jobs.gpus(state.job))
+        else:
+            world = ""
         found = found.trouble.found_in(together, {"world_size": world}) or found
     return f"{code} {found.told(f'The log says: {found.line}.')}"

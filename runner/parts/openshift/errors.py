@@ -14,54 +14,66 @@ Answer = TypeVar("Answer")
 
 # How long requests are repeated: an API server that restarts takes up to two minutes.
 PATIENCE_SECONDS = 150.0
-# The same for a command that has changed nothing on the cluster yet, and after how long such a wait is reported.
+# The same for a command that has changed nothing on the cluster yet, and after how long such a wait
+# is reported.
 PROMPT_SECONDS, SILENT_SECONDS = 30.0, 5.0
 PAUSE_SECONDS = 2.0  # between two checks; a pod's program sets another number
 ENDING_SECONDS = 300  # how long a deleted object and its pods may take to disappear
 
 
 class TryAgain(Stop):
-    """The cluster does not answer now, but may in a moment: `patiently` repeats the request, and watchers continue."""
+    """The cluster does not answer now, but may in a moment: `patiently` repeats the request, and
+    watchers continue."""
 
 
 class Lost(TryAgain):
-    """The cluster cannot be reached. own: the server closed the connection; the rest as in Refused."""
+    """The cluster cannot be reached. own: the server closed the connection; the rest as in
+    Refused."""
 
     status, after, doubtful, repeated = 0, 0.0, False, False
 
     def __init__(self, server: str, reason: str, own: bool = False) -> None:
         self.own = own
-        short = "its name cannot be resolved" if re.search("resolve|getaddrinfo", reason) else "it does not answer"
+        if re.search("resolve|getaddrinfo", reason):
+            short = "its name cannot be resolved"
+        else:
+            short = "it does not answer"
         super().__init__(*worded("openshift.unreachable", server=server, short=short))
         self.said = self.text.splitlines()[0]
 
 
 class Refused(Exception):
-    """A refused request. status: of HTTP; message: the cluster's own words; after: seconds to wait, by the server;
-    doubtful: it allowed the same a moment ago, and may be ready again; repeated: an earlier attempt may have succeeded
-    without an answer."""
+    """A refused request. status: of HTTP; message: the cluster's own words; after: seconds to wait,
+    by the server; doubtful: it allowed the same a moment ago, and may be ready again; repeated: an
+    earlier attempt may have succeeded without an answer."""
 
     def __init__(self, status: int, message: str, server: str, after: float = 0.0) -> None:
-        self.status, self.message, self.server, self.after = status, message, server, after
+        self.status = status
+        self.message = message
+        self.server = server
+        self.after = after
         self.doubtful = self.repeated = False
         self.said = f"The cluster answered {status}: {message.rstrip('.')}."
         super().__init__(message)
 
     @property
     def busy(self) -> bool:
-        """Whether the same request may be answered in a moment: also after another change in between, for example to a
-        quota that two new pods need."""
+        """Whether the same request may be answered in a moment: also after another change in
+        between, for example to a quota that two new pods need."""
         overtaken = "please apply your changes to the latest version" in self.message
         return passes(self.status) or (self.status == 409 and overtaken)
 
     @property
     def own(self) -> bool:
         """Whether the server itself is busy, not a machine behind it."""
-        return self.busy and not any(row.get("final") or row.get("behind") for row, _ in self._meanings())
+        return self.busy and not any(
+            row.get("final") or row.get("behind") for row, _ in self._meanings()
+        )
 
     @property
     def of_start(self) -> bool:
-        """Whether a starting server may answer this: at first it knows neither users, nor rights, nor all kinds."""
+        """Whether a starting server may answer this: at first it knows neither users, nor rights,
+        nor all kinds."""
         return self.no_kind or any(row.get("at_start") for row, _ in self._meanings())
 
     @property
@@ -75,28 +87,42 @@ class Refused(Exception):
         meaning, found = next(self._meanings(kind))
         words = {"said": self.message} | found.groupdict()
         words = {key: shortened(text, 400) for key, text in words.items()}
-        words |= {"what": f"{kind} `{name}`" if name else f"{kind} objects", "kind": kind, "space": namespace}
+        words |= {
+            "what": f"{kind} `{name}`" if name else f"{kind} objects",
+            "kind": kind,
+            "space": namespace,
+        }
         words |= {"server": self.server, "status": str(self.status)}
-        ending = TryAgain if self.busy and not meaning.get("final") else Stop
+        ending: type[Stop]
+        if self.busy and not meaning.get("final"):
+            ending = TryAgain
+        else:
+            ending = Stop
         return ending(meaning["text"].format(**words), meaning["remedy"].format(**words))
 
     def _meanings(self, kind: str | None = None) -> Iterator[tuple[Facts, re.Match[str]]]:
         """The entries of the table that fit, with what their patterns found. kind: None for any."""
         for row in packaged.toml(__file__, "refusals.toml").values():
-            fits = (kind is None or kind in row.get("kind", [kind])) and self.status in row.get("status", [self.status])
+            fits = (kind is None or kind in row.get("kind", [kind])) and self.status in row.get(
+                "status", [self.status]
+            )
             if fits and (found := re.search(row.get("pattern", ""), self.message, re.DOTALL)):
                 yield row, found
 
 
 def passes(status: int) -> bool:
-    """Whether the same request may succeed in a moment: after too many requests, or the server's own errors."""
+    """Whether the same request may succeed in a moment: after too many requests, or the server's
+    own errors."""
     return status == 429 or status >= 500
 
 
 def unreachable(server: str, error: Exception) -> Stop:
     """Why a request has no answer. Everything but an untrusted certificate may pass."""
     said = str(error)
-    if found := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.+?)(?: \(_ssl|$)", said):
+    found = re.search(
+        r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.+?)(?: \(_ssl|$)", said
+    )
+    if found:
         return Stop(*worded("openshift.untrusted-certificate", server=server, found=found))
     from urllib3.exceptions import ProtocolError
 
@@ -106,7 +132,10 @@ def unreachable(server: str, error: Exception) -> Stop:
 def no_api(server: str, body: bytes) -> Stop:
     """The answer is not from the API, but usually from a proxy's login page."""
     title = re.search(rb"<title[^>]*>(.*?)</title>", body, re.DOTALL | re.IGNORECASE)
-    named = f" (“{shortened(title[1].decode(errors='replace'), 80)}”)" if title else ""
+    if title:
+        named = f" (“{shortened(title[1].decode(errors='replace'), 80)}”)"
+    else:
+        named = ""
     return Stop(*worded("openshift.no-api", server=server, named=named))
 
 
@@ -130,7 +159,8 @@ def in_time(done: Callable[[], bool]) -> bool:
 
 
 def patiently(ask: Callable[[], Answer]) -> Answer:
-    """The cluster's answer, with retries for a while. Raises the last TryAgain, and every other error at once."""
+    """The cluster's answer, with retries for a while. Raises the last TryAgain, and every other
+    error at once."""
     begun = time.monotonic()
     while True:
         try:
@@ -143,7 +173,8 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
 
 @contextmanager
 def accounted(left: Callable[[Stop], str]) -> Iterator[None]:
-    """Adds the text of `left`, if any, to a Stop in the block: what is done, and what is still on the cluster."""
+    """Adds the text of `left`, if any, to a Stop in the block: what is done, and what is still on
+    the cluster."""
     try:
         yield
     except Stop as stop:

@@ -1,7 +1,8 @@
-"""File server: the files of one folder over HTTP (`python -m runner.entrypoints.file_server DIR [--write]`).
+"""File server: the files of one folder over HTTP (`python -m runner.entrypoints.file_server DIR
+[--write]`).
 
-It runs in the short-lived pods of `recipe fetch` and `recipe submit`, behind the cluster's own API. Other pods may
-reach its port too, so the address needs a secret word.
+It runs in the short-lived pods of `recipe fetch` and `recipe submit`, behind the cluster's own API.
+Other pods may reach its port too, so the address needs a secret word.
 """
 
 import fcntl
@@ -27,14 +28,18 @@ WORD = "RECIPE_SHARE_WORD"
 PORT = "RECIPE_SHARE_PORT"
 WRITES = "--write"
 CHUNK = 2**20
-# The seconds between two requests of a command that uses the server, and those without a request after which the server
-# ends: more than a restart of the cluster's API takes.
+# The seconds between two requests of a command that uses the server, and those without a request
+# after which the server ends: more than a restart of the cluster's API takes.
 ALIVE, ALIVE_SECONDS, IDLE_SECONDS = "alive", 60.0, 300.0
-MISPLACED, FULL = 409, 507  # HTTP statuses for a piece that does not continue its file, or cannot be written
+MISPLACED, FULL = (
+    409,
+    507,
+)  # HTTP statuses for a piece that does not continue its file, or cannot be written
 
 
 def listing(root: Path) -> list[dict[str, object]]:
-    """Every file below `root` without hidden ones (a half-written one is `.name.partial`): path, size in bytes."""
+    """Every file below `root` without hidden ones (a half-written one is `.name.partial`): path,
+    size in bytes."""
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     return [
         {"path": str(file.relative_to(root)), "size": file.stat().st_size}
@@ -72,32 +77,44 @@ def inside(root: Path, name: str) -> Path:
 
 
 def partial(file: Path, expected: str) -> Path:
-    """The path of a file until it is complete, by its expected hash, so that other content starts a new file."""
+    """The path of a file until it is complete, by its expected hash, so that other content starts a
+    new file."""
     return file.with_name(f".{file.name[:200]}.{expected[:16]}.partial")
 
 
-def state(root: Path, files: Mapping[str, tuple[int, str]], sign: Callable[[], None]) -> dict[str, object]:
-    """The bytes received of each expected file (size and SHA-256, by path), -1 for all of it; and the free bytes. A
-    complete file gets its name; one with another hash is deleted."""
-    there = {name: _there(inside(root, name), size, expected, sign) for name, (size, expected) in files.items()}
+def state(
+    root: Path, files: Mapping[str, tuple[int, str]], sign: Callable[[], None]
+) -> dict[str, object]:
+    """The bytes received of each expected file (size and SHA-256, by path), -1 for all of it; and
+    the free bytes. A complete file gets its name; one with another hash is deleted."""
+    there = {
+        name: _there(inside(root, name), size, expected, sign)
+        for name, (size, expected) in files.items()
+    }
     return {"there": there, "free": shutil.disk_usage(root).free}
 
 
 def _there(file: Path, size: int, expected: str, sign: Callable[[], None]) -> int:
     half = partial(file, expected)
-    with suppress(FileNotFoundError):  # Another command that sends the same file has just completed it.
-        if (came := half.stat().st_size) < size:
+    with suppress(
+        FileNotFoundError
+    ):  # Another command that sends the same file has just completed it.
+        came = half.stat().st_size
+        if came < size:
             return came
         if digest(half, sign) == expected:
             half.replace(file)
             return -1
         half.unlink()
         return 0
-    return -1 if file.is_file() and digest(file, sign) == expected else 0
+    if file.is_file() and digest(file, sign) == expected:
+        return -1
+    return 0
 
 
 def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
-    """Writes the pieces in a body, one after the other. Raises ValueError if one does not continue its file."""
+    """Writes the pieces in a body, one after the other. Raises ValueError if one does not continue
+    its file."""
     for piece in pieces:
         file = inside(root, piece.path)
         half = partial(file, piece.digest)
@@ -106,8 +123,11 @@ def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
         with half.open("ab") as out:
             # Another command may send the same file through a pod of its own.
             fcntl.flock(out, fcntl.LOCK_EX)
-            if (there := out.seek(0, os.SEEK_END)) != piece.offset or len(data) != piece.length:
-                raise ValueError(f"{piece.path} has {there} bytes, and what came begins at {piece.offset}")
+            there = out.seek(0, os.SEEK_END)
+            if there != piece.offset or len(data) != piece.length:
+                raise ValueError(
+                    f"{piece.path} has {there} bytes, and what came begins at {piece.offset}"
+                )
             out.write(data)
 
 
@@ -120,12 +140,17 @@ def keep_only(root: Path, names: Iterable[str]) -> None:
 
 
 class FileServer(OnEveryAddress, ThreadingHTTPServer):
-    """The files below `root`, for requests with the secret `word`. Ends after a while without requests, as a killed
-    command deletes no pod. alive: the time of the last request or answer."""
+    """The files below `root`, for requests with the secret `word`. Ends after a while without
+    requests, as a killed command deletes no pod. alive: the time of the last request or answer."""
 
-    def __init__(self, address: tuple[str, int], root: Path, word: str, writes: bool = False) -> None:
+    def __init__(
+        self, address: tuple[str, int], root: Path, word: str, writes: bool = False
+    ) -> None:
         super().__init__(address, FileHandler)
-        self.root, self.word, self.writes, self.alive = root.resolve(), word, writes, time.monotonic()
+        self.root = root.resolve()
+        self.word = word
+        self.writes = writes
+        self.alive = time.monotonic()
 
     def service_actions(self) -> None:
         if time.monotonic() - self.alive > IDLE_SECONDS:
@@ -133,8 +158,9 @@ class FileServer(OnEveryAddress, ThreadingHTTPServer):
 
 
 class FileHandler(BaseHTTPRequestHandler):
-    """Answers GET /WORD/alive, /WORD/list, /WORD/hash/PATH and /WORD/file/PATH (with `Range: bytes=N-`); where it writes also POST
-    /WORD/state and /WORD/only with a JSON body, and /WORD/pieces, whose first line is JSON and the rest bytes."""
+    """Answers GET /WORD/alive, /WORD/list, /WORD/hash/PATH and /WORD/file/PATH (with `Range:
+    bytes=N-`); where it writes also POST /WORD/state and /WORD/only with a JSON body, and
+    /WORD/pieces, whose first line is JSON and the rest bytes."""
 
     protocol_version = "HTTP/1.1"
     server: FileServer
@@ -152,8 +178,12 @@ class FileHandler(BaseHTTPRequestHandler):
             self._answer(b"")
         elif verb == "list":
             self._answer(json.dumps(listing(self.server.root)).encode())
-        elif (file := (self.server.root / name).resolve()).is_file() and file.is_relative_to(self.server.root):
-            self._signing(lambda sign: {"digest": digest(file, sign)}) if verb == "hash" else self._file(file)
+        elif (file := (self.server.root / name).resolve()).is_file() and file.is_relative_to(
+            self.server.root
+        ):
+            self._signing(
+                lambda sign: {"digest": digest(file, sign)}
+            ) if verb == "hash" else self._file(file)
         else:
             self.send_error(404)
 
@@ -169,7 +199,9 @@ class FileHandler(BaseHTTPRequestHandler):
                 return
             if verb == "pieces":
                 head, _, data = body.partition(b"\n")
-                take(self.server.root, [Piece(**piece) for piece in json.loads(head)], BytesIO(data))
+                take(
+                    self.server.root, [Piece(**piece) for piece in json.loads(head)], BytesIO(data)
+                )
             elif verb == "only":
                 keep_only(self.server.root, json.loads(body))
             self._answer(b"")
@@ -185,8 +217,8 @@ class FileHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _signing(self, answer: Callable[[Callable[[], None]], Mapping[str, object]]) -> None:
-        """Sends blanks until the answer is ready, because hashing a large file takes longer than gateways wait. The
-        status is sent first, so an error is part of the answer (`error`)."""
+        """Sends blanks until the answer is ready, because hashing a large file takes longer than
+        gateways wait. The status is sent first, so an error is part of the answer (`error`)."""
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -203,7 +235,9 @@ class FileHandler(BaseHTTPRequestHandler):
 
     def _file(self, file: Path) -> None:
         size = file.stat().st_size
-        start = min(size, int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-") or 0))
+        start = min(
+            size, int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-") or 0)
+        )
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(size - start))
         self.end_headers()
@@ -218,7 +252,9 @@ class FileHandler(BaseHTTPRequestHandler):
 
 
 def main() -> int:
-    root, word, port = Path(sys.argv[1]), os.environ[WORD], int(os.environ.get(PORT, "8080"))
+    root = Path(sys.argv[1])
+    word = os.environ[WORD]
+    port = int(os.environ.get(PORT, "8080"))
     writes = WRITES in sys.argv
     if writes:
         root.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""Helpers: short-lived pods that open a claim for `fetch` and `submit`, or examine an image for `submit`."""
+"""Helpers: short-lived pods that open a claim for `fetch` and `submit`, or examine an image for
+`submit`."""
 
 import json
 import secrets
@@ -17,7 +18,15 @@ from runner.parts.openshift import jobs
 from runner.parts.openshift.client import MANAGER, Cluster, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain, passes, patiently, pause
-from runner.parts.openshift.file_server import ALIVE, ALIVE_SECONDS, FULL, MISPLACED, PORT, WORD, WRITES
+from runner.parts.openshift.file_server import (
+    ALIVE,
+    ALIVE_SECONDS,
+    FULL,
+    MISPLACED,
+    PORT,
+    WORD,
+    WRITES,
+)
 from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop, Tell, worded
@@ -26,32 +35,43 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
 SHARE_PORT = 8080
-# Seconds for a helper to start; and the age of an ended or unstarted one that a killed command left behind.
+# Seconds for a helper to start; and the age of an ended or unstarted one that a killed command left
+# behind.
 PATIENCE_SECONDS, LEFT_SECONDS = 600, 1800
 
 
 class Share(NamedTuple):
-    """The files behind a helper. base: their address; writes: whether files are sent, and not fetched."""
+    """The files behind a helper. base: their address; writes: whether files are sent, and not
+    fetched."""
 
     cluster: Cluster
     base: str
     writes: bool = False
 
     def ask(self, path: str, body: Any = None, **how: Any) -> "BaseHTTPResponse":
-        """One request, a POST if it has a body. Raises TryAgain if the next one may be answered, else Stop."""
+        """One request, a POST if it has a body. Raises TryAgain if the next one may be answered,
+        else Stop."""
         try:
             method = "GET" if body is None else "POST"
             return self.cluster.request(method, f"{self.base}/{quote(path)}", body=body, **how)
         except Refused as refused:
             problem = self._problem(refused.message)
-            verb, again = ("create", "Submit again") if self.writes else ("get", "Fetch again")
+            if self.writes:
+                verb = "create"
+                again = "Submit again"
+            else:
+                verb = "get"
+                again = "Fetch again"
             if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
                 raise TryAgain(problem, f"{again} in a moment.") from None
             rights = f"You need the right to `{verb}` `pods/proxy`. The role `recipe-user` of `recipe site` has it."
             raise Stop(problem, rights if refused.status == 403 else f"{again}.") from None
 
     def _problem(self, reason: str) -> str:
-        what = "The data files cannot be sent" if self.writes else "The files on the claim cannot be read"
+        if self.writes:
+            what = "The data files cannot be sent"
+        else:
+            what = "The files on the claim cannot be read"
         return f"{what}: {reason}"
 
     def get(self, path: str, body: Any = None) -> bytes:
@@ -59,7 +79,8 @@ class Share(NamedTuple):
         return patiently(lambda: self.ask(path, body)).data
 
     def signed(self, path: str, body: Any = None) -> dict[str, Any]:
-        """The answer after blanks that keep the connection open. Raises Stop if the helper's disk refused."""
+        """The answer after blanks that keep the connection open. Raises Stop if the helper's disk
+        refused."""
         answer: dict[str, Any] = json.loads(self.get(path, body))
         if "error" in answer:
             raise Stop(self._problem(answer["error"]))
@@ -70,23 +91,31 @@ class Share(NamedTuple):
 def helper(
     cluster: Cluster, plan: Plan, stage: Stage, tell: Tell, folder: str, writes: bool = False
 ) -> Iterator[Share]:
-    """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the stage alone."""
+    """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the
+    stage alone."""
     word = secrets.token_hex(16)
     with _made(cluster, pod(plan, stage, word, folder, writes), tell) as made:
         here = made.waited("could open the claim", "Run the command again.", until_ready=True)
         if not jobs.holds(here, "Ready"):
-            log = cluster.log(made.space, made.name, jobs.SEND if writes else jobs.FETCH, tailLines=5) or ""
+            log = (
+                cluster.log(made.space, made.name, jobs.SEND if writes else jobs.FETCH, tailLines=5)
+                or ""
+            )
             why = log.strip() or " ".join(made.why(here)) or "the helper pod ended at once"
             raise Stop(f"The claim cannot be read: {why}")
-        share = Share(cluster.once(), f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
+        share = Share(
+            cluster.once(),
+            f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}",
+            writes,
+        )
         with _kept_alive(share):
             yield share
 
 
 @contextmanager
 def _kept_alive(share: Share) -> Iterator[None]:
-    """Tells the helper that this command still runs, also while it hashes a large file. A killed command tells nothing,
-    and its helper ends soon."""
+    """Tells the helper that this command still runs, also while it hashes a large file. A killed
+    command tells nothing, and its helper ends soon."""
     is_over = threading.Event()
 
     def tell() -> None:
@@ -102,24 +131,34 @@ def _kept_alive(share: Share) -> Iterator[None]:
         is_over.set()
 
 
-def finished(cluster: Cluster, manifest: kubernetes.Manifest, container: str, tell: Tell) -> list[str]:
-    """Runs a pod to its end, deletes it in any case, and returns its log. Raises Stop if it fails or does not start."""
+def finished(
+    cluster: Cluster, manifest: kubernetes.Manifest, container: str, tell: Tell
+) -> list[str]:
+    """Runs a pod to its end, deletes it in any case, and returns its log. Raises Stop if it fails
+    or does not start."""
     with _made(cluster, manifest, tell) as made:
         here = made.waited("was done", "Try again.")
         log = (cluster.log(made.space, made.name, container) or "").strip()
         if jobs.phase_of(here) == "Failed":
-            raise Stop(log or " ".join(made.why(here)) or f"Pod `{made.name}` failed without a message.")
+            raise Stop(
+                log or " ".join(made.why(here)) or f"Pod `{made.name}` failed without a message."
+            )
         return log.splitlines()
 
 
 @contextmanager
 def _made(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> Iterator["_Helper"]:
-    """A pod of this command alone, which is deleted at the end of the block, also after a signal."""
+    """A pod of this command alone, which is deleted at the end of the block, also after a
+    signal."""
     meta = manifest["metadata"]
     meta = meta | {"name": f"{meta['name']}-{secrets.token_hex(4)}"}
     made = _Helper(cluster, meta["namespace"], meta["name"], tell)
     volumes = manifest["spec"]["volumes"]
-    claims = [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]
+    claims = [
+        one["persistentVolumeClaim"]["claimName"]
+        for one in volumes
+        if "persistentVolumeClaim" in one
+    ]
     for claim in claims:
         if cluster.get("PersistentVolumeClaim", made.space, claim) is None:
             cluster.require_namespace(made.space)
@@ -134,7 +173,9 @@ def _made(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> Iterat
             try:
                 cluster.delete("Pod", made.space, made.name, grace_seconds=0)
             except Stop as refusal:
-                tell(f"Pod `{made.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
+                tell(
+                    f"Pod `{made.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}"
+                )
 
 
 @contextmanager
@@ -160,23 +201,36 @@ class _Helper(NamedTuple):
     tell: Tell
 
     def clear(self, part: str) -> None:
-        """Deletes pods of this kind that killed commands left: ended or unstarted long ago, by the cluster's clock."""
-        for pod in self.cluster.list("Pod", self.space, {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part}):
-            meta, entries = pod["metadata"], jobs.containers_of(pod)
-            ends = [entry.get("state", {}).get("terminated", {}).get("finishedAt") or "" for entry in entries]
+        """Deletes pods of this kind that killed commands left: ended or unstarted long ago, by the
+        cluster's clock."""
+        for pod in self.cluster.list(
+            "Pod", self.space, {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part}
+        ):
+            meta = pod["metadata"]
+            entries = jobs.containers_of(pod)
+            ends = [
+                entry.get("state", {}).get("terminated", {}).get("finishedAt") or ""
+                for entry in entries
+            ]
             since = max(meta["creationTimestamp"], *ends, "")
-            if jobs.phase_of(pod) != "Running" and seconds(since, self.cluster.now()) > LEFT_SECONDS:
+            if (
+                jobs.phase_of(pod) != "Running"
+                and seconds(since, self.cluster.now()) > LEFT_SECONDS
+            ):
                 self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
     def waited(self, before: str, remedy: str, until_ready: bool = False) -> kubernetes.Manifest:
-        """The pod, once it has ended or, if asked, is ready; reports what it waits for. Raises Stop if deleted, or late."""
+        """The pod, once it has ended or, if asked, is ready; reports what it waits for. Raises Stop
+        if deleted, or late."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         told: set[str] = set()
         while True:
             here = self.cluster.get("Pod", self.space, self.name)
             if here is None:
                 raise Stop(f"Pod `{self.name}` was deleted before it {before}.", remedy)
-            if jobs.phase_of(here) in ("Failed", "Succeeded") or (until_ready and jobs.holds(here, "Ready")):
+            if jobs.phase_of(here) in ("Failed", "Succeeded") or (
+                until_ready and jobs.holds(here, "Ready")
+            ):
                 return here
             if jobs.phase_of(here) == "Pending":
                 for reason in (why := self.why(here)):
@@ -184,7 +238,9 @@ class _Helper(NamedTuple):
                         self.tell(f"  {reason}")
                 told.update(why)
                 if time.monotonic() > deadline:
-                    raise Stop(*worded("openshift.does-not-start", name=self.name, why=" ".join(why)))
+                    raise Stop(
+                        *worded("openshift.does-not-start", name=self.name, why=" ".join(why))
+                    )
             pause()
 
     def why(self, pod: kubernetes.Manifest) -> list[str]:
@@ -194,12 +250,21 @@ class _Helper(NamedTuple):
         return reasons(JobState(WAITING, job, [pod], events), lambda _pod: "")
 
 
-def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> kubernetes.Manifest:
-    """The helper: the claims, read-only unless it writes, our file server on a folder, and an end after four hours.
-    plan: of the stage alone, which names the pod."""
+def pod(
+    plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False
+) -> kubernetes.Manifest:
+    """The helper: the claims, read-only unless it writes, our file server on a folder, and an end
+    after four hours. plan: of the stage alone, which names the pod."""
     part = jobs.SEND if writes else jobs.FETCH
-    command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
-    folders, env = podspec.claims(plan, read_only=not writes), {WORD: word, PORT: str(SHARE_PORT)}
+    command = [
+        "python",
+        "-m",
+        "runner.entrypoints.file_server",
+        folder,
+        *([WRITES] if writes else []),
+    ]
+    folders = podspec.claims(plan, read_only=not writes)
+    env = {WORD: word, PORT: str(SHARE_PORT)}
     port = {
         "ports": [{"containerPort": SHARE_PORT}],
         "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
@@ -208,37 +273,58 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
 
 
 def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tell) -> None:
-    """Raises Stop if the stage's image has no rows for it, or rows for another recipe or other files. contents: the
-    hash of the files on this machine; empty if they are not here, and then they are not compared."""
+    """Raises Stop if the stage's image has no rows for it, or rows for another recipe or other
+    files. contents: the hash of the files on this machine; empty if they are not here, and then
+    they are not compared."""
     for line in finished(cluster, look_pod(plan, stage, contents), jobs.LOOK, tell):
         tell(line)
 
 
 def look_pod(plan: Plan, stage: Stage, contents: str) -> kubernetes.Manifest:
-    """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be pulled."""
+    """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to
+    be pulled."""
     what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
-    room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}
+    if ROOM in stage.env:
+        room = {ROOM: stage.env[ROOM]}
+    else:
+        room = {}
     command = ["python", "-m", "runner.entrypoints.embedded", *what]
     return batch.alone(
-        plan, stage, jobs.LOOK, command, [], seconds=3600, env=room, terminationMessagePolicy=kubernetes.LAST_WORDS
+        plan,
+        stage,
+        jobs.LOOK,
+        command,
+        [],
+        seconds=3600,
+        env=room,
+        terminationMessagePolicy=kubernetes.LAST_WORDS,
     )
 
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:
-    """Checks whether the image of this process has a recipe's rows, and the GPUs have room for them (`python -m
-    runner.entrypoints.embedded`); 1 if not. folder: of the rows; expected, contents: their settings and files
-    (`runner.data.prepared`; empty contents: unknown); name: the recipe's."""
+    """Checks whether the image of this process has a recipe's rows, and the GPUs have room for them
+    (`python -m runner.entrypoints.embedded`); 1 if not. folder: of the rows; expected, contents:
+    their settings and files (`runner.data.prepared`; empty contents: unknown); name: the
+    recipe's."""
     rows = PreparedRows.read(Path(folder))
     as_asked = rows is not None and rows.asked == expected
     if rows is not None and as_asked and contents in ("", rows.contents):
-        print(f"The image contains {rows.train_rows:,} rows for training and {rows.validation_rows:,} for validation.")
+        print(
+            f"The image contains {rows.train_rows:,} rows for training and {rows.validation_rows:,} for validation."
+        )
         try:
             require_room(Path(folder))
         except Stop as stop:
             print(stop.text)
             return 1
         return 0
-    other = "from the data file before it changed" if as_asked else "for other settings of `data`"
-    what = "no rows of this recipe" if rows is None else f"rows that were made {other}"
+    if as_asked:
+        other = "from the data file before it changed"
+    else:
+        other = "for other settings of `data`"
+    if rows is None:
+        what = "no rows of this recipe"
+    else:
+        what = f"rows that were made {other}"
     print(*worded("openshift.other-rows", what=what, folder=folder, name=name), sep="\n")
     return 1

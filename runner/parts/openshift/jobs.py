@@ -30,7 +30,8 @@ CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
 PART = "recipe-runner/part"
 FILES = "recipe-runner/files"  # one hash for the data files that were sent before a job
 CONTENT = "recipe-runner/content"
-# Who sent a job, from which machine and recipe file. Added at sending, because rendered files are the same everywhere.
+# Who sent a job, from which machine and recipe file. Added at sending, because rendered files are
+# the same everywhere.
 OWNER = ("recipe-runner/sent-by", "recipe-runner/sent-from-host", "recipe-runner/sent-from-file")
 DRIVER = "driver"  # the part of the driver's Job
 # The pods of `runner.parts.openshift.helper_pod`, each with one container of that name.
@@ -38,13 +39,14 @@ FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 # The containers that do a pod's work, among all in it.
 WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, DRIVER, FETCH, SEND, PROMOTE, LOOK)
 
-# Asks the user, given a fact, the action (`stop it`) and the other person whose job it is, or empty; True for yes.
-# Raises Stop without a terminal and without an option that answers.
+# Asks the user, given a fact, the action (`stop it`) and the other person whose job it is, or
+# empty; True for yes. Raises Stop without a terminal and without an option that answers.
 Confirm = Callable[[str, str, str], bool]
 
 
 class Owner(NamedTuple):
-    """Who sent a job: the user's name on the cluster, the machine and the recipe file; all empty if not recorded."""
+    """Who sent a job: the user's name on the cluster, the machine and the recipe file; all empty if
+    not recorded."""
 
     person: str = ""
     host: str = ""
@@ -61,7 +63,10 @@ class Owner(NamedTuple):
 
     def signed(self, job: Manifest) -> Manifest:
         """A job, or a server, with its owner's annotations."""
-        marks = dict(zip(OWNER, self, strict=True)) if self.person else {}
+        if self.person:
+            marks = dict(zip(OWNER, self, strict=True))
+        else:
+            marks = {}
         meta = job["metadata"]
         return {**job, "metadata": {**meta, "annotations": {**meta["annotations"], **marks}}}
 
@@ -72,8 +77,8 @@ class Owner(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The objects of a stage, or of the gate after it. plan: of this stage alone; support: claims, config maps and
-    network policies, in order; job: the stage's own, or the gate's."""
+    """The objects of a stage, or of the gate after it. plan: of this stage alone; support: claims,
+    config maps and network policies, in order; job: the stage's own, or the gate's."""
 
     plan: Plan
     stage: Stage
@@ -97,14 +102,28 @@ class Sent(NamedTuple):
         return container(self.job) == batch.GATE
 
 
-def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
-    """The objects of a stage, or of the gate after it, as `recipe render` writes them, with the key of data files."""
-    target, stage_plan = target or kubernetes.default(plan.site), plan.only(stage)
+def sent(
+    plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = ""
+) -> Sent:
+    """The objects of a stage, or of the gate after it, as `recipe render` writes them, with the key
+    of data files."""
+    target = target or kubernetes.default(plan.site)
+    stage_plan = plan.only(stage)
     texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
-    job_file = batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE
+    if of_gate:
+        job_file = batch.GATE_FILE
+    elif stage.trains:
+        job_file = f"{target}.yaml"
+    else:
+        job_file = batch.PREPARE_FILE
     claims, config, policy, (job, *_) = (
         [each for each in yaml.safe_load_all(texts.get(file, "")) if each]
-        for file in (kubernetes.CLAIMS_FILE, kubernetes.CONFIG_FILE, kubernetes.POLICY_FILE, job_file)
+        for file in (
+            kubernetes.CLAIMS_FILE,
+            kubernetes.CONFIG_FILE,
+            kubernetes.POLICY_FILE,
+            job_file,
+        )
     )
     if files_key:
         job["metadata"]["annotations"][FILES] = files_key
@@ -112,23 +131,32 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
 
 
 def ours(cluster: Cluster, plan: Plan) -> Manifests:
-    """Every rendered job of the plan's scenario, for any target, also of other recipes: one request a kind."""
+    """Every rendered job of the plan's scenario, for any target, also of other recipes: one request
+    a kind."""
     scenario = "recipe-runner/scenario"
-    return everyone(cluster, plan.site["namespace"], {scenario: kubernetes.labels(plan, plan.stages[0])[scenario]})
+    return everyone(
+        cluster,
+        plan.site["namespace"],
+        {scenario: kubernetes.labels(plan, plan.stages[0])[scenario]},
+    )
 
 
 def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = None) -> Manifests:
-    """Every rendered job of a namespace, with these labels. Raises Stop if there is no such namespace."""
+    """Every rendered job of a namespace, with these labels. Raises Stop if there is no such
+    namespace."""
     labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
     # The items of a list have no kind.
-    there: Manifests = [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
+    there: Manifests = [
+        {"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)
+    ]
     if not there:
         cluster.require_namespace(namespace)
     return there
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
-    """The jobs with the name of a stage's job, or of its gate's, for any target, also those that others created."""
+    """The jobs with the name of a stage's job, or of its gate's, for any target, also those that
+    others created."""
     kinds, name = _called(plan, stage, of_gate)
     return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
 
@@ -136,13 +164,18 @@ def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) 
 def found(there: Manifests, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifest | None:
     """The job of a stage, or of the gate after it, among those of `ours`."""
     kinds, name = _called(plan, stage, of_gate)
-    return next((job for job in there if job["kind"] in kinds and job["metadata"]["name"] == name), None)
+    return next(
+        (job for job in there if job["kind"] in kinds and job["metadata"]["name"] == name), None
+    )
 
 
 def _called(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], str]:
     """The kinds that a stage's job, or its gate's, may have, and its name."""
     own = plan.only(stage)
-    kinds = tuple(KIND.values()) if stage.trains and not of_gate else ("Job",)
+    if stage.trains and not of_gate:
+        kinds = tuple(KIND.values())
+    else:
+        kinds = ("Job",)
     return kinds, batch.gate_name(own) if of_gate else kubernetes.job_name(own)
 
 
@@ -152,21 +185,31 @@ def config_of(manifest: Any) -> str:
         if manifest.get("name") == "config" and "configMap" in manifest:
             return str(manifest["configMap"]["name"])
         manifest = list(manifest.values())
-    return next(filter(None, map(config_of, manifest)), "") if isinstance(manifest, list) else ""
+    if isinstance(manifest, list):
+        return next(filter(None, map(config_of, manifest)), "")
+    return ""
 
 
 def config_maps(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Manifest]:
-    """The config maps of all versions of a stage, by name; none if this person may not read them. plan: of that stage."""
+    """The config maps of all versions of a stage, by name; none if this person may not read them.
+    plan: of that stage."""
     labels = kubernetes.labels(plan, stage)
     del labels["recipe-runner/fingerprint"]
     there = cluster.list("ConfigMap", plan.site["namespace"], labels, forgiving=True)
-    return {name: one for one in there if kubernetes.is_config_map_of(name := one["metadata"]["name"], plan)}
+    return {
+        name: one
+        for one in there
+        if kubernetes.is_config_map_of(name := one["metadata"]["name"], plan)
+    }
 
 
 def container(job: Manifest) -> str:
     """The name of the container that does a job's work."""
     kind = job["kind"]
-    return CONTAINER[kind] if kind in CONTAINER else (job["metadata"].get("labels") or {}).get(PART, batch.PREPARE)
+    if kind in CONTAINER:
+        return CONTAINER[kind]
+    labels: dict[str, str] = job["metadata"].get("labels") or {}
+    return labels.get(PART, batch.PREPARE)
 
 
 def annotation(job: Manifest, name: str) -> str:
@@ -176,7 +219,9 @@ def annotation(job: Manifest, name: str) -> str:
 def by(job: Manifest | None) -> str:
     """Who sent a job, as the end of a line about it; empty if unknown."""
     person = Owner.of(job).person if job else ""
-    return f" (sent by {person})" if person else ""
+    if person:
+        return f" (sent by {person})"
+    return ""
 
 
 def conditions_of(manifest: Manifest) -> Manifests:
@@ -185,12 +230,16 @@ def conditions_of(manifest: Manifest) -> Manifests:
 
 def holds(manifest: Manifest, *types: str) -> bool:
     """Whether one of these conditions of an object is true."""
-    return any(each["type"] in types and each["status"] == "True" for each in conditions_of(manifest))
+    return any(
+        each["type"] in types and each["status"] == "True" for each in conditions_of(manifest)
+    )
 
 
 def containers_of(pod: Manifest, before: bool = False) -> Manifests:
     """The status of a pod's containers. before: of its init containers."""
-    return list(pod.get("status", {}).get("initContainerStatuses" if before else "containerStatuses") or [])
+    return list(
+        pod.get("status", {}).get("initContainerStatuses" if before else "containerStatuses") or []
+    )
 
 
 def phase_of(pod: Manifest) -> str:
@@ -203,31 +252,38 @@ def queue_of(manifest: Manifest) -> str:
 
 
 def foreseen(job: Manifest, what: str) -> str:
-    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.job`), memory with its unit, or empty."""
+    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.job`), memory with its
+    unit, or empty."""
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 
 def recipe_of(job: Manifest) -> str:
-    """The recipe, or the stage of one, that a job belongs to; empty if recipe-runner did not make it."""
+    """The recipe, or the stage of one, that a job belongs to; empty if recipe-runner did not make
+    it."""
     return annotation(job, "recipe-runner/recipe")
 
 
 def uses_other_files(job: Manifest, files_key: str) -> bool:
-    """Whether a job was made from other data files than those of a key (`transfer.Files.key`): the hash of the files,
-    and the versions at addresses. What this machine cannot read does not count."""
+    """Whether a job was made from other data files than those of a key (`transfer.Files.key`): the
+    hash of the files, and the versions at addresses. What this machine cannot read does not
+    count."""
     pairs = zip_longest(files_key.split("+"), annotation(job, FILES).split("+"), fillvalue="")
     return any(now and now != before for now, before in pairs)
 
 
 def is_of(job: Manifest, sent: Sent) -> bool:
     """Whether a job of the cluster is made from the recipe and the files of the one in `sent`."""
-    key = kubernetes.KEY if annotation(sent.job, kubernetes.KEY) else CONTENT
+    if annotation(sent.job, kubernetes.KEY):
+        key = kubernetes.KEY
+    else:
+        key = CONTENT
     same_recipe = annotation(job, key) == annotation(sent.job, key)
     return same_recipe and not uses_other_files(job, annotation(sent.job, FILES))
 
 
 def sent_meanwhile(job: Manifest) -> Stop:
-    """The end of a command that would otherwise replace a job that was sent after the command had begun."""
+    """The end of a command that would otherwise replace a job that was sent after the command had
+    begun."""
     owner = Owner.of(job)
     who = f" {owner}" if owner.person else ""
     return Stop(
@@ -238,29 +294,48 @@ def sent_meanwhile(job: Manifest) -> Stop:
 
 def require_of(there: Manifest, recipe: str) -> Manifest:
     """The same object. Raises Stop if it does not belong to that recipe, or stage of one."""
-    if (owner := recipe_of(there)) != recipe:
-        whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
-        raise Stop(*worded("openshift.name-in-use", meta=there["metadata"], whose=whose, kind=there["kind"]))
+    owner = recipe_of(there)
+    if owner != recipe:
+        if owner:
+            whose = f"the recipe `{owner}`"
+        else:
+            whose = "someone who did not use recipe-runner"
+        raise Stop(
+            *worded(
+                "openshift.name-in-use", meta=there["metadata"], whose=whose, kind=there["kind"]
+            )
+        )
     return there
 
 
 def makers(cluster: Cluster, job: Manifest) -> Manifests:
-    """The owners of a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which has its name.
-    Jobs of an earlier TrainJob of that name are older than this one."""
+    """The owners of a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet,
+    which has its name. Jobs of an earlier TrainJob of that name are older than this one."""
     if job["kind"] != "TrainJob":
         return [job]
     meta = job["metadata"]
     below = cluster.list("Job", meta["namespace"], {POD_LABEL["TrainJob"]: meta["name"]})
     since = meta["creationTimestamp"]
-    return [job, *({"kind": "Job", **one} for one in below if one["metadata"]["creationTimestamp"] >= since)]
+    return [
+        job,
+        *({"kind": "Job", **one} for one in below if one["metadata"]["creationTimestamp"] >= since),
+    ]
 
 
 def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:
-    """All pods that `made_by` own, by machine and then by age, the latest last: a plain Job keeps failed pods."""
-    uids, meta = {maker["metadata"]["uid"] for maker in made_by}, job["metadata"]
+    """All pods that `made_by` own, by machine and then by age, the latest last: a plain Job keeps
+    failed pods."""
+    uids = {maker["metadata"]["uid"] for maker in made_by}
+    meta = job["metadata"]
     pods = cluster.list("Pod", meta["namespace"], {POD_LABEL[job["kind"]]: meta["name"]})
-    own = [pod for pod in pods if uids & {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or ()}]
-    return sorted(own, key=lambda pod: (node_number(pod), pod["metadata"].get("creationTimestamp", "")))
+    own = [
+        pod
+        for pod in pods
+        if uids & {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or ()}
+    ]
+    return sorted(
+        own, key=lambda pod: (node_number(pod), pod["metadata"].get("creationTimestamp", ""))
+    )
 
 
 def pods_of(cluster: Cluster, job: Manifest) -> Manifests:
@@ -307,7 +382,9 @@ def node_number(pod: Manifest) -> int:
     if labels.get("training.kubeflow.org/replica-type") == "worker":
         return int(labels.get("training.kubeflow.org/replica-index", 0)) + 1
     index = labels.get("batch.kubernetes.io/job-completion-index", "0")
-    return int(index) if index.isdigit() else 0
+    if index.isdigit():
+        return int(index)
+    return 0
 
 
 def named(job: Manifest) -> str:
@@ -315,18 +392,22 @@ def named(job: Manifest) -> str:
 
 
 def delete(cluster: Cluster, there: Manifest, deleted: list[str], tell: Tell) -> None:
-    """Deletes an object, adds its name to `deleted`, and waits until it is gone. Raises Stop if it stays."""
-    kind, meta = there["kind"], there["metadata"]
+    """Deletes an object, adds its name to `deleted`, and waits until it is gone. Raises Stop if it
+    stays."""
+    kind = there["kind"]
+    meta = there["metadata"]
     cluster.delete(kind, meta["namespace"], meta["name"], meta["uid"])
     deleted.append(named(there))
     gone(cluster, there, tell)
 
 
 def gone(cluster: Cluster, there: Manifest, tell: Tell) -> None:
-    """Waits until a deleted object is gone, or another has its name; reports a wait of more than a few seconds. Raises
-    Stop after too long."""
-    kind, meta = there["kind"], there["metadata"]
-    begun, is_silent = time.monotonic(), True
+    """Waits until a deleted object is gone, or another has its name; reports a wait of more than a
+    few seconds. Raises Stop after too long."""
+    kind = there["kind"]
+    meta = there["metadata"]
+    begun = time.monotonic()
+    is_silent = True
 
     def is_gone() -> bool:
         nonlocal is_silent
@@ -336,8 +417,14 @@ def gone(cluster: Cluster, there: Manifest, tell: Tell) -> None:
         if is_silent and time.monotonic() - begun > errors.SILENT_SECONDS:
             is_silent = False
             minutes = errors.ENDING_SECONDS // 60
-            tell(f"Waiting up to {minutes} minutes until {named(there)} is gone; its pods must end first.")
+            tell(
+                f"Waiting up to {minutes} minutes until {named(there)} is gone; its pods must end first."
+            )
         return False
 
     if not in_time(is_gone):
-        raise Stop(*worded("openshift.still-there", kind=kind, name=meta["name"], namespace=meta["namespace"]))
+        raise Stop(
+            *worded(
+                "openshift.still-there", kind=kind, name=meta["name"], namespace=meta["namespace"]
+            )
+        )

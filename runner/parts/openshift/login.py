@@ -1,4 +1,5 @@
-"""Whether this user has a login to a cluster, by the kubeconfig alone: the official client takes a second to import."""
+"""Whether this user has a login to a cluster, by the kubeconfig alone: the official client takes a
+second to import."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +11,10 @@ import yaml
 def logged_in() -> bool:
     """Whether a kubeconfig's current context has a user. The login may have expired."""
     named = os.environ.get("KUBECONFIG")
-    files = named.split(os.pathsep) if named else ["~/.kube/config"]
+    if named:
+        files = named.split(os.pathsep)
+    else:
+        files = ["~/.kube/config"]
     return any(_has_user(Path(file).expanduser()) for file in files if file)
 
 

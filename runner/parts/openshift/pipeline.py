@@ -1,6 +1,8 @@
-"""The progress of a recipe on the cluster, stage by stage and gate by gate, and what continues it: driver or run.
+"""The progress of a recipe on the cluster, stage by stage and gate by gate, and what continues it:
+driver or run.
 
-What the cluster shows is for people; each stage's own pod reads the records on the claim before it starts.
+What the cluster shows is for people; each stage's own pod reads the records on the claim before it
+starts.
 """
 
 import json
@@ -30,23 +32,31 @@ MISSING, UNDER_WAY, PROMOTED, GOING = "not sent yet", "under way", "promoted", "
 CHANGED = "made from another version of the recipe or its data"
 LOST = "done once, but its claim has been replaced"
 NEVER = "9999"  # after every time that a cluster names
-# The annotation on a gate's Job with who overruled the gate and why; the record itself is on the claim.
+# The annotation on a gate's Job with who overruled the gate and why; the record itself is on the
+# claim.
 PROMOTION = "recipe-runner/promotion"
 
 # The label with the Workflow's name, which kfp's compiler and Argo give to every pod of a run.
 OF_RUN, WORKFLOW = {"pipelines.kubeflow.org/v2_component": "true"}, "workflows.argoproj.io/workflow"
 CLAIM = "PersistentVolumeClaim"
-ACCOUNT = "recipe-driver"  # the driver's service account, which `recipe site` writes with its rights
-# In every pod: the cluster's address, and the folder of the account's token and the cluster's authority.
+ACCOUNT = (
+    "recipe-driver"  # the driver's service account, which `recipe site` writes with its rights
+)
+# In every pod: the cluster's address, and the folder of the account's token and the cluster's
+# authority.
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
-# What a pod that asks the cluster requests; `runner/parts/kfp/pipeline.yaml.jinja` says the same in other units.
+# What a pod that asks the cluster requests; `runner/parts/kfp/pipeline.yaml.jinja` says the same in
+# other units.
 SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
-Claims = dict[str, Manifest | None]  # a recipe's claims on the cluster by name; None for a missing one
+Claims = dict[
+    str, Manifest | None
+]  # a recipe's claims on the cluster by name; None for a missing one
 
 
 class Milestone(NamedTuple):
-    """A stage of a recipe (of_gate False), or the gate after it. job: None only where it is MISSING; state: one of
-    MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and PROMOTED."""
+    """A stage of a recipe (of_gate False), or the gate after it. job: None only where it is
+    MISSING; state: one of MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and
+    PROMOTED."""
 
     stage: Stage
     of_gate: bool
@@ -59,7 +69,8 @@ class Milestone(NamedTuple):
 
     @property
     def at_work(self) -> bool:
-        """Whether it has an unfinished job on the cluster, from the current or an earlier recipe."""
+        """Whether it has an unfinished job on the cluster, from the current or an earlier
+        recipe."""
         return self.job is not None and not ended(self.job)
 
     @property
@@ -67,7 +78,9 @@ class Milestone(NamedTuple):
         return f"{self}"[0].upper() + f"{self}"[1:]
 
     def __str__(self) -> str:
-        return f"the gate after `{self.stage.name}`" if self.of_gate else f"`{self.stage.name}`"
+        if self.of_gate:
+            return f"the gate after `{self.stage.name}`"
+        return f"`{self.stage.name}`"
 
 
 def claims_of(cluster: Cluster, plan: Plan) -> Claims:
@@ -76,12 +89,17 @@ def claims_of(cluster: Cluster, plan: Plan) -> Claims:
 
 
 def milestones(
-    cluster: Cluster, plan: Plan, files_key: str = "", claims: Claims | None = None, there: Manifests | None = None
+    cluster: Cluster,
+    plan: Plan,
+    files_key: str = "",
+    claims: Claims | None = None,
+    there: Manifests | None = None,
 ) -> list[Milestone]:
-    """Every milestone of a recipe, in order. files_key: of the data files on this machine, if that counts; claims,
-    there: results of `claims_of` and `ours`, if the caller has them."""
+    """Every milestone of a recipe, in order. files_key: of the data files on this machine, if that
+    counts; claims, there: results of `claims_of` and `ours`, if the caller has them."""
     way = []
-    there = jobs.ours(cluster, plan) if there is None else there
+    if there is None:
+        there = jobs.ours(cluster, plan)
     for stage in plan.stages:
         job = jobs.found(there, plan, stage)
         way.append(Milestone(stage, False, job, _state(cluster, job, stage.keys[""], files_key)))
@@ -95,15 +113,19 @@ def milestones(
     if not any(milestone.done for milestone in way):
         return way
     # Results from before the creation of the stages' claims no longer exist.
-    claims = claims_of(cluster, plan) if claims is None else claims
+    if claims is None:
+        claims = claims_of(cluster, plan)
     folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
     written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
     since = max((_made(claims[name]) for name in written), default="")
-    return [each._replace(state=LOST) if each.done and _made(each.job) < since else each for each in way]
+    return [
+        each._replace(state=LOST) if each.done and _made(each.job) < since else each for each in way
+    ]
 
 
 def everything_sent(cluster: Cluster, plan: Plan) -> frozenset[str]:
-    """What is on the cluster for the plan's scenario: the uids of its jobs, with the driver, and the names of its runs."""
+    """What is on the cluster for the plan's scenario: the uids of its jobs, with the driver, and
+    the names of its runs."""
     uids = [str(job["metadata"]["uid"]) for job in jobs.ours(cluster, plan)]
     return frozenset([*uids, *runs_of(cluster, plan)])
 
@@ -114,11 +136,16 @@ def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> M
 
 
 def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
-    """The jobs at work on a plan's run that are none of its milestones: former stages of the recipe."""
-    known, found = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}, []
+    """The jobs at work on a plan's run that are none of its milestones: former stages of the
+    recipe."""
+    known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
+    found = []
     for job in there:
-        folder, meta = jobs.annotation(job, kubernetes.RUN_DIR), job["metadata"]
-        of_run = plan.place.run_dir in (folder, folder.rpartition("/")[0]) and meta["uid"] not in known
+        folder = jobs.annotation(job, kubernetes.RUN_DIR)
+        meta = job["metadata"]
+        of_run = (
+            plan.place.run_dir in (folder, folder.rpartition("/")[0]) and meta["uid"] not in known
+        )
         if of_run and str(meta["name"]).startswith(kubernetes.job_name(plan)) and not ended(job):
             found.append(job)
     return found
@@ -132,14 +159,20 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
     if jobs.annotation(job, kubernetes.KEY) != key_now or jobs.uses_other_files(job, files_key):
         return CHANGED
     end = ended(job)
-    if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):
+    if end is None and any(
+        jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)
+    ):
         # Somebody changed the job manually while its pods were at work.
         return CHANGED
-    return PROMOTED if end == FAILED and jobs.annotation(job, PROMOTION) else end or UNDER_WAY
+    if end == FAILED and jobs.annotation(job, PROMOTION):
+        return PROMOTED
+    return end or UNDER_WAY
 
 
 def _made(manifest: Manifest | None) -> str:
-    return str(manifest["metadata"].get("creationTimestamp", "")) if manifest else NEVER
+    if manifest:
+        return str(manifest["metadata"].get("creationTimestamp", ""))
+    return NEVER
 
 
 def current(way: list[Milestone]) -> Milestone | None:
@@ -148,13 +181,17 @@ def current(way: list[Milestone]) -> Milestone | None:
 
 
 def looked_at(way: list[Milestone]) -> Milestone | None:
-    """The default milestone: the one at work, else the first that is not done; None if all are done."""
+    """The default milestone: the one at work, else the first that is not done; None if all are
+    done."""
     return next((milestone for milestone in way if milestone.at_work), None) or current(way)
 
 
-def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None) -> Milestone | None:
-    """The milestone that `recipe submit` sends: the first that is not done, or that of the stage `name`; None if all
-    are done. Raises Stop if an earlier one is not done, or the next gate is closed."""
+def choose(
+    cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None
+) -> Milestone | None:
+    """The milestone that `recipe submit` sends: the first that is not done, or that of the stage
+    `name`; None if all are done. Raises Stop if an earlier one is not done, or the next gate is
+    closed."""
     milestone = current(way)
     if name is not None:
         stage = plan.stage(name)
@@ -171,7 +208,8 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
 
 
 def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
-    """The other milestones at work on an older version of the recipe. Raises Stop if one is at work on this version."""
+    """The other milestones at work on an older version of the recipe. Raises Stop if one is at work
+    on this version."""
     others = [other for other in way if other is not milestone and other.at_work]
     for other in others:
         if other.state not in (CHANGED, GOING):
@@ -180,9 +218,12 @@ def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
 
 
 def closed(cluster: Cluster, milestone: Milestone) -> str:
-    """The message of a closed gate: its table, or why it could not be measured, and the remedies."""
+    """The message of a closed gate: its table, or why it could not be measured, and the
+    remedies."""
     measured = "".join(f"  {line}\n" for line in last_words(cluster, milestone.job))
-    return worded("openshift.gate-closed", name=milestone.stage.name, measured=measured, where=ON_CLUSTER)[0]
+    return worded(
+        "openshift.gate-closed", name=milestone.stage.name, measured=measured, where=ON_CLUSTER
+    )[0]
 
 
 def last_words(cluster: Cluster, job: Manifest | None) -> list[str]:
@@ -196,74 +237,112 @@ def last_words(cluster: Cluster, job: Manifest | None) -> list[str]:
             if end.get("message"):
                 return str(end["message"]).strip().splitlines()
             if end.get("reason") == "OOMKilled":
-                return [f"Its pod used up its main memory before it had measured anything. {MORE_MEMORY}"]
-        if text := cluster.log(job["metadata"]["namespace"], pod["metadata"]["name"], part, tailLines=40):
+                return [
+                    f"Its pod used up its main memory before it had measured anything. {MORE_MEMORY}"
+                ]
+        text = cluster.log(
+            job["metadata"]["namespace"], pod["metadata"]["name"], part, tailLines=40
+        )
+        if text:
             return troubles.spoken(text)
     return []
 
 
 def driver_stage(plan: Plan, name: str = jobs.DRIVER) -> tuple[Plan, Stage]:
-    """The driver, or with the name `kubernetes.PIPELINE` a run's tasks, as one more stage, independent of the others: the
-    plan of it alone, and the stage. Its file is the whole plan."""
+    """The driver, or with the name `kubernetes.PIPELINE` a run's tasks, as one more stage,
+    independent of the others: the plan of it alone, and the stage. Its file is the whole plan."""
     work = common.work(plan.place, name, {}, common.PREPARING)
     own = replace(work, files=(Artifact(PLAN_FILE, plan_text(plan)),))
     return plan.only(own), own
 
 
 def plan_text(plan: Plan) -> str:
-    """The plan as JSON with each text of its stages' files once, under `texts`. A file's text is its number there, or
-    null for a stage's own plan, which follows from the rest."""
-    form, texts = asdict(plan), dict[str, int]()
+    """The plan as JSON with each text of its stages' files once, under `texts`. A file's text is
+    its number there, or null for a stage's own plan, which follows from the rest."""
+    form = asdict(plan)
+    texts = dict[str, int]()
     for stage in form["stages"]:
         # As `plan_in` returns them, so that a pod finds the config map of its plan by its content.
         stage["needs"] = {name: float(value) for name, value in stage["needs"].items()}
         known = _of_stage(form, stage["name"])
         for file in stage["files"]:
-            file["text"] = None if file["text"] == known else texts.setdefault(file["text"], len(texts))
+            if file["text"] == known:
+                file["text"] = None
+            else:
+                file["text"] = texts.setdefault(file["text"], len(texts))
     return json.dumps(form | {"texts": list(texts)}, indent=1, ensure_ascii=False) + "\n"
 
 
 def plan_in(text: str) -> Plan:
-    """The plan that `plan_text` wrote, or `Plan.as_json` in earlier releases. Raises ValueError for any other text."""
+    """The plan that `plan_text` wrote, or `Plan.as_json` in earlier releases. Raises ValueError for
+    any other text."""
     form = json.loads(text)
     texts = form.pop("texts", None)
     for stage in form["stages"] if texts else ():
         for file in stage["files"]:
-            file["text"] = _of_stage(form, stage["name"]) if file["text"] is None else texts[file["text"]]
+            if file["text"] is None:
+                file["text"] = _of_stage(form, stage["name"])
+            else:
+                file["text"] = texts[file["text"]]
     return Plan.read(json.dumps(form))
 
 
 def _of_stage(form: Mapping[str, Any], name: str) -> str:
-    """The plan beside a stage's config as `runner.scenarios.shared.common.plan` writes it: the stage and those before
-    it, without the guards of their commands and later estimates. form: the whole plan's JSON form."""
+    """The plan beside a stage's config as `runner.scenarios.shared.common.plan` writes it: the
+    stage and those before it, without the guards of their commands and later estimates. form: the
+    whole plan's JSON form."""
     stages = []
     for stage in form["stages"]:
         command = list(stage["command"])
-        plain = command[command.index("--") + 1 :] if "--" in command else command
+        if "--" in command:
+            plain = command[command.index("--") + 1 :]
+        else:
+            plain = command
         stages.append(stage | {"files": [], "command": plain, "needs": {}, "grace_seconds": None})
         if stage["name"] == name:
             break
-    return json.dumps({**form, "stages": stages, "claims_gib": {}}, indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps({**form, "stages": stages, "claims_gib": {}}, indent=1, ensure_ascii=False)
+        + "\n"
+    )
 
 
 def driver_command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
     """The command of a pod that asks the cluster; plan: of that stage alone."""
-    return ["python", "-m", module, f"{plan.place.config_dir}/{PLAN_FILE}", "--server", SERVER, "--keys", KEYS]
+    return [
+        "python",
+        "-m",
+        module,
+        f"{plan.place.config_dir}/{PLAN_FILE}",
+        "--server",
+        SERVER,
+        "--keys",
+        KEYS,
+    ]
 
 
 def driver_sent(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
     """The objects of the driver; files_key: of the data files that are on the claim."""
     alone, own = driver_stage(plan)
-    options = [*(["--target", target] if target else []), *(["--files", files_key] if files_key else [])]
+    options = [
+        *(["--target", target] if target else []),
+        *(["--files", files_key] if files_key else []),
+    ]
     more: Manifest = {"resources": SHARE, "terminationMessagePolicy": kubernetes.LAST_WORDS}
     command = [*driver_command(alone), *options]
     pod = batch.small(alone, own, jobs.DRIVER, command, [podspec.config(alone, own)], **more)
     account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     template = {**pod, "spec": {**pod["spec"], **account}}
     file = Path(__file__).with_name("driver-job.yaml")
-    spec = kubernetes.filled(file, podFailurePolicy=batch.failure_policy(jobs.DRIVER), template=template)
+    spec = kubernetes.filled(
+        file, podFailurePolicy=batch.failure_policy(jobs.DRIVER), template=template
+    )
     # Without a run folder: it writes none, so it is not taken for a former stage of the recipe.
-    origin = {name: text for name, text in kubernetes.origin(spec, alone, own).items() if name != kubernetes.RUN_DIR}
+    origin = {
+        name: text
+        for name, text in kubernetes.origin(spec, alone, own).items()
+        if name != kubernetes.RUN_DIR
+    }
     job = batch.job(alone, own, kubernetes.job_name(alone), jobs.DRIVER, spec, origin)
     return jobs.Sent(alone, own, (yaml.safe_load(kubernetes.config_map(alone, own).text),), job)
 
@@ -272,7 +351,9 @@ def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
     """The driver on the cluster. Raises Stop if its name is in use for something else."""
     alone, _ = driver_stage(plan)
     job = cluster.get("Job", plan.site["namespace"], kubernetes.job_name(alone))
-    return jobs.require_of(job, alone.name) if job else None
+    if job:
+        return jobs.require_of(job, alone.name)
+    return None
 
 
 def walks(job: Manifest | None) -> bool:
@@ -286,26 +367,39 @@ def same_driver(job: Manifest, wanted: jobs.Sent) -> bool:
 
 
 def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
-    """The active runs of Kubeflow Pipelines of a recipe, in any version, by name. A run is a Workflow of Argo; its pods
-    carry its name. Its content and owner's marks come from the config map with the plan that its tasks mount."""
+    """The active runs of Kubeflow Pipelines of a recipe, in any version, by name. A run is a
+    Workflow of Argo; its pods carry its name. Its content and owner's marks come from the config
+    map with the plan that its tasks mount."""
     alone, own = driver_stage(plan, kubernetes.PIPELINE)
     runs: dict[str, str] = {}
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
-        maps = [volume.get("configMap", {}).get("name", "") for volume in pod["spec"].get("volumes", ())]
+        maps = [
+            volume.get("configMap", {}).get("name", "") for volume in pod["spec"].get("volumes", ())
+        ]
         mounted = [name for name in maps if kubernetes.is_config_map_of(name, alone)]
         if mounted and jobs.phase_of(pod) in ("Pending", "Running"):
             runs[str(pod["metadata"]["labels"][WORKFLOW])] = mounted[0]
-    plans = jobs.config_maps(cluster, alone, own) if runs else {}
+    if runs:
+        plans = jobs.config_maps(cluster, alone, own)
+    else:
+        plans = {}
     found: dict[str, Manifest] = {}
     for name, config in sorted(runs.items()):
         marks = plans.get(config, {"metadata": {}})["metadata"].get("annotations") or {}
-        found[name] = {"kind": "Workflow", "metadata": {"name": name, "annotations": marks | {CONTENT: config}}}
+        found[name] = {
+            "kind": "Workflow",
+            "metadata": {"name": name, "annotations": marks | {CONTENT: config}},
+        }
     return found
 
 
-def outdated_walkers(cluster: Cluster, plan: Plan, target: str | None, files_key: str) -> tuple[Manifests, Manifests]:
-    """The driver, and the runs, that are at work on an older version of the recipe, which they would send again."""
-    job, now = driver_of(cluster, plan), kubernetes.config_map_name(*driver_stage(plan, kubernetes.PIPELINE))
+def outdated_walkers(
+    cluster: Cluster, plan: Plan, target: str | None, files_key: str
+) -> tuple[Manifests, Manifests]:
+    """The driver, and the runs, that are at work on an older version of the recipe, which they
+    would send again."""
+    job = driver_of(cluster, plan)
+    now = kubernetes.config_map_name(*driver_stage(plan, kubernetes.PIPELINE))
     old = job and walks(job) and not same_driver(job, driver_sent(plan, target, files_key))
     runs = [run for run in runs_of(cluster, plan).values() if jobs.annotation(run, CONTENT) != now]
     return [job] if job and old else [], runs
@@ -315,12 +409,15 @@ def owner_of_runs(cluster: Cluster, plan: Plan) -> jobs.Owner:
     """Who sent the plan of the runs of a recipe, in its current version."""
     alone, own = driver_stage(plan, kubernetes.PIPELINE)
     config = jobs.config_maps(cluster, alone, own).get(kubernetes.config_map_name(alone, own))
-    return jobs.Owner.of(config) if config else jobs.Owner()
+    if config:
+        return jobs.Owner.of(config)
+    return jobs.Owner()
 
 
 def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
-    """Ends a run by a deadline of 0 s, like the pipeline server (`TerminateWorkflow` in kfp's `resource_manager.go`),
-    and waits until no task of it can send anything. Raises Stop if the cluster refuses, or it continues."""
+    """Ends a run by a deadline of 0 s, like the pipeline server (`TerminateWorkflow` in kfp's
+    `resource_manager.go`), and waits until no task of it can send anything. Raises Stop if the
+    cluster refuses, or it continues."""
     space = plan.site["namespace"]
     cluster.patch("Workflow", space, name, {"spec": {"activeDeadlineSeconds": 0}})
     with accounted(lambda _: f"The cluster is stopping the run `{name}` of Kubeflow Pipelines."):

@@ -1,4 +1,5 @@
-"""Rules about where a recipe runs: cluster or plain machines, counts that agree, names that a cluster accepts."""
+"""Rules about where a recipe runs: cluster or plain machines, counts that agree, names that a
+cluster accepts."""
 
 from __future__ import annotations
 
@@ -24,44 +25,79 @@ from runner.tools.text import JOB_NAME, longest_job_name
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
-_TAKEN: Mapping[str, dict[str, str]] = packaged.toml(__file__, "taken.toml")  # what pods have already
+_TAKEN: Mapping[str, dict[str, str]] = packaged.toml(
+    __file__, "taken.toml"
+)  # what pods have already
 _SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
 
 
 def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Over Ethernet, NCCL uses only the named interfaces. A name without a number at its end is a prefix."""
+    """Over Ethernet, NCCL uses only the named interfaces. A name without a number at its end is a
+    prefix."""
     if site.network.kind != "ethernet":
         return
     named = site.network.interface.removeprefix("=").split(",")
     if (site.network.links or 1) > len(named) and all(name[-1:].isdigit() for name in named):
-        yield recipe.problem("openshift.network.links", *worded("openshift.idle-links", site=site, named=listed(named)))
+        yield recipe.problem(
+            "openshift.network.links",
+            *worded("openshift.idle-links", site=site, named=listed(named)),
+        )
 
 
 def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A pod that requests more than its machine has waits without end."""
     if any(memory_sizes(recipe)):
         return
-    size, count, asked, most = units.size(recipe.machines.memory), recipe.machines.cpus, site.requests, site.limits
+    size = units.size(recipe.machines.memory)
+    count = recipe.machines.cpus
+    asked = site.requests
+    most = site.limits
     keep = "the kubelet, the system and the cluster's own pods use the rest"
-    # What the machine has, what it gives to all pods, and what is left for one beside the cluster's own; request and limit.
-    sizes = (size / hardware.GIB, hardware.memory(size) / hardware.GIB, hardware.pod_memory_gib(size))
+    # What the machine has, what it gives to all pods, and what is left for one beside the cluster's
+    # own; request and limit.
+    sizes = (
+        size / hardware.GIB,
+        hardware.memory(size) / hardware.GIB,
+        hardware.pod_memory_gib(size),
+    )
     memory = ("memory", "GiB", *sizes, common.gib(asked.memory), common.gib(most.memory))
-    cpus = ("cpus", "CPUs", count, hardware.cpus(count), hardware.pod_cpus(count), asked.cpus, most.cpus)
+    cpus = (
+        "cpus",
+        "CPUs",
+        count,
+        hardware.cpus(count),
+        hardware.pod_cpus(count),
+        asked.cpus,
+        most.cpus,
+    )
     for name, unit, has, gives, left, request, limit in (memory, cpus):
-        had, room, requested, most_of = (_shown(amount, unit) for amount in (has, left, request, limit))
+        had, room, requested, most_of = (
+            _shown(amount, unit) for amount in (has, left, request, limit)
+        )
         larger = f"If the machine has more, correct `machines.{name}`."
         place = ("openshift", "limits", name)
         if left < 1:
-            yield recipe.problem(("machines", name), *worded("openshift.no-memory-for-pods", has=had, keep=keep))
+            yield recipe.problem(
+                ("machines", name), *worded("openshift.no-memory-for-pods", has=had, keep=keep)
+            )
         elif request and request > left:
             message = f"start: it requests {requested}, and a machine with {had} has about {room} for it; {keep}."
             hint = f"Write at most {room}, or delete the line. {larger}"
-            say, how = (recipe.problem, "can") if request > gives else (recipe.note, "may")
+            if request > gives:
+                say = recipe.problem
+                how = "can"
+            else:
+                say = recipe.note
+                how = "may"
             yield say(("openshift", "requests", name), f"The pod {how} never {message}", hint)
         if limit and limit > has:
-            yield recipe.problem(place, *worded("openshift.high-limit", limit=most_of, has=had, larger=larger))
+            yield recipe.problem(
+                place, *worded("openshift.high-limit", limit=most_of, has=had, larger=larger)
+            )
         if limit and request and limit < request:
-            yield recipe.problem(place, *worded("openshift.limit-below-request", limit=most_of, asked=requested))
+            yield recipe.problem(
+                place, *worded("openshift.limit-below-request", limit=most_of, asked=requested)
+            )
 
 
 def _shown(amount: float | None, unit: str) -> str:
@@ -69,15 +105,23 @@ def _shown(amount: float | None, unit: str) -> str:
 
 
 def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Training saves a model at its own limit, not at the cluster's deadline. A pipeline's limit is for all jobs."""
+    """Training saves a model at its own limit, not at the cluster's deadline. A pipeline's limit is
+    for all jobs."""
     limit: str | None = (recipe.settings.get("limits") or {}).get("time")
     deadline_hours = site.deadline_hours
-    if not limit or "pretrain" in recipe.settings or deadline_hours is None or any(limits_can_be_meant(recipe)):
+    if (
+        not limit
+        or "pretrain" in recipe.settings
+        or deadline_hours is None
+        or any(limits_can_be_meant(recipe))
+    ):
         return
     hours = units.seconds(limit) / 3600
     if deadline_hours <= hours:
         enough = math.ceil(hours * 1.1) + 1
-        said = worded("openshift.early-deadline", deadline=deadline_hours, limit=limit, enough=enough)
+        said = worded(
+            "openshift.early-deadline", deadline=deadline_hours, limit=limit, enough=enough
+        )
         yield recipe.note("openshift.deadline_hours", *said, mending=enough)
 
 
@@ -85,22 +129,38 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Rows need a folder of their own. Data that the cluster prepares needs a claim."""
     if site.data_dir and site.data_dir == site.output_dir:
         yield recipe.problem("openshift.data_dir", *worded("openshift.same-folder", site=site))
-    elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
+    elif (
+        site.data_dir
+        and site.claims
+        and not recipe.on_claim(site.data_dir)
+        and site.data_from == "image"
+    ):
         yield recipe.note("openshift.data_dir", *worded("openshift.data-on-no-claim", site=site))
     mounts = [claim.mount for claim in site.claims or ()]
     if site.data_from == "image" and "pretrain" not in recipe.settings:
         return  # The image has the rows, or `data_dir` is on a claim.
-    named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
-    folder = site.data_dir or (None if site.data_from == "image" else site.output_dir or next(iter(mounts), None))
+    if site.data_dir:
+        named = "data_dir"
+    elif site.output_dir:
+        named = "output_dir"
+    else:
+        named = "data_from"
+    folder = site.data_dir or (
+        None if site.data_from == "image" else site.output_dir or next(iter(mounts), None)
+    )
     if mounts and not (folder and recipe.on_claim(folder)):
         message = worded("openshift.data-folder-on-no-claim", mounts=listed(mounts, "or"))
         yield recipe.problem(("openshift", named), *message)
 
 
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Which version of the files beside a recipe pods read. Not among RULES, because a recipe may run only here."""
-    place, comes = kubernetes.place(recipe), _TAKEN["comes"][site.data_from]
-    remedy = "FILES.md in the folder that `recipe render` writes has the commands for doing it manually."
+    """Which version of the files beside a recipe pods read. Not among RULES, because a recipe may
+    run only here."""
+    place = kubernetes.place(recipe)
+    comes = _TAKEN["comes"][site.data_from]
+    remedy = (
+        "FILES.md in the folder that `recipe render` writes has the commands for doing it manually."
+    )
     if site.data_from != "claim":
         remedy = f"Write `openshift.data_from: claim`, and `recipe submit` uploads it. {remedy}"
     for setting, name in recipe.local_files():
@@ -109,14 +169,16 @@ def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
-    """A note, because the starter has a placeholder and works everywhere else; `submit` refuses it."""
+    """A note, because the starter has a placeholder and works everywhere else; `submit` refuses
+    it."""
     code = recipe.code_from_git
     if code and "openshift" in recipe.settings and not code.commit.strip("0"):
         yield recipe.note("image.code_from_git.commit", *worded("openshift.placeholder-commit"))
 
 
 def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Each claim needs its own name, and a folder that hides none of a pod's. Results need a claim, and a job a name."""
+    """Each claim needs its own name, and a folder that hides none of a pod's. Results need a claim,
+    and a job a name."""
     claims = site.claims or ()
     for index, claim in enumerate(claims):
         mount = claim.mount
@@ -124,61 +186,111 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             below = taken in _TAKEN["folders"] and f"{mount}/".startswith(f"{taken}/")
             if mount == "/" or f"{taken}/".startswith(f"{mount}/") or below:
                 where = ("openshift", "claims", index, "mount")
-                yield recipe.problem(where, *worded("openshift.hides-folder", mount=mount, what=what, taken=taken))
+                yield recipe.problem(
+                    where, *worded("openshift.hides-folder", mount=mount, what=what, taken=taken)
+                )
                 break
     for setting in ("name", "mount"):
         values = [claim[setting] for claim in claims]
         for index, value in enumerate(values):
             if value in values[:index]:
                 message = f"Two claims have the {setting} `{value}`."
-                yield recipe.problem(("openshift", "claims", index, setting), message, "Give each its own.")
+                yield recipe.problem(
+                    ("openshift", "claims", index, setting), message, "Give each its own."
+                )
     if claims and site.output_dir and not recipe.on_claim(site.output_dir):
         mounts = listed((claim.mount for claim in claims), "or")
-        yield recipe.problem("openshift.output_dir", *worded("openshift.output-on-no-claim", site=site, mounts=mounts))
-    name, most = site.job_name or recipe.name, longest_job_name(recipe.machines.nodes)
+        yield recipe.problem(
+            "openshift.output_dir",
+            *worded("openshift.output-on-no-claim", site=site, mounts=mounts),
+        )
+    name = site.job_name or recipe.name
+    most = longest_job_name(recipe.machines.nodes)
     if not JOB_NAME.match(name) or len(name) > most:
-        of_machines = f" of {recipe.machines.nodes} machines" if len(name) > most else ""
-        place = "openshift.job_name" if site.job_name else "name"
-        yield recipe.problem(place, *worded("openshift.bad-job-name", name=name, of_machines=of_machines, most=most))
+        if len(name) > most:
+            of_machines = f" of {recipe.machines.nodes} machines"
+        else:
+            of_machines = ""
+        if site.job_name:
+            place = "openshift.job_name"
+        else:
+            place = "name"
+        yield recipe.problem(
+            place, *worded("openshift.bad-job-name", name=name, of_machines=of_machines, most=most)
+        )
 
 
 def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """An image in the cluster's registry belongs to a namespace; pods of another one need permission to pull it."""
+    """An image in the cluster's registry belongs to a namespace; pods of another one need
+    permission to pull it."""
     owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
     if owner and owner[1] != site.namespace:
-        yield recipe.note("openshift.image", *worded("openshift.anothers-image", owner=owner, site=site))
+        yield recipe.note(
+            "openshift.image", *worded("openshift.anothers-image", owner=owner, site=site)
+        )
 
 
 def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """A variable or label that pods already have would have two values, and a recipe is no place for a secret."""
-    every = [(section, name) for section in ("environment", "node_selector") for name in site.get(section) or ()]
+    """A variable or label that pods already have would have two values, and a recipe is no place
+    for a secret."""
+    every = [
+        (section, name)
+        for section in ("environment", "node_selector")
+        for name in site.get(section) or ()
+    ]
     for section, name in every:
         place = ("openshift", section, name)
-        taken = next((setting for setting, pattern in _TAKEN["names"].items() if re.fullmatch(pattern, name)), None)
+        taken = next(
+            (
+                setting
+                for setting, pattern in _TAKEN["names"].items()
+                if re.fullmatch(pattern, name)
+            ),
+            None,
+        )
         if taken is not None:
-            instead = f", and write it as `{taken}`" if taken else ""
-            yield recipe.problem(place, *worded("openshift.set-twice", name=name, instead=instead), key=True)
+            if taken:
+                instead = f", and write it as `{taken}`"
+            else:
+                instead = ""
+            yield recipe.problem(
+                place, *worded("openshift.set-twice", name=name, instead=instead), key=True
+            )
         elif section == "environment" and _SECRET.fullmatch(name):
             yield recipe.note(place, *worded("openshift.looks-secret", name=name), key=True)
 
 
 def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Cloned code can read a pod's Secrets and send them elsewhere, and so can a server that replaces the hub."""
-    secrets = [site[name] for name in ("hub_token_secret", "tracking_secret", "connection") if site.get(name)]
+    """Cloned code can read a pod's Secrets and send them elsewhere, and so can a server that
+    replaces the hub."""
+    secrets = [
+        site[name]
+        for name in ("hub_token_secret", "tracking_secret", "connection")
+        if site.get(name)
+    ]
     whom: list[tuple[Path_, str]] = [
-        (("openshift", "environment", name), f"`{name}` decides where pods send what they read, and that server")
+        (
+            ("openshift", "environment", name),
+            f"`{name}` decides where pods send what they read, and that server",
+        )
         for name in site.environment or ()
         if re.fullmatch(r"(?i).*(ENDPOINT|BASE_URL|PROXY)", name)
     ]
-    if code := recipe.code_from_git:
-        whom.append((("image", "code_from_git", "url"), f"Pods run the code of `{code.url}`, and that code"))
+    code = recipe.code_from_git
+    if code:
+        whom.append(
+            (("image", "code_from_git", "url"), f"Pods run the code of `{code.url}`, and that code")
+        )
     for path, who in whom if secrets else ():
         message = f"{who} can read the Secret{'s' if len(secrets) > 1 else ''} {listed(secrets)}."
-        yield recipe.note(path, message, "If you do not trust it, read it before you submit the recipe.")
+        yield recipe.note(
+            path, message, "If you do not trust it, read it before you submit the recipe."
+        )
 
 
 def trackers(recipe: Recipe) -> Iterator[Problem]:
-    """Pods need a key for a tracking server, except OpenShift AI's; and MLflow its client, which our image has."""
+    """Pods need a key for a tracking server, except OpenShift AI's; and MLflow its client, which
+    our image has."""
     site: Openshift | None = recipe.settings.get("openshift")
     own = site and kubernetes.numbers(site.version) >= podspec.MLFLOW_SINCE
     homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
@@ -191,18 +303,25 @@ def trackers(recipe: Recipe) -> Iterator[Problem]:
         elif mlflow and site and site.image:
             yield recipe.note(path, *worded("openshift.mlflow-unsure", site=site))
         elif mlflow and not site and not find_spec(tool):
-            yield recipe.note(path, *worded("openshift.mlflow-not-here", install=packaged.install(tool)))
+            yield recipe.note(
+                path, *worded("openshift.mlflow-not-here", install=packaged.install(tool))
+            )
 
 
 def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Addresses of S3 need keys in the pods, and keys need an address."""
-    named = [(where, name) for where, name in recipe.addresses() if name.startswith(object_store.S3)]
-    if served := (recipe.settings.get("serve") or {}).get("model"):
-        named += [(("serve", "model"), served)] if served.startswith(object_store.S3) else []
+    named = [
+        (where, name) for where, name in recipe.addresses() if name.startswith(object_store.S3)
+    ]
+    served = (recipe.settings.get("serve") or {}).get("model")
+    if served and served.startswith(object_store.S3):
+        named += [(("serve", "model"), served)]
     if site.mirror:
         named.append((("openshift", "mirror"), site.mirror))
     if named and not site.connection:
-        yield recipe.problem(named[0][0], *worded("openshift.no-connection", name=named[0][1], site=site))
+        yield recipe.problem(
+            named[0][0], *worded("openshift.no-connection", name=named[0][1], site=site)
+        )
     elif site.connection and not named:
         yield recipe.note("openshift.connection", *worded("openshift.idle-connection", site=site))
     elif site.image and named and named[0][0] != ("serve", "model"):
@@ -210,8 +329,16 @@ def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 RULES = (
-    *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image),
+    *of_section(
+        "openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image
+    ),
     *of_section("openshift", stated_twice, secrets_beside_code, connected),
-    *(trackers, placeholder_commit, contradictions(__file__, base_folder=lambda recipe: recipe.base_folder)),
+    *(
+        trackers,
+        placeholder_commit,
+        contradictions(__file__, base_folder=lambda recipe: recipe.base_folder),
+    ),
 )
-RENDER_NOTES = of_section("openshift", only_here)  # for rendering and sending; `check` does not print them
+RENDER_NOTES = of_section(
+    "openshift", only_here
+)  # for rendering and sending; `check` does not print them

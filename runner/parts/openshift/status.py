@@ -31,8 +31,9 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 
 @dataclass(frozen=True)
 class JobState:
-    """phase: one of the above; job, pods, events, workload: the cluster's objects; made_by: the owners of its pods;
-    replaced: pods that others have replaced; unread: why the progress is unknown; now: by the cluster's clock."""
+    """phase: one of the above; job, pods, events, workload: the cluster's objects; made_by: the
+    owners of its pods; replaced: pods that others have replaced; unread: why the progress is
+    unknown; now: by the cluster's clock."""
 
     phase: str
     job: Manifest
@@ -58,26 +59,40 @@ class JobState:
         """How many of its machines run; one whose container waits for its restart does not."""
         up = [pod for pod in self.pods if jobs.phase_of(pod) == "Running"]
         idle = {"waiting", "terminated"}
-        return len(up) - sum(any(idle & set(entry.get("state", {})) for entry in _working(pod)) for pod in up)
+        return len(up) - sum(
+            any(idle & set(entry.get("state", {})) for entry in _working(pod)) for pod in up
+        )
 
 
 def look(cluster: Cluster, job: Manifest) -> JobState:
     made_by = jobs.makers(cluster, job)
     attempts = jobs.attempts_of(cluster, job, made_by)
     pods = jobs.latest(attempts)
-    entries = cluster.list("Workload", job["metadata"]["namespace"], forgiving=True) if jobs.queue_of(job) else []
+    if jobs.queue_of(job):
+        entries = cluster.list("Workload", job["metadata"]["namespace"], forgiving=True)
+    else:
+        entries = []
     workload = entry_of(entries, job)
     phase = _phase(job, pods, workload)
-    known, unread = JobProgress(), ""
+    known = JobProgress()
+    unread = ""
     if phase == TRAINING:
         try:
-            # A machine that was replaced or restarted takes all of them back to the last checkpoint.
+            # A machine that was replaced or restarted takes all of them back to the last
+            # checkpoint.
             working = [entry for pod in pods for entry in _working(pod)]
-            starts = [entry.get("state", {}).get("running", {}).get("startedAt") for entry in working]
+            starts = [
+                entry.get("state", {}).get("running", {}).get("startedAt") for entry in working
+            ]
             started = max((datetime.fromisoformat(at) for at in starts if at), default=None)
             known = progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
             again = known.again or any(entry.get("restartCount") for entry in working)
-            phase = TRAINING if not known.begins else AGAIN if again else STARTING
+            if not known.begins:
+                phase = TRAINING
+            elif again:
+                phase = AGAIN
+            else:
+                phase = STARTING
         except TryAgain as silence:
             # The machine of one pod may not answer while the rest of the cluster does.
             unread = silence.text.splitlines()[0]
@@ -87,11 +102,20 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
     def former(event: Manifest) -> bool:
         """Whether an event is about a pod of the job that no longer exists."""
         of = event["involvedObject"]
-        return event.get("reason") in TAKEN and of.get("kind") == "Pod" and bool(called.fullmatch(of.get("name", "")))
+        return (
+            event.get("reason") in TAKEN
+            and of.get("kind") == "Pod"
+            and bool(called.fullmatch(of.get("name", "")))
+        )
 
-    events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], former)
+    if phase == FINISHED:
+        events = []
+    else:
+        events = events_about(cluster, [*made_by, *attempts], former)
     replaced = [pod for pod in attempts if pod not in pods]
-    return JobState(phase, job, pods, events, workload, known, replaced, unread, made_by, cluster.now())
+    return JobState(
+        phase, job, pods, events, workload, known, replaced, unread, made_by, cluster.now()
+    )
 
 
 def ended(job: Manifest) -> str | None:
@@ -108,19 +132,27 @@ def going(manifest: Manifest) -> bool:
 
 
 def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
-    if end := ended(job):
+    end = ended(job)
+    if end:
         return end
     suspended = job["spec"].get("suspend") or job["spec"].get("runPolicy", {}).get("suspend")
     if suspended or (workload is not None and not jobs.holds(workload, "Admitted")):
-        return QUEUED if workload or jobs.queue_of(job) else SUSPENDED
+        if workload or jobs.queue_of(job):
+            return QUEUED
+        return SUSPENDED
     phases = [jobs.phase_of(pod) for pod in pods]
     states = [entry.get("state", {}) for pod in pods for entry in jobs.containers_of(pod)]
     died = any((state.get("terminated") or {}).get("exitCode") for state in states)
     waits_for = {state.get("waiting", {}).get("reason") for state in states}
     if len(pods) < jobs.machines(job) or "Pending" in phases:
         before = [entry for pod in pods for entry in jobs.containers_of(pod, before=True)]
-        clones = any(entry["name"] == podspec.CLONER and "running" in entry.get("state", {}) for entry in before)
-        return PULLING if "ContainerCreating" in waits_for or clones else WAITING
+        clones = any(
+            entry["name"] == podspec.CLONER and "running" in entry.get("state", {})
+            for entry in before
+        )
+        if "ContainerCreating" in waits_for or clones:
+            return PULLING
+        return WAITING
     if died or "Failed" in phases or "CrashLoopBackOff" in waits_for:
         return AGAIN
     if job["kind"] != "Job":
@@ -131,14 +163,20 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
 def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
     """Kueue's entry for an object, among those of its namespace."""
     uid = owner["metadata"]["uid"]
-    owned = (one for one in workloads for by in one["metadata"].get("ownerReferences") or () if by["uid"] == uid)
+    owned = (
+        one
+        for one in workloads
+        for by in one["metadata"].get("ownerReferences") or ()
+        if by["uid"] == uid
+    )
     return next(owned, None)
 
 
 class JobProgress(NamedTuple):
-    """The progress of training. latest: the last event, a step or the beginning, None before that; pace: seconds a
-    step; silent: seconds since the last step; both None if unknown. begins: the process has not reached training yet;
-    again: the log has steps from before the last start of a machine."""
+    """The progress of training. latest: the last event, a step or the beginning, None before that;
+    pace: seconds a step; silent: seconds since the last step; both None if unknown. begins: the
+    process has not reached training yet; again: the log has steps from before the last start of a
+    machine."""
 
     latest: Mapping[str, Any] | None = None
     pace: float | None = None
@@ -155,45 +193,75 @@ class JobProgress(NamedTuple):
 
     @property
     def hangs(self) -> bool:
-        """Whether the next step is overdue by both 10 minutes and 30 steps: an evaluation or a checkpoint takes less."""
-        return self.pace is not None and self.silent is not None and self.silent > max(600.0, 30 * self.pace)
+        """Whether the next step is overdue by both 10 minutes and 30 steps: an evaluation or a
+        checkpoint takes less."""
+        return (
+            self.pace is not None
+            and self.silent is not None
+            and self.silent > max(600.0, 30 * self.pace)
+        )
 
 
-def first_log(cluster: Cluster, job: Manifest, pods: Manifests, long: bool = False, stamped: bool = False) -> str:
+def first_log(
+    cluster: Cluster, job: Manifest, pods: Manifests, long: bool = False, stamped: bool = False
+) -> str:
     """The end of the log of a job's first machine; empty without that machine."""
     first = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
-    space, name = job["metadata"]["namespace"], jobs.container(job)
+    space = job["metadata"]["namespace"]
+    name = jobs.container(job)
     tail = 10 * TAIL if long else TAIL
-    return (cluster.log(space, first, name, tailLines=tail, timestamps=stamped) or "") if first else ""
+    if first:
+        return cluster.log(space, first, name, tailLines=tail, timestamps=stamped) or ""
+    return ""
 
 
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
-    """The early end of a finished job's training, from the log of its first machine; None if the log shows none."""
+    """The early end of a finished job's training, from the log of its first machine; None if the
+    log shows none."""
     text = first_log(cluster, job, jobs.pods_of(cluster, job), long=True)
     said = [event for event in child_process.events(text) if event.get("event") == EARLY_STOP_EVENT]
-    return EarlyStop.of(said[-1]) if said else None
+    if said:
+        return EarlyStop.of(said[-1])
+    return None
 
 
 def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
-    """The progress of training, from the end of a log with timestamps. The pace is that between its first and last
-    step, else since all machines have started; older lines do not count."""
-    every = [(_time(line), event) for line in text.splitlines() for event in child_process.events(line)]
+    """The progress of training, from the end of a log with timestamps. The pace is that between its
+    first and last step, else since all machines have started; older lines do not count."""
+    every = [
+        (_time(line), event) for line in text.splitlines() for event in child_process.events(line)
+    ]
     before = [(at, event) for at, event in every if event.get("event") in ("begin", "step")]
     seen = [(at, event) for at, event in before if not (at and started and at < started)]
     if not seen:
         # Without steps from before, the end of a long log does not show whether training has begun.
         return JobProgress(begins=bool(before) or text.count("\n") < TAIL, again=bool(before))
-    begin = max((place for place, (_, event) in enumerate(seen) if event["event"] == "begin"), default=0)
+    begin = max(
+        (place for place, (_, event) in enumerate(seen) if event["event"] == "begin"), default=0
+    )
     seen = seen[begin:]
     (since, first), (at, latest) = seen[0], seen[-1]
     if first["event"] == "begin" and len(seen) > 2:
         since, first = seen[1]  # The first step also compiles kernels and fills caches.
     steps = latest["step"] - first["step"]
-    passed = (at - since).total_seconds() if at and since else 0.0
+    if at and since:
+        passed = (at - since).total_seconds()
+    else:
+        passed = 0.0
     if steps <= 0 or passed <= 0:
-        steps, passed = latest["step"] - seen[0][1]["step"], (now - started).total_seconds() if started else 0.0
-    pace = passed / steps if steps > 0 and passed > 0 else None
-    silent = max(0.0, (now - at).total_seconds()) if at and latest["event"] == "step" else None
+        steps = latest["step"] - seen[0][1]["step"]
+        if started:
+            passed = (now - started).total_seconds()
+        else:
+            passed = 0.0
+    if steps > 0 and passed > 0:
+        pace = passed / steps
+    else:
+        pace = None
+    if at and latest["event"] == "step":
+        silent = max(0.0, (now - at).total_seconds())
+    else:
+        silent = None
     return JobProgress(latest, pace, silent)
 
 
@@ -206,38 +274,63 @@ def _time(line: str) -> datetime | None:
 
 def seconds(start: str | None, now: datetime, end: str | None = None) -> float:
     """From a start to an end, else to now; 0 without a start."""
-    last = datetime.fromisoformat(end) if end else now
-    return max(0.0, (last - datetime.fromisoformat(start)).total_seconds()) if start else 0.0
+    if end:
+        last = datetime.fromisoformat(end)
+    else:
+        last = now
+    if start:
+        return max(0.0, (last - datetime.fromisoformat(start)).total_seconds())
+    return 0.0
 
 
 def _working(pod: Manifest) -> Manifests:
     return [entry for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING]
 
 
-# Why a pod leaves its machine: by kubelet (memory, disk), scheduler (priority) or node controller (machine gone).
+# Why a pod leaves its machine: by kubelet (memory, disk), scheduler (priority) or node controller
+# (machine gone).
 TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
 
 
-def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest], bool]) -> Manifests:
-    """The warnings about these objects, and all events of the unbound claims of their pods, the latest last. A later
-    success ends a warning, except for a pod that was removed from its machine. by_name: whether an event about an
-    object with an unknown uid counts, if it is newer than the first of these objects."""
+def events_about(
+    cluster: Cluster, about: Manifests, by_name: Callable[[Manifest], bool]
+) -> Manifests:
+    """The warnings about these objects, and all events of the unbound claims of their pods, the
+    latest last. A later success ends a warning, except for a pod that was removed from its machine.
+    by_name: whether an event about an object with an unknown uid counts, if it is newer than the
+    first of these objects."""
     meta = about[0]["metadata"]
-    volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]
-    names = {volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume}
-    found = [cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)]
-    unbound = [claim for claim in found if claim and claim.get("status", {}).get("phase") != "Bound"]
+    volumes = [
+        volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()
+    ]
+    names = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in volumes
+        if "persistentVolumeClaim" in volume
+    }
+    found = [
+        cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)
+    ]
+    unbound = [
+        claim for claim in found if claim and claim.get("status", {}).get("phase") != "Bound"
+    ]
     uids = {manifest["metadata"]["uid"] for manifest in (*about, *unbound)}
     events = sorted(cluster.list("Event", meta["namespace"], forgiving=True), key=when)
     # The last success of each object.
-    well = {event["involvedObject"].get("uid", ""): when(event) for event in events if event.get("type") == "Normal"}
+    well = {
+        event["involvedObject"].get("uid", ""): when(event)
+        for event in events
+        if event.get("type") == "Normal"
+    }
 
     def counts(event: Manifest) -> bool:
         of = event["involvedObject"]
         uid = of.get("uid", "")
         if uid not in uids and not (when(event) >= meta["creationTimestamp"] and by_name(event)):
             return False
-        if of.get("kind") == "PersistentVolumeClaim" or (event.get("reason") in TAKEN and uid not in uids):
+        if of.get("kind") == "PersistentVolumeClaim" or (
+            event.get("reason") in TAKEN and uid not in uids
+        ):
             return True
         return event.get("type") == "Warning" and when(event) >= well.get(uid, "")
 

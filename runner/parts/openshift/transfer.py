@@ -1,4 +1,5 @@
-"""Transfer: data files to a claim, and a run's results from it to this machine, through a short-lived pod."""
+"""Transfer: data files to a claim, and a run's results from it to this machine, through a
+short-lived pod."""
 
 import base64
 import json
@@ -27,7 +28,17 @@ from runner.run.run_folder import RunFolder, RunRecord, StageFolder, StageRecord
 from runner.scenarios.shared import common
 from runner.tools.files import content_hash, read_record, sha256, write_json
 from runner.tools.problem import Stop, Tell, listed, worded
-from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_OUTPUTS, PAGE, REPORT, RUN, STAGE
+from runner.tools.run_files import (
+    ADAPTER,
+    BEST_IMAGES,
+    BEST_MODEL,
+    DEMO,
+    DEMO_OUTPUTS,
+    PAGE,
+    REPORT,
+    RUN,
+    STAGE,
+)
 
 MOST = 8 * 2**20  # bytes of one request: small files travel together, large ones in parts
 # Large, and useless outside the cluster.
@@ -39,9 +50,9 @@ RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
 
 @dataclass(frozen=True)
 class Files:
-    """Files that a recipe's pods need from this machine. paths: each file here, by its path below `folder` there;
-    digests: their SHA-256, by the same path; sent: the key of files that another machine sent; versions: of the data
-    at `s3://` addresses that this machine can read."""
+    """Files that a recipe's pods need from this machine. paths: each file here, by its path below
+    `folder` there; digests: their SHA-256, by the same path; sent: the key of files that another
+    machine sent; versions: of the data at `s3://` addresses that this machine can read."""
 
     folder: str = ""
     paths: Mapping[str, Path] = field(default_factory=dict)
@@ -51,25 +62,44 @@ class Files:
 
     @property
     def key(self) -> str:
-        """A hash of all files and, behind a plus sign, one of the versions; empty if there are none."""
-        own = content_hash(dict(self.digests), 32) if self.digests else self.sent
-        return f"{own}+{content_hash(dict(self.versions), 32)}" if self.versions else own
+        """A hash of all files and, behind a plus sign, one of the versions; empty if there are
+        none."""
+        if self.digests:
+            own = content_hash(dict(self.digests), 32)
+        else:
+            own = self.sent
+        if self.versions:
+            return f"{own}+{content_hash(dict(self.versions), 32)}"
+        return own
 
 
 def files(recipe: Recipe, place: Place) -> Files:
-    """This machine's files that pods read from a claim, none if pods get them otherwise. Raises Stop if unreadable."""
-    site, named = recipe.openshift, [name for where, name in recipe.addresses() if where[-1] == "path"]
+    """This machine's files that pods read from a claim, none if pods get them otherwise. Raises
+    Stop if unreadable."""
+    site = recipe.openshift
+    named = [name for where, name in recipe.addresses() if where[-1] == "path"]
     versions = {name: version for name in named if (version := object_store.version(name))}
     paths: dict[str, Path] = {}
     if site is None or site.data_from != "claim" or place.files_dir is None:
         return Files(versions=versions)
     for _, local in recipe.local_files():
         here = recipe.folder / local
-        name = str(PurePosixPath(common.data_file(recipe, place, local) or "").relative_to(place.files_dir))
-        inner = [here] if here.is_file() else sorted(path for path in here.rglob("*") if path.is_file())
+        name = str(
+            PurePosixPath(common.data_file(recipe, place, local) or "").relative_to(place.files_dir)
+        )
+        if here.is_file():
+            inner = [here]
+        else:
+            inner = sorted(path for path in here.rglob("*") if path.is_file())
         if not inner:
-            raise Stop(f"`{here}` has no files to send.", "Check the path; it is relative to the recipe's folder.")
-        paths |= {(name if path == here else f"{name}/{path.relative_to(here).as_posix()}"): path for path in inner}
+            raise Stop(
+                f"`{here}` has no files to send.",
+                "Check the path; it is relative to the recipe's folder.",
+            )
+        paths |= {
+            (name if path == here else f"{name}/{path.relative_to(here).as_posix()}"): path
+            for path in inner
+        }
     try:
         digests = {name: sha256(path) for name, path in paths.items()}
         return Files(place.files_dir, paths, digests, versions=versions)
@@ -78,8 +108,9 @@ def files(recipe: Recipe, place: Place) -> Files:
 
 
 def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) -> None:
-    """Sends the files that the claim lacks, and deletes those that no longer exist here. After a failure, the next
-    upload continues. plan: of the stage alone. Raises Stop if the claim is too small, or no helper starts."""
+    """Sends the files that the claim lacks, and deletes those that no longer exist here. After a
+    failure, the next upload continues. plan: of the stage alone. Raises Stop if the claim is too
+    small, or no helper starts."""
     with helper(cluster, plan, stage, tell, sent.folder, writes=True) as share:
         left = _state(share, sent)
         total = sum(left.values())
@@ -97,13 +128,18 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
                 if time.monotonic() - told > 5.0:  # seconds
                     told = time.monotonic()
                     tell(f"  sent {_mib(total - sum(left.values()))} of {_mib(total)} MiB")
-            before, left = sum(left.values()), _state(share, sent)
-            grown = time.monotonic() if sum(left.values()) < before else grown
+            before = sum(left.values())
+            left = _state(share, sent)
+            if sum(left.values()) < before:
+                grown = time.monotonic()
             if left and not recent(grown):
                 raise Stop(*worded("openshift.uploaded-in-part"))
         share.get("only", list(sent.paths))
     count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"
-    tell(f"{count} in `{sent.folder}`: " + (f"{_mib(total)} MiB sent" if total else "all there already"))
+    tell(
+        f"{count} in `{sent.folder}`: "
+        + (f"{_mib(total)} MiB sent" if total else "all there already")
+    )
 
 
 def _mib(size: int) -> str:
@@ -113,16 +149,22 @@ def _mib(size: int) -> str:
 def _state(share: Share, sent: Files) -> dict[str, int]:
     """Bytes that are still to be sent, by file. Raises Stop if the claim has no room for them."""
     sizes = {name: path.stat().st_size for name, path in sent.paths.items()}
-    answer = share.signed("state", {name: (size, sent.digests[name]) for name, size in sizes.items()})
+    answer = share.signed(
+        "state", {name: (size, sent.digests[name]) for name, size in sizes.items()}
+    )
     there = answer["there"]
     left = {name: size - there[name] for name, size in sizes.items() if there[name] >= 0}
-    if (needed := sum(left.values())) > answer["free"]:
-        raise Stop(*worded("openshift.claim-too-full", free=_mib(answer["free"]), needed=_mib(needed)))
+    needed = sum(left.values())
+    if needed > answer["free"]:
+        raise Stop(
+            *worded("openshift.claim-too-full", free=_mib(answer["free"]), needed=_mib(needed))
+        )
     return left
 
 
 def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece], bytes]]:
-    """The remaining parts, in requests of at most MOST bytes. An empty file is a part of 0 bytes."""
+    """The remaining parts, in requests of at most MOST bytes. An empty file is a part of 0
+    bytes."""
     pieces: list[Piece] = []
     body = bytearray()
     for name, missing in left.items():
@@ -133,7 +175,8 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
                 part = data.read(MOST)
                 if len(body) + len(part) > MOST:
                     yield pieces, bytes(body)
-                    pieces, body = [], bytearray()
+                    pieces = []
+                    body = bytearray()
                 pieces.append(Piece(name, sent.digests[name], offset, len(part)))
                 body += part
     if pieces:
@@ -143,15 +186,19 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
 def fetch(
     cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
 ) -> tuple[int, str]:
-    """Downloads a stage's results below the run folder `target`; skips files with the same hash, continues partial ones.
-    Returns the number of files, and the run's id on the claim, or empty. Raises Stop if there are no results, or the
-    helper does not start."""
+    """Downloads a stage's results below the run folder `target`; skips files with the same hash,
+    continues partial ones. Returns the number of files, and the run's id on the claim, or empty.
+    Raises Stop if there are no results, or the helper does not start."""
     with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
         there = json.loads(share.get("list"))
         number = ""
         if any(file["path"] == RUN for file in there):
             number = RunRecord.of(json.loads(share.get(f"file/{RUN}"))).id
-        home, left = f"{stage.folder}/" if stage.folder else "", () if everything else LEFT_THERE
+        if stage.folder:
+            home = f"{stage.folder}/"
+        else:
+            home = ""
+        left = () if everything else LEFT_THERE
         # The run's own record is different on each machine.
         own = [file for file in there if file["path"] != RUN and file["path"].startswith(home)]
         files = [file for file in own if not file["path"].removeprefix(home).startswith(left)]
@@ -159,17 +206,27 @@ def fetch(
         _forget_older(bound(share.get, f"file/{home}{STAGE}"), coming, target / stage.folder)
         if not files:
             raise Stop(*worded("openshift.no-results", run_dir=plan.place_of(stage).run_dir))
-        reports = [file for file in there if file["path"].startswith("data/") and file["path"].endswith(REPORTS)]
+        reports = [
+            file
+            for file in there
+            if file["path"].startswith("data/") and file["path"].endswith(REPORTS)
+        ]
         files += [file for file in reports if file not in files]
         return sum(_one(share, file, target, tell) for file in files), number
 
 
-def fetch_mirrored(plan: Plan, stage: Stage, target: Path, everything: bool = False) -> tuple[int, str]:
-    """The same from the recipe's mirror, with keys from the environment, else from the connection's Secret. Raises Stop if
-    the mirror has no results, or cannot be read."""
-    secret = {} if "AWS_ACCESS_KEY_ID" in os.environ else keys_of(connect(), plan) or {}
+def fetch_mirrored(
+    plan: Plan, stage: Stage, target: Path, everything: bool = False
+) -> tuple[int, str]:
+    """The same from the recipe's mirror, with keys from the environment, else from the connection's
+    Secret. Raises Stop if the mirror has no results, or cannot be read."""
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        secret = {}
+    else:
+        secret = keys_of(connect(), plan) or {}
     keys = {podspec.CONNECTION[key]: value for key, value in secret.items()}
-    came, number = 0, ""
+    came = 0
+    number = ""
     for one in (each for each in plan.stages if each == stage or StageFolder(plan, each).prepares):
         home = target / one.folder
         with object_store.asking(address := mirror.address_of(plan, one), keys) as store:
@@ -178,10 +235,15 @@ def fetch_mirrored(plan: Plan, stage: Stage, target: Path, everything: bool = Fa
                 if one == stage:
                     raise Stop(*worded("openshift.not-mirrored", address=address))
                 continue
-            chosen = {name: _mirrored(name, one == stage, everything, target, home) for name in known.files}
+            chosen = {
+                name: _mirrored(name, one == stage, everything, target, home)
+                for name in known.files
+            }
             for name in {RUN} & known.files.keys() if one == stage else ():
                 number = RunRecord.of(json.loads(mirror.read(store, address, known, name))).id
-            _forget_older(bound(mirror.read, store, address, known, STAGE), {*chosen.values()}, home)
+            _forget_older(
+                bound(mirror.read, store, address, known, STAGE), {*chosen.values()}, home
+            )
             came += mirror.copy(store, address, known, chosen.get, target)
     return came, number
 
@@ -190,42 +252,62 @@ def _mirrored(name: str, wanted: bool, everything: bool, target: Path, home: Pat
     """Where a file of the mirror belongs here; None if it is not fetched."""
     if name.startswith(f"{mirror.DATA}/"):
         rows = target / "data" / name.removeprefix(f"{mirror.DATA}/")
-        return rows if everything or f"/{name}".endswith(REPORTS) else None
+        if everything or f"/{name}".endswith(REPORTS):
+            return rows
+        return None
     if name == RUN or not wanted or (not everything and name.startswith(LEFT_THERE)):
         return None  # the run's own record is different on each machine
     return (target if name == PAGE else home) / name
 
 
 def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
-    """A data connection's keys; None if its Secret may not be read. Raises Stop if that is missing or lacks a key."""
-    name, space = plan.site["connection"], plan.site["namespace"]
+    """A data connection's keys; None if its Secret may not be read. Raises Stop if that is missing
+    or lacks a key."""
+    name = plan.site["connection"]
+    space = plan.site["namespace"]
     secret = cluster.get("Secret", space, name, forgiving=True)
     if secret is None:
         raise Stop(*worded("openshift.no-connection-secret", name=name, space=space))
     if not secret:
         return None
-    there = {key: base64.b64decode(text).decode() for key, text in (secret.get("data") or {}).items()}
-    if lacking := [key for key in podspec.REQUIRED if not there.get(key)]:
-        raise Stop(*worded("openshift.connection-lacks-keys", name=name, space=space, lacking=listed(lacking)))
+    there = {
+        key: base64.b64decode(text).decode() for key, text in (secret.get("data") or {}).items()
+    }
+    lacking = [key for key in podspec.REQUIRED if not there.get(key)]
+    if lacking:
+        raise Stop(
+            *worded(
+                "openshift.connection-lacks-keys", name=name, space=space, lacking=listed(lacking)
+            )
+        )
     return {key: there[key] for key in podspec.CONNECTION if there.get(key)}
 
 
 def _forget_older(read: Callable[[], bytes], coming: Collection[Path | None], home: Path) -> None:
-    """Deletes another run's results in a stage's folder `home` that the new one lacks: a mix of both would load as a
-    model. Those of the same run stay, and older ones until newer ones come. coming: the paths of all files that come;
-    read: gives their record."""
-    results = [path for name in RESULTS for path in (home / name, *(home / name).rglob("[!.]*")) if path.is_file()]
+    """Deletes another run's results in a stage's folder `home` that the new one lacks: a mix of
+    both would load as a model. Those of the same run stay, and older ones until newer ones come.
+    coming: the paths of all files that come; read: gives their record."""
+    results = [
+        path
+        for name in RESULTS
+        for path in (home / name, *(home / name).rglob("[!.]*"))
+        if path.is_file()
+    ]
     left = [path for path in results if path not in coming]
     newer = any(path.is_relative_to(home / name) for path in coming if path for name in RESULTS)
     if left and newer and home / STAGE in coming:
-        here = (home / STAGE).read_bytes() if (home / STAGE).is_file() else b""
+        if (home / STAGE).is_file():
+            here = (home / STAGE).read_bytes()
+        else:
+            here = b""
         if here != read():
             for path in left:
                 path.unlink()
 
 
 def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
-    """Fetches one file; 1 if it was transferred, 0 if it was already here. Raises Stop if its hash is wrong."""
+    """Fetches one file; 1 if it was transferred, 0 if it was already here. Raises Stop if its hash
+    is wrong."""
     path = target / file["path"]
     if not path.resolve().is_relative_to(target.resolve()):
         raise Stop(f"The cluster named a file outside the folder: {file['path']}")
@@ -235,10 +317,12 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     half = partial(path, there)
     half.touch()
-    before, grown = -1, 0.0
+    before = -1
+    grown = 0.0
     while (have := half.stat().st_size) < file["size"]:
         if have > before:
-            before, grown = have, time.monotonic()
+            before = have
+            grown = time.monotonic()
         elif recent(grown):
             pause()
         else:
@@ -249,53 +333,76 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
         raise Stop(*worded("openshift.download-incomplete", file=file))
     half.replace(path)
     size = file["size"]
-    shown = f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{math.ceil(size / 1024)} KiB"
+    if size >= 2**20:
+        shown = f"{size / 2**20:.1f} MiB"
+    else:
+        shown = f"{math.ceil(size / 1024)} KiB"
     tell(f"{file['path']}  {shown}")
     return 1
 
 
 def _continue(share: Share, name: str, half: Path, have: int) -> None:
-    """Appends what follows the first `have` bytes. After a broken connection or a busy cluster, what came stays."""
+    """Appends what follows the first `have` bytes. After a broken connection or a busy cluster,
+    what came stays."""
     with suppress(TryAgain):
-        response = share.ask(f"file/{name}", headers={"Range": f"bytes={have}-"} if have else None, stream=True)
+        response = share.ask(
+            f"file/{name}", headers={"Range": f"bytes={have}-"} if have else None, stream=True
+        )
         with half.open("ab" if have and response.status == 206 else "wb") as out:
             for chunk in pieces(share.cluster, response, CHUNK):
                 out.write(chunk)
 
 
 def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Tell) -> bool:
-    """Marks the run folder, and replaces folder names of the cluster. Returns whether the results are of the current
-    recipe. number: the run's id on the claim, which its evaluations name; empty if it has none."""
+    """Marks the run folder, and replaces folder names of the cluster. Returns whether the results
+    are of the current recipe. number: the run's id on the claim, which its evaluations name; empty
+    if it has none."""
     home = folder.path / stage.folder
     state = StageRecord.read(home)
     # A claim keeps the old recipe's results until new ones replace them.
     older = bool(state) and state.keys.get("") != stage.keys[""]
-    status = "running" if older or not state else state.status
+    if older or not state:
+        status = "running"
+    else:
+        status = state.status
     folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
     if older:
         tell(worded("openshift.older-results")[0])
-    # In files that name a model, a folder of the cluster becomes the base model that was downloaded to it, or the run's
-    # folder here.
-    for file, setting in ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path")):
-        facts, place = read_record(home / file), plan.place
+    # In files that name a model, a folder of the cluster becomes the base model that was downloaded
+    # to it, or the run's folder here.
+    for file, setting in (
+        (DEMO, "base_model"),
+        (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"),
+    ):
+        facts = read_record(home / file)
+        place = plan.place
         there = facts.get(setting)
         if not isinstance(there, str):
             continue
         if stage.model and there == place.model_dir:
-            write_json(home / file, facts | {setting: stage.model["base"], "revision": stage.model["revision"]})
+            write_json(
+                home / file,
+                facts | {setting: stage.model["base"], "revision": stage.model["revision"]},
+            )
         elif there.startswith(f"{place.run_dir}/"):
-            write_json(home / file, facts | {setting: str(folder.path / there.removeprefix(f"{place.run_dir}/"))})
+            write_json(
+                home / file,
+                facts | {setting: str(folder.path / there.removeprefix(f"{place.run_dir}/"))},
+            )
     return not older
 
 
 @contextmanager
 def copied(recipe: Recipe, folder: str, tell: Tell) -> Iterator[Path]:
-    """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder here. The recipe
-    need not be valid yet, because its model is unknown before. Raises Stop without such a claim or folder."""
+    """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder
+    here. The recipe need not be valid yet, because its model is unknown before. Raises Stop without
+    such a claim or folder."""
     if not recipe.on_claim(folder):
         raise Stop(*worded("openshift.no-run-folder", folder=folder, recipe=recipe))
     place = kubernetes.place(recipe)
-    plan = common.plan(recipe, place, lambda place: [common.work(place, "model", {}, common.PREPARING)])
+    plan = common.plan(
+        recipe, place, lambda place: [common.work(place, "model", {}, common.PREPARING)]
+    )
     with TemporaryDirectory() as here:
         with helper(connect(), plan.only(plan.stages[0]), plan.stages[0], tell, folder) as share:
             there = {file["path"] for file in json.loads(share.get("list"))}

@@ -47,13 +47,16 @@ class Gone(Stop):
     """A watched job was removed."""
 
     def __init__(self, sent: jobs.Sent) -> None:
-        super().__init__(f"{sent.kind} `{sent.name}` no longer exists; someone deleted it.", "Submit again.")
+        super().__init__(
+            f"{sent.kind} `{sent.name}` no longer exists; someone deleted it.", "Submit again."
+        )
 
 
 def follow(cluster: Cluster, sent: jobs.Sent, show: Show) -> JobState:
-    """Shows a job's state until it ends; returns the last one. Raises Gone if it is removed, Failed if it fails, and Stop
-    if one from another version of the recipe takes its place."""
-    cluster, missing = cluster.once(), 0
+    """Shows a job's state until it ends; returns the last one. Raises Gone if it is removed, Failed
+    if it fails, and Stop if one from another version of the recipe takes its place."""
+    cluster = cluster.once()
+    missing = 0
     while True:
         try:
             job = cluster.get(sent.kind, sent.namespace, sent.name)
@@ -71,10 +74,17 @@ def follow(cluster: Cluster, sent: jobs.Sent, show: Show) -> JobState:
                 show(state, [] if state.phase == FAILED else why)  # the error itself says why
                 if state.phase == FAILED:
                     machine = diagnose.failed_machine(state, log_of)
-                    log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
+                    log = "recipe logs RECIPE" + (
+                        "" if sent.of_gate else f" --stage {sent.stage.name}"
+                    )
                     log += f" --node {machine}" if machine else ""
-                    again = " Submit again to retry." if not (sent.of_gate or sent.stage.trains) else ""
-                    raise Failed(sent, why, f"The log: `{log}`.{again}" if state.pods else again.strip())
+                    if not (sent.of_gate or sent.stage.trains):
+                        again = " Submit again to retry."
+                    else:
+                        again = ""
+                    raise Failed(
+                        sent, why, f"The log: `{log}`.{again}" if state.pods else again.strip()
+                    )
                 if state.ended:
                     return state
         except TryAgain as silence:
@@ -83,13 +93,25 @@ def follow(cluster: Cluster, sent: jobs.Sent, show: Show) -> JobState:
 
 
 def line(state: JobState) -> str:
-    said = f"{state.running} of {jobs.machines(state.job)} machines run" if state.pods else "no machine yet"
+    if state.pods:
+        said = f"{state.running} of {jobs.machines(state.job)} machines run"
+    else:
+        said = "no machine yet"
     latest = state.progress.latest
     if state.phase != TRAINING or latest is None:
-        return state.phase if state.ended else f"{state.phase}, {said}"
-    loss = f", loss {latest['loss']:.3f}" if "loss" in latest else ""
-    known, left = state.progress, state.progress.seconds_left
-    time = f", about {rest(left)} left" if left is not None else ""
+        if state.ended:
+            return state.phase
+        return f"{state.phase}, {said}"
+    if "loss" in latest:
+        loss = f", loss {latest['loss']:.3f}"
+    else:
+        loss = ""
+    known = state.progress
+    left = state.progress.seconds_left
+    if left is not None:
+        time = f", about {rest(left)} left"
+    else:
+        time = ""
     if known.hangs:
         time = f", no step for {rest(known.silent or 0)}"
     return f"step {latest['step']} of {latest['steps']}{loss}{time}"
@@ -98,12 +120,15 @@ def line(state: JobState) -> str:
 def rest(seconds: float) -> str:
     """A time in hours and minutes."""
     hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min" if hours else f"{max(1, minutes)} min"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{max(1, minutes)} min"
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job: its state, problems, place in its queue (`2nd of 5`, or empty), and GPU hours so far, None if unknown."""
+    """A job: its state, problems, place in its queue (`2nd of 5`, or empty), and GPU hours so far,
+    None if unknown."""
 
     state: JobState
     why: list[str] = field(default_factory=list)
@@ -113,9 +138,14 @@ class JobRow:
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells of COLUMNS; empty if unknown or over."""
-        state, latest, queued = self.state, self.state.progress.latest or {}, self.state.phase == QUEUED
+        state = self.state
+        latest = self.state.progress.latest or {}
+        queued = self.state.phase == QUEUED
         missing = not queued and not state.ended and state.running < jobs.machines(state.job)
-        left = state.progress.seconds_left if state.phase == TRAINING else None
+        if state.phase == TRAINING:
+            left = state.progress.seconds_left
+        else:
+            left = None
         tokens, rows, price = (
             float(text) if (text := jobs.foreseen(state.job, what)) else None
             for what in ("tokens-per-second", "samples-per-second", "price-per-gpu-hour")
@@ -138,30 +168,44 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
     """Every rendered job of a namespace, the latest first."""
     there = jobs.everyone(cluster, namespace)
     there.sort(key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
-    waiting = cluster.list("Workload", namespace, forgiving=True) if any(map(jobs.queue_of, there)) else []
+    if any(map(jobs.queue_of, there)):
+        waiting = cluster.list("Workload", namespace, forgiving=True)
+    else:
+        waiting = []
     found = []
     for job in there:
         state = look(cluster, job)
-        found.append(JobRow(state, diagnose.why(cluster, state), place(waiting, job), gpu_hours(state)))
+        found.append(
+            JobRow(state, diagnose.why(cluster, state), place(waiting, job), gpu_hours(state))
+        )
     return found
 
 
 def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
-    """The training jobs of a namespace, by default the current one, as rows of `recipe runs`. loss: the lowest in the
-    pods' logs; settings: of the recipe file, if it is here and nothing on which the result depends has changed."""
+    """The training jobs of a namespace, by default the current one, as rows of `recipe runs`. loss:
+    the lowest in the pods' logs; settings: of the recipe file, if it is here and nothing on which
+    the result depends has changed."""
     cluster = connect()
     namespace = namespace or cluster.namespace
     for job in jobs.everyone(cluster, namespace):
         if job["kind"] == "Job":  # it prepares, measures or copies
             continue
-        state, meta, owner, settings = look(cluster, job), job["metadata"], jobs.Owner.of(job), dict[str, str]()
+        state = look(cluster, job)
+        meta = job["metadata"]
+        owner = jobs.Owner.of(job)
+        settings = dict[str, str]()
         events = child_process.events(first_log(cluster, job, state.pods, long=True))
         losses = [loss for event in events if (loss := event.get("validation_loss")) is not None]
         with suppress(Stop):  # the file is gone, or no longer valid
-            recipe = load(owner.file, look=False)[0] if owner.host == socket.gethostname() else None
+            if owner.host == socket.gethostname():
+                recipe = load(owner.file, look=False)[0]
+            else:
+                recipe = None
             if recipe and recipe.fingerprint == meta["labels"].get("recipe-runner/fingerprint"):
                 settings = flat(recipe.settings.plain())
-        changed = datetime.fromisoformat(_last_change(job) or meta["creationTimestamp"]).astimezone()
+        changed = datetime.fromisoformat(
+            _last_change(job) or meta["creationTimestamp"]
+        ).astimezone()
         yield {
             "folder": f"{namespace}/{state.name}", "recipe": jobs.recipe_of(job), "kind": "job", "status": state.phase,
             "changed": f"{changed:%Y-%m-%d %H:%M}", "loss": min(losses, default=None), "gpu hours": gpu_hours(state) or None,
@@ -170,20 +214,29 @@ def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
 
 
 def table(rows: list[JobRow], width: int | None = None) -> list[str]:
-    """The rows under their titles, without empty columns, and below each row its problems. width: columns of the
-    screen; each job takes several lines where the table is wider."""
+    """The rows under their titles, without empty columns, and below each row its problems. width:
+    columns of the screen; each job takes several lines where the table is wider."""
     cells = [(*COLUMNS,), *(row.cells for row in rows)]
     kept = [column for column in range(len(COLUMNS)) if any(line[column] for line in cells[1:])]
     width_of = {column: max(len(line[column]) for line in cells) for column in kept}
-    lines = ["  ".join(f"{line[column]:<{width_of[column]}}" for column in kept).rstrip() for line in cells]
-    said, below = lines[:1], lines[1:]
+    lines = [
+        "  ".join(f"{line[column]:<{width_of[column]}}" for column in kept).rstrip()
+        for line in cells
+    ]
+    said = lines[:1]
+    below = lines[1:]
     if width and max(map(len, lines)) > width:
-        said, below = [], []
+        said = []
+        below = []
         for name, state, *rest in cells[1:]:
-            known = [f"{title} {cell}" for title, cell in zip([*COLUMNS][2:], rest, strict=True) if cell]
+            known = [
+                f"{title} {cell}" for title, cell in zip([*COLUMNS][2:], rest, strict=True) if cell
+            ]
             # A fact stays on one line, so its blanks do not break.
             facts = ", ".join(fact.replace(" ", "\xa0") for fact in known)
-            facts = fill(facts, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+            facts = fill(
+                facts, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+            )
             below.append(f"{name}: {state}\n{facts}".replace("\xa0", " ").rstrip())
     for row, line in zip(rows, below, strict=True):
         said += [line, *(f"  {reason}" for reason in row.why)]
@@ -191,13 +244,18 @@ def table(rows: list[JobRow], width: int | None = None) -> list[str]:
 
 
 def place(workloads: Manifests, job: Manifest) -> str:
-    """A job's place among those of this namespace that wait in the same queue of Kueue, by priority and age. Jobs of
-    other namespaces in a shared queue are not visible here."""
+    """A job's place among those of this namespace that wait in the same queue of Kueue, by priority
+    and age. Jobs of other namespaces in a shared queue are not visible here."""
     own = entry_of(workloads, job)
     if own is None or not _waits(own):
         return ""
     line = [entry for entry in workloads if _waits(entry) and _queue(entry) == _queue(own)]
-    line.sort(key=lambda one: (-int(one.get("spec", {}).get("priority") or 0), one["metadata"]["creationTimestamp"]))
+    line.sort(
+        key=lambda one: (
+            -int(one.get("spec", {}).get("priority") or 0),
+            one["metadata"]["creationTimestamp"],
+        )
+    )
     return f"{ordinal(line.index(own) + 1)} of {len(line)} here in `{_queue(own) or jobs.queue_of(job)}`"
 
 
@@ -217,11 +275,16 @@ def ordinal(number: int) -> str:
 
 
 def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
-    """How long a job held GPUs: each pod from its start to its end; pods before a preemption as long as Kueue had
-    admitted them; after the end, without pods, all GPUs from the job's start to its end, None if neither it nor its
-    Jobs record the start. A waiting or suspended job holds none. Replaced pods that no longer exist are not counted."""
-    pods, seen = [*state.replaced, *state.pods], {each["type"]: each for each in jobs.conditions_of(state.job)}
-    held = [(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod)) for pod in pods]
+    """How long a job held GPUs: each pod from its start to its end; pods before a preemption as
+    long as Kueue had admitted them; after the end, without pods, all GPUs from the job's start to
+    its end, None if neither it nor its Jobs record the start. A waiting or suspended job holds
+    none. Replaced pods that no longer exist are not counted."""
+    pods = [*state.replaced, *state.pods]
+    seen = {each["type"]: each for each in jobs.conditions_of(state.job)}
+    held = [
+        (jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod))
+        for pod in pods
+    ]
     # A TrainJob has no condition `Running`.
     unborn = state.job["kind"] == "PyTorchJob" and "Created" in seen and "Running" not in seen
     never_ran = unborn or jobs.holds(state.job, "Suspended")
@@ -229,8 +292,11 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
         # An operator sets the start again after a suspension.
         for maker in state.made_by or [state.job]:
             status = maker.get("status", {})
-            if start := status.get("startTime"):
-                held.append((jobs.gpus(maker), start, status.get("completionTime") or _last_change(maker)))
+            start = status.get("startTime")
+            if start:
+                held.append(
+                    (jobs.gpus(maker), start, status.get("completionTime") or _last_change(maker))
+                )
         # A TrainJob records only the time when its queue resumed it.
         resumed = seen.get("Suspended", {}).get("lastTransitionTime")
         held = held or [(jobs.gpus(state.job), resumed, _last_change(state.job))]
@@ -240,16 +306,23 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
     # With a typo in versions before v1beta2.
     names = ("accumulatedPastExecutionTimeSeconds", "accumulatedPastExexcutionTimeSeconds")
     before = jobs.gpus(state.job) * max(admitted.get(name) or 0 for name in names)
-    return (before + sum(count * seconds(start, now or state.now, end) for count, start, end in held)) / 3600
+    return (
+        before + sum(count * seconds(start, now or state.now, end) for count, start, end in held)
+    ) / 3600
 
 
 def _last_change(manifest: Manifest) -> str | None:
-    return max((str(each.get("lastTransitionTime", "")) for each in jobs.conditions_of(manifest)), default=None)
+    return max(
+        (str(each.get("lastTransitionTime", "")) for each in jobs.conditions_of(manifest)),
+        default=None,
+    )
 
 
 def _end_of(pod: Manifest) -> str | None:
-    """When the last container of a pod ended, or the pod was removed from its machine; None while it runs."""
-    status, going = pod.get("status", {}), pod["metadata"].get("deletionTimestamp")
+    """When the last container of a pod ended, or the pod was removed from its machine; None while
+    it runs."""
+    status = pod.get("status", {})
+    going = pod["metadata"].get("deletionTimestamp")
     if status.get("phase") not in ("Succeeded", "Failed"):
         return going and str(going)
     entries = [entry.get("state", {}).get("terminated") or {} for entry in jobs.containers_of(pod)]
@@ -262,10 +335,15 @@ class NotYet(Stop):
 
 
 def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
-    """The pod of machine `node`, 0 the master. Raises Stop without such a machine, NotYet if its pod is missing."""
-    planned, name = jobs.machines(job), jobs.named(job)
+    """The pod of machine `node`, 0 the master. Raises Stop without such a machine, NotYet if its
+    pod is missing."""
+    planned = jobs.machines(job)
+    name = jobs.named(job)
     if node >= planned:
-        hint = f"Its machines are 0 to {planned - 1}." if planned > 1 else "It has only machine 0."
+        if planned > 1:
+            hint = f"Its machines are 0 to {planned - 1}."
+        else:
+            hint = "It has only machine 0."
         raise Stop(f"{name} has no machine {node}.", hint)
     pods = jobs.pods_of(cluster, job)
     for pod in pods:
@@ -273,17 +351,24 @@ def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
             return pod
     if ended(job) and not pods:
         raise Stop(f"{name} has {ended(job)}.", diagnose.GONE)
-    missing = f"no pod for machine {node}" if pods else "no pods"
+    if pods:
+        missing = f"no pod for machine {node}"
+    else:
+        missing = "no pods"
     raise NotYet(*worded("openshift.no-pod", name=name, missing=missing))
 
 
 def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
     """A machine's log, after a restart with that of the previous container before it."""
     pod = pod_of(cluster, job, node)
-    space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
+    space = job["metadata"]["namespace"]
+    name = pod["metadata"]["name"]
     lines: list[str] = []
     if _restarts(pod) and (before := cluster.log(space, name, jobs.container(job), previous=True)):
-        lines += [*before.splitlines(), f"--- `{name}` was restarted ({diagnose.times(_restarts(pod))} so far) ---"]
+        lines += [
+            *before.splitlines(),
+            f"--- `{name}` was restarted ({diagnose.times(_restarts(pod))} so far) ---",
+        ]
     now = cluster.log(space, name, jobs.container(job))
     # Without a machine a pod's log is empty; while its container waits, there is none.
     if not lines and (now is None or (not now and jobs.phase_of(pod) == "Pending")):
@@ -296,9 +381,12 @@ def _restarts(pod: Manifest) -> int:
 
 
 def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Tell) -> None:
-    """Prints every new line of a machine's log until its job ends, also after restarts and lost connections. Raises
-    Stop if the cluster refuses, and if there is no such machine."""
-    since, silent, restarts, waits = "", False, 0, False
+    """Prints every new line of a machine's log until its job ends, also after restarts and lost
+    connections. Raises Stop if the cluster refuses, and if there is no such machine."""
+    since = ""
+    silent = False
+    restarts = 0
+    waits = False
     while True:
         try:
             job = find()
@@ -306,17 +394,25 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
                 say("--- the job no longer exists ---")
                 return
             over = ended(job) is not None
-            pod, container = pod_of(cluster, job, node), jobs.container(job)
-            space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
+            pod = pod_of(cluster, job, node)
+            container = jobs.container(job)
+            space = job["metadata"]["namespace"]
+            name = pod["metadata"]["name"]
             for previous in (True, False) if _restarts(pod) > restarts else (False,):
-                text = cluster.log(space, name, container, previous=previous, timestamps=True, sinceTime=since) or ""
+                text = (
+                    cluster.log(
+                        space, name, container, previous=previous, timestamps=True, sinceTime=since
+                    )
+                    or ""
+                )
                 for line in text.splitlines():
                     stamp, _, said = line.partition(" ")
                     # A stamp has nanoseconds, so that no line comes twice.
                     if stamp > since:
                         since = stamp
                         say(said)
-            restarts, silent = _restarts(pod), False
+            restarts = _restarts(pod)
+            silent = False
             if over:
                 return
         except TryAgain:

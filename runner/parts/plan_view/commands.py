@@ -1,4 +1,5 @@
-"""`recipe plan`: what a recipe needs, before it costs anything; `recipe gpus`: the same on each GPU of the catalog."""
+"""`recipe plan`: what a recipe needs, before it costs anything; `recipe gpus`: the same on each GPU
+of the catalog."""
 
 import math
 from dataclasses import dataclass, replace
@@ -45,15 +46,19 @@ def plan(
 ) -> int:
     """Estimate whether a recipe fits, how long it takes and what it costs, and suggest changes.
 
-    If you have trained on such a card before, the plan uses the speed and memory of those runs. A run saves them on
-    its machine. For a run that you fetched from a cluster, use `--learn`."""
+    If you have trained on such a card before, the plan uses the speed and memory of those runs. A
+    run saves them on its machine. For a run that you fetched from a cluster, use `--learn`."""
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is not a price.", "For example: --price 2.50", code=2)
     if taken and (sets or style == "json"):
-        other, hint = "--format json", "`--apply` prints a difference, not JSON. Leave out one of the two."
+        other = "--format json"
+        hint = "`--apply` prints a difference, not JSON. Leave out one of the two."
         if sets:
-            other, hint = "--set", "Write the changes into the recipe first, or leave out `--set`."
-        raise Stop(f"`--apply` writes into the recipe as it is, so it excludes `{other}`.", hint, code=2)
+            other = "--set"
+            hint = "Write the changes into the recipe first, or leave out `--set`."
+        raise Stop(
+            f"`--apply` writes into the recipe as it is, so it excludes `{other}`.", hint, code=2
+        )
     if picture and picture.suffix.lower() != ".svg":
         raise Stop(*worded("plan_view.not-svg", picture=picture), code=2)
     nodes = _counts(counts)
@@ -63,8 +68,15 @@ def plan(
         recipe, _, aside = load(path, changing.from_options(sets))
         print_notes(aside)
     if recipe.machines.gpu == NO_GPU and not serves:
-        others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts, "--details": in_parts}
-        if unfit := [name for name, given in others.items() if given]:
+        others = {
+            "--apply": taken,
+            "--chart": picture,
+            "--exact": exact,
+            "--machines": counts,
+            "--details": in_parts,
+        }
+        unfit = [name for name, given in others.items() if given]
+        if unfit:
             raise Stop(
                 f"`{unfit[0]}` is about GPUs, but the recipe trains on the CPU (`gpu: none`).",
                 f"Leave out `{unfit[0]}`, or name a GPU: `--set machines.gpu=GPU`.",
@@ -72,9 +84,12 @@ def plan(
         return _on_processor(recipe, path, style)
     if serves:
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
-        if unfit := [name for name, given in others.items() if given]:
+        unfit = [name for name, given in others.items() if given]
+        if unfit:
             raise Stop(*worded("plan_view.server-or-training", unfit=unfit), code=2)
-        served: int = parts.hook("plan_server")(options.with_section(recipe, "serve", "--serve"), style == "json")
+        served: int = parts.hook("plan_server")(
+            options.with_section(recipe, "serve", "--serve"), style == "json"
+        )
         return served
     if runs:
         calibration.learn(recipe, runs)
@@ -95,7 +110,9 @@ def plan(
     traced = {}
     if exact:
         trace = parts.hook("trace")
-        traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts}
+        traced = {
+            stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts
+        }
     if picture:
         try:
             write_text(picture, views.svg(planned))
@@ -103,7 +120,9 @@ def plan(
             raise Stop(*worded("plan_view.chart-not-written", file=picture, error=error)) from None
     if style == "json":
         say(views.as_json(planned, found, nodes, traced))
-        return 1 if errors_of(planned.problems) else 0
+        if errors_of(planned.problems):
+            return 1
+        return 0
     views.answer(planned, found)
     if in_parts:
         views.details(planned, nodes, traced)
@@ -115,7 +134,12 @@ def plan(
     views.offered(found)
     for problem in (*planned.problems, *planned.notes):
         # The offers are printed above, or there are none.
-        said = "" if found else "No change that was tried makes the recipe fit. Name a larger GPU, or ask for less."
+        if found:
+            said = ""
+        else:
+            said = (
+                "No change that was tried makes the recipe fit. Name a larger GPU, or ask for less."
+            )
         hint = problem.hint.replace(forecast.OFFERED, said)
         if found:
             hint = hint.replace(MORE_STEPS_OFFERED, "")
@@ -124,14 +148,20 @@ def plan(
         say(f"\n{picture}: memory over a step, and time by stage")
     wrong = errors_of(planned.problems)
     if planned.problems:
-        then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
+        then: tuple[str, ...]
+        if found and not sets:
+            then = ("plan", path, "--apply", "1")
+        else:
+            then = ("plan", path, "--details")
         warned = "The recipe can run, but the plan has notes on what may go wrong."
         end("The recipe does not fit." if wrong else warned, *then)
     elif any(stage.full.fits is False for stage in planned.forecasts):
         end("The recipe fits if no row is longer than expected.", "prepare", path)
     else:
         end("The recipe fits, as far as this machine can tell.", "rehearse", path)
-    return 1 if wrong else 0
+    if wrong:
+        return 1
+    return 0
 
 
 def _on_processor(recipe: Recipe, path: str, style: str) -> int:
@@ -141,7 +171,9 @@ def _on_processor(recipe: Recipe, path: str, style: str) -> int:
     too_large = any(stage.too_large for stage in stages)
     if style == "json":
         say(json_text(stages))
-        return 1 if too_large else 0
+        if too_large:
+            return 1
+        return 0
     for sentence in (*map(this_machine.needs, stages), this_machine.download(local)):
         if sentence:
             say(sentence)
@@ -166,14 +198,16 @@ def _apply(planned: Planned, found: list[recipe_offers.Offer], taken: int) -> in
 
 
 def _counts(given: str | None) -> list[int]:
-    """Counts of machines. Dots continue the ratio of the two counts before them, up to the count after them."""
+    """Counts of machines. Dots continue the ratio of the two counts before them, up to the count
+    after them."""
     try:
         counts: list[int] = []
         parts = [part.strip() for part in (given or "").split(",") if part.strip()]
         for at, part in enumerate(parts):
             if part in ("…", "..."):
                 (before, last), end = counts[-2:], int(parts[at + 1])
-                if (times := last // before) < 2 or last % before or end <= last:
+                times = last // before
+                if times < 2 or last % before or end <= last:
                     raise Stop(*worded("plan_view.idle-dots", given=given), code=2)
                 while counts[-1] * times < end:
                     counts.append(counts[-1] * times)
@@ -182,13 +216,18 @@ def _counts(given: str | None) -> list[int]:
     except (ValueError, IndexError, ZeroDivisionError):
         counts = [0]
     if any(not 1 <= count <= MOST_MACHINES for count in counts):
-        raise Stop(f"`--machines {given}` is not a list of counts.", "For example: --machines 1,2,4", code=2)
+        raise Stop(
+            f"`--machines {given}` is not a list of counts.",
+            "For example: --machines 1,2,4",
+            code=2,
+        )
     return counts
 
 
 @dataclass(frozen=True)
 class _OnCard:
-    """A recipe on another card. fits: whether all stages do; the recipe's limits are another question."""
+    """A recipe on another card. fits: whether all stages do; the recipe's limits are another
+    question."""
 
     gpu: str
     usable_bytes: int
@@ -202,7 +241,9 @@ def _on_card(recipe: Recipe, card: catalog.Gpu) -> tuple[_OnCard, str]:
     """The recipe with this card as its `machines.gpu`, and the verdict in words."""
     usable = round(card.usable_gib * 2**30)
     try:
-        planned = Planned.of(changed(recipe, [Override("machines.gpu", None, card.name, "recipe gpus")])[0])
+        planned = Planned.of(
+            changed(recipe, [Override("machines.gpu", None, card.name, "recipe gpus")])[0]
+        )
     except Stop as stop:
         why = stop.problems[0].message
         return _OnCard(card.name, usable, why_not=why), why
@@ -212,14 +253,17 @@ def _on_card(recipe: Recipe, card: catalog.Gpu) -> tuple[_OnCard, str]:
     if not planned.fits:
         return _OnCard(card.name, usable, need), "too small"
     full = all(stage.full.fits for stage in planned.forecasts)
-    verdict = "fits" if full else "fits your rows, but not rows of full length"
+    if full:
+        verdict = "fits"
+    else:
+        verdict = "fits your rows, but not rows of full length"
     return _OnCard(card.name, usable, need, planned.seconds, fits=True), verdict
 
 
 @command
 def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
-    """List the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it needs on each of
-    them."""
+    """List the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it needs
+    on each of them."""
     every = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
     if path:
         recipe, _ = open_recipe(path, sets, aside=style == "json")
@@ -229,7 +273,13 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
             return
         table(views.rows("on_cards", [*zip(every, found, strict=True)]))
         count = sum(one.fits for one, _ in found)
-        end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")
+        end(
+            f"`{recipe.name}` fits {count} of these {len(found)} GPUs.",
+            "plan",
+            path,
+            "--set",
+            "machines.gpu=GPU",
+        )
         return
     if style == "json":
         say(json_text(every))

@@ -1,7 +1,8 @@
-"""More machines on paper: what the time of a run consists of, and what limits it. All times are seconds.
+"""More machines on paper: what the time of a run consists of, and what limits it. All times are
+seconds.
 
-Every count of machines trains on the same rows. Accumulation shrinks first, so that a step keeps its rows; below one
-micro batch a step has more rows, and there are fewer steps."""
+Every count of machines trains on the same rows. Accumulation shrinks first, so that a step keeps
+its rows; below one micro batch a step has more rows, and there are fewer steps."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,25 +14,26 @@ from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.machine_counts import with_machines
 from runner.parts.planner.workload import Workload
 
-# Seconds of one GPU, of any kind, between two failures that end a run: 419 failures in 54 days on 16,384 H100 (Llama 3,
-# arXiv 2407.21783, section 3.3.4).
+# Seconds of one GPU, of any kind, between two failures that end a run: 419 failures in 54 days on
+# 16,384 H100 (Llama 3, arXiv 2407.21783, section 3.3.4).
 BETWEEN_FAILURES = 54 * 86400 * 16_384 / 419
-# Seconds from a failure to the next step, without reading: noticing it, another machine, starting. Assumed; Llama 3's
-# 466 interruptions cost at most a tenth of 54 days, 17 minutes each, including repeated work.
+# Seconds from a failure to the next step, without reading: noticing it, another machine, starting.
+# Assumed; Llama 3's 466 interruptions cost at most a tenth of 54 days, 17 minutes each, including
+# repeated work.
 RESTART = 600.0
 BYTES_A_TOKEN = 13  # of a row as Arrow keeps it: number, label and mask (4 + 8 + 1)
-# The parts of the time. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs;
-# saving: checkpoints; reading: models and rows that all machines read from one claim, and starting; restarts: the cost
-# of failures, infinite if none is survived.
+# The parts of the time. computing: micro batches, optimizer and evaluation; communication: waiting
+# for other GPUs; saving: checkpoints; reading: models and rows that all machines read from one
+# claim, and starting; restarts: the cost of failures, infinite if none is survived.
 LIMITS = ("computing", "communication", "saving", "reading", "restarts")
 
 
 @dataclass(frozen=True)
 class StageOnMachines:
-    """A stage on a number of machines, there: its forecast on them; unknown seconds are None. parts: all seconds by
-    LIMITS; restarts are None if the run would never end. failures: the likely count; save_seconds: between two
-    checkpoints of the recipe; best_save_seconds: the cheapest interval (Young 1974, CACM 17: the root of 2 × saving ×
-    time between failures)."""
+    """A stage on a number of machines, there: its forecast on them; unknown seconds are None.
+    parts: all seconds by LIMITS; restarts are None if the run would never end. failures: the likely
+    count; save_seconds: between two checkpoints of the recipe; best_save_seconds: the cheapest
+    interval (Young 1974, CACM 17: the root of 2 × saving × time between failures)."""
 
     there: Forecast
     total_seconds: float | None = None
@@ -45,23 +47,32 @@ class StageOnMachines:
     @classmethod
     def of(cls, forecast: Forecast, count: int) -> Self:
         there = with_machines(forecast, count)
-        time, work, gpus = there.time, there.workload, there.stage.machines.world_size
+        time = there.time
+        work = there.workload
+        gpus = there.stage.machines.world_size
         if not time:
             return cls(there)
         between = BETWEEN_FAILURES / gpus  # seconds between two failures
         communication = time.steps * time.waiting_seconds
         computing = time.training_seconds - communication + time.evaluation_seconds
-        alone, saving = computing + communication, time.checkpoints.seconds
+        alone = computing + communication
+        saving = time.checkpoints.seconds
         writing = there.written()["checkpoint"] / (work.disk_mb_s * 1e6)
-        start, every = time.overhead_seconds - saving, alone / time.checkpoints.count
+        start = time.overhead_seconds - saving
+        every = alone / time.checkpoints.count
         parts = {
             "computing": computing,
             "communication": communication,
             "saving": saving,
             "reading": start + max(0.0, _rows_seconds(there, time) - communication - computing),
-            "restarts": daly(alone, writing, every, RESTART + start + writing, between) - alone - saving,
+            "restarts": daly(alone, writing, every, RESTART + start + writing, between)
+            - alone
+            - saving,
         }
-        total = whole if math.isfinite(whole := sum(parts.values())) else None
+        if math.isfinite(whole := sum(parts.values())):
+            total = whole
+        else:
+            total = None
         return cls(
             there,
             total_seconds=total,
@@ -70,20 +81,26 @@ class StageOnMachines:
             save_seconds=every,
             best_save_seconds=math.sqrt(2 * writing * between),
             too_few_rows=bool(work.rows and not work.max_steps and time.rows_a_step > work.rows),
-            cost=None if forecast.price is None or total is None else total / 3600 * gpus * forecast.price,
+            cost=None
+            if forecast.price is None or total is None
+            else total / 3600 * gpus * forecast.price,
         )
 
 
 def _rows_seconds(forecast: Forecast, time: Duration) -> float:
-    """Seconds in which all machines together read rows from one claim; 0 with disks of their own. Plain text is blocks
-    of numbers of two or four bytes; rows are as Arrow stores them; every machine reads all images into its memory."""
+    """Seconds in which all machines together read rows from one claim; 0 with disks of their own.
+    Plain text is blocks of numbers of two or four bytes; rows are as Arrow stores them; every
+    machine reads all images into its memory."""
     work = forecast.workload
     if not work.shared_disk:
         return 0.0
     speed = work.disk_mb_s * 1e6
     if not isinstance(work, Workload):
         return work.machines.nodes * forecast.written().get("prepared data", 0) / speed
-    blocks = 2 if work.model.vocab_size <= 2**16 else 4
+    if work.model.vocab_size <= 2**16:
+        blocks = 2
+    else:
+        blocks = 4
     return time.tokens * (blocks if work.packing and not work.several else BYTES_A_TOKEN) / speed
 
 
@@ -92,9 +109,10 @@ HARDLY = 5.0
 
 
 def daly(work: float, saving: float, every: float, again: float, between: float) -> float:
-    """Seconds that `work` seconds of training take with a checkpoint after each `every` of them, each taking `saving`.
-    Failures come at random, `between` apart; each costs `again` and the work since the last checkpoint (Daly 2006,
-    Future Generation Computer Systems 22, equation 13). Infinite where hardly any stretch would finish."""
+    """Seconds that `work` seconds of training take with a checkpoint after each `every` of them,
+    each taking `saving`. Failures come at random, `between` apart; each costs `again` and the work
+    since the last checkpoint (Daly 2006, Future Generation Computer Systems 22, equation 13).
+    Infinite where hardly any stretch would finish."""
     if not work:
         return 0.0
     stretch = (every + saving) / between
@@ -105,8 +123,9 @@ def daly(work: float, saving: float, every: float, again: float, between: float)
 
 @dataclass(frozen=True)
 class RunOnMachines:
-    """All stages of a recipe on a number of machines. speed_up: over the first count of known time; efficiency: of the
-    ideal speed-up. limit: what takes most time, in words. save_seconds, best_save_seconds: of the longest stage."""
+    """All stages of a recipe on a number of machines. speed_up: over the first count of known time;
+    efficiency: of the ideal speed-up. limit: what takes most time, in words. save_seconds,
+    best_save_seconds: of the longest stage."""
 
     nodes: int
     gpus: int
@@ -128,13 +147,23 @@ def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMach
         stages = [StageOnMachines.of(forecast, count) for forecast in forecasts]
         if not stages or any(stage.parts is None for stage in stages):
             return []
-        machines, times = stages[0].there.stage.machines, [stage.total_seconds for stage in stages]
-        total = None if None in times else sum(time or 0.0 for time in times)
-        parts = {name: sum((stage.parts or {}).get(name) or 0.0 for stage in stages) for name in LIMITS}
+        machines = stages[0].there.stage.machines
+        times = [stage.total_seconds for stage in stages]
+        if None in times:
+            total = None
+        else:
+            total = sum(time or 0.0 for time in times)
+        parts = {
+            name: sum((stage.parts or {}).get(name) or 0.0 for stage in stages) for name in LIMITS
+        }
         first, base = next(
-            ((one.nodes, one.total_seconds) for one in made if one.total_seconds), (machines.nodes, total)
+            ((one.nodes, one.total_seconds) for one in made if one.total_seconds),
+            (machines.nodes, total),
         )
-        speed_up = base / total if base and total else None
+        if base and total:
+            speed_up = base / total
+        else:
+            speed_up = None
         longest = max(stages, key=lambda stage: stage.total_seconds or math.inf)
         costs = [stage.cost for stage in stages if stage.cost is not None]
         # What stops the run comes first, then what takes most of the time.
@@ -144,7 +173,10 @@ def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMach
         elif total is None:
             limit = "restarts"
         else:
-            limit = "too few rows" if longest.too_few_rows else f"{most} {parts[most] / total:.0%}"
+            if longest.too_few_rows:
+                limit = "too few rows"
+            else:
+                limit = f"{most} {parts[most] / total:.0%}"
         row = RunOnMachines(
             nodes=machines.nodes,
             gpus=machines.world_size,

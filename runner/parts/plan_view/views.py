@@ -1,4 +1,5 @@
-"""A plan for people and programs: on one screen, in full, beside an exact trace, as JSON, and as a picture."""
+"""A plan for people and programs: on one screen, in full, beside an exact trace, as JSON, and as a
+picture."""
 
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -40,12 +41,16 @@ def _say(line: str, first: str = "", rest: str = "") -> None:
 
 
 def _say_table(macro: str, *about: object) -> None:
-    """Prints the table of a macro: titles, then a line for each row, with cells apart by ` | `. A `/` is a line's end in
-    a title, and a `>` before it makes its column one of numbers."""
+    """Prints the table of a macro: titles, then a line for each row, with cells apart by ` | `. A
+    `/` is a line's end in a title, and a `>` before it makes its column one of numbers."""
     titles, *cells = rows(macro, *about)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, title in enumerate(titles):
-        justify: Literal["left", "right"] = "right" if title.startswith(">") else "left"
+        justify: Literal["left", "right"]
+        if title.startswith(">"):
+            justify = "right"
+        else:
+            justify = "left"
         table.add_column(title.lstrip(">").replace("/", "\n"), justify=justify, no_wrap=number > 0)
     for row in cells:
         table.add_row(*row)
@@ -60,7 +65,10 @@ def _say_table(macro: str, *about: object) -> None:
 def answer(planned: Planned, offers: list[Offer]) -> None:
     """Prints the answer in four lines."""
     errors = bool(errors_of(planned.problems))
-    change = [_filled("change", planned, offers, errors)] if planned.forecasts else []
+    if planned.forecasts:
+        change = [_filled("change", planned, offers, errors)]
+    else:
+        change = []
     for line in (*verdict(planned), *change):
         _say(line, rest="  ")
 
@@ -126,10 +134,18 @@ def offered(offers: list[Offer]) -> None:
 def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> None:
     """Prints all numbers of a plan, one table a stage."""
     terminal = Console()
-    console = terminal if terminal.is_terminal else Console(width=120)
-    plan, forecasts = planned.sized, planned.forecasts
+    if terminal.is_terminal:
+        console = terminal
+    else:
+        console = Console(width=120)
+    plan = planned.sized
+    forecasts = planned.forecasts
     for forecast in forecasts:
-        table = Table(title=f"{plan.name}, stage {forecast.stage.name}", title_justify="left", show_header=False)
+        table = Table(
+            title=f"{plan.name}, stage {forecast.stage.name}",
+            title_justify="left",
+            show_header=False,
+        )
         facts = (forecast, storage.host(forecast), storage.disk(forecast, plan), plan)
         for section in _filled("stage", *facts).split("\n\n"):
             for row in section.split("\n"):
@@ -137,9 +153,12 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
             table.add_section()
         console.print(table)
         exact(console, [forecast], traced)
-    for line in _filled("untrained", plan.stages, {each.stage: each for each in planned.preparations}).splitlines():
+    for line in _filled(
+        "untrained", plan.stages, {each.stage: each for each in planned.preparations}
+    ).splitlines():
         _say(line)
-    if stored := _filled("stored", plan, storage.before_training(plan), storage.needs(plan, forecasts)):
+    stored = _filled("stored", plan, storage.before_training(plan), storage.needs(plan, forecasts))
+    if stored:
         say(stored)
     if forecasts:
         _say(basis(forecasts, nodes))
@@ -147,14 +166,16 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
 
 
 def hardware(planned: Planned) -> dict[str, object] | None:
-    """Sums over all machines of the largest stage; None without stages. gpu_memory, main_memory: bytes;
-    gpu_memory_gb_s: 10^9 bytes a second; network_gbit_s: what their links reach, 10^9 bits a second, 0 for one machine;
-    tflops: 10^12 operations a second in the run's precision, by data sheets. gpu: None, and its figures 0, for an
-    unknown card."""
+    """Sums over all machines of the largest stage; None without stages. gpu_memory, main_memory:
+    bytes; gpu_memory_gb_s: 10^9 bytes a second; network_gbit_s: what their links reach, 10^9 bits a
+    second, 0 for one machine; tflops: 10^12 operations a second in the run's precision, by data
+    sheets. gpu: None, and its figures 0, for an unknown card."""
     if not planned.forecasts:
         return None
     largest = max(planned.forecasts, key=lambda forecast: forecast.stage.machines.world_size)
-    machines, gpu, work = largest.stage.machines, largest.gpu, largest.workload
+    machines = largest.stage.machines
+    gpu = largest.gpu
+    work = largest.workload
     gpus = machines.world_size
     return {
         "machines": machines.nodes,
@@ -175,10 +196,12 @@ def hardware(planned: Planned) -> dict[str, object] | None:
 def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Traced]) -> None:
     """Prints the exact trace of each traced stage beside the quick estimate."""
     for forecast in forecasts:
-        if (traced := traces.get(forecast.stage.name)) is None:
+        traced = traces.get(forecast.stage.name)
+        if traced is None:
             continue
         table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
-        fields, counts = left_out(forecast.workload), forecast.counts
+        fields = left_out(forecast.workload)
+        counts = forecast.counts
         quick = forecast.changed(**fields).memory
         for row in rows("exact", traced, quick, counts):
             table.add_row(*row)
@@ -191,15 +214,22 @@ def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Trac
 
 
 def step(memory: Memory) -> list[tuple[str, dict[str, int]]]:
-    """The moments of a step with bytes of a GPU by part; a long backward pass is thinned evenly, and keeps its peak."""
+    """The moments of a step with bytes of a GPU by part; a long backward pass is thinned evenly,
+    and keeps its peak."""
     backward = [moment for moment in memory.moments if moment.name == "backward"]
     most = max(backward, key=lambda moment: moment.size, default=None)
     every = -(-len(backward) // MOST_MOMENTS) or 1
-    kept = [moment for n, moment in enumerate(backward) if n % every == 0 or moment in (most, backward[-1])]
+    kept = [
+        moment
+        for n, moment in enumerate(backward)
+        if n % every == 0 or moment in (most, backward[-1])
+    ]
     whole = [moment for moment in memory.moments if moment.name != "backward" or moment in kept]
     # A step begins without activations.
     start = whole[0]._replace(name="forward", activations=0, logits=0, temporary=0)
-    weights, optimizer, slack = memory.state.weights, memory.state.optimizer, memory.slack / max(memory.tensors, 1)
+    weights = memory.state.weights
+    optimizer = memory.state.optimizer
+    slack = memory.slack / max(memory.tensors, 1)
     return [
         (
             each.name,
@@ -217,15 +247,20 @@ def step(memory: Memory) -> list[tuple[str, dict[str, int]]]:
     ]
 
 
-def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced: Mapping[str, Traced]) -> str:
+def as_json(
+    planned: Planned, offers: Iterable[Offer], nodes: list[int], traced: Mapping[str, Traced]
+) -> str:
     """The plan of a recipe. nodes: other counts of machines; traced: the exact traces by stage."""
-    plan, forecasts = planned.sized, planned.forecasts
+    plan = planned.sized
+    forecasts = planned.forecasts
     trained = [each.stage.name for each in forecasts]
     whole = {
         "name": plan.name,
         "basis": basis(forecasts, nodes),
         # The size that is requested for each claim, and what will be written to it.
-        "claims_gib": {claim["name"]: plan.claim_gib(claim["name"]) for claim in plan.site.get("claims") or ()},
+        "claims_gib": {
+            claim["name"]: plan.claim_gib(claim["name"]) for claim in plan.site.get("claims") or ()
+        },
         "claims_bytes": storage.needs(plan, forecasts),
         "stages": [_stage(planned, each, nodes, traced.get(each.stage.name)) for each in forecasts],
         # Stages that train nothing.
@@ -247,7 +282,9 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
     return json_text(whole)
 
 
-def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced | None) -> dict[str, object]:
+def _stage(
+    planned: Planned, stage: Forecast, nodes: list[int], traced: Traced | None
+) -> dict[str, object]:
     """The needs of one stage."""
     known = SimpleNamespace(
         stage=stage,
@@ -260,14 +297,16 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         batch_tokens=getattr(stage.workload, "batch_tokens", None),
         warmup_share=stage.warmup_steps / stage.steps if stage.steps else None,
         time=stage.time.as_json() if stage.time else None,
-        machines=[named(JSON["machines"], scaling.StageOnMachines.of(stage, count)) for count in nodes],
+        machines=[
+            named(JSON["machines"], scaling.StageOnMachines.of(stage, count)) for count in nodes
+        ],
         traced=traced,
     )
     return named(JSON["stage"], known)
 
 
-# As a picture: GPU memory over one step of each stage, and time by stage. It is one SVG file without other files and
-# follows the reader's light or dark colours.
+# As a picture: GPU memory over one step of each stage, and time by stage. It is one SVG file
+# without other files and follows the reader's light or dark colours.
 
 
 def svg(planned: Planned) -> str:
@@ -279,22 +318,26 @@ def svg(planned: Planned) -> str:
 
 
 def _plot(stage: Forecast, limit: int | None) -> dict[str, Any]:
-    """The plot of one stage, in bytes. highest: where its axis ends; ticks: GiB at the axis; moments: their names; areas:
-    of each part its name, its edge as numbers of moments with sizes, and its peak; bars: of each part in evaluation its
-    name and both ends; peak: the number of the largest moment, and its size."""
-    memory, moments = stage.memory, step(stage.memory)
+    """The plot of one stage, in bytes. highest: where its axis ends; ticks: GiB at the axis;
+    moments: their names; areas: of each part its name, its edge as numbers of moments with sizes,
+    and its peak; bars: of each part in evaluation its name and both ends; peak: the number of the
+    largest moment, and its size."""
+    memory = stage.memory
+    moments = step(stage.memory)
     highest = 1.12 * max(memory.total, stage.usable or 0, limit or 0)
     # At most six round numbers from 0 to the highest value.
     rounds = (times * 10.0**power for power in range(-3, 9) for times in (1, 2, 5))
     apart = next(each for each in rounds if highest / GIB / each <= 5)
-    areas, below = [], [0] * len(moments)
+    areas = []
+    below = [0] * len(moments)
     for part in PARTS:
         above = [low + parts[part] for low, (_, parts) in zip(below, moments, strict=True)]
         if above != below:
             edge = [*enumerate(above), *reversed([*enumerate(below)])]
             areas.append((part, edge, max(parts[part] for _, parts in moments)))
         below = above
-    weights, optimizer = memory.state.weights, memory.state.optimizer
+    weights = memory.state.weights
+    optimizer = memory.state.optimizer
     sums = (0, weights, weights + optimizer, memory.evaluation, memory.in_evaluation)
     ends = [*accumulate(sums, max)]
     return {
@@ -303,7 +346,9 @@ def _plot(stage: Forecast, limit: int | None) -> dict[str, Any]:
         "ticks": [apart * n for n in range(int(highest / GIB / apart) + 1)],
         "moments": [moment for moment, _ in moments],
         "areas": areas,
-        "bars": [*zip(("weights", "optimizer", "activations", "reserve"), ends, ends[1:], strict=False)],
+        "bars": [
+            *zip(("weights", "optimizer", "activations", "reserve"), ends, ends[1:], strict=False)
+        ],
         # After the last part, `below` is all of each moment.
         "peak": max(enumerate(below), key=itemgetter(1)),
     }

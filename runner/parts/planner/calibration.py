@@ -1,7 +1,9 @@
-"""Calibration: a run's measurements beside its predictions, shown at its end and stored for later plans.
+"""Calibration: a run's measurements beside its predictions, shown at its end and stored for later
+plans.
 
-The store, in the user's configuration folder, has the pace and the allocator slack of the user's own runs, by card.
-Only `recipe plan` reads it (`constants.taking`), so that checks, rendered files and jobs are the same on every machine.
+The store, in the user's configuration folder, has the pace and the allocator slack of the user's
+own runs, by card. Only `recipe plan` reads it (`constants.taking`), so that checks, rendered files
+and jobs are the same on every machine.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,31 +29,48 @@ from runner.trainer.records import Summary
 MOST_RUNS = 50
 
 
-def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[tuple[Prediction, Summary]]:
-    """The stages of a run that trained on the card of their plan, each with its prediction. Empty for a rehearsal."""
-    known = {each.stage: each for each in planned} if run.kind != "rehearsal" else {}
+def beside(
+    run: RunFolder, plan: Plan, planned: Iterable[Prediction]
+) -> list[tuple[Prediction, Summary]]:
+    """The stages of a run that trained on the card of their plan, each with its prediction. Empty
+    for a rehearsal."""
+    if run.kind != "rehearsal":
+        known = {each.stage: each for each in planned}
+    else:
+        known = {}
     found = []
     for stage in plan.stages:
-        summary, foreseen = StageFolder(plan, stage).summary, known.get(stage.name)
+        summary = StageFolder(plan, stage).summary
+        foreseen = known.get(stage.name)
         # The plan is of the recipe without later changes and `--set`.
         if not summary or foreseen is None or summary.fingerprint != plan.fingerprint:
             continue
-        card = catalog.label_of(summary.gpu) if summary.gpu else PROCESSOR
-        if card == foreseen.label and (summary.gpu or (foreseen.step_seconds and summary.step_seconds)):
+        if summary.gpu:
+            card = catalog.label_of(summary.gpu)
+        else:
+            card = PROCESSOR
+        if card == foreseen.label and (
+            summary.gpu or (foreseen.step_seconds and summary.step_seconds)
+        ):
             found.append((foreseen, summary))
     return found
 
 
 def _by_recipe(recipe: Recipe, run: RunFolder) -> list[tuple[Prediction, Summary]]:
-    """With the predictions from before the run, if they are on record and comparable; else with new ones."""
-    plan, on_record = inference.plan_of(recipe, run), RunManifest.read(run.path)
-    if on_record.fingerprint == recipe.fingerprint and all(each.label for each in on_record.foreseen):
+    """With the predictions from before the run, if they are on record and comparable; else with new
+    ones."""
+    plan = inference.plan_of(recipe, run)
+    on_record = RunManifest.read(run.path)
+    if on_record.fingerprint == recipe.fingerprint and all(
+        each.label for each in on_record.foreseen
+    ):
         return beside(run, plan, on_record.foreseen)
     return beside(run, plan, forecasting().predictions(changed(recipe, run.overrides)[0], plan))
 
 
 def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
-    """The comparison of a run on this machine, in words. It is also stored, if the configuration folder is writable."""
+    """The comparison of a run on this machine, in words. It is also stored, if the configuration
+    folder is writable."""
     return _kept(run, _by_recipe(recipe, run))
 
 
@@ -69,7 +88,8 @@ def _kept(run: RunFolder, found: Sequence[tuple[Prediction, Summary]]) -> Iterat
 
 
 def learn(recipe: Recipe, runs: Sequence[str]) -> None:
-    """Stores the measurements of these runs. Raises Stop if there are none, or if they cannot be stored."""
+    """Stores the measurements of these runs. Raises Stop if there are none, or if they cannot be
+    stored."""
     observed: list[Observed] = []
     for name in runs:
         run = find(recipe.name, name)
@@ -81,14 +101,17 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
     try:
         keep(observed)
     except OSError as error:
-        raise Stop(*worded("planner.cannot-save", settings_folder=settings_folder(), error=error)) from None
+        raise Stop(
+            *worded("planner.cannot-save", settings_folder=settings_folder(), error=error)
+        ) from None
 
 
 @dataclass(frozen=True)
 class Observed(Record):
-    """One stage of a run beside its plan. run: its identity. gpu: the card's label. seconds: of a step, without the
-    planned waiting for other GPUs; planned: by the formulas alone. allocated, reserved: the peak of PyTorch's tensors
-    and of its allocator on a GPU, bytes; 0 if not measured."""
+    """One stage of a run beside its plan. run: its identity. gpu: the card's label. seconds: of a
+    step, without the planned waiting for other GPUs; planned: by the formulas alone. allocated,
+    reserved: the peak of PyTorch's tensors and of its allocator on a GPU, bytes; 0 if not
+    measured."""
 
     run: str = ""
     gpu: str = ""
@@ -119,7 +142,8 @@ class Learned(Record):
 
 
 def keep(observed: Iterable[Observed]) -> None:
-    """Adds runs to the file, which replace older entries of the same runs. Raises OSError if it cannot be written."""
+    """Adds runs to the file, which replace older entries of the same runs. Raises OSError if it
+    cannot be written."""
     new = {each.run: each for each in observed if each.run and each.gpu}
     old = {each.run: each for each in Learned.read(settings_folder()).runs if each.run not in new}
     ordered = [*old.values(), *new.values()]
@@ -132,14 +156,30 @@ def keep(observed: Iterable[Observed]) -> None:
 
 def learned() -> dict[str, constants.Constants]:
     """The constants of each card in the file."""
-    runs = [each for each in Learned.read(settings_folder()).runs if each.seconds > 0 and each.planned > 0]
+    runs = [
+        each
+        for each in Learned.read(settings_folder()).runs
+        if each.seconds > 0 and each.planned > 0
+    ]
     found = {}
     for gpu in {each.gpu for each in runs}:
-        own, known = [each for each in runs if each.gpu == gpu], constants.from_catalog(gpu)
-        count = f"{len(own)} of your own runs" if len(own) > 1 else "one of your own runs"
+        own = [each for each in runs if each.gpu == gpu]
+        known = constants.from_catalog(gpu)
+        if len(own) > 1:
+            count = f"{len(own)} of your own runs"
+        else:
+            count = "one of your own runs"
         # If memory was not measured, slack is the catalog's.
-        slack = [max(each.reserved / each.allocated - 1, 0.0) if each.allocated else known.slack for each in own]
-        measured = constants.measured(slack, [known.context], [each.seconds / each.planned for each in own])
-        spread = measured.spread if len(own) >= constants.ENOUGH else None
+        slack = [
+            max(each.reserved / each.allocated - 1, 0.0) if each.allocated else known.slack
+            for each in own
+        ]
+        measured = constants.measured(
+            slack, [known.context], [each.seconds / each.planned for each in own]
+        )
+        if len(own) >= constants.ENOUGH:
+            spread = measured.spread
+        else:
+            spread = None
         found[gpu] = replace(measured, spread=spread, source=f"{gpu}, {count}")
     return found

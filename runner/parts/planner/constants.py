@@ -1,5 +1,6 @@
-"""Constants of a card, measured by benchmarks/memory_on_gpu.py or assumed; and the range of errors of plans on published
-GPU runs, by kind of run, as benchmarks/outside.py found (planned over measured, minus 1). Both are in the catalog."""
+"""Constants of a card, measured by benchmarks/memory_on_gpu.py or assumed; and the range of errors
+of plans on published GPU runs, by kind of run, as benchmarks/outside.py found (planned over
+measured, minus 1). Both are in the catalog."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,10 +26,11 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Constants(Record):
-    """Constants of one card that no formula gives. slack: share that the allocator holds beyond live tensors. context:
-    bytes of the driver, of kernels and of cuBLAS. slowness: seconds of a step over those of the formulas. spread: the
-    fastest and the slowest likely time, as shares of the time, None if too little was measured. source: card, date,
-    versions and count of cells; empty if assumed."""
+    """Constants of one card that no formula gives. slack: share that the allocator holds beyond
+    live tensors. context: bytes of the driver, of kernels and of cuBLAS. slowness: seconds of a
+    step over those of the formulas. spread: the fastest and the slowest likely time, as shares of
+    the time, None if too little was measured. source: card, date, versions and count of cells;
+    empty if assumed."""
 
     slack: float = 0.04
     context: int = int(0.6 * GIB)
@@ -56,7 +58,9 @@ def taking(own: Mapping[str, Constants]) -> Iterator[None]:
 def constants(gpu: str) -> Constants:
     """The constants of a card: those of `taking`, else the catalog's."""
     own = _own.get()
-    return own[gpu] if gpu in own else from_catalog(gpu)
+    if gpu in own:
+        return own[gpu]
+    return from_catalog(gpu)
 
 
 def from_catalog(gpu: str) -> Constants:
@@ -70,11 +74,18 @@ def _read(folder: Path, gpu: str) -> Constants:
 
 
 def measured(slack: list[float], context: list[int], pace: list[float]) -> Constants:
-    """The slack that nine of ten cells stay below, because too low a plan ends a run; medians of context and pace."""
+    """The slack that nine of ten cells stay below, because too low a plan ends a run; medians of
+    context and pace."""
     import statistics  # slow to load, and seldom needed
 
-    slowness = statistics.median(pace) if pace else 1.0
-    spread = (_quantile(pace, 0.1) / slowness, _quantile(pace, 0.9) / slowness) if pace else None
+    if pace:
+        slowness = statistics.median(pace)
+    else:
+        slowness = 1.0
+    if pace:
+        spread = (_quantile(pace, 0.1) / slowness, _quantile(pace, 0.9) / slowness)
+    else:
+        spread = None
     return Constants(_quantile(slack, 0.9), round(statistics.median(context)), slowness, spread)
 
 
@@ -85,20 +96,34 @@ def _quantile(values: Iterable[float], share: float) -> float:
 
 def sources() -> Any:
     """The macros of `sources.txt.jinja`, each a function to text."""
-    return macros(Path(__file__).with_name("sources.txt.jinja"), percent=percent, pace=units.speed, GIB=GIB)
+    return macros(
+        Path(__file__).with_name("sources.txt.jinja"), percent=percent, pace=units.speed, GIB=GIB
+    )
 
 
 def basis(gpus: Iterable[str], network: Network | None = None) -> str:
-    """The sources of a plan's figures, in words. network: between machines, None for one machine."""
+    """The sources of a plan's figures, in words. network: between machines, None for one
+    machine."""
     return str(sources().basis({gpu: constants(gpu).source for gpu in gpus}, network))
 
 
 def kind(run: Run) -> dict[str, str]:
-    """What distinguishes runs: training (full, last, lora, qlora, dpo, images), sharding, loss, the card's label."""
-    method, loss = "images", "none"
+    """What distinguishes runs: training (full, last, lora, qlora, dpo, images), sharding, loss, the
+    card's label."""
+    method = "images"
+    loss = "none"
     if isinstance(run, Workload):
-        adapter = ("qlora" if run.adapter.four_bit else "lora") if run.adapter else ""
-        method = "dpo" if run.objective != "sft" else adapter or ("last" if run.unfrozen else "full")
+        if run.adapter:
+            if run.adapter.four_bit:
+                adapter = "qlora"
+            else:
+                adapter = "lora"
+        else:
+            adapter = ""
+        if run.objective != "sft":
+            method = "dpo"
+        else:
+            method = adapter or ("last" if run.unfrozen else "full")
         loss = run.fused_loss
     return {"method": method, "sharding": run.sharding, "loss": loss, "gpu": run.machines.gpu}
 
@@ -110,7 +135,8 @@ def percent(ratio: float) -> str:
 
 
 class Spread(NamedTuple):
-    """The lowest and highest error of nine in ten of `rows` published runs; shared: what they share with this one."""
+    """The lowest and highest error of nine in ten of `rows` published runs; shared: what they share
+    with this one."""
 
     low: float
     high: float
@@ -136,7 +162,7 @@ def _ranges() -> Mapping[str, Sequence[Any]]:
 
 
 def spread(run: Run, what: str) -> Spread:
-    """The errors of what was planned: `allocated`, the memory of tensors, or `time`, the seconds of a step. The ranges
-    are in order: the first one with nothing that this run lacks applies."""
+    """The errors of what was planned: `allocated`, the memory of tensors, or `time`, the seconds of
+    a step. The ranges are in order: the first one with nothing that this run lacks applies."""
     own = kind(run).items()
     return next(Spread(*figures) for shared, *figures in _ranges()[what] if shared.items() <= own)

@@ -1,4 +1,5 @@
-"""Time: how long a run takes, from operations, bytes moved and messages sent. Seconds throughout."""
+"""Time: how long a run takes, from operations, bytes moved and messages sent. Seconds
+throughout."""
 
 import math
 from collections import Counter
@@ -9,12 +10,30 @@ from typing import Any, NamedTuple
 
 from runner.catalog import Gpu
 from runner.parts.planner import constants, memory, parameters
-from runner.parts.planner.state import adapted, checkpoint, fetching, held, stepping, trained_bytes, whole, whole_model
-from runner.parts.planner.workload import ASSUMED, HALF, START_SECONDS, TABLES, Checkpoints, Run, Workload
+from runner.parts.planner.state import (
+    adapted,
+    checkpoint,
+    fetching,
+    held,
+    stepping,
+    trained_bytes,
+    whole,
+    whole_model,
+)
+from runner.parts.planner.workload import (
+    ASSUMED,
+    HALF,
+    START_SECONDS,
+    TABLES,
+    Checkpoints,
+    Run,
+    Workload,
+)
 from runner.plan import Machines
 
-# Not on any data sheet. Each share, here and in tables.toml, is that of published runs (benchmarks/results/outside.txt);
-# the measurements of a card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
+# Not on any data sheet. Each share, here and in tables.toml, is that of published runs
+# (benchmarks/results/outside.txt); the measurements of a card by benchmarks/memory_on_gpu.py
+# correct their sum (`constants`).
 BANDWIDTH_SHARE = 0.75
 PACE: Mapping[str, float] = TABLES["pace"]
 LAUNCHES: Mapping[str, float] = TABLES["launches"]
@@ -35,11 +54,12 @@ def shares(gpu: Gpu) -> ByKind:
 
 
 class Duration(NamedTuple):
-    """steps: of the optimizer, a count. The rest in seconds: of one step, of its waiting for other GPUs, of all steps,
-    of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images. flops:
-    of one micro batch. spread: the fastest and the slowest likely time of steps and evaluations, as shares;
-    overhead_range: the same of starting and saving, in seconds; network_seconds: how much less and more all steps take
-    over the fastest and the slowest assumed network. checkpoints: their count, and their share of the overhead."""
+    """steps: of the optimizer, a count. The rest in seconds: of one step, of its waiting for other
+    GPUs, of all steps, of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all
+    GPUs; tokens are 0 for images. flops: of one micro batch. spread: the fastest and the slowest
+    likely time of steps and evaluations, as shares; overhead_range: the same of starting and
+    saving, in seconds; network_seconds: how much less and more all steps take over the fastest and
+    the slowest assumed network. checkpoints: their count, and their share of the overhead."""
 
     steps: int
     step_seconds: float
@@ -82,26 +102,38 @@ class Duration(NamedTuple):
 
 
 def operations(workload: Workload, rows: float, training: bool = True) -> ByKind:
-    """Operations of one micro batch: 2 a weight and token forward, as many for each of the two needed gradients (Kaplan
-    et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
+    """Operations of one micro batch: 2 a weight and token forward, as many for each of the two
+    needed gradients (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its
+    square (arXiv 2307.08691, 4.1).
 
-    Checkpointing repeats each layer, whose last product is counted although PyTorch stops before it: without it, and
-    with refitted shares, 215 published runs were no nearer (3.7 % off instead of 3.6, and more of them too low)."""
-    model, length = workload.model, workload.row_tokens
-    tokens, layers = rows * length / (workload.context * workload.tensor), model.num_hidden_layers
+    Checkpointing repeats each layer, whose last product is counted although PyTorch stops before
+    it: without it, and with refitted shares, 215 published runs were no nearer (3.7 % off instead
+    of 3.6, and more of them too low)."""
+    model = workload.model
+    length = workload.row_tokens
+    tokens = rows * length / (workload.context * workload.tensor)
+    layers = model.num_hidden_layers
     weights = 2 * parameters.in_linear(model)
-    half = 1 if workload.attention == "eager" else 0.5
+    if workload.attention == "eager":
+        half = 1.0
+    else:
+        half = 0.5
     scores = 4 * half * workload.attended * model.num_attention_heads * model.head_dim
     head = 2 * model.vocab_size * model.hidden_size
     if not training:
         return ByKind(tokens * (layers * weights + head), tokens * layers * scores)
     reached = layers_passed_back(workload)
-    again = reached if workload.checkpointing else 0
+    if workload.checkpointing:
+        again = reached
+    else:
+        again = 0
     own = sum(parameters.layers_trained(workload)) * weights
-    own += head if workload.trains(parameters.head(model)) else 0
+    if workload.trains(parameters.head(model)):
+        own += head
     added = 6 * parameters.adapter(workload)
     if workload.adapter and workload.adapter.dora and workload.adapter.dropout:
-        # It multiplies again what dropout has left (peft 0.20.0, lora/dora.py): a trace counts 1.94 times the operations.
+        # It multiplies again what dropout has left (peft 0.20.0, lora/dora.py): a trace counts 1.94
+        # times the operations.
         weights += 2 * sum(adapted(workload))
     return ByKind(
         linear=tokens * ((layers + again + reached) * weights + 2 * head + own + added),
@@ -110,46 +142,83 @@ def operations(workload: Workload, rows: float, training: bool = True) -> ByKind
 
 
 def traffic(workload: Workload, rows: float, training: bool = True) -> float:
-    """Bytes that a micro batch moves through the card's memory for its tokens: kept activations are written and read in
-    the forward pass, the backward pass moves about twice that, and the loss goes over its logits three times."""
+    """Bytes that a micro batch moves through the card's memory for its tokens: kept activations are
+    written and read in the forward pass, the backward pass moves about twice that, and the loss
+    goes over its logits three times."""
     tokens = rows * workload.row_tokens / workload.context
     alike = Counter(parameters.layers_trained(workload))
-    kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
+    kept = (
+        sum(count * parameters.layer_activations(workload, own) for own, count in alike.items())
+        * tokens
+    )
     logits = memory.loss(workload, round(tokens), training)
-    method = "full" if not workload.adapter else "qlora" if workload.adapter.packed else "lora"
-    again: float = TABLES["traffic"]["fused" if workload.fused_kernels or workload.compile else "plain"][method]
-    passes = 2 if not training else 8 if workload.checkpointing else 6
+    if not workload.adapter:
+        method = "full"
+    elif workload.adapter.packed:
+        method = "qlora"
+    else:
+        method = "lora"
+    again: float = TABLES["traffic"][
+        "fused" if workload.fused_kernels or workload.compile else "plain"
+    ][method]
+    if not training:
+        passes = 2
+    elif workload.checkpointing:
+        passes = 8
+    else:
+        passes = 6
     return again * passes * kept + (3 if training else 2) * logits
 
 
 def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
-    """One micro batch on one GPU, forward and backward, or forward alone: what the card takes, or Python's launching of
-    its kernels, where that takes longer."""
+    """One micro batch on one GPU, forward and backward, or forward alone: what the card takes, or
+    Python's launching of its kernels, where that takes longer."""
     seconds = max(card_seconds(workload, gpu, rows, training), launching(workload, training))
     return seconds * constants.constants(gpu.name).slowness
 
 
 def card_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
     """The card's own part of a micro batch: linear layers, attention and moving bytes."""
-    counted, reached, peak = operations(workload, rows, training), shares(gpu), workload.rate(gpu)
-    gain = PACE["fp8_gain"] if workload.fp8 and gpu.fp8 else 1.0
-    linear, attention = counted.linear / (reached.linear * gain * peak), counted.attention / (reached.attention * peak)
+    counted = operations(workload, rows, training)
+    reached = shares(gpu)
+    peak = workload.rate(gpu)
+    if workload.fp8 and gpu.fp8:
+        gain = PACE["fp8_gain"]
+    else:
+        gain = 1.0
+    linear = counted.linear / (reached.linear * gain * peak)
+    attention = counted.attention / (reached.attention * peak)
     weights: float = (3 if training else 1) * held(workload).weights
-    if adapter := workload.adapter:
-        # 4-bit weights are unpacked in a micro batch, and DoRA measures weights. At 2 × 512 tokens QLoRA was measured 1.44
-        # to 1.51 times as slow as LoRA (h2oai/h2o-llmstudio, A100).
-        packed = parameters.in_linear(workload.model) if adapter.packed else 0
-        measured = sum(adapted(workload)) * (1 + workload.checkpointing) if adapter.dora else 0
-        weights += (PACE["unpacking"] * packed + PACE["measuring"] * measured) * workload.model.num_hidden_layers
-    moving = (traffic(workload, rows, training) + weights) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
+    adapter = workload.adapter
+    if adapter:
+        # 4-bit weights are unpacked in a micro batch, and DoRA measures weights. At 2 × 512 tokens
+        # QLoRA was measured 1.44 to 1.51 times as slow as LoRA (h2oai/h2o-llmstudio, A100).
+        if adapter.packed:
+            packed = parameters.in_linear(workload.model)
+        else:
+            packed = 0
+        if adapter.dora:
+            measured = sum(adapted(workload)) * (1 + workload.checkpointing)
+        else:
+            measured = 0
+        weights += (
+            PACE["unpacking"] * packed + PACE["measuring"] * measured
+        ) * workload.model.num_hidden_layers
+    moving = (traffic(workload, rows, training) + weights) / (
+        gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE
+    )
     return linear + attention + moving
 
 
 def launching(workload: Workload, training: bool = True) -> float:
-    """Seconds that Python needs to launch a micro batch, however few its tokens: the operations that PyTorch dispatches,
-    as benchmarks/launches.py counts them for each layer, and the hooks of ZeRO-3."""
+    """Seconds that Python needs to launch a micro batch, however few its tokens: the operations
+    that PyTorch dispatches, as benchmarks/launches.py counts them for each layer, and the hooks of
+    ZeRO-3."""
     layers = workload.model.num_hidden_layers
-    adapters = len(workload.adapter.targets) if workload.adapter else 0
+    if workload.adapter:
+        adapters = len(workload.adapter.targets)
+    else:
+        adapters = 0
     of_adapter = LAUNCHES["adapter_forward" if training else "adapter_alone"]
     operations = layers * (LAUNCHES["forward"] + of_adapter * adapters)
     if training:
@@ -162,7 +231,8 @@ def launching(workload: Workload, training: bool = True) -> float:
 
 
 def _backward_launches(workload: Workload, adapters: int) -> float:
-    """Operations dispatched for the backward pass of a micro batch, and for what checkpointing repeats in it."""
+    """Operations dispatched for the backward pass of a micro batch, and for what checkpointing
+    repeats in it."""
     backward = LAUNCHES["backward"] + LAUNCHES["adapter_backward"] * adapters
     if workload.checkpointing:
         backward += LAUNCHES["checkpointing"] + LAUNCHES["adapter_forward"] * adapters
@@ -171,15 +241,19 @@ def _backward_launches(workload: Workload, adapters: int) -> float:
 
 
 def layers_passed_back(workload: Workload) -> int:
-    """How many layers the backward pass goes through. With checkpointing it is all of them: transformers then lets the
-    embedding's output need a gradient (5.16, gradient_checkpointing_enable)."""
+    """How many layers the backward pass goes through. With checkpointing it is all of them:
+    transformers then lets the embedding's output need a gradient (5.16,
+    gradient_checkpointing_enable)."""
     layers = workload.model.num_hidden_layers
-    return layers if workload.checkpointing else layers - parameters.first_trained(workload)
+    if workload.checkpointing:
+        return layers
+    return layers - parameters.first_trained(workload)
 
 
 def sent(workload: Workload) -> float:
-    """Bytes that a GPU sends in a step. A ring moves 2(n-1)/n of the gradients (Patarasuk and Yuan 2009); ZeRO-3 and
-    FSDP gather all weights twice in every micro batch, and split gradients in each (arXiv 1910.02054, section 7)."""
+    """Bytes that a GPU sends in a step. A ring moves 2(n-1)/n of the gradients (Patarasuk and Yuan
+    2009); ZeRO-3 and FSDP gather all weights twice in every micro batch, and split gradients in
+    each (arXiv 1910.02054, section 7)."""
     count = workload.machines.world_size
     if count == 1:
         return 0.0
@@ -192,21 +266,28 @@ def sent(workload: Workload) -> float:
 
 
 def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None = None) -> float:
-    """Seconds of a step that GPUs wait for each other: messages beyond the computing that hides them. computing:
-    seconds of a step. gbit_s: rate between machines, None for the workload's own network."""
+    """Seconds of a step that GPUs wait for each other: messages beyond the computing that hides
+    them. computing: seconds of a step. gbit_s: rate between machines, None for the workload's own
+    network."""
     machines = workload.machines
     messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s)
     if machines.nodes > 1:
-        # Between machines messages also take time whatever their size; within one the shares of published runs include
-        # it. Gathering and splitting go around a ring of all GPUs; sums may take a tree over the machines (NCCL,
-        # src/graph/tuning.cc, ncclTopoTuneModel: ring and tree).
+        # Between machines messages also take time whatever their size; within one the shares of
+        # published runs include it. Gathering and splitting go around a ring of all GPUs; sums may
+        # take a tree over the machines (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and
+        # tree).
         inside = LINKS[gpu.link]["hop"]
         ring = (machines.nodes - 1) * PACE["hop"] + (machines.world_size - machines.nodes) * inside
-        tree = 2 * (math.log2(machines.nodes) * PACE["hop"] + (machines.world_size / machines.nodes - 1) * inside)
+        tree = 2 * (
+            math.log2(machines.nodes) * PACE["hop"]
+            + (machines.world_size / machines.nodes - 1) * inside
+        )
         if workload.sharding in ("zero3", "fsdp"):
             messages += 3 * workload.model.num_hidden_layers * workload.accumulation * ring
         else:
-            messages += math.ceil(trained_bytes(workload) / workload.bucket_bytes) * min(2 * ring, tree)
+            messages += math.ceil(trained_bytes(workload) / workload.bucket_bytes) * min(
+                2 * ring, tree
+            )
     hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"]["hidden"]
     if workload.sharding in ("ddp", "zero1"):
         computing /= workload.accumulation  # gradients travel in a step's last micro batch alone
@@ -214,18 +295,22 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
 
 
 def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
-    """Bytes a second between two GPUs, over the network if there are several machines. gbit_s: its rate."""
+    """Bytes a second between two GPUs, over the network if there are several machines. gbit_s: its
+    rate."""
     link = gpu.link_gb_s * 1e9 * LINKS[gpu.link]["rate"]
     if machines.nodes > 1:
         between = gbit_s * 1e9 / 8
-        return between if machines.gpus_per_node == 1 else min(link, between)
+        if machines.gpus_per_node == 1:
+            return between
+        return min(link, between)
     return link
 
 
 def updating(workload: Workload, gpu: Gpu) -> float:
-    """The optimizer's step: weights, gradients and state are read, weights and state written. Plain AdamW goes over its
-    lists of tensors about 20 times (a step of PEFT's full run on an L40S takes 363 ms); the same is assumed of other
-    optimizers with such lists. Clipping reads gradients twice and writes them."""
+    """The optimizer's step: weights, gradients and state are read, weights and state written. Plain
+    AdamW goes over its lists of tensors about 20 times (a step of PEFT's full run on an L40S takes
+    363 ms); the same is assumed of other optimizers with such lists. Clipping reads gradients twice
+    and writes them."""
     state = held(workload)
     if workload.offload.optimizer:
         return stepping(workload, gpu)
@@ -235,12 +320,16 @@ def updating(workload: Workload, gpu: Gpu) -> float:
     seconds = (moved + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
     if not workload.rule.products:
         return seconds
-    # Muon makes each trained matrix orthogonal; its products of a matrix m × n, m the smaller, are 4m²n + 2m³ operations
-    # a round (Axolotl 0.19.0, contribs/mit/muon). FSDP's GPUs share the matrices.
+    # Muon makes each trained matrix orthogonal; its products of a matrix m × n, m the smaller, are
+    # 4m²n + 2m³ operations a round (Axolotl 0.19.0, contribs/mit/muon). FSDP's GPUs share the
+    # matrices.
     trained = parameters.trained(workload).items()
     shapes = (sorted(shape[-2:]) for name, shape in trained if not parameters.outside(name))
     operations = sum(4 * one[0] ** 2 * one[1] + 2 * one[0] ** 3 for one in shapes if len(one) == 2)
-    split = workload.machines.world_size if workload.sharding == "fsdp" else 1
+    if workload.sharding == "fsdp":
+        split = workload.machines.world_size
+    else:
+        split = 1
     rate = shares(gpu).linear * (gpu.bf16_tflops or gpu.fp32_tflops) * 1e12
     return seconds + workload.rule.products * operations / split / rate
 
@@ -251,27 +340,36 @@ def computing(workload: Workload, gpu: Gpu) -> float:
     micro = pass_seconds(workload, gpu, at_once)
     if workload.passes_beside:
         micro += workload.passes_beside * pass_seconds(workload, gpu, at_once, training=False)
-    return micro * workload.accumulation + writing(workload, gpu, workload.micro_batch_size * workload.accumulation)
+    return micro * workload.accumulation + writing(
+        workload, gpu, workload.micro_batch_size * workload.accumulation
+    )
 
 
 def writing(workload: Workload, gpu: Gpu, rows: int) -> float:
-    """Seconds in which a GPU writes this many answers at once; 0 if there are none. An estimate, not measured: every
-    token moves all weights and the keys and values so far, half of them on average. transformers also launches every
-    kernel of a layer from Python; vLLM repeats a recorded graph."""
+    """Seconds in which a GPU writes this many answers at once; 0 if there are none. An estimate,
+    not measured: every token moves all weights and the keys and values so far, half of them on
+    average. transformers also launches every kernel of a layer from Python; vLLM repeats a recorded
+    graph."""
     if not workload.generated:
         return 0.0
     model = workload.model
-    cache = 2 * workload.width * rows * workload.row_tokens * model.num_key_value_heads * model.head_dim
+    cache = (
+        2 * workload.width * rows * workload.row_tokens * model.num_key_value_heads * model.head_dim
+    )
     moved = whole(workload) + model.num_hidden_layers * cache / 2
     token = moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
     if not workload.by_vllm:
-        token = max(token, launching(workload, training=False) * constants.constants(gpu.name).slowness)
+        token = max(
+            token, launching(workload, training=False) * constants.constants(gpu.name).slowness
+        )
     return workload.generated * token
 
 
 def step_seconds(workload: Workload, gpu: Gpu, own: float | None = None) -> float:
-    """One step: micro batches (own: their seconds, if known), waits for offloaded weights and GPUs, the update."""
-    own = computing(workload, gpu) if own is None else own
+    """One step: micro batches (own: their seconds, if known), waits for offloaded weights and GPUs,
+    the update."""
+    if own is None:
+        own = computing(workload, gpu)
     offloaded = max(0.0, fetching(workload, gpu) - LINKS["pcie"]["hidden"] * own)
     return own + offloaded + waiting(workload, gpu, own) + updating(workload, gpu)
 
@@ -288,13 +386,16 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration 
     if count is None:
         return None
     own = computing(workload, gpu)
-    evaluations, one_evaluation = 0, 0.0
+    evaluations = 0
+    one_evaluation = 0.0
     if workload.evaluation_rows:
         # The first is before the run starts.
         evaluations = workload.times_in(workload.evaluation_steps, count) + 1
         rows = workload.evaluation_batch_size
         alone = replace(workload, packing=workload.evaluation_packing, micro_batch_size=rows)
-        batches = math.ceil((alone.packed(workload.evaluation_rows) or 0) / workload.replicas / rows)
+        batches = math.ceil(
+            (alone.packed(workload.evaluation_rows) or 0) / workload.replicas / rows
+        )
         batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
         batch_seconds += writing(workload, gpu, rows)
         one_evaluation = (1 + workload.passes_beside) * batches * batch_seconds
@@ -327,8 +428,9 @@ def of_run(
     tokens_a_step: float,
     **figures: Any,
 ) -> Duration:
-    """The duration of any run, from that of its steps and evaluations. wait: seconds of a step that GPUs wait for each
-    other, at a number of Gbit/s. reading, checkpoint: bytes. figures: further fields of Duration."""
+    """The duration of any run, from that of its steps and evaluations. wait: seconds of a step that
+    GPUs wait for each other, at a number of Gbit/s. reading, checkpoint: bytes. figures: further
+    fields of Duration."""
 
     def starting(start: float, disk: float) -> tuple[Checkpoints, float]:
         # On a slower disk checkpoints by the clock are rarer.
@@ -350,6 +452,9 @@ def of_run(
         # As measured on this card, else by the errors of published runs.
         spread=constants.constants(gpu.name).spread or constants.spread(run, "time").of(1.0),
         overhead_range=(least, most),
-        network_seconds=(steps * (usual - wait(run.network.most)), steps * (wait(run.network.least) - usual)),
+        network_seconds=(
+            steps * (usual - wait(run.network.most)),
+            steps * (wait(run.network.least) - usual),
+        ),
         **figures,
     )

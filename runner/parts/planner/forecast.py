@@ -1,5 +1,5 @@
-"""Forecast: what each stage of a recipe needs. `plan`, `check` and reports share this one definition, which has the
-formulas of an engine as a subclass (`formulas` in a part's table)."""
+"""Forecast: what each stage of a recipe needs. `plan`, `check` and reports share this one
+definition, which has the formulas of an engine as a subclass (`formulas` in a part's table)."""
 
 import importlib
 import math
@@ -53,7 +53,8 @@ class Loss(IntEnum):
 
 
 class Counts(NamedTuple):
-    """Parameters: of the model itself, tied ones once; trained ones; and the adapter's, 0 if there is none."""
+    """Parameters: of the model itself, tied ones once; trained ones; and the adapter's, 0 if there
+    is none."""
 
     total: int
     trainable: int
@@ -61,18 +62,23 @@ class Counts(NamedTuple):
 
 
 def splits(run: Run, smaller: bool) -> Iterator[tuple[int, int]]:
-    """Micro batches and accumulations with the same product as the run's: the next smaller micro batch and so on, or
-    the next larger ones; none above MOST_TRIED."""
-    rows, own = run.micro_batch_size * run.accumulation, run.micro_batch_size
-    for size in range(min(own - 1, MOST_TRIED), 0, -1) if smaller else range(own + 1, min(rows, MOST_TRIED) + 1):
+    """Micro batches and accumulations with the same product as the run's: the next smaller micro
+    batch and so on, or the next larger ones; none above MOST_TRIED."""
+    rows = run.micro_batch_size * run.accumulation
+    own = run.micro_batch_size
+    for size in (
+        range(min(own - 1, MOST_TRIED), 0, -1)
+        if smaller
+        else range(own + 1, min(rows, MOST_TRIED) + 1)
+    ):
         if rows % size == 0:
             yield size, rows // size
 
 
 @dataclass(frozen=True)
 class Forecast(ABC):
-    """What one stage needs, in bytes and seconds. gpu: None if the catalog does not know it. price: of one GPU hour,
-    None for none."""
+    """What one stage needs, in bytes and seconds. gpu: None if the catalog does not know it. price:
+    of one GPU hour, None for none."""
 
     stage: Stage
     workload: Run
@@ -111,11 +117,13 @@ class Forecast(ABC):
 
     @abstractmethod
     def fitting(self, recipe: Recipe, gpu: catalog.Gpu, budget: float) -> Iterable[Changes]:
-        """The changes that bring the memory of a GPU to `budget` bytes, the least loss first. recipe: the stage's."""
+        """The changes that bring the memory of a GPU to `budget` bytes, the least loss first.
+        recipe: the stage's."""
 
     @abstractmethod
     def written(self) -> dict[str, int]:
-        """The files that the run leaves on disk and fetches, by kind, in bytes; one is a `checkpoint`."""
+        """The files that the run leaves on disk and fetches, by kind, in bytes; one is a
+        `checkpoint`."""
 
     @abstractmethod
     def beside(self) -> dict[str, int]:
@@ -136,7 +144,9 @@ class Forecast(ABC):
 
     @cached_property
     def time(self) -> Duration | None:
-        return self.time_on(self.gpu) if self.gpu else None
+        if self.gpu:
+            return self.time_on(self.gpu)
+        return None
 
     @cached_property
     def memory_spread(self) -> constants.Spread:
@@ -145,63 +155,97 @@ class Forecast(ABC):
 
     @property
     def memory_range(self) -> tuple[int, int]:
-        """The range of bytes that each GPU needs, in nine of ten cases, by the possible sizes of its tensors."""
+        """The range of bytes that each GPU needs, in nine of ten cases, by the possible sizes of
+        its tensors."""
         memory = self.memory
-        tensors = memory.evaluation if memory.moment == EVALUATION else memory.tensors
+        if memory.moment == EVALUATION:
+            tensors = memory.evaluation
+        else:
+            tensors = memory.tensors
         low, high = self.memory_spread.of(tensors)
         return round(memory.total - tensors + low), round(memory.total - tensors + high)
 
     @cached_property
     def time_source(self) -> str:
         """The sources of the time's range, in words."""
-        own, spread = constants.constants(self.stage.machines.gpu), constants.spread(self.workload, "time")
-        network = self.workload.network if self.stage.machines.nodes > 1 else None
-        return str(constants.sources().time(own, spread, network, self.workload.disk_spread == (1.0, 1.0)))
+        own = constants.constants(self.stage.machines.gpu)
+        spread = constants.spread(self.workload, "time")
+        if self.stage.machines.nodes > 1:
+            network = self.workload.network
+        else:
+            network = None
+        return str(
+            constants.sources().time(own, spread, network, self.workload.disk_spread == (1.0, 1.0))
+        )
 
     @property
     def usable(self) -> int | None:
-        return usable(self.gpu) if self.gpu else None
+        if self.gpu:
+            return usable(self.gpu)
+        return None
 
     @property
     def fits(self) -> bool | None:
-        return None if self.usable is None else self.memory.total <= self.usable
+        if self.usable is None:
+            return None
+        return self.memory.total <= self.usable
 
     @property
     def never_fits(self) -> bool:
-        """Whether even the low end of the memory range does not fit. Own runs do not count, so that machines agree."""
+        """Whether even the low end of the memory range does not fit. Own runs do not count, so that
+        machines agree."""
         with constants.taking({}):
             return self.usable is not None and replace(self).memory_range[0] > self.usable
 
     @cached_property
     def full(self) -> Self:
-        """The same with rows that fill `sequence_len`, where the longest row is an estimate; else itself."""
-        return self.changed(longest=0) if self.rows.longest_source else self
+        """The same with rows that fill `sequence_len`, where the longest row is an estimate; else
+        itself."""
+        if self.rows.longest_source:
+            return self.changed(longest=0)
+        return self
 
     @property
     def shorter_rows(self) -> int | None:
-        """A power of two for `sequence_len` that cuts no row, with room for errors; None if it saves little."""
+        """A power of two for `sequence_len` that cuts no row, with room for errors; None if it
+        saves little."""
         work = self.workload
         if not isinstance(work, Workload) or work.packing or not work.longest:
             return None
-        all_rows = work.lengths.longest(work.rows or 1, math.inf) if work.lengths else 0
-        enough = max(work.longest, all_rows) * MISSED if self.rows.longest_source else work.longest
+        if work.lengths:
+            all_rows = work.lengths.longest(work.rows or 1, math.inf)
+        else:
+            all_rows = 0
+        if self.rows.longest_source:
+            enough = max(work.longest, all_rows) * MISSED
+        else:
+            enough = work.longest
         rounded: int = 2 ** math.ceil(math.log2(enough))
-        return rounded if 2 * rounded <= work.sequence_len else None
+        if 2 * rounded <= work.sequence_len:
+            return rounded
+        return None
 
     @property
     def gpu_hours(self) -> float | None:
-        return self.time.total_seconds / 3600 * self.stage.machines.world_size if self.time else None
+        if self.time:
+            return self.time.total_seconds / 3600 * self.stage.machines.world_size
+        return None
 
     @property
     def cost(self) -> float | None:
-        return self.gpu_hours * self.price if self.gpu_hours is not None and self.price is not None else None
+        if self.gpu_hours is not None and self.price is not None:
+            return self.gpu_hours * self.price
+        return None
 
     @property
     def largest_micro_batch(self) -> int | None:
         """The most rows at once that fit the card; None if the card is unknown."""
-        if (room := self.usable) is None:
+        room = self.usable
+        if room is None:
             return None
-        return largest(lambda rows: replace(self, workload=self.workload.with_rows(rows)).memory.total <= room)
+        return largest(
+            lambda rows: replace(self, workload=self.workload.with_rows(rows)).memory.total <= room
+        )
 
     def offers(self, recipe: Recipe, budget: float) -> list[Changes]:
         """See `fitting`. recipe: the whole one, whose settings the changes name."""
@@ -209,20 +253,27 @@ class Forecast(ABC):
             return []
         name = self.stage.name
         found = self.fitting(recipe.of_stage(name), self.gpu, budget)
-        return [{recipe.setting_of(name, each): value for each, value in one.items()} for one in found]
+        return [
+            {recipe.setting_of(name, each): value for each, value in one.items()} for one in found
+        ]
 
 
 def largest(fits: Callable[[int], bool]) -> int:
-    """The largest count for which `fits(count)` is true; 0 if there is none, more than `MOST_TRIED` if all are."""
+    """The largest count for which `fits(count)` is true; 0 if there is none, more than `MOST_TRIED`
+    if all are."""
     return bisect_left(range(1, 2 * MOST_TRIED), True, key=lambda count: not fits(count))
 
 
 def named(table: Mapping[str, Any], of: object) -> dict[str, Any]:
-    """Attributes of an object by the names of a table, which has the path of each, or another table; a number in a path
-    is a place in a tuple. None has only None."""
+    """Attributes of an object by the names of a table, which has the path of each, or another
+    table; a number in a path is a place in a tuple. None has only None."""
 
     def within(one: Any, name: str) -> Any:
-        return None if one is None else one[int(name)] if name.isdigit() else getattr(one, name)
+        if one is None:
+            return None
+        if name.isdigit():
+            return one[int(name)]
+        return getattr(one, name)
 
     def found(path: str) -> Any:
         return reduce(within, path.split("."), of)
@@ -236,7 +287,8 @@ def stated(recipe: Recipe) -> dict[str, Any]:
 
 
 def section(recipe: Recipe, stage: Stage) -> str:
-    """The section of a recipe that has the settings of a stage: its own, that of a curriculum, or `train`."""
+    """The section of a recipe that has the settings of a stage: its own, that of a curriculum, or
+    `train`."""
     names = (stage.name, stage.name.partition("-")[0])
     return next((name for name in names if name in recipe.settings), "train")
 
@@ -249,11 +301,13 @@ def of(
     look: bool = True,
     any_architecture: bool = False,
 ) -> list[Forecast]:
-    """A Forecast for every stage that there are formulas for. look: whether to read prepared data, data files and the
-    hub's cache; without, all machines answer the same. Raises UnknownArchitecture for a model without formulas; with
-    any_architecture, only when its figures are read."""
+    """A Forecast for every stage that there are formulas for. look: whether to read prepared data,
+    data files and the hub's cache; without, all machines answer the same. Raises
+    UnknownArchitecture for a model without formulas; with any_architecture, only when its figures
+    are read."""
     forecasts = []
-    here, prepared = Path(plan.place.data_dir), Path(RUNS) / recipe.name / "data"
+    here = Path(plan.place.data_dir)
+    prepared = Path(RUNS) / recipe.name / "data"
     # Those of a run folder with another name, such as a rehearsal's, are its own.
     local = not plan.place.on_cluster and here.parent == Path(plan.place.run_dir)
     if local and here.is_dir() and here != prepared.absolute():
@@ -272,37 +326,63 @@ def of(
         forecast: Forecast | None = module.of_stage(recipe, stage, rows, look)
         if forecast is not None:
             disk: dict[str, Any] = {}
-            if claim := plan.claim_of(plan.place_of(stage).run_dir):  # its speed, which all machines share
-                where = ("openshift", "claims", list(plan.site["claims"]).index(claim), "write_mb_s")
-                spread = (1.0, 1.0) if recipe.document.lookup(where) else ASSUMED
-                disk = {"disk_mb_s": float(claim["write_mb_s"]), "disk_spread": spread, "shared_disk": True}
+            if claim := plan.claim_of(
+                plan.place_of(stage).run_dir
+            ):  # its speed, which all machines share
+                where = (
+                    "openshift",
+                    "claims",
+                    list(plan.site["claims"]).index(claim),
+                    "write_mb_s",
+                )
+                if recipe.document.lookup(where):
+                    spread = (1.0, 1.0)
+                else:
+                    spread = ASSUMED
+                disk = {
+                    "disk_mb_s": float(claim["write_mb_s"]),
+                    "disk_spread": spread,
+                    "shared_disk": True,
+                }
             forecast = replace(forecast, gpu=catalog.gpu(stage.machines.gpu), price=price)
             forecast = forecast.changed(network=between, **disk)
-            assert any_architecture or forecast.counts  # raises UnknownArchitecture here, before half of a plan exists
+            assert (
+                any_architecture or forecast.counts
+            )  # raises UnknownArchitecture here, before half of a plan exists
             forecasts.append(forecast)
     return forecasts
 
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     """The sources of the figures, in words. nodes: other counts of machines that are shown."""
-    several = max((*nodes, *(forecast.stage.machines.nodes for forecast in forecasts)), default=1) > 1
+    several = (
+        max((*nodes, *(forecast.stage.machines.nodes for forecast in forecasts)), default=1) > 1
+    )
     gpus = (forecast.stage.machines.gpu for forecast in forecasts)
     return constants.basis(gpus, forecasts[0].workload.network if several else None)
 
 
 def unknown_architecture(recipe: Recipe, error: catalog.UnknownArchitecture) -> Problem:
     families = ", ".join(filter(has_formulas, catalog.table("families")))
-    return recipe.problem("model.base", *worded("planner.no-formulas", error=error, families=families))
+    return recipe.problem(
+        "model.base", *worded("planner.no-formulas", error=error, families=families)
+    )
 
 
 def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Problem | None:
-    """The verdict on memory, the same in every command, at the line that names the GPU: an error where a stage never
-    fits; a note where it may fit, or where only rows of full length do not. None if all fits, or the GPU is unknown.
-    allowed: whether `--allow` permits a stage that never fits."""
-    need, have, full = forecast.memory.total, forecast.usable, forecast.full.memory.total
+    """The verdict on memory, the same in every command, at the line that names the GPU: an error
+    where a stage never fits; a note where it may fit, or where only rows of full length do not.
+    None if all fits, or the GPU is unknown. allowed: whether `--allow` permits a stage that never
+    fits."""
+    need = forecast.memory.total
+    have = forecast.usable
+    full = forecast.full.memory.total
     if forecast.gpu is None or have is None or max(need, full) <= have:
         return None
-    severity = "error" if forecast.never_fits and not allowed else "note"
+    if forecast.never_fits and not allowed:
+        severity = "error"
+    else:
+        severity = "note"
     message = said("too_large", forecast=forecast, file=recipe.document.file)
     return recipe.problem("machines.gpu", *message, severity=severity)
 
@@ -310,9 +390,15 @@ def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Prob
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """Notes on settings that are valid but hardly intended."""
     for forecast in forecasts:
-        own, name = recipe.of_stage(forecast.stage.name), forecast.stage.name
-        home, work, steps = section(own, forecast.stage), forecast.workload, forecast.steps
-        often = None if steps is None and work.evaluation_steps else work.times_in(work.evaluation_steps, steps or 0)
+        own = recipe.of_stage(forecast.stage.name)
+        name = forecast.stage.name
+        home = section(own, forecast.stage)
+        work = forecast.workload
+        steps = forecast.steps
+        if steps is None and work.evaluation_steps:
+            often = None
+        else:
+            often = work.times_in(work.evaluation_steps, steps or 0)
         stopping = own.settings[home].get("early_stopping")
         if stopping and often is not None and stopping.patience >= often:
             message = said("patience", name=name, stopping=stopping, often=often, steps=steps)
@@ -320,16 +406,25 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         if not steps:
             continue
         # Checkpoints, evaluations and a learning rate for more steps than the stage makes.
-        keep, tenth = own.settings[home].get("keep_checkpoints") or 0, max(1, steps // 10)
+        keep = own.settings[home].get("keep_checkpoints") or 0
+        tenth = max(1, steps // 10)
         count = f"{steps:,} step{'s' if steps != 1 else ''}"
         if keep > max(2, steps):
             message = worded("planner.many-checkpoints", stage=name, count=count, keep=keep)
             yield own.note((home, "keep_checkpoints"), *message)
-        every = {"eval_steps": ("evaluation", work.evaluation_steps), "save_steps": ("checkpoint", work.save_steps)}
-        if unreached := {setting: first for setting, first in every.items() if first[1] > steps}:
-            message = said("never_reached", name=name, count=count, unreached=unreached, tenth=tenth)
+        every = {
+            "eval_steps": ("evaluation", work.evaluation_steps),
+            "save_steps": ("checkpoint", work.save_steps),
+        }
+        unreached = {setting: first for setting, first in every.items() if first[1] > steps}
+        if unreached:
+            message = said(
+                "never_reached", name=name, count=count, unreached=unreached, tenth=tenth
+            )
             yield own.note((home, next(iter(unreached))), *message)
         if forecast.warmup_steps >= steps:
             last = work.learning_rate * steps / forecast.warmup_steps
-            message = worded("planner.rising-rate", forecast=forecast, work=work, last=last, tenth=tenth)
+            message = worded(
+                "planner.rising-rate", forecast=forecast, work=work, last=last, tenth=tenth
+            )
             yield own.note((home, "warmup_steps"), *message)

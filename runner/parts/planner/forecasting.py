@@ -1,5 +1,5 @@
-"""The planner's answers to the core (`Forecasting` in scenarios/contract.py): a recipe's needs as problems, as sizes, and
-as predictions for a run."""
+"""The planner's answers to the core (`Forecasting` in scenarios/contract.py): a recipe's needs as
+problems, as sizes, and as predictions for a run."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -7,7 +7,14 @@ from dataclasses import replace
 from runner.catalog import UnknownArchitecture
 from runner.check.validate import TOO_LARGE
 from runner.parts.planner import constants, forecast, machine_counts, storage
-from runner.parts.planner.planned import SMALL, Planned, beyond_card, ended_by_deadline, too_few_steps, too_short
+from runner.parts.planner.planned import (
+    SMALL,
+    Planned,
+    beyond_card,
+    ended_by_deadline,
+    too_few_steps,
+    too_short,
+)
 from runner.parts.planner.workload import TABLES
 from runner.plan import Plan, Prediction
 from runner.recipe.recipe import Recipe
@@ -15,13 +22,17 @@ from runner.tools.problem import Problem
 
 
 def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
-    """An error where a stage never fits its GPU; and notes on stages that may not fit, claims and pods that are too
-    small, a learning rate that never stops rising, a deadline that comes too early, and too few steps."""
+    """An error where a stage never fits its GPU; and notes on stages that may not fit, claims and
+    pods that are too small, a learning rate that never stops rising, a deadline that comes too
+    early, and too few steps."""
     try:
         forecasts = forecast.of(recipe, plan, look=False)
         # Files are opened only where their rows decide, because `check` counts its milliseconds.
         roomy = all(stage.full.fits is not False for stage in forecasts)
-        known = forecasts if roomy else forecast.of(recipe, plan)
+        if roomy:
+            known = forecasts
+        else:
+            known = forecast.of(recipe, plan)
         notes = [forecast.too_large(recipe, stage, TOO_LARGE in allowed) for stage in known]
     except UnknownArchitecture:
         return []  # `plan` reports it
@@ -33,7 +44,10 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
     counted = forecasts
     if files and all(file.is_file() and file.stat().st_size < SMALL for file in files):
-        counted = forecast.of(recipe, plan) if roomy else known
+        if roomy:
+            counted = forecast.of(recipe, plan)
+        else:
+            counted = known
     if too_short(counted):
         # Imported here, because only a recipe with too few steps needs the search.
         from runner.parts.planner import recipe_offers
@@ -57,13 +71,17 @@ def sized(recipe: Recipe, plan: Plan) -> Plan:
 
 
 def written(recipe: Recipe, plan: Plan) -> dict[str, int]:
-    """The bytes that the plan writes to each claim, by its name; empty if the model has no formulas."""
+    """The bytes that the plan writes to each claim, by its name; empty if the model has no
+    formulas."""
     forecasts = _known(recipe, plan, look=False)
-    return storage.needs(plan, forecasts) if forecasts else {}
+    if forecasts:
+        return storage.needs(plan, forecasts)
+    return {}
 
 
 def on_processor(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
-    """The predictions for this machine's own processor, by its measured pace and by what earlier runs on it took."""
+    """The predictions for this machine's own processor, by its measured pace and by what earlier
+    runs on it took."""
     # Imported here, because a check measures nothing.
     from runner.parts.planner import calibration, processor
 
@@ -80,6 +98,9 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
         alone = [forecast.named(TABLES["prediction_alone"], replace(one)) for one in known]
     made = []
     for one, figures in zip(known, alone, strict=True):
-        gpu = one.gpu.title if one.gpu else one.stage.machines.gpu
+        if one.gpu:
+            gpu = one.gpu.title
+        else:
+            gpu = one.stage.machines.gpu
         made.append(Prediction(**forecast.named(TABLES["prediction"], one), **figures, gpu=gpu))
     return tuple(made)

@@ -1,5 +1,5 @@
-"""The formulas of stages that Axolotl trains; what a trace finds in their place; and the changes that let them train in
-less memory, by formulas alone, which `recipe_offers` tries on recipes."""
+"""The formulas of stages that Axolotl trains; what a trace finds in their place; and the changes
+that let them train in less memory, by formulas alone, which `recipe_offers` tries on recipes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,8 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.language.translation import unfrozen_parameters
 from runner.tools.text import template
 
-# How many changes are combined at most, and how many insufficient changes are extended in each round.
+# How many changes are combined at most, and how many insufficient changes are extended in each
+# round.
 TOGETHER, KEPT = 3, 6
 SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
 RANKS = (64, 32, 16, 8)
@@ -28,9 +29,10 @@ RANKS = (64, 32, 16, 8)
 
 @dataclass(frozen=True)
 class Traced:
-    """The results of a trace: counts, bytes, floating-point operations of one micro batch, seconds of tracing. weights,
-    gradients, optimizer: held between steps. activations: alive after the forward pass beyond those. peak,
-    evaluation_peak: most bytes alive in training and in evaluation. peak_at: the operation at the peak."""
+    """The results of a trace: counts, bytes, floating-point operations of one micro batch, seconds
+    of tracing. weights, gradients, optimizer: held between steps. activations: alive after the
+    forward pass beyond those. peak, evaluation_peak: most bytes alive in training and in
+    evaluation. peak_at: the operation at the peak."""
 
     parameters: int
     trainable: int
@@ -67,9 +69,14 @@ class LanguageForecast(Forecast):
     def counts(self) -> Counts:
         parameters.family(self.workload.model)
         # The layer of a reward model's score; PEFT trains a copy of it (0.20, `modules_to_save`).
-        score = self.workload.model.hidden_size if self.workload.objective == "reward" else 0
+        if self.workload.objective == "reward":
+            score = self.workload.model.hidden_size
+        else:
+            score = 0
         total = parameters.total(self.workload.model) + (2 if self.workload.adapter else 1) * score
-        return Counts(total, parameters.trainable(self.workload) + score, parameters.adapter(self.workload))
+        return Counts(
+            total, parameters.trainable(self.workload) + score, parameters.adapter(self.workload)
+        )
 
     @cached_property
     def memory(self) -> memory.Memory:
@@ -81,29 +88,41 @@ class LanguageForecast(Forecast):
 
     @property
     def warmup_steps(self) -> int:
-        """A whole number, and two instead of one (Axolotl 0.19.0, _configure_warmup_and_logging)."""
+        """A whole number, and two instead of one (Axolotl 0.19.0,
+        _configure_warmup_and_logging)."""
         if self.workload.warmup_steps or not self.steps:
             return self.workload.warmup_steps
         rising = int(self.steps * self.workload.warmup_ratio)
-        return 2 if rising == 1 else rising
+        if rising == 1:
+            return 2
+        return rising
 
     def time_on(self, gpu: catalog.Gpu) -> duration.Duration | None:
         return duration.estimate(self.workload, gpu)
 
     def fitting(self, recipe: Recipe, gpu: catalog.Gpu, budget: float) -> Iterable[Changes]:
-        return [advice.changes for advice in cheapest(Lines(recipe, self.stage), self.workload, gpu, budget)]
+        return [
+            advice.changes
+            for advice in cheapest(Lines(recipe, self.stage), self.workload, gpu, budget)
+        ]
 
     def written(self) -> dict[str, int]:
-        """Prepared rows, a checkpoint, the best model, a model merged with its adapter; and the download."""
+        """Prepared rows, a checkpoint, the best model, a model merged with its adapter; and the
+        download."""
         work = self.workload
         rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
         # A row as text, and its tokens, labels and mask as Arrow keeps them.
-        sizes = {"prepared data": 0 if work.max_steps else round(rows * (work.lengths.mean or work.sequence_len) * 21)}
+        sizes = {
+            "prepared data": 0
+            if work.max_steps
+            else round(rows * (work.lengths.mean or work.sequence_len) * 21)
+        }
         sizes |= {"checkpoint": state.checkpoint(work), "best model": state.saved_weights(work)}
         halves = work.width * parameters.total(work.model)
         if work.adapter:
             sizes["merged model"] = halves
-        if on_disk := state.on_disk(work):
+        on_disk = state.on_disk(work)
+        if on_disk:
             sizes[state.ON_DISK] = on_disk
         if self.stage.model or not str(self.stage.config.get("base_model") or "").startswith("/"):
             # The hub's files are in half precision, whatever the recipe computes in.
@@ -128,9 +147,13 @@ class LanguageForecast(Forecast):
 
 
 def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageForecast | None:
-    """The forecast for a stage; None if its model is unknown. look: whether to read the hub's cache."""
-    # The stage's model is the recipe's own, else that of its config in the catalog or in the hub's cache.
-    name, revision = (str(stage.config.get(key) or "") for key in ("base_model", "revision_of_model"))
+    """The forecast for a stage; None if its model is unknown. look: whether to read the hub's
+    cache."""
+    # The stage's model is the recipe's own, else that of its config in the catalog or in the hub's
+    # cache.
+    name, revision = (
+        str(stage.config.get(key) or "") for key in ("base_model", "revision_of_model")
+    )
     recipe = recipe.of_stage(stage.name)
     model = recipe.model_facts or catalog.model(name, recipe.folder)
     if model is None and look:
@@ -154,19 +177,25 @@ class Advice(NamedTuple):
 
 
 class Lines:
-    """Where a recipe has the settings of a stage. recipe: the stage's own. section: the stage's, or `train`, in its own
-    recipe; home: the same by its name in the whole recipe."""
+    """Where a recipe has the settings of a stage. recipe: the stage's own. section: the stage's, or
+    `train`, in its own recipe; home: the same by its name in the whole recipe."""
 
     def __init__(self, whole: Recipe, stage: Stage) -> None:
-        self.whole, self.stage, self.recipe = whole, stage, whole.of_stage(stage.name)
+        self.whole = whole
+        self.stage = stage
+        self.recipe = whole.of_stage(stage.name)
         self.section = section(self.recipe, stage)
         self.home = whole.setting_of(stage.name, self.section)
 
     def batch(self, rows: int, accumulation: int) -> dict[str, float]:
-        return {f"{self.home}.micro_batch_size": rows, f"{self.home}.gradient_accumulation_steps": accumulation}
+        return {
+            f"{self.home}.micro_batch_size": rows,
+            f"{self.home}.gradient_accumulation_steps": accumulation,
+        }
 
     def find(self, *settings: str) -> str | None:
-        """The dotted name of the first of these settings that the recipe has; None if it has none."""
+        """The dotted name of the first of these settings that the recipe has; None if it has
+        none."""
         for home in (self.section, "model", "speed"):
             for setting in settings:
                 if home in self.recipe.settings and setting in self.recipe.settings[home]:
@@ -175,11 +204,13 @@ class Lines:
 
 
 def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
-    """Smaller numbers: of each kind the largest that fits; else the smallest, to combine with another change. After
-    them other ways to compute the same, or nearly the same."""
+    """Smaller numbers: of each kind the largest that fits; else the smallest, to combine with
+    another change. After them other ways to compute the same, or nearly the same."""
     adapter = work.adapter
 
-    def best(candidates: list[Advice], need: Callable[[memory.Memory], int] = attrgetter("total")) -> list[Advice]:
+    def best(
+        candidates: list[Advice], need: Callable[[memory.Memory], int] = attrgetter("total")
+    ) -> list[Advice]:
         enough = (each for each in candidates if need(memory.estimate(each.workload)) <= budget)
         return list(islice(enough, 1)) or candidates[-1:]
 
@@ -187,23 +218,45 @@ def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[A
         several = (split for split in splits(work, True) if split[0] >= work.fewest_rows)
         yield from best([Advice(lines.batch(*split), work.with_rows(*split)) for split in several])
     if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
-        powers = (2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length())))
-        fewer = [replace(work, evaluation_batch_size=rows, evaluation_follows=False) for rows in powers]
-        evaluations = [Advice({f"{lines.home}.eval_batch_size": each.evaluation_batch_size}, each) for each in fewer]
+        powers = (
+            2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length()))
+        )
+        fewer = [
+            replace(work, evaluation_batch_size=rows, evaluation_follows=False) for rows in powers
+        ]
+        evaluations = [
+            Advice({f"{lines.home}.eval_batch_size": each.evaluation_batch_size}, each)
+            for each in fewer
+        ]
         yield from best(evaluations, attrgetter("in_evaluation"))
-    if name := lines.find("sequence_len"):
-        shorter = [replace(work, sequence_len=length) for length in SEQUENCES if length < work.sequence_len]
-        yield from best([Advice({name: each.sequence_len}, each, Loss.LEARNING) for each in shorter])
+    name = lines.find("sequence_len")
+    if name:
+        shorter = [
+            replace(work, sequence_len=length) for length in SEQUENCES if length < work.sequence_len
+        ]
+        yield from best(
+            [Advice({name: each.sequence_len}, each, Loss.LEARNING) for each in shorter]
+        )
     if adapter and (name := lines.find("lora_rank", "rank")):
         adapters = [adapter._replace(rank=rank) for rank in RANKS if rank < adapter.rank]
-        yield from best([Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING) for each in adapters])
+        yield from best(
+            [
+                Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING)
+                for each in adapters
+            ]
+        )
     if not work.checkpointing:
         yield Advice({"model.gradient_checkpointing": True}, replace(work, checkpointing=True))
     name = lines.find("cross_entropy", "fused_cross_entropy")
     if work.fused_loss == "none" and work.objective == "sft" and name:
-        value = True if name.endswith("fused_cross_entropy") else "auto"
+        value: bool | str
+        if name.endswith("fused_cross_entropy"):
+            value = True
+        else:
+            value = "auto"
         yield Advice({name: value}, replace(work, fused_loss="fused"))
-    gpu, flash = catalog.gpu(work.machines.gpu), replace(work, attention="flash_attention_2")
+    gpu = catalog.gpu(work.machines.gpu)
+    flash = replace(work, attention="flash_attention_2")
     # FlashAttention works in half precision only.
     if flash != work and work.precision != "fp32" and gpu and flash.runs_on(gpu):
         yield Advice({"model.attention": "flash_attention_2"}, flash)
@@ -212,7 +265,9 @@ def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[A
             yield Advice({"distribution": way}, replace(work, sharding=way))
     yield from _outside_the_gpu(lines, work)
     if work.optimizer in ("adamw_torch_fused", "adamw_torch") and (name := lines.find("optimizer")):
-        yield Advice({name: "adamw_bnb_8bit"}, replace(work, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS)
+        yield Advice(
+            {name: "adamw_bnb_8bit"}, replace(work, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS
+        )
     if work.adapter and not work.adapter.packed and lines.find("adapter"):
         four_bit = replace(work, adapter=work.adapter._replace(four_bit=True))
         yield Advice({"train.adapter": "qlora"}, four_bit, Loss.EXACTNESS)
@@ -221,11 +276,12 @@ def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[A
 
 
 def _outside_the_gpu(lines: Lines, work: Workload) -> Iterator[Advice]:
-    """The optimizer's state and step in main memory. FSDP moves the weights with them, and a single GPU needs DeepSpeed.
-    An adapter's state is too small to be worth it."""
+    """The optimizer's state and step in main memory. FSDP moves the weights with them, and a single
+    GPU needs DeepSpeed. An adapter's state is too small to be worth it."""
     if work.offload or work.adapter or "distribution" not in lines.recipe.settings:
         return
-    optimizer, weights = {"sharding.offload_optimizer": "cpu"}, {"sharding.offload_weights": "cpu"}
+    optimizer = {"sharding.offload_optimizer": "cpu"}
+    weights = {"sharding.offload_weights": "cpu"}
     if work.sharding == "fsdp":
         yield Advice({**optimizer, **weights}, replace(work, offload=Offload("cpu", "cpu")))
     elif work.sharding in ("none", "ddp"):
@@ -236,14 +292,20 @@ def _outside_the_gpu(lines: Lines, work: Workload) -> Iterator[Advice]:
 
 
 def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
-    """The largest smaller model of the catalog that fits; one with a stricter licence only where no other does."""
+    """The largest smaller model of the catalog that fits; one with a stricter licence only where no
+    other does."""
     if not lines.find("base") or lines.recipe.pretrained:
         return
     others = [other for name in catalog.model_ids() if (other := catalog.model(name))]
     others = [other for other in others if parameters.has_formulas(other.model_type)]
-    size, half = parameters.total(workload.model), workload.precision == "fp16"
-    smaller = [other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)]
-    for other in sorted(smaller, key=lambda one: (one.free < workload.model.free, -(one.parameters or 0))):
+    size = parameters.total(workload.model)
+    half = workload.precision == "fp16"
+    smaller = [
+        other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)
+    ]
+    for other in sorted(
+        smaller, key=lambda one: (one.free < workload.model.free, -(one.parameters or 0))
+    ):
         adapter = workload.adapter and workload.adapter._replace(targets=other.linear)
         patterns: list[str] = []
         if workload.unfrozen:
@@ -263,19 +325,30 @@ def _fits(advice: Advice, budget: float) -> bool:
     return memory.estimate(advice.workload).total <= budget
 
 
-def cheapest(lines: Lines, workload: Workload, gpu: catalog.Gpu, budget: float, count: int = 8) -> list[Advice]:
-    """The changes that bring a GPU's memory to at most `budget` bytes, the least loss first: single ones, and
-    combinations if fewer than two single ones lose nothing."""
-    started = [*_within_the_model(lines, workload, budget), *_smaller_model(lines, workload, budget)]
+def cheapest(
+    lines: Lines, workload: Workload, gpu: catalog.Gpu, budget: float, count: int = 8
+) -> list[Advice]:
+    """The changes that bring a GPU's memory to at most `budget` bytes, the least loss first: single
+    ones, and combinations if fewer than two single ones lose nothing."""
+    started = [
+        *_within_the_model(lines, workload, budget),
+        *_smaller_model(lines, workload, budget),
+    ]
     enough = [advice for advice in started if _fits(advice, budget)]
     for _ in range(TOGETHER - 1):
         if sum(advice.loss == Loss.NOTHING for advice in enough) >= 2:
             break
-        short = [advice for advice in started if not _fits(advice, budget) and advice.loss < Loss.ANOTHER_MODEL]
+        short = [
+            advice
+            for advice in started
+            if not _fits(advice, budget) and advice.loss < Loss.ANOTHER_MODEL
+        ]
         # The least loss, and then the largest saving, is extended first.
         short.sort(key=lambda advice: (advice.loss, memory.estimate(advice.workload).total))
         started = [
-            Advice({**first.changes, **second.changes}, second.workload, max(first.loss, second.loss))
+            Advice(
+                {**first.changes, **second.changes}, second.workload, max(first.loss, second.loss)
+            )
             for first in short[:KEPT]
             for second in _within_the_model(lines, first.workload, budget)
             if not first.changes.keys() & second.changes.keys()
@@ -285,7 +358,9 @@ def cheapest(lines: Lines, workload: Workload, gpu: catalog.Gpu, budget: float, 
         new = (advice for advice in started if not any(k <= advice.changes.items() for k in known))
         enough += [advice for advice in new if _fits(advice, budget)]
     chosen: dict[frozenset[str], Advice] = {}
-    for advice in sorted(enough, key=lambda advice: (advice.loss, len(advice.changes), _row_seconds(advice, gpu))):
+    for advice in sorted(
+        enough, key=lambda advice: (advice.loss, len(advice.changes), _row_seconds(advice, gpu))
+    ):
         # One offer for each set of settings: three sequence lengths are one idea.
         chosen.setdefault(frozenset(advice.changes), advice)
     return list(chosen.values())[:count]

@@ -1,4 +1,5 @@
-"""A recipe on other counts of machines, by formulas alone: how long it takes there, and whether fewer are clearly faster."""
+"""A recipe on other counts of machines, by formulas alone: how long it takes there, and whether
+fewer are clearly faster."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,27 +10,34 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem
 
-# How many times as long a run must take as on fewer machines. A time is likely to be between half and twice what is
-# planned, mostly because the network is assumed, so below this either count may be the faster one.
+# How many times as long a run must take as on fewer machines. A time is likely to be between half
+# and twice what is planned, mostly because the network is assumed, so below this either count may
+# be the faster one.
 CLEARLY = 2.0
 
 
 def with_machines(forecast: Forecast, count: int) -> Forecast:
-    """The stage on this number of machines, with the same rows a step if possible, and the same rows in all; one GPU
-    shares nothing."""
-    machines, before = forecast.stage.machines, forecast.workload
+    """The stage on this number of machines, with the same rows a step if possible, and the same
+    rows in all; one GPU shares nothing."""
+    machines = forecast.stage.machines
+    before = forecast.workload
     if count == machines.nodes:
         return forecast
-    machines, way = replace(machines, nodes=count, uneven=()), before.sharding
+    machines = replace(machines, nodes=count, uneven=())
+    way = before.sharding
     if machines.world_size > 1:
         way = "ddp" if way == "none" else way
     elif not before.offload:
         way = "none"
-    accumulation = max(1, round(before.accumulation * before.machines.world_size / machines.world_size))
+    accumulation = max(
+        1, round(before.accumulation * before.machines.world_size / machines.world_size)
+    )
     other = forecast.changed(machines=machines, sharding=way, accumulation=accumulation)
     if before.max_steps:
         rows = before.max_steps * before.effective_batch_size
-        other = other.changed(max_steps=max(1, math.ceil(rows / other.workload.effective_batch_size)))
+        other = other.changed(
+            max_steps=max(1, math.ceil(rows / other.workload.effective_batch_size))
+        )
     return replace(other, stage=replace(forecast.stage, machines=machines))
 
 
@@ -47,9 +55,12 @@ def fewer(nodes: int) -> list[int]:
 
 
 def fastest_of_fewer(forecasts: Sequence[Forecast]) -> TrainingTime | None:
-    """The count of fewer machines on which all stages fit and train fastest; None if there is none, or its time is
-    unknown."""
-    machines = forecasts[0].stage.machines if forecasts else None
+    """The count of fewer machines on which all stages fit and train fastest; None if there is none,
+    or its time is unknown."""
+    if forecasts:
+        machines = forecasts[0].stage.machines
+    else:
+        machines = None
     if machines is None or machines.uneven:
         return None
     times = []
@@ -71,7 +82,11 @@ def training_seconds(forecasts: Sequence[Forecast]) -> float | None:
 
 def waiting_seconds(forecasts: Sequence[Forecast]) -> float:
     """Seconds of all stages that GPUs wait for each other."""
-    return sum(forecast.time.steps * forecast.time.waiting_seconds for forecast in forecasts if forecast.time)
+    return sum(
+        forecast.time.steps * forecast.time.waiting_seconds
+        for forecast in forecasts
+        if forecast.time
+    )
 
 
 def slower_than_fewer(recipe: Recipe, forecasts: Sequence[Forecast]) -> Iterator[Problem]:
@@ -79,16 +94,22 @@ def slower_than_fewer(recipe: Recipe, forecasts: Sequence[Forecast]) -> Iterator
     if not forecasts or forecasts[0].stage.machines.nodes == 1:
         return
     planned = training_seconds(forecasts)
-    # Fewer machines save only what they wait for each other; most recipes end here, because `check` counts its milliseconds.
+    # Fewer machines save only what they wait for each other; most recipes end here, because `check`
+    # counts its milliseconds.
     if planned is None or waiting_seconds(forecasts) < planned * (1 - 1 / CLEARLY):
         return
     best = fastest_of_fewer(forecasts)
     if best is None or planned < CLEARLY * best.seconds:
         return
-    nodes, network = forecasts[0].stage.machines.nodes, forecasts[0].workload.network
-    usual, faster = units.duration(planned), units.duration(best.seconds)
+    nodes = forecasts[0].stage.machines.nodes
+    network = forecasts[0].workload.network
+    usual = units.duration(planned)
+    faster = units.duration(best.seconds)
     count = f"{best.nodes} machine{'s' if best.nodes > 1 else ''}"
-    section = "openshift" if "openshift" in recipe.settings else "nodes"
+    if "openshift" in recipe.settings:
+        section = "openshift"
+    else:
+        section = "nodes"
     if network.source:
         hint = f" If the machines have a faster network than assumed ({network.title}), write its speed under `{section}.network`."
     else:

@@ -1,4 +1,5 @@
-"""Parameters: every weight of a model by name and shape, and what its layers keep for the backward pass."""
+"""Parameters: every weight of a model by name and shape, and what its layers keep for the backward
+pass."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,10 +15,11 @@ from runner.parts.planner.workload import FULL, HALF, Adapter, Workload, matches
 
 @dataclass(frozen=True)
 class Family:
-    """What one architecture adds to the LLaMA layer (families.toml in the catalog).
-    fused: one layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and k heads;
-    joint_norms: each over all heads at once. norms: norms of a layer. layer: the shapes of another kind of layer,
-    whose memory and time have no formulas. experts: weights of experts in a layer."""
+    """What one architecture adds to the LLaMA layer (families.toml in the catalog). fused: one
+    layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and
+    k heads; joint_norms: each over all heads at once. norms: norms of a layer. layer: the shapes of
+    another kind of layer, whose memory and time have no formulas. experts: weights of experts in a
+    layer."""
 
     fused: bool = False
     qkv_bias: bool = False
@@ -41,7 +43,8 @@ def has_formulas(model_type: str) -> bool:
 
 
 def family(model: Model) -> Family:
-    """The architecture of a model. Raises UnknownArchitecture if there are no formulas for models of that type."""
+    """The architecture of a model. Raises UnknownArchitecture if there are no formulas for models
+    of that type."""
     if not has_formulas(model.model_type):
         raise UnknownArchitecture(model.model_type)
     return architecture(model.model_type)
@@ -58,20 +61,29 @@ def _size(model: Model, own: Mapping[str, int], text: str) -> int:
 
 def linear(model: Model) -> dict[str, tuple[int, int]]:
     """The linear layers inside one transformer layer: name to (in, out) features."""
-    kind, hidden, inner = family(model), model.hidden_size, model.intermediate_size
-    heads, groups = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    kind = family(model)
+    hidden = model.hidden_size
+    inner = model.intermediate_size
+    heads = model.num_attention_heads * model.head_dim
+    groups = model.num_key_value_heads * model.head_dim
     if kind.fused:
-        into_heads, widening = {"qkv_proj": (hidden, heads + 2 * groups)}, {"gate_up_proj": (hidden, 2 * inner)}
+        into_heads = {"qkv_proj": (hidden, heads + 2 * groups)}
+        widening = {"gate_up_proj": (hidden, 2 * inner)}
     else:
-        into_heads = {"q_proj": (hidden, heads), "k_proj": (hidden, groups), "v_proj": (hidden, groups)}
+        into_heads = {
+            "q_proj": (hidden, heads),
+            "k_proj": (hidden, groups),
+            "v_proj": (hidden, groups),
+        }
         widening = {"gate_proj": (hidden, inner), "up_proj": (hidden, inner)}
     return into_heads | {"o_proj": (heads, hidden)} | widening | {"down_proj": (inner, hidden)}
 
 
 def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of one transformer layer's parameters. Raises UnknownArchitecture if they are unknown for its
-    type, or for a model without all of its settings."""
-    kind, at = architecture(model.model_type), f"{model.layers_path}.{index}"
+    """Names and shapes of one transformer layer's parameters. Raises UnknownArchitecture if they
+    are unknown for its type, or for a model without all of its settings."""
+    kind = architecture(model.model_type)
+    at = f"{model.layers_path}.{index}"
     if kind.layer:
         try:
             own = model.own
@@ -89,8 +101,14 @@ def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         if kind.qkv_bias and name in ("q_proj", "k_proj", "v_proj"):
             yield f"{path}.bias", (fan_out,)
     if kind.head_norms:
-        for name, heads in (("q_norm", model.num_attention_heads), ("k_norm", model.num_key_value_heads)):
-            yield f"{at}.self_attn.{name}.weight", (model.head_dim * (heads if kind.joint_norms else 1),)
+        for name, heads in (
+            ("q_norm", model.num_attention_heads),
+            ("k_norm", model.num_key_value_heads),
+        ):
+            yield (
+                f"{at}.self_attn.{name}.weight",
+                (model.head_dim * (heads if kind.joint_norms else 1),),
+            )
     for name in kind.norms:
         yield f"{at}.{name}.weight", (model.hidden_size,)
 
@@ -108,7 +126,9 @@ def named(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def trained(workload: Workload) -> dict[str, tuple[int, ...]]:
     """Name and shape of the base model's trained parameters."""
-    return {} if workload.adapter else _trained(workload.model, workload.unfrozen)
+    if workload.adapter:
+        return {}
+    return _trained(workload.model, workload.unfrozen)
 
 
 @lru_cache(maxsize=256)
@@ -117,7 +137,8 @@ def _trained(model: Model, unfrozen: tuple[str, ...]) -> dict[str, tuple[int, ..
 
 
 class Numbers(NamedTuple):
-    """How many numbers parameters have in linear layers, and in norms, embedding and head, maybe of other precision."""
+    """How many numbers parameters have in linear layers, and in norms, embedding and head, maybe of
+    other precision."""
 
     inside: int
     outside: int
@@ -129,7 +150,8 @@ class Numbers(NamedTuple):
 
 @lru_cache(maxsize=256)
 def numbers(model: Model, unfrozen: tuple[str, ...] = ()) -> Numbers:
-    """The numbers of the base model's parameters that match these patterns; without patterns, of all."""
+    """The numbers of the base model's parameters that match these patterns; without patterns, of
+    all."""
     return _counted(_trained(model, unfrozen).items())
 
 
@@ -137,12 +159,16 @@ def numbers(model: Model, unfrozen: tuple[str, ...] = ()) -> Numbers:
 def of_layers(model: Model, unfrozen: tuple[str, ...]) -> tuple[Numbers, ...]:
     """The same of each layer."""
     layers = (layer(model, index) for index in range(model.num_hidden_layers))
-    return tuple(_counted((name, shape) for name, shape in one if matches(unfrozen, name)) for one in layers)
+    return tuple(
+        _counted((name, shape) for name, shape in one if matches(unfrozen, name)) for one in layers
+    )
 
 
 def _counted(named: Iterable[tuple[str, tuple[int, ...]]]) -> Numbers:
     counted = [(outside(name), prod(shape)) for name, shape in named]
-    return Numbers(sum(count for out, count in counted if not out), sum(count for out, count in counted if out))
+    return Numbers(
+        sum(count for out, count in counted if not out), sum(count for out, count in counted if out)
+    )
 
 
 def outside(name: str) -> bool:
@@ -161,16 +187,21 @@ def in_linear(model: Model) -> int:
 
 def head(model: Model) -> str:
     """The name of the weight that the LM head multiplies with."""
-    return model.embedding if model.tied else model.lm_head
+    if model.tied:
+        return model.embedding
+    return model.lm_head
 
 
 def adapter(workload: Workload) -> int:
-    """Parameters of the adapter: rank × (in + out) for each linear layer that it names (arXiv 2106.09685, 4.1), as much
-    for each expert, and with DoRA one more for each output."""
-    if not (one := workload.adapter):
+    """Parameters of the adapter: rank × (in + out) for each linear layer that it names (arXiv
+    2106.09685, 4.1), as much for each expert, and with DoRA one more for each output."""
+    one = workload.adapter
+    if not one:
         return 0
     shapes = adapted(workload.model, one)
-    return sum(prod(shape[:-2]) * (one.rank * sum(shape[-2:]) + one.dora * shape[0]) for shape in shapes)
+    return sum(
+        prod(shape[:-2]) * (one.rank * sum(shape[-2:]) + one.dora * shape[0]) for shape in shapes
+    )
 
 
 @lru_cache(maxsize=256)
@@ -180,7 +211,9 @@ def adapted(model: Model, adapter: Adapter) -> tuple[tuple[int, ...], ...]:
     def has(name: str, dimensions: int) -> bool:
         *_, module, own = name.split(".")
         if dimensions == 2 and own == "weight":
-            there = not adapter.pattern or re.fullmatch(adapter.pattern, name.removesuffix(".weight"))
+            there = not adapter.pattern or re.fullmatch(
+                adapter.pattern, name.removesuffix(".weight")
+            )
             return bool(there) and module in adapter.targets
         return dimensions == 3 and name.endswith(adapter.parameters)
 
@@ -195,14 +228,19 @@ def of_experts(model: Model) -> int:
 
 
 def trainable(workload: Workload) -> int:
-    return adapter(workload) if workload.adapter else numbers(workload.model, workload.unfrozen).whole
+    if workload.adapter:
+        return adapter(workload)
+    return numbers(workload.model, workload.unfrozen).whole
 
 
 def layer_activations(workload: Workload, trained: bool) -> int:
-    """Bytes a token that one transformer layer keeps. trained: whether its own weights are trained."""
-    model, wide = workload.model, workload.width
+    """Bytes a token that one transformer layer keeps. trained: whether its own weights are
+    trained."""
+    model = workload.model
+    wide = workload.width
     kind = family(model)
-    heads, groups = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    heads = model.num_attention_heads * model.head_dim
+    groups = model.num_key_value_heads * model.head_dim
     kept = sum(_norm(workload, model.hidden_size, trained, kind) for _ in kind.norms)
     if kind.head_norms:
         kept += _norm(workload, heads, trained, kind) + _norm(workload, groups, trained, kind)
@@ -211,37 +249,54 @@ def layer_activations(workload: Workload, trained: bool) -> int:
     if workload.adapter:
         return kept + _adapted(workload, workload.adapter)
     if trained:
-        # Inputs of the linear layers. The output of attention is kept already; in an fp32 stream every linear layer
-        # makes its own copy in half precision.
-        copies = (1 + 1) if workload.stream_width == wide or kind.fused else (3 + 2)
+        # Inputs of the linear layers. The output of attention is kept already; in an fp32 stream
+        # every linear layer makes its own copy in half precision.
+        if workload.stream_width == wide or kind.fused:
+            copies = 1 + 1
+        else:
+            copies = 3 + 2
         kept += copies * wide * model.hidden_size + wide * model.intermediate_size
     return kept
 
 
 def _norm(workload: Workload, size: int, trained: bool, kind: Family) -> int:
-    """An RMS norm keeps its input in fp32, and, if its weight is trained, the input of the multiplication."""
+    """An RMS norm keeps its input in fp32, and, if its weight is trained, the input of the
+    multiplication."""
     # Gemma's and OLMo 2's multiply before they leave fp32.
-    scaled = FULL if kind.joint_norms or len(kind.norms) == 4 else workload.stream_width
+    if kind.joint_norms or len(kind.norms) == 4:
+        scaled = FULL
+    else:
+        scaled = workload.stream_width
     return FULL * size + FULL + (scaled * size if trained else 0)
 
 
 def _attention(workload: Workload, heads: int, groups: int) -> int:
-    """FlashAttention and SDPA keep q, k, v, the output and a log-sum-exp (arXiv 2205.14135, section 3.1); plain
-    attention keeps the softmax in fp32 and in half precision, and k and v repeated for every head."""
-    model, wide = workload.model, workload.width
+    """FlashAttention and SDPA keep q, k, v, the output and a log-sum-exp (arXiv 2205.14135, section
+    3.1); plain attention keeps the softmax in fp32 and in half precision, and k and v repeated for
+    every head."""
+    model = workload.model
+    wide = workload.width
     if repeated(workload):
         return wide * 4 * heads + FULL * model.num_attention_heads
     # Where q, k and v are one linear layer, keeping v keeps the whole of its output.
-    value = heads + 2 * groups if family(model).fused else groups
+    if family(model).fused:
+        value = heads + 2 * groups
+    else:
+        value = groups
     if workload.attention == "eager":
-        scores = model.num_attention_heads * workload.most_tokens * (FULL + (wide if wide == HALF else 0))
+        scores = (
+            model.num_attention_heads
+            * workload.most_tokens
+            * (FULL + (wide if wide == HALF else 0))
+        )
         return wide * (heads + 3 * heads) + scores
     return wide * (2 * heads + groups + value) + FULL * model.num_attention_heads
 
 
 def repeated(workload: Workload) -> bool:
-    """Whether SDPA gets a mask for padding, beside which transformers repeats keys and values for every head (5.16,
-    `use_gqa_in_sdpa`): PEFT's published runs at 4 × 768 tokens hold 1 GiB more by that."""
+    """Whether SDPA gets a mask for padding, beside which transformers repeats keys and values for
+    every head (5.16, `use_gqa_in_sdpa`): PEFT's published runs at 4 × 768 tokens hold 1 GiB more by
+    that."""
     rows = workload.micro_batch_size * workload.answers
     grouped = workload.model.num_key_value_heads < workload.model.num_attention_heads
     padded = rows > 1 and not workload.packing and not workload.joined
@@ -249,21 +304,32 @@ def repeated(workload: Workload) -> bool:
 
 
 def _adapted(workload: Workload, adapter: Adapter) -> int:
-    """What the adapter's two small matrices keep beside each linear layer (peft 0.20.0, lora/layer.py, lora/bnb.py).
-    Beside a plain layer each keeps an input of its own, in half precision after a detour through fp32; beside a 4-bit
-    layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number. An 8-bit layer itself
-    keeps its input."""
-    wide, shapes = workload.width, linear(workload.model)
-    own = adapter.dropout > 0 or adapter.dora or not (adapter.packed or workload.precision == "fp32")
-    kept, shared = len(adapter.targets) * wide * adapter.rank, dict[str, int]()
+    """What the adapter's two small matrices keep beside each linear layer (peft 0.20.0,
+    lora/layer.py, lora/bnb.py). Beside a plain layer each keeps an input of its own, in half
+    precision after a detour through fp32; beside a 4-bit layer the input is shared, unless dropout
+    makes each its own. Dropout keeps a byte a number. An 8-bit layer itself keeps its input."""
+    wide = workload.width
+    shapes = linear(workload.model)
+    own = (
+        adapter.dropout > 0 or adapter.dora or not (adapter.packed or workload.precision == "fp32")
+    )
+    kept = len(adapter.targets) * wide * adapter.rank
+    shared = dict[str, int]()
     for name in adapter.targets:
-        # DoRA keeps the outputs of the layer and of the matrices, which the lengths multiply (lora/dora.py); beside a 4-bit
-        # layer its result stays in fp32, and so does what follows (traces of Llama and Qwen).
-        kept += round((3.2 if adapter.packed else 2) * wide * shapes[name][1]) if adapter.dora else 0
+        # DoRA keeps the outputs of the layer and of the matrices, which the lengths multiply
+        # (lora/dora.py); beside a 4-bit layer its result stays in fp32, and so does what follows
+        # (traces of Llama and Qwen).
+        if adapter.dora:
+            kept += round((3.2 if adapter.packed else 2) * wide * shapes[name][1])
         if own:
             kept += (wide + (1 if adapter.dropout else 0)) * shapes[name][0]
-        if (not own or adapter.eight_bit) and name != "o_proj":  # attention keeps its output already
-            read = "mlp" if name in ("gate_proj", "up_proj", "gate_up_proj") else "attention"
+        if (
+            not own or adapter.eight_bit
+        ) and name != "o_proj":  # attention keeps its output already
+            if name in ("gate_proj", "up_proj", "gate_up_proj"):
+                read = "mlp"
+            else:
+                read = "attention"
             shared["down" if name == "down_proj" else read] = shapes[name][0]
     return kept + wide * sum(shared.values())
 
@@ -274,25 +340,37 @@ def boundary(workload: Workload) -> int:
 
 
 def backward(workload: Workload) -> int:
-    """Bytes a token in flight at the widest point of a layer's backward pass, in the feed-forward part: the gradients
-    of the product, of gate and of up, and of the stream."""
-    count, adapter = 3, workload.adapter
+    """Bytes a token in flight at the widest point of a layer's backward pass, in the feed-forward
+    part: the gradients of the product, of gate and of up, and of the stream."""
+    count = 3
+    adapter = workload.adapter
     fused = family(workload.model).fused
-    adapted = adapter and ("down_proj" in adapter.targets or (fused and "gate_up_proj" in adapter.targets))
+    adapted = adapter and (
+        "down_proj" in adapter.targets or (fused and "gate_up_proj" in adapter.targets)
+    )
     if adapter and adapted and workload.checkpointing and not (adapter.packed and not adapter.dora):
-        # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit
-        # weights it reads what they read, and needs no copy of it. Dropout has a gradient on each of its sides.
-        count += 3 if adapter.dropout and "down_proj" in adapter.targets else 2 if fused else 1
+        # An adapter's own, before both are summed; what is kept without checkpointing is gone by
+        # then. Beside 4-bit weights it reads what they read, and needs no copy of it. Dropout has a
+        # gradient on each of its sides.
+        if adapter.dropout and "down_proj" in adapter.targets:
+            count += 3
+        elif fused:
+            count += 2
+        else:
+            count += 1
     return count * workload.width * workload.model.intermediate_size + 2 * boundary(workload)
 
 
 def first_trained(workload: Workload) -> int:
-    """The first layer whose activations are kept: 0 where the embedding or an adapter in it is trained."""
+    """The first layer whose activations are kept: 0 where the embedding or an adapter in it is
+    trained."""
     model = workload.model
     if workload.adapter or workload.trains(model.embedding):
         return 0
     trained = layers_trained(workload)
-    return trained.index(True) if any(trained) else model.num_hidden_layers
+    if any(trained):
+        return trained.index(True)
+    return model.num_hidden_layers
 
 
 def layers_trained(workload: Workload) -> tuple[bool, ...]:
@@ -309,6 +387,7 @@ def _layers_trained(model: Model, unfrozen: tuple[str, ...]) -> tuple[bool, ...]
 
 def final_norm(workload: Workload) -> int:
     """Bytes a token of the last norm, and of the LM head's input where the head is trained."""
-    model, root = workload.model, workload.model.layers_path.rpartition(".")[0]
+    model = workload.model
+    root = workload.model.layers_path.rpartition(".")[0]
     kept = _norm(workload, model.hidden_size, workload.trains(f"{root}.norm.weight"), family(model))
     return kept + (workload.width * model.hidden_size if workload.trains(head(model)) else 0)

@@ -1,5 +1,5 @@
-"""Planned: a recipe with its plan and its needs, for `plan` and for the trial of offers; the recipe's limits, each judged
-at its line, and stages with too few steps to learn from."""
+"""Planned: a recipe with its plan and its needs, for `plan` and for the trial of offers; the
+recipe's limits, each judged at its line, and stages with too few steps to learn from."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,8 @@ from runner.tools.problem import Problem, worded
 
 # Bytes; a larger file makes enough steps, and is not opened.
 SMALL = 1_000_000
-# With fewer steps than TOO_FEW a model learns little, whatever its warmup; ENOUGH is plenty for few rows.
+# With fewer steps than TOO_FEW a model learns little, whatever its warmup; ENOUGH is plenty for few
+# rows.
 TOO_FEW, ENOUGH = 12, 100
 # With fewer than this, a warmup that is stated as a share has to last one step at least.
 FEW = ENOUGH // 2
@@ -36,8 +37,8 @@ Timed = tuple[Forecast, Gpu, Duration]
 
 @dataclass(frozen=True)
 class ClusterTotals:
-    """Time and cost of the stages with a known time. gpu_hours: of the stages that train. cost: None without a price.
-    without: the names of the stages that train and have no known time."""
+    """Time and cost of the stages with a known time. gpu_hours: of the stages that train. cost:
+    None without a price. without: the names of the stages that train and have no known time."""
 
     total_seconds: float
     range_seconds: tuple[float, float]
@@ -48,7 +49,8 @@ class ClusterTotals:
 
 @dataclass(frozen=True)
 class Planned:
-    """A recipe with plan and forecasts. price: of one GPU hour, if given; rows: as given if they cannot be counted."""
+    """A recipe with plan and forecasts. price: of one GPU hour, if given; rows: as given if they
+    cannot be counted."""
 
     recipe: Recipe
     plan: Plan
@@ -58,24 +60,28 @@ class Planned:
 
     @classmethod
     def of(cls, recipe: Recipe, price: float | None = None, rows: int | None = None) -> Self:
-        """Raises UnknownArchitecture for a model without formulas, and Stop if the recipe makes no plan."""
+        """Raises UnknownArchitecture for a model without formulas, and Stop if the recipe makes no
+        plan."""
         plan = translate(recipe, place(recipe))
         return cls(recipe, plan, forecast.of(recipe, plan, price, rows), price, rows)
 
     @cached_property
     def sized(self) -> Plan:
-        """The plan with the sizes of its claims, which depend only on what is the same on every machine."""
+        """The plan with the sizes of its claims, which depend only on what is the same on every
+        machine."""
         return storage.sized(self.plan, forecast.of(self.recipe, self.plan, look=False))
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """Stages that do not fit, limits that do not hold, claims and machines that are too small. The errors are those
-        of `check`; the others are notes."""
+        """Stages that do not fit, limits that do not hold, claims and machines that are too small.
+        The errors are those of `check`; the others are notes."""
         stored = storage.problems(self.recipe.document, self.plan, self.forecasts)
         return [*self._too_large(fits=False), *broken(self.recipe, self.forecasts), *stored]
 
     def _too_large(self, fits: bool) -> list[Problem]:
-        verdicts = (forecast.too_large(self.recipe, stage) for stage in self.forecasts if stage.fits is fits)
+        verdicts = (
+            forecast.too_large(self.recipe, stage) for stage in self.forecasts if stage.fits is fits
+        )
         return list(filter(None, verdicts))
 
     @cached_property
@@ -96,9 +102,14 @@ class Planned:
 
     @property
     def fits(self) -> bool | None:
-        """Whether every stage fits its card; None if none is too large, but the memory of one is unknown."""
+        """Whether every stage fits its card; None if none is too large, but the memory of one is
+        unknown."""
         verdicts = [stage.fits for stage in self.forecasts]
-        return False if False in verdicts else None if None in verdicts else True
+        if False in verdicts:
+            return False
+        if None in verdicts:
+            return None
+        return True
 
     @cached_property
     def together(self) -> ClusterTotals:
@@ -107,7 +118,10 @@ class Planned:
         costs = [forecast.cost for forecast in self.forecasts if forecast.cost is not None]
         return ClusterTotals(
             total_seconds=sum(time.total_seconds for time in times),
-            range_seconds=(sum(time.range_seconds[0] for time in times), sum(time.range_seconds[1] for time in times)),
+            range_seconds=(
+                sum(time.range_seconds[0] for time in times),
+                sum(time.range_seconds[1] for time in times),
+            ),
             gpu_hours=sum(forecast.gpu_hours or 0 for forecast in self.forecasts),
             cost=sum(costs) if costs else None,
             without=[forecast.stage.name for forecast in self.forecasts if not forecast.time],
@@ -116,7 +130,9 @@ class Planned:
     @property
     def seconds(self) -> float | None:
         """Of all stages; None if the time of one that trains is unknown."""
-        return None if self.together.without or not self.forecasts else self.together.total_seconds
+        if self.together.without or not self.forecasts:
+            return None
+        return self.together.total_seconds
 
 
 # The limits, and too few steps.
@@ -125,34 +141,57 @@ class Planned:
 def gpu_memory(recipe: Recipe) -> int | None:
     """The recipe's limit for each GPU in bytes; None if it has none."""
     limit = stated(recipe).get("gpu_memory")
-    return round(units.size(limit)) if limit else None
+    if limit:
+        return round(units.size(limit))
+    return None
 
 
 def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """A note where the limit of memory is more than any of the cards has."""
-    limit, cards = gpu_memory(recipe), [forecast.gpu for forecast in forecasts if forecast.gpu]
+    limit = gpu_memory(recipe)
+    cards = [forecast.gpu for forecast in forecasts if forecast.gpu]
     if limit and cards and limit > max(card.memory_gib for card in cards) * 2**30:
-        card, limited = max(cards, key=lambda card: card.usable_gib), stated(recipe)["gpu_memory"]
-        there, most = units.both(usable(card)), usable(card) // 10**9
+        card = max(cards, key=lambda card: card.usable_gib)
+        limited = stated(recipe)["gpu_memory"]
+        there = units.both(usable(card))
+        most = usable(card) // 10**9
         message = worded("planner.beyond-card", limit=limited, card=card, there=there, most=most)
         yield recipe.note("limits.gpu_memory", *message)
 
 
 def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     """A note for each limit of the recipe that does not hold, by estimate."""
-    limits = {name: limit for name, limit in stated(recipe).items() if limit and name in (*_BY_MEMORY, *_BY_TIME)}
+    limits = {
+        name: limit
+        for name, limit in stated(recipe).items()
+        if limit and name in (*_BY_MEMORY, *_BY_TIME)
+    }
     if not forecasts:
         why = f"there are no formulas for the scenario `{recipe.scenario}`"
         kept = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
-        return [_unknown(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in limits]
-    by_memory, by_time = ([name for name in judges if name in limits] for judges in (_BY_MEMORY, _BY_TIME))
-    problems = [note for name in by_memory for note in _BY_MEMORY[name](recipe, forecasts, limits[name])]
-    if untimed := next((each for each in forecasts if not (each.gpu and each.time)), None):
+        return [
+            _unknown(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in limits
+        ]
+    by_memory, by_time = (
+        [name for name in judges if name in limits] for judges in (_BY_MEMORY, _BY_TIME)
+    )
+    problems = [
+        note for name in by_memory for note in _BY_MEMORY[name](recipe, forecasts, limits[name])
+    ]
+    untimed = next((each for each in forecasts if not (each.gpu and each.time)), None)
+    if untimed:
         unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
-        why = untimed.rows.source if untimed.gpu else unknown
-        return problems + [_unknown(recipe, name, why, "Fix that, or delete the limit.") for name in by_time]
+        if untimed.gpu:
+            why = untimed.rows.source
+        else:
+            why = unknown
+        return problems + [
+            _unknown(recipe, name, why, "Fix that, or delete the limit.") for name in by_time
+        ]
     timed = [(each, each.gpu, each.time) for each in forecasts if each.gpu and each.time]
-    return problems + [note for name in by_time for note in _BY_TIME[name](recipe, timed, limits[name])]
+    return problems + [
+        note for name in by_time for note in _BY_TIME[name](recipe, timed, limits[name])
+    ]
 
 
 def _unknown(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
@@ -167,17 +206,25 @@ def _memory(recipe: Recipe, forecasts: list[Forecast], limit: str) -> Iterator[P
             yield recipe.note("limits.gpu_memory", *message, mending=holds)
 
 
-def _parts(recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str]) -> Iterator[Problem]:
+def _parts(
+    recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str]
+) -> Iterator[Problem]:
     for stage, (part, text) in product(forecasts, limits.items()):
         # Gradients count in full, even where the peak comes before all of them exist.
         sizes = stage.memory.parts() | {"gradients": stage.memory.state.gradients}
         adapter = 4 * stage.counts.adapter
-        need = adapter if part == "adapter" else sum(sizes[name] for name in TABLES["limits"][part])
+        if part == "adapter":
+            need = adapter
+        else:
+            need = sum(sizes[name] for name in TABLES["limits"][part])
         if part == "weights" and "adapter" in limits:
             need -= adapter
         if need > units.size(text):
-            holds, asks = f"{math.ceil(need / 10**8) / 10:g} GB", f"`{part}` needs {units.both(need)}"
-            message = worded("planner.over-part", asks=asks, forecast=stage, limit=text, part=part, holds=holds)
+            holds = f"{math.ceil(need / 10**8) / 10:g} GB"
+            asks = f"`{part}` needs {units.both(need)}"
+            message = worded(
+                "planner.over-part", asks=asks, forecast=stage, limit=text, part=part, holds=holds
+            )
             yield recipe.note(f"limits.gpu_memory_parts.{part}", *message, mending=holds)
 
 
@@ -186,24 +233,35 @@ def _time(recipe: Recipe, timed: list[Timed], limit: str) -> Iterator[Problem]:
     if need > units.seconds(limit):
         longest, _, time = max(timed, key=lambda each: each[2].total_seconds)
         holds = units.at_least(sum(time.range_seconds[1] for _, _, time in timed))
-        message = said("over_limit", need=need, longest=longest, time=time, limit=limit, holds=holds)
+        message = said(
+            "over_limit", need=need, longest=longest, time=time, limit=limit, holds=holds
+        )
         yield recipe.note("limits.time", *message, mending=holds)
 
 
 def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
     costs = [cost for forecast, _, _ in timed if (cost := forecast.cost) is not None]
     if len(costs) < len(timed):
-        yield _unknown(recipe, "cost", "the price is unknown", "Write `limits.price_per_gpu_hour`, or add `--price`.")
+        yield _unknown(
+            recipe,
+            "cost",
+            "the price is unknown",
+            "Write `limits.price_per_gpu_hour`, or add `--price`.",
+        )
     elif (need := sum(costs)) > limit:
         hours = sum(forecast.gpu_hours or 0 for forecast, _, _ in timed)
-        each, most = f"{hours:.1f} GPU hours at {timed[0][0].price:g}", math.ceil(need)
-        message = worded("planner.over-cost", need=need, each=each, limit=limit, most=most, offered=OFFERED)
+        each = f"{hours:.1f} GPU hours at {timed[0][0].price:g}"
+        most = math.ceil(need)
+        message = worded(
+            "planner.over-cost", need=need, each=each, limit=limit, most=most, offered=OFFERED
+        )
         yield recipe.note("limits.cost", *message, mending=most)
 
 
 def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
     slowest, _, time = min(timed, key=lambda each: each[2].samples_a_second)
-    if (pace := time.samples_a_second) < limit:
+    pace = time.samples_a_second
+    if pace < limit:
         # Rounded down, so that the written value holds.
         digits = 2 - math.floor(math.log10(pace))
         holds = math.floor(pace * 10**digits) / 10**digits
@@ -211,30 +269,51 @@ def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem
         yield recipe.note("limits.samples_per_second", *message, mending=holds)
 
 
-_BY_MEMORY: dict[str, Callable[..., Iterator[Problem]]] = {"gpu_memory": _memory, "gpu_memory_parts": _parts}
-_BY_TIME: dict[str, Callable[..., Iterator[Problem]]] = {"time": _time, "cost": _cost, "samples_per_second": _speed}
+_BY_MEMORY: dict[str, Callable[..., Iterator[Problem]]] = {
+    "gpu_memory": _memory,
+    "gpu_memory_parts": _parts,
+}
+_BY_TIME: dict[str, Callable[..., Iterator[Problem]]] = {
+    "time": _time,
+    "cost": _cost,
+    "samples_per_second": _speed,
+}
 
 
-def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()) -> Iterator[Problem]:
-    """Notes on what may be stopped before its end: training at the recipe's time limit, a job at its deadline."""
-    times, limit = [each.time for each in forecasts if each.time], stated(recipe).get("time")
-    usual, longest = sum(time.total_seconds for time in times), sum(time.range_seconds[1] for time in times)
+def late(
+    recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()
+) -> Iterator[Problem]:
+    """Notes on what may be stopped before its end: training at the recipe's time limit, a job at
+    its deadline."""
+    times = [each.time for each in forecasts if each.time]
+    limit = stated(recipe).get("time")
+    usual = sum(time.total_seconds for time in times)
+    longest = sum(time.range_seconds[1] for time in times)
     # Above the limit, `broken` reports it.
     if limit and usual <= units.seconds(limit) < longest:
         enough = units.at_least(longest)
-        message = worded("planner.over-time", longest=units.duration(longest), limit=limit, enough=enough)
+        message = worded(
+            "planner.over-time", longest=units.duration(longest), limit=limit, enough=enough
+        )
         yield recipe.note("limits.time", *message, mending=enough)
     yield from ended_by_deadline(recipe, forecasts, preparations)
 
 
-def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequence[Preparation]) -> Iterator[Problem]:
-    """A note on the longest stage whose job the cluster may stop before its end; all jobs have one deadline."""
+def ended_by_deadline(
+    recipe: Recipe, forecasts: list[Forecast], before: Sequence[Preparation]
+) -> Iterator[Problem]:
+    """A note on the longest stage whose job the cluster may stop before its end; all jobs have one
+    deadline."""
     hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
     if hours is None:
         return
-    deadline, limit = hours * 3600, stated(recipe).get("time")
+    deadline = hours * 3600
+    limit = stated(recipe).get("time")
     # At its own limit training stops by itself.
-    most = units.seconds(limit) if limit else math.inf
+    if limit:
+        most = units.seconds(limit)
+    else:
+        most = math.inf
     late: list[tuple[Duration | Preparation, str]] = [
         (time, forecast.stage.name)
         for forecast in forecasts
@@ -243,19 +322,34 @@ def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequenc
     late += [(each, each.stage) for each in before if each.range_seconds[1] > deadline]
     if late:
         longest, name = max(late, key=lambda one: one[0].range_seconds[1])
-        enough, trains = math.ceil(longest.range_seconds[1] / 3600 * 1.1), isinstance(longest, Duration)
-        words = {"name": name, "longest": longest, "count": len(late), "hours": hours, "enough": enough}
-        yield recipe.note("openshift.deadline_hours", *said("over_deadline", trains=trains, **words), mending=enough)
+        enough = math.ceil(longest.range_seconds[1] / 3600 * 1.1)
+        trains = isinstance(longest, Duration)
+        words = {
+            "name": name,
+            "longest": longest,
+            "count": len(late),
+            "hours": hours,
+            "enough": enough,
+        }
+        yield recipe.note(
+            "openshift.deadline_hours",
+            *said("over_deadline", trains=trains, **words),
+            mending=enough,
+        )
 
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
     """The stages that make too few steps of the rows that they read."""
-    return [each for each in forecasts if each.steps and not each.workload.max_steps and _is_short(each, each.steps)]
+    return [
+        each
+        for each in forecasts
+        if each.steps and not each.workload.max_steps and _is_short(each, each.steps)
+    ]
 
 
 def _is_short(stage: Forecast, steps: int) -> bool:
-    """Whether a stage learns little in its steps: they are very few, or the share of them that should be warmup is less
-    than one."""
+    """Whether a stage learns little in its steps: they are very few, or the share of them that
+    should be warmup is less than one."""
     loses_its_warmup = stage.workload.warmup_ratio > 0 and stage.warmup_steps == 0
     return steps < TOO_FEW or (steps < FEW and loses_its_warmup)
 
@@ -263,7 +357,8 @@ def _is_short(stage: Forecast, steps: int) -> bool:
 def too_few_steps(
     recipe: Recipe, forecasts: Sequence[Forecast], remedies: Mapping[str, str] = NO_REMEDIES
 ) -> Iterator[Problem]:
-    """A note for each stage that makes too few steps. remedies: sentences by the stage's name, where a change was tried."""
+    """A note for each stage that makes too few steps. remedies: sentences by the stage's name,
+    where a change was tried."""
     for stage in too_short(forecasts):
         count = f"{stage.steps} step{'' if stage.steps == 1 else 's'}"
         message, _ = worded("planner.too-few-steps", forecast=stage, count=count)

@@ -1,4 +1,5 @@
-"""Processor: how fast this machine's own trains, measured in a second and stored, so that plans treat it as a card."""
+"""Processor: how fast this machine's own trains, measured in a second and stored, so that plans
+treat it as a card."""
 
 import os
 import platform
@@ -21,21 +22,27 @@ from runner.trainer import fork_server
 TIMES = 20
 # So long a measurement counts as the current one: a search plans up to 32 trials.
 FRESH_SECONDS = 60
-# The width of a product, and the count of numbers in a sum: 16 MiB, as activations of small models have. From 32 MiB on
-# the C library returns memory each time, and adding takes five times as long.
+# The width of a product, and the count of numbers in a sum: 16 MiB, as activations of small models
+# have. From 32 MiB on the C library returns memory each time, and adding takes five times as long.
 WIDE, NUMBERS = 1024, 2**22
 
 
 def measure() -> None:
-    """Measures the processor in a process like that of training, and stores its best pace so far; not if it has been
-    measured with as many threads in the last minute."""
-    file, known = cache_folder() / MEASURED, catalog.gpu(PROCESSOR)
-    if known and known.title.endswith(_with_threads()) and time.time() - file.stat().st_mtime < FRESH_SECONDS:
+    """Measures the processor in a process like that of training, and stores its best pace so far;
+    not if it has been measured with as many threads in the last minute."""
+    file = cache_folder() / MEASURED
+    known = catalog.gpu(PROCESSOR)
+    if (
+        known
+        and known.title.endswith(_with_threads())
+        and time.time() - file.stat().st_mtime < FRESH_SECONDS
+    ):
         return
     env = os.environ | WITHOUT_GPU | {"OMP_NUM_THREADS": str(threads())}
     command = [sys.executable, "-m", __name__]
     # If it fails, the time of training is unknown. A fork has imported PyTorch already.
-    if forked := fork_server.fork(command, env):
+    forked = fork_server.fork(command, env)
+    if forked:
         forked.wait()
     else:
         subprocess.run(command, env=env, stderr=subprocess.DEVNULL, check=False)
@@ -45,23 +52,33 @@ def _measured() -> None:
     """The work of that process. The best pace with as many threads and this PyTorch counts."""
     import torch
 
-    count, known = threads(), catalog.gpu(PROCESSOR)
+    count = threads()
+    known = catalog.gpu(PROCESSOR)
     torch.set_num_threads(count)
-    left, right, numbers = torch.randn(WIDE, WIDE), torch.randn(WIDE, WIDE), torch.randn(NUMBERS)
+    left = torch.randn(WIDE, WIDE)
+    right = torch.randn(WIDE, WIDE)
+    numbers = torch.randn(NUMBERS)
     # Two operations a weight; adding reads two numbers of four bytes and writes one.
     tflops = 2 * WIDE**3 / _seconds(lambda: left @ right) / 1e12
     moved = 3 * 4 * NUMBERS / _seconds(lambda: numbers + numbers) / 1e9
     # The processor as its maker calls it (Linux), else its architecture.
     file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    if file.is_file():
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    else:
+        lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    name, source = next(named, "") or platform.machine(), f"torch {torch.__version__}"
+    name = next(named, "") or platform.machine()
+    source = f"torch {torch.__version__}"
     title = f"{name}{_with_threads()}"
     if known and (known.title, known.source) == (title, source):
-        tflops, moved = max(tflops, known.fp32_tflops), max(moved, known.memory_gb_s)
+        tflops = max(tflops, known.fp32_tflops)
+        moved = max(moved, known.memory_gb_s)
     here = memory_gib()
     cache_folder().mkdir(parents=True, exist_ok=True)
-    card = Gpu(PROCESSOR, title, round(here), here, "0.0", moved, "host", 1.0, source, fp32_tflops=tflops)
+    card = Gpu(
+        PROCESSOR, title, round(here), here, "0.0", moved, "host", 1.0, source, fp32_tflops=tflops
+    )
     write_json(cache_folder() / MEASURED, asdict(card))
 
 

@@ -1,4 +1,5 @@
-"""Offers: changes to a recipe that make it fit, faster or cheaper. Each is tried: `check` must pass it, and it must fit."""
+"""Offers: changes to a recipe that make it fit, faster or cheaper. Each is tried: `check` must pass
+it, and it must fit."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,13 +45,15 @@ class OfferScope(IntEnum):
 
 
 # How often a stage evaluates and saves.
-_every = attrgetter("workload.evaluation_steps", "workload.engine_save_steps", "workload.save_steps")
+_every = attrgetter(
+    "workload.evaluation_steps", "workload.engine_save_steps", "workload.save_steps"
+)
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A change that was tried. before, after: the plan without it and with it; changes: every line that changes, also
-    lines that depend on others; notes: the notes of `check` after the change."""
+    """A change that was tried. before, after: the plan without it and with it; changes: every line
+    that changes, also lines that depend on others; notes: the notes of `check` after the change."""
 
     before: Planned
     after: Planned
@@ -60,9 +63,19 @@ class Offer:
     @cached_property
     def losses(self) -> list[tuple[Loss, str]]:
         """What all stages learn less or differently, in words."""
-        losses = template(Path(__file__).with_name("losses.txt.jinja"), units=units, isclose=math.isclose, every=_every)
-        text = losses.render(stages=list(zip(self.before.forecasts, self.after.forecasts, strict=False)))
-        return [(Loss[kind], words) for kind, _, words in (line.partition(" ") for line in text.splitlines())]
+        losses = template(
+            Path(__file__).with_name("losses.txt.jinja"),
+            units=units,
+            isclose=math.isclose,
+            every=_every,
+        )
+        text = losses.render(
+            stages=list(zip(self.before.forecasts, self.after.forecasts, strict=False))
+        )
+        return [
+            (Loss[kind], words)
+            for kind, _, words in (line.partition(" ") for line in text.splitlines())
+        ]
 
     @property
     def loss(self) -> Loss:
@@ -80,11 +93,15 @@ class Offer:
 
     @property
     def saves_less(self) -> bool:
-        return all(change.setting.endswith((".eval_steps", ".save_steps")) for change in self.changes)
+        return all(
+            change.setting.endswith((".eval_steps", ".save_steps")) for change in self.changes
+        )
 
     @property
     def fewer_machines(self) -> bool:
-        before, after = (planned.forecasts[0].stage.machines.nodes for planned in (self.before, self.after))
+        before, after = (
+            planned.forecasts[0].stage.machines.nodes for planned in (self.before, self.after)
+        )
         return after < before
 
     @property
@@ -92,17 +109,25 @@ class Offer:
         sections = {change.setting.partition(".")[0] for change in self.changes}
         if "machines" in sections:
             return OfferScope.MACHINES
-        return OfferScope.LIMITS if sections & {"limits", "openshift"} else OfferScope.LINES
+        if sections & {"limits", "openshift"}:
+            return OfferScope.LIMITS
+        return OfferScope.LINES
 
     @property
     def lines(self) -> list[str]:
         """The changed lines as a recipe has them, without lines that depend on others."""
-        return [f"{change.setting}: {written(change.after)}" for change in self.changes if not change.why]
+        return [
+            f"{change.setting}: {written(change.after)}"
+            for change in self.changes
+            if not change.why
+        ]
 
     @property
     def cost(self) -> float | None:
         """The cost after the change; None without a price, or with another card's."""
-        return None if any(change.setting == "machines.gpu" for change in self.changes) else self.after.together.cost
+        if any(change.setting == "machines.gpu" for change in self.changes):
+            return None
+        return self.after.together.cost
 
     @property
     def gpu_memory(self) -> int:
@@ -114,7 +139,8 @@ class Offer:
 
 
 def of(planned: Planned) -> list[Offer]:
-    """The best offers, the least loss first: they fix a plan's problems, or gain time or cost and lose nothing."""
+    """The best offers, the least loss first: they fix a plan's problems, or gain time or cost and
+    lose nothing."""
     if any(forecast.gpu is None for forecast in planned.forecasts) or not planned.forecasts:
         return []
     found: list[Offer] = []
@@ -122,7 +148,10 @@ def of(planned: Planned) -> list[Offer]:
     for group, changes in _ways(planned):
         if group in done:
             continue
-        offer = _settled(planned, changes) if planned.problems else _tried(planned, changes)
+        if planned.problems:
+            offer = _settled(planned, changes)
+        else:
+            offer = _tried(planned, changes)
         if offer is None or offer.after.problems or not offer.changes:
             continue
         if planned.problems or offer.enough_steps or _worth(offer):
@@ -130,22 +159,41 @@ def of(planned: Planned) -> list[Offer]:
             # Two candidates may end as the same change.
             if all(offer.lines != other.lines for other in found):
                 found.append(offer)
-    found = [offer for offer in found if offer.enough_steps or not any(_far_better(other, offer) for other in found)]
+    found = [
+        offer
+        for offer in found
+        if offer.enough_steps or not any(_far_better(other, offer) for other in found)
+    ]
     # Enough steps come first where a recipe lacks them, then the least loss.
     lacking = bool(too_short(planned.forecasts))
-    found.sort(key=lambda one: (lacking and not one.enough_steps, one.loss, one.scope, one.after.seconds or 0))
-    kinds = [(one.loss, one.changes[0].setting if one.scope == OfferScope.MACHINES else one.scope) for one in found]
-    return [one for at, one in enumerate(found) if kinds[:at].count(kinds[at]) < MOST_OF_A_KIND][:MOST]
+    found.sort(
+        key=lambda one: (
+            lacking and not one.enough_steps,
+            one.loss,
+            one.scope,
+            one.after.seconds or 0,
+        )
+    )
+    kinds = [
+        (one.loss, one.changes[0].setting if one.scope == OfferScope.MACHINES else one.scope)
+        for one in found
+    ]
+    return [one for at, one in enumerate(found) if kinds[:at].count(kinds[at]) < MOST_OF_A_KIND][
+        :MOST
+    ]
 
 
 def more_steps(planned: Planned) -> dict[str, str]:
-    """By the name of each stage with too few steps, a sentence with the first settings that make enough in all of them."""
+    """By the name of each stage with too few steps, a sentence with the first settings that make
+    enough in all of them."""
     short = too_short(planned.forecasts)
     for changes in _longer(planned):
         offer = _tried(planned, changes, look=False)  # none of them concerns rows
         if offer and offer.enough_steps and offer.after.fits is not False:
             after = {stage.stage.name: stage for stage in offer.after.forecasts}
-            return {stage.stage.name: _remedy(stage, after[stage.stage.name], offer) for stage in short}
+            return {
+                stage.stage.name: _remedy(stage, after[stage.stage.name], offer) for stage in short
+            }
     return {}
 
 
@@ -155,32 +203,48 @@ def _remedy(before: Forecast, after: Forecast, offer: Offer) -> str:
     duration = ""
     if before.time and after.time:
         slower = after.time.total_seconds / before.time.total_seconds
-        duration = " in the same time" if slower < ALIKE else f" in {units.duration(after.time.total_seconds)}"
+        if slower < ALIKE:
+            duration = " in the same time"
+        else:
+            duration = f" in {units.duration(after.time.total_seconds)}"
     return f"Write {lines}, for {after.steps} steps{duration}."
 
 
 def _far_better(one: Offer, other: Offer) -> bool:
     """Whether one offer asks for no more than another and is much faster or cheaper."""
-    if one.loss > other.loss or one.scope > other.scope or one.after.seconds is None or other.after.seconds is None:
+    if (
+        one.loss > other.loss
+        or one.scope > other.scope
+        or one.after.seconds is None
+        or other.after.seconds is None
+    ):
         return False
-    hours, more = one.after.together.gpu_hours, other.after.together.gpu_hours
+    hours = one.after.together.gpu_hours
+    more = other.after.together.gpu_hours
     faster = WORTH["far"] * one.after.seconds < other.after.seconds and hours <= more
-    return faster or (WORTH["far_dearer"] * hours < more and one.after.seconds <= WORTH["far"] * other.after.seconds)
+    return faster or (
+        WORTH["far_dearer"] * hours < more
+        and one.after.seconds <= WORTH["far"] * other.after.seconds
+    )
 
 
 def _worth(offer: Offer) -> bool:
     """Whether an optional offer gains something and loses nothing but checkpoints."""
-    before, after = offer.before, offer.after
+    before = offer.before
+    after = offer.after
     if (offer.loss and not offer.saves_less) or after.seconds is None or before.seconds is None:
         return False
     # An optional offer must fit in the whole likely range, with rows of full length.
-    if {note.message for note in after.notes} - {note.message for note in before.notes} or _cramped(after):
+    if {note.message for note in after.notes} - {note.message for note in before.notes} or _cramped(
+        after
+    ):
         return False
     if _cramped(before) and offer.scope == OfferScope.LINES:
         return True
     time = after.seconds / before.seconds
     hours = after.together.gpu_hours / before.together.gpu_hours
-    faster, cheaper = time <= WORTH["least"] and hours <= WORTH["most"], hours <= WORTH["least"]
+    faster = time <= WORTH["least"] and hours <= WORTH["most"]
+    cheaper = hours <= WORTH["least"]
     return faster or (cheaper and offer.scope == OfferScope.MACHINES)
 
 
@@ -193,7 +257,8 @@ def _cramped(planned: Planned) -> bool:
 
 
 def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | None:
-    """The change with its plan; None if it makes the recipe invalid. look: whether `check` reads the recipe's files."""
+    """The change with its plan; None if it makes the recipe invalid. look: whether `check` reads
+    the recipe's files."""
     try:
         wished = [Override(name, None, value, "the offer") for name, value in changes.items()]
         document, made = override(planned.recipe.document, wished)
@@ -204,29 +269,36 @@ def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | Non
 
 
 def _settled(planned: Planned, changes: Changes) -> Offer | None:
-    """The change with those that it needs, so that all stages fit and the recipe's limits hold. Limits are raised only
-    if nothing else changes, or where a stage does not fit its card; else a change that breaks one is dropped."""
+    """The change with those that it needs, so that all stages fit and the recipe's limits hold.
+    Limits are raised only if nothing else changes, or where a stage does not fit its card; else a
+    change that breaks one is dropped."""
     elsewhere = any(name.startswith("machines.") for name in changes)
     for _ in range(ROUNDS):
-        if (offer := _tried(planned, changes)) is None:
+        offer = _tried(planned, changes)
+        if offer is None:
             return None
         problems = (*offer.after.problems, *offer.after.notes, *offer.notes)
         mending = dict(each.mends for each in problems if each.mends)
         if not offer.after.problems and not any(name.startswith("openshift.") for name in mending):
             return offer
-        if (tight := _tight(offer.after)) and changes and not elsewhere:
+        tight = _tight(offer.after)
+        if tight and changes and not elsewhere:
             stage, budget = tight[0]
-            if more := _alike_first(stage.offers(offer.after.recipe, budget), changes):
+            more = _alike_first(stage.offers(offer.after.recipe, budget), changes)
+            if more:
                 changes = {**changes, **more}
                 continue
-        if not mending or (changes and planned.fits and any(name.startswith("limits.") for name in mending)):
+        if not mending or (
+            changes and planned.fits and any(name.startswith("limits.") for name in mending)
+        ):
             return None
         changes = {**changes, **mending}
     return None
 
 
 def _alike_first(offered: Sequence[Changes], changes: Changes) -> Changes | None:
-    """The first of these that changes no line twice; best one of the kind that other stages have already."""
+    """The first of these that changes no line twice; best one of the kind that other stages have
+    already."""
     kinds = {name.rpartition(".")[2] for name in changes}
     others = [one for one in offered if not one.keys() & changes.keys()]
     alike = [one for one in others if {name.rpartition(".")[2] for name in one} <= kinds]
@@ -239,7 +311,8 @@ def _budget(planned: Planned, stage: Forecast) -> float:
 
 
 def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
-    """The stages that need more than their budget, with that budget in bytes, the tightest first."""
+    """The stages that need more than their budget, with that budget in bytes, the tightest
+    first."""
     budgets = [(stage, _budget(planned, stage)) for stage in planned.forecasts]
     over = [(stage, budget) for stage, budget in budgets if stage.memory.total > budget]
     return sorted(over, key=lambda each: each[1] / each[0].memory.total)
@@ -253,7 +326,8 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
     tight = _tight(planned)
     if not planned.problems:
         for stage in planned.forecasts if _cramped(planned) else ():
-            if (setting := Lines(planned.recipe, stage.stage).find("sequence_len")) and stage.shorter_rows:
+            setting = Lines(planned.recipe, stage.stage).find("sequence_len")
+            if setting and stage.shorter_rows:
                 yield "shorter rows", {setting: stage.shorter_rows}
         for changes in _longer(planned):
             yield str(sorted(changes)), changes
@@ -262,8 +336,14 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
     broken = {problem.mends[0] for problem in planned.problems if problem.mends}
     if tight:
         stage, budget = tight[0]
-        yield from ((str(sorted(changes)), changes) for changes in stage.offers(planned.recipe, budget))
-    elif not planned.problems or broken & {"limits.time", "limits.cost", "limits.samples_per_second"}:
+        yield from (
+            (str(sorted(changes)), changes) for changes in stage.offers(planned.recipe, budget)
+        )
+    elif not planned.problems or broken & {
+        "limits.time",
+        "limits.cost",
+        "limits.samples_per_second",
+    }:
         yield from _faster(planned)
         yield from (("fewer steps", changes) for changes in _fewer_steps(planned))
     else:
@@ -280,8 +360,8 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
 
 
 def _longer(planned: Planned) -> Iterator[Changes]:
-    """Settings for about ENOUGH steps in every stage with too few: fewer rows in a step, and then more epochs. If no
-    other stage needs the GPUs, also on a single one."""
+    """Settings for about ENOUGH steps in every stage with too few: fewer rows in a step, and then
+    more epochs. If no other stage needs the GPUs, also on a single one."""
     short = too_short(planned.forecasts)
     if not short:
         return
@@ -292,10 +372,12 @@ def _longer(planned: Planned) -> Iterator[Changes]:
 
 
 def _longer_stages(planned: Planned, short: Sequence[Forecast], alone: bool) -> Changes:
-    """The lines of these stages for about ENOUGH steps, with as many rows in each as that allows. alone: on one GPU."""
+    """The lines of these stages for about ENOUGH steps, with as many rows in each as that allows.
+    alone: on one GPU."""
     changes: dict[str, float] = {}
     for stage in short:
-        work, lines = stage.workload, Lines(planned.recipe, stage.stage)
+        work = stage.workload
+        lines = Lines(planned.recipe, stage.stage)
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs
         rows = min(every, work.rows or every)
         replicas = 1 if alone else work.replicas
@@ -314,10 +396,13 @@ def _longest(planned: Planned) -> Forecast:
 
 
 def _fewer_steps(planned: Planned) -> Iterator[Changes]:
-    """The settings with fewer steps of the longest stage that may meet the limits of time and cost, the most steps
-    first; the stages of a curriculum share theirs. Evaluation and saving shrink with the steps, but starting does not.
+    """The settings with fewer steps of the longest stage that may meet the limits of time and cost,
+    the most steps first; the stages of a curriculum share theirs. Evaluation and saving shrink with
+    the steps, but starting does not.
     """
-    limit, cost, longest = stated(planned.recipe), planned.together.cost, _longest(planned)
+    limit = stated(planned.recipe)
+    cost = planned.together.cost
+    longest = _longest(planned)
     times = [stage.time for stage in planned.forecasts if stage.time]
     whole = sum(time.total_seconds for time in times)
     start = sum(time.overhead_seconds - time.checkpoints.seconds for time in times)
@@ -326,23 +411,37 @@ def _fewer_steps(planned: Planned) -> Iterator[Changes]:
         allowed.append(units.seconds(limit["time"]))
     if limit.get("cost") is not None and cost:
         allowed.append(limit["cost"] / cost * whole)
-    most = min(((seconds - start) / (whole - start) for seconds in allowed), default=1.0) if whole > start else 1.0
+    if whole > start:
+        most = min(((seconds - start) / (whole - start) for seconds in allowed), default=1.0)
+    else:
+        most = 1.0
     curriculum = longest.stage.name.startswith(CURRICULUM)
-    shorter = [each for each in planned.forecasts if curriculum and each.stage.name.startswith(CURRICULUM)] or [longest]
+    shorter = [
+        each for each in planned.forecasts if curriculum and each.stage.name.startswith(CURRICULUM)
+    ] or [longest]
     for share in (most * spared for spared in (1.0, 0.98, 0.95, 0.9, 0.8)) if 0 < most < 1 else ():
-        fewer, epochs = int(sum(each.steps or 0 for each in shorter) * share), longest.workload.epochs * share
+        fewer = int(sum(each.steps or 0 for each in shorter) * share)
+        epochs = longest.workload.epochs * share
         if longest.workload.max_steps and fewer:
             yield {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
         elif fewer:
-            yield {f"{Lines(planned.recipe, longest.stage).home}.epochs": math.floor(epochs * 100) / 100}
+            yield {
+                f"{Lines(planned.recipe, longest.stage).home}.epochs": math.floor(epochs * 100)
+                / 100
+            }
 
 
 def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
-    """Changes that may make the longest stage faster: larger batches, no padding, no recomputation, fused code."""
+    """Changes that may make the longest stage faster: larger batches, no padding, no recomputation,
+    fused code."""
     stage = _longest(planned)
-    lines, work, room = Lines(planned.recipe, stage.stage), stage.workload, _budget(planned, stage)
-    stage = stage if planned.problems else stage.full
-    likely, sizes = stage.memory_range[1] / stage.memory.total, []
+    lines = Lines(planned.recipe, stage.stage)
+    work = stage.workload
+    room = _budget(planned, stage)
+    if not planned.problems:
+        stage = stage.full
+    likely = stage.memory_range[1] / stage.memory.total
+    sizes = []
     for rows, accumulation in splits(work, smaller=False):
         larger = replace(stage, workload=work.with_rows(rows, accumulation))
         if likely * larger.memory.total > room:
@@ -351,18 +450,27 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
             sizes.append((larger.time.total_seconds, rows, accumulation))
     if sizes:
         yield "larger batch", lines.batch(*min(sizes)[1:])
-    # Saving less often, in the stage whose checkpoints take most, if that is too much of its time: steps between two
-    # checkpoints, between two evaluations, and both.
+    # Saving less often, in the stage whose checkpoints take most, if that is too much of its time:
+    # steps between two checkpoints, between two evaluations, and both.
     timed = [(each, each.time) for each in planned.forecasts if each.time]
     saving, took = max(timed, key=lambda each: each[1].checkpoints.seconds, default=(None, None))
     if saving and took and took.checkpoints.seconds > WORTH["saving"] * took.total_seconds:
-        every = math.ceil(took.steps / max(1, int(WORTH["saved"] * took.training_seconds / took.checkpoints.writing)))
+        every = math.ceil(
+            took.steps
+            / max(1, int(WORTH["saved"] * took.training_seconds / took.checkpoints.writing))
+        )
         home = Lines(planned.recipe, saving.stage).home
         for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
             yield "fewer checkpoints", {f"{home}.{name}": every for name in names}
-    values = {"packing": "auto", "kernels": "auto", "cross_entropy": "auto", "gradient_checkpointing": False}
+    values = {
+        "packing": "auto",
+        "kernels": "auto",
+        "cross_entropy": "auto",
+        "gradient_checkpointing": False,
+    }
     for name, value in values.items():
-        if setting := lines.find(name):
+        setting = lines.find(name)
+        if setting:
             yield setting, {setting: value}
     if isinstance(work, Workload) and not work.packing and not work.joined:
         yield "packing", {"model.attention": "flash_attention_2"}
@@ -371,18 +479,28 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
 
 
 def _on(planned: Planned, nodes: int) -> Changes:
-    """The settings for another number of machines, with the same rows in each step where possible."""
+    """The settings for another number of machines, with the same rows in each step where
+    possible."""
     changes: dict[str, float] = {"machines.nodes": nodes}
     for stage in planned.forecasts:
-        work, lines = stage.workload, Lines(planned.recipe, stage.stage)
-        before, group = work.replicas, work.machines.world_size // work.replicas
+        work = stage.workload
+        lines = Lines(planned.recipe, stage.stage)
+        before = work.replicas
+        group = work.machines.world_size // work.replicas
         world = nodes * work.machines.gpus_per_node // group or 1
         rows = work.effective_batch_size // world
         if rows * world != work.effective_batch_size or work.machines.uneven:
             continue
-        at_once = max(size for size in range(1, min(work.micro_batch_size, MOST_TRIED) + 1) if rows % size == 0)
+        at_once = max(
+            size
+            for size in range(1, min(work.micro_batch_size, MOST_TRIED) + 1)
+            if rows % size == 0
+        )
         changes |= lines.batch(at_once, rows // at_once)
-        if lines.recipe.settings[lines.section].get("learning_rate_scaling") == "linear" and before != world:
+        if (
+            lines.recipe.settings[lines.section].get("learning_rate_scaling") == "linear"
+            and before != world
+        ):
             changes[f"{lines.home}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
     return changes
 
@@ -392,24 +510,41 @@ def _fewer_machines(planned: Planned) -> list[int]:
     counts = fewer(planned.forecasts[0].stage.machines.nodes)
     seconds = {}
     for count in counts:
-        seconds[count] = training_seconds([with_machines(stage, count) for stage in planned.forecasts]) or math.inf
+        seconds[count] = (
+            training_seconds([with_machines(stage, count) for stage in planned.forecasts])
+            or math.inf
+        )
     return sorted(counts, key=lambda count: seconds[count])
 
 
 def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
-    """Cards of the catalog with enough memory: the smallest that is not slower, where the present one has too little;
-    else the slowest that meets a limit of time or is clearly faster, and the fastest."""
-    need = max((stage if planned.problems else stage.full).memory.total for stage in planned.forecasts)
+    """Cards of the catalog with enough memory: the smallest that is not slower, where the present
+    one has too little; else the slowest that meets a limit of time or is clearly faster, and the
+    fastest."""
+    need = max(
+        (stage if planned.problems else stage.full).memory.total for stage in planned.forecasts
+    )
     have = planned.forecasts[0].stage.machines.gpu
-    smallest = [card for card in cards(need, [each.workload for each in planned.forecasts]) if card.name != have]
+    smallest = [
+        card
+        for card in cards(need, [each.workload for each in planned.forecasts])
+        if card.name != have
+    ]
     seconds = {card.name: _seconds(planned, card) for card in smallest}
     fastest = sorted(smallest, key=lambda card: seconds[card.name])
-    own, limit = planned.forecasts[0].gpu, stated(planned.recipe).get("time")
-    now = _seconds(planned, own) if own and planned.seconds else math.inf
+    own = planned.forecasts[0].gpu
+    limit = stated(planned.recipe).get("time")
+    if own and planned.seconds:
+        now = _seconds(planned, own)
+    else:
+        now = math.inf
     if tight:
         tried = [card for card in smallest if seconds[card.name] <= now] or smallest
     else:
-        enough = units.seconds(limit) if planned.problems and limit else now / WORTH["card"]
+        if planned.problems and limit:
+            enough = units.seconds(limit)
+        else:
+            enough = now / WORTH["card"]
         tried = [card for card in reversed(fastest) if seconds[card.name] <= enough]
     yield from (("card", {"machines.gpu": card.name}) for card in tried[:TRIES])
     if not tight:
@@ -418,6 +553,8 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
 
 def _seconds(planned: Planned, card: Gpu) -> float:
     """Time of all stages on another card, before the recipe is translated for it."""
-    machines = ((stage, replace(stage.workload.machines, gpu=card.name)) for stage in planned.forecasts)
+    machines = (
+        (stage, replace(stage.workload.machines, gpu=card.name)) for stage in planned.forecasts
+    )
     times = [stage.changed(machines=there).time_on(card) for stage, there in machines]
     return sum(time.total_seconds for time in times if time)

@@ -1,5 +1,5 @@
-"""Rows: how many a stage trains on and how long they are, as far as this is known without a download; and what follows
-from their lengths for batches and packed rows."""
+"""Rows: how many a stage trains on and how long they are, as far as this is known without a
+download; and what follows from their lengths for batches and packed rows."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,14 +29,18 @@ SOURCE = ("hub", "revision", "subset", "split", "path")
 
 
 _POINTS = 256  # the number of evenly spaced quantiles that represent a distribution
-_HIGH = 2.3263  # the 99th percentile of the normal distribution with mean 0 and standard deviation 1
-# The bounds of sigma, for rows that are cut at a length and for a long tail; beyond 1, the 99th percentile approaches
-# the mean again. Not -1 and 1, because bisection would begin at 0, which divides by 0.
+_HIGH = (
+    2.3263  # the 99th percentile of the normal distribution with mean 0 and standard deviation 1
+)
+# The bounds of sigma, for rows that are cut at a length and for a long tail; beyond 1, the 99th
+# percentile approaches the mean again. Not -1 and 1, because bisection would begin at 0, which
+# divides by 0.
 _SKEWED = (-1.01, 1.0)
 
 
 class RowLengths(prepared.Lengths):
-    """Lengths of rows as the shifted lognormal distribution with their three figures (Johnson 1949, system S_L)."""
+    """Lengths of rows as the shifted lognormal distribution with their three figures (Johnson 1949,
+    system S_L)."""
 
     @classmethod
     def counted(cls, lengths: Iterable[float]) -> Self:
@@ -57,25 +61,35 @@ class RowLengths(prepared.Lengths):
         whole = sum(weight for _, weight in lengths)
         mean = sum(length * weight for length, weight in lengths) / whole
         spread = math.sqrt(sum(weight * (length - mean) ** 2 for length, weight in lengths) / whole)
-        high, above = 0.0, 0.01 * whole
+        high = 0.0
+        above = 0.01 * whole
         for length, weight in sorted(lengths, reverse=True):
-            high, above = length, above - weight
+            high = length
+            above = above - weight
             if above < 0:
                 break
         return cls(mean, spread, high)
 
     def scaled(self, factor: float, added: float = 0.0) -> Self:
         """The same in another unit, with a prefix of `added` units before each row."""
-        return type(self)(self.mean * factor + added, self.spread * factor, self.high * factor + added)
+        return type(self)(
+            self.mean * factor + added, self.spread * factor, self.high * factor + added
+        )
 
     @lru_cache(maxsize=1024)  # noqa: B019, equal lengths share their results
     def longest(self, rows: float, limit: float, multiple: int = 1) -> float:
-        """The mean length of the longest of this many rows, none longer than `limit`, rounded up to a multiple."""
+        """The mean length of the longest of this many rows, none longer than `limit`, rounded up to
+        a multiple."""
         reached: Sequence[float] = _points(self)
         if rows > 1:
             # The longest of n rows is below the quantile s with the probability s^n.
-            reached = _at(self, (((place + 0.5) / _POINTS) ** (1 / rows) for place in range(_POINTS)))
-        padded = [min(limit, math.ceil(length / multiple) * multiple if multiple > 1 else length) for length in reached]
+            reached = _at(
+                self, (((place + 0.5) / _POINTS) ** (1 / rows) for place in range(_POINTS))
+            )
+        padded = [
+            min(limit, math.ceil(length / multiple) * multiple if multiple > 1 else length)
+            for length in reached
+        ]
         return sum(padded) / _POINTS
 
     def beyond(self, limit: float) -> float:
@@ -88,8 +102,8 @@ class RowLengths(prepared.Lengths):
 
     @lru_cache(maxsize=256)  # noqa: B019
     def packed(self, limit: float) -> float:
-        """The mean number of rows that fit into a packed one of `limit`: first-fit decreasing, as in Axolotl 0.19.0
-        (utils/samplers/multipack.py)."""
+        """The mean number of rows that fit into a packed one of `limit`: first-fit decreasing, as
+        in Axolotl 0.19.0 (utils/samplers/multipack.py)."""
         left: list[float] = []
         for length in sorted((min(length, limit) for length in _points(self)), reverse=True):
             place = next((place for place, room in enumerate(left) if room >= length), len(left))
@@ -101,8 +115,9 @@ class RowLengths(prepared.Lengths):
 
 
 def _at(lengths: RowLengths, shares: Iterable[float]) -> list[float]:
-    """The lengths that these shares of the rows, above 0 and below 1, do not exceed: start + size · e^(sigma · z) for a
-    normal z. Size and sigma are negative if the longer tail is that of short rows."""
+    """The lengths that these shares of the rows, above 0 and below 1, do not exceed: start + size ·
+    e^(sigma · z) for a normal z. Size and sigma are negative if the longer tail is that of short
+    rows."""
     if lengths.spread <= 0:
         return [lengths.mean for _ in shares]
     from statistics import NormalDist  # slow to load
@@ -113,9 +128,13 @@ def _at(lengths: RowLengths, shares: Iterable[float]) -> list[float]:
         sigma = (low + up) / 2
         wide = math.copysign(math.sqrt(math.expm1(sigma**2)), sigma)
         reached = (math.exp(_HIGH * sigma - sigma**2 / 2) - 1) / wide
-        low, up = (sigma, up) if reached < far else (low, sigma)
+        if reached < far:
+            low = sigma
+        else:
+            up = sigma
     size = lengths.spread / wide * math.exp(-(sigma**2) / 2)
-    start, normal = lengths.mean - size * math.exp(sigma**2 / 2), NormalDist().inv_cdf
+    start = lengths.mean - size * math.exp(sigma**2 / 2)
+    normal = NormalDist().inv_cdf
     return [max(1.0, start + size * math.exp(sigma * normal(share))) for share in shares]
 
 
@@ -130,8 +149,9 @@ UNKNOWN = RowLengths()  # the lengths of rows that were not counted
 
 
 class Rows(NamedTuple):
-    """Counts of rows, None if unknown. lengths: in tokens, empty if unknown. longest: of the longest row, counted or
-    estimated, 0 if unknown. source: of the figures, in words; longest_source: of an estimated `longest`, else empty."""
+    """Counts of rows, None if unknown. lengths: in tokens, empty if unknown. longest: of the
+    longest row, counted or estimated, 0 if unknown. source: of the figures, in words;
+    longest_source: of an estimated `longest`, else empty."""
 
     training: int | None = None
     validation: int | None = None
@@ -146,20 +166,29 @@ class Rows(NamedTuple):
         return self.lengths.mean or None
 
 
-def of(recipe: Recipe, plan: Plan, stage: Stage, folder: Path | None, given: int | None = None) -> Rows:
-    """The rows of a stage. folder: where data may be prepared already; None to read only recipe and catalog, so that
-    the answer is the same on every machine. given: the value of `--rows`, for every stage whose rows are counted."""
+def of(
+    recipe: Recipe, plan: Plan, stage: Stage, folder: Path | None, given: int | None = None
+) -> Rows:
+    """The rows of a stage. folder: where data may be prepared already; None to read only recipe and
+    catalog, so that the answer is the same on every machine. given: the value of `--rows`, for
+    every stage whose rows are counted."""
     source, data = source_of(plan, stage)
     sections = dict(recipe.of_stage(stage.name).data_sections)
     home = next((home for home in ((stage.name, "data"), ("data",)) if home in sections), None)
-    told = [one.get("sample") for _, one in sets_of(home, sections[home])] if home else []
+    if home:
+        told = [one.get("sample") for _, one in sets_of(home, sections[home])]
+    else:
+        told = []
     samples = [recipe.folder / name if name else None for name in told]
     if source is None:
         return known(data, folder, given, samples)
     own = known(data, folder and folder / stage.name, given, samples)
-    if (drawn := source.get("earlier_rows", {}).get(stage.name)) and own.training and not given:
+    drawn = source.get("earlier_rows", {}).get(stage.name)
+    if drawn and own.training and not given:
         # Rows of an earlier stage, up to a share of the mixture.
-        name, share, lengths = drawn["of"], drawn["share"], own.lengths
+        name = drawn["of"]
+        share = drawn["share"]
+        lengths = own.lengths
         earlier = known(source[name], folder and folder / name)
         lacking = round(own.training * share / (1 - share))
         added = min(lacking, earlier.training or lacking)
@@ -179,44 +208,72 @@ def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mappi
 
 
 def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
-    """The longest row of several data sets, and the source of an estimate; 0 if one of them is unknown."""
+    """The longest row of several data sets, and the source of an estimate; 0 if one of them is
+    unknown."""
     sources = dict.fromkeys(part.longest_source for part in parts if part.longest_source)
     known = all(part.longest for part in parts)
-    return (max((part.longest for part in parts), default=0), " and ".join(sources)) if known else (0, "")
+    if known:
+        return (max((part.longest for part in parts), default=0), " and ".join(sources))
+    return (0, "")
 
 
 def known(
-    data: RowsRequest, folder: Path | None, given: int | None = None, samples: Sequence[Path | None] = ()
+    data: RowsRequest,
+    folder: Path | None,
+    given: int | None = None,
+    samples: Sequence[Path | None] = (),
 ) -> Rows:
-    """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the catalog. Lengths that
-    preparation did not count come from files and catalog. data: as a preparer reads it. folder: where it writes; None
-    to open no file. samples: of the data sets, in order."""
+    """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the
+    catalog. Lengths that preparation did not count come from files and catalog. data: as a preparer
+    reads it. folder: where it writes; None to open no file. samples: of the data sets, in order."""
     share = float(data.get("validation_share") or 0)
     made = _prepared(data, folder)
     there = f"the prepared data in {folder}"
-    lengths = RowLengths(*astuple(made.lengths)) if made else UNKNOWN
+    if made:
+        lengths = RowLengths(*astuple(made.lengths))
+    else:
+        lengths = UNKNOWN
     if made and lengths and not given:
         return Rows(made.train_rows, made.validation_rows, lengths, there, made.longest)
     found = _found(data, folder, samples)
     if made and made.longest:
-        found = found._replace(lengths=lengths or found.lengths, longest=made.longest, longest_source="")
+        found = found._replace(
+            lengths=lengths or found.lengths, longest=made.longest, longest_source=""
+        )
     if made and not given:
-        return found._replace(training=made.train_rows, validation=made.validation_rows, source=there)
-    if (count := given or found.training) is None:
+        return found._replace(
+            training=made.train_rows, validation=made.validation_rows, source=there
+        )
+    count = given or found.training
+    if count is None:
         return found
-    validation, source = round(count * share), "`--rows`" if given else found.source
+    validation = round(count * share)
+    source = "`--rows`" if given else found.source
     rows = found._replace(training=count - validation, validation=validation, source=source)
-    held_out = [] if given else [_held_out(one, data, folder) for one in data.get("validation_sets", ())]
-    whole = None if None in held_out else sum(count or 0 for count in held_out)
-    return rows._replace(validation=whole) if held_out else rows
+    if given:
+        held_out = []
+    else:
+        held_out = [_held_out(one, data, folder) for one in data.get("validation_sets", ())]
+    if None in held_out:
+        whole = None
+    else:
+        whole = sum(count or 0 for count in held_out)
+    if held_out:
+        return rows._replace(validation=whole)
+    return rows
 
 
 def _prepared(data: RowsRequest, folder: Path | None) -> prepared.PreparedRows | None:
     """The prepared rows. None without them, or if settings or files have changed since."""
-    made = prepared.PreparedRows.read(folder) if folder else None
+    if folder:
+        made = prepared.PreparedRows.read(folder)
+    else:
+        made = None
     if not made or not made.train_rows or made.asked != prepared.asked(data):
         return None
-    return made if made.contents in ("", prepared.contents(data) or made.contents) else None
+    if made.contents in ("", prepared.contents(data) or made.contents):
+        return made
+    return None
 
 
 def _found(data: RowsRequest, folder: Path | None, samples: Sequence[Path | None]) -> Rows:
@@ -226,7 +283,10 @@ def _found(data: RowsRequest, folder: Path | None, samples: Sequence[Path | None
     told = [part for part in parts if part.training != 0]
     longest = _longest(told)
     every = all(part.training and part.lengths for part in told)
-    whole = RowLengths.mixed([(part.training or 0, part.lengths) for part in told]) if every else UNKNOWN
+    if every:
+        whole = RowLengths.mixed([(part.training or 0, part.lengths) for part in told])
+    else:
+        whole = UNKNOWN
     count = (data.get("songs") or {}).get("count")
     sources = " and ".join(dict.fromkeys(part.source for part in parts))
     unknown = next((part for part in parts if part.training is None), None)
@@ -239,24 +299,34 @@ def _found(data: RowsRequest, folder: Path | None, samples: Sequence[Path | None
     return Rows(counted, None, whole, sources, *longest)
 
 
-def _of_set(one: Section, data: RowsRequest, folder: Path | None, sample: Path | None = None) -> Rows:
+def _of_set(
+    one: Section, data: RowsRequest, folder: Path | None, sample: Path | None = None
+) -> Rows:
     """The rows of one data set that are taken, before some are held out."""
     rows = Rows()
     path = one.get("path")
     if path and not remote(path):
-        rows = _local(Path(path), one, data) if folder else rows
+        if folder:
+            rows = _local(Path(path), one, data)
     elif facts := catalog.dataset_of(one):
-        lengths, source = of_catalog(facts, data), "the catalog of data sets"
-        longest = (math.ceil(lengths.high), f"the 99th percentile in {source}") if lengths else (0, "")
+        lengths = of_catalog(facts, data)
+        source = "the catalog of data sets"
+        if lengths:
+            longest = (math.ceil(lengths.high), f"the 99th percentile in {source}")
+        else:
+            longest = (0, "")
         rows = Rows(facts["rows"], None, lengths, source, *longest)
     elif sample and folder and (shown := _local(sample, one, data)).longest:
         # A sample shows the length of rows, but not their number.
         rows = Rows(longest=shown.longest, longest_source=f"the longest row of {sample.name}")
-    return rows._replace(training=None if rows.training is None else round(rows.training * one.get("share", 1)))
+    return rows._replace(
+        training=None if rows.training is None else round(rows.training * one.get("share", 1))
+    )
 
 
 def _held_out(one: Section, data: RowsRequest, folder: Path | None) -> int | None:
-    """The rows of a data set, or of a split of it, that only measure the validation loss; None if unknown."""
+    """The rows of a data set, or of a split of it, that only measure the validation loss; None if
+    unknown."""
     if one.get("path"):
         return _of_set(one, data, folder).training
     return catalog.dataset_of(one).get(f"{one.get('split')}_rows")
@@ -267,7 +337,9 @@ def of_catalog(facts: Mapping[str, Any], data: RowsRequest) -> RowLengths:
     if "characters" not in facts:
         return UNKNOWN
     text = RowLengths(*(facts[name] for name in ("characters", "spread", "high")))
-    beside = _beside(data) + (MARKS_A_DOCUMENT if data.get("kind") == "plain-text" else 2 * MARKS_A_TURN)
+    beside = _beside(data) + (
+        MARKS_A_DOCUMENT if data.get("kind") == "plain-text" else 2 * MARKS_A_TURN
+    )
     return text.scaled(1 / facts.get("characters_a_token", BYTES_A_TOKEN), beside)
 
 
@@ -287,14 +359,17 @@ def _local(path: Path, one: Section, data: RowsRequest) -> Rows:
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]
     columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
-    columns += [*templates.PROMPTS, "system"] if JUDGED & one.keys() else []
+    if JUDGED & one.keys():
+        columns += [*templates.PROMPTS, "system"]
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
         there = samples.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
     except Unreadable as error:
         return Rows(source=f"{error}; `--rows N` sets the number of rows")
     source = f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
-    beside, taken, lengths = _beside(data), 0, list[float]()
+    beside = _beside(data)
+    taken = 0
+    lengths = list[float]()
     for row in there.rows:
         try:
             read = list(_read(row, one, data))
@@ -302,15 +377,23 @@ def _local(path: Path, one: Section, data: RowsRequest) -> Rows:
             continue  # brackets without end
         taken += bool(read)
         lengths += [tokens + beside for tokens in read]
-    # Preparation leaves out a row without tokens; if no row has the expected form, the share is unknown.
-    count = round(there.count * taken / len(there.rows)) if taken else there.count
+    # Preparation leaves out a row without tokens; if no row has the expected form, the share is
+    # unknown.
+    if taken:
+        count = round(there.count * taken / len(there.rows))
+    else:
+        count = there.count
     longest = math.ceil(max(lengths, default=0))
-    longest_source = f"the longest of {source}" if longest else ""
+    if longest:
+        longest_source = f"the longest of {source}"
+    else:
+        longest_source = ""
     return Rows(count, None, RowLengths.counted(lengths), source, longest, longest_source)
 
 
 def _read(row: Any, one: Section, data: RowsRequest) -> Iterator[float]:
-    """The tokens of each of the model's rows that one row of the data becomes: two for a preference."""
+    """The tokens of each of the model's rows that one row of the data becomes: two for a
+    preference."""
     if isinstance(row, int):
         yield row / BYTES_A_TOKEN + MARKS_A_DOCUMENT
     elif not isinstance(row, Mapping):
@@ -321,12 +404,22 @@ def _read(row: Any, one: Section, data: RowsRequest) -> Iterator[float]:
             yield _tokens(text) + MARKS_A_DOCUMENT
     elif songs := data.get("songs"):
         words = row.get(songs["lyrics"])
-        if isinstance(words, str) and songs["min_words"] <= len(words.split()) <= songs["max_words"]:
+        if (
+            isinstance(words, str)
+            and songs["min_words"] <= len(words.split()) <= songs["max_words"]
+        ):
             yield _tokens(words) + 2 * MARKS_A_TURN
     elif JUDGED & one.keys():
-        from runner.data.judged import LabelSet, PreferenceSet  # a check of other rows is faster without them
+        from runner.data.judged import (
+            LabelSet,
+            PreferenceSet,
+        )  # a check of other rows is faster without them
 
-        judged: Any = LabelSet if "completion" in one else PreferenceSet
+        judged: Any
+        if "completion" in one:
+            judged = LabelSet
+        else:
+            judged = PreferenceSet
         with suppress(KeyError, templates.NoText):
             if not isinstance(item := judged(**{**dict.fromkeys(SOURCE), **one}).item(row), str):
                 before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.turns)
@@ -341,7 +434,9 @@ def _read(row: Any, one: Section, data: RowsRequest) -> Iterator[float]:
         needed = templates.FORMS.get(one.get("form") or "") or next(fitting, None)
         if needed and set(needed) <= set(row):
             turns = row[needed[0]]
-            marks = MARKS_A_TURN * (len(turns) if len(needed) == 1 and isinstance(turns, list) else 2)
+            marks = MARKS_A_TURN * (
+                len(turns) if len(needed) == 1 and isinstance(turns, list) else 2
+            )
             yield _said([row.get(name) for name in (*needed, *templates.BESIDES)]) + marks
 
 
@@ -349,5 +444,8 @@ def _said(value: Any) -> float:
     """Tokens of all text in a value."""
     if isinstance(value, str):
         return _tokens(value)
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return sum(map(_said, inner))
+    if isinstance(value, Mapping):
+        return sum(map(_said, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_said, value))
+    return 0

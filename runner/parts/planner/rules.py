@@ -1,4 +1,5 @@
-"""The rules of this part: the share of experts that an adapter trains, and the number and length of a recipe's rows."""
+"""The rules of this part: the share of experts that an adapter trains, and the number and length of
+a recipe's rows."""
 
 import re
 from collections.abc import Iterator
@@ -22,17 +23,21 @@ MOST_LEFT_OUT = 0.1
 def experts(recipe: Recipe) -> Iterator[Problem]:
     """A note on what an adapter leaves untrained in a mixture of experts."""
     for name, own in recipe.stage_recipes.items() or (("", recipe),):
-        facts, train = own.model_facts, own.settings.get("train") or {}
+        facts = own.model_facts
+        train = own.settings.get("train") or {}
         rank = train.get("lora_rank")
         if not facts or not facts.has_experts or not rank or train.get("lora_experts"):
             continue
         try:
-            targets, pattern = tuple(adapted(facts, train)), train.get("lora_pattern") or ""
+            targets = tuple(adapted(facts, train))
+            pattern = train.get("lora_pattern") or ""
             shapes = parameters.adapted(facts, Adapter(rank, targets, pattern=pattern))
-            whole, held = parameters.total(facts), parameters.of_experts(facts)
+            whole = parameters.total(facts)
+            held = parameters.of_experts(facts)
         except (catalog.UnknownArchitecture, re.error):
             continue
-        if not (trained := sum(rank * sum(shape) for shape in shapes)):
+        trained = sum(rank * sum(shape) for shape in shapes)
+        if not trained:
             continue
         message = said("experts", trained=trained / whole, held=held / whole, train=train)
         yield recipe.note(recipe.setting_of(name, "train.lora_layers"), *message)
@@ -48,7 +53,9 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
         for _, one in sets_of(home, section):
             lengths = row_counts.of_catalog(catalog.dataset_of(one), one)
             if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
-                yield recipe.note(where, *worded("planner.rows-left-out", share=share, one=one, length=length))
+                yield recipe.note(
+                    where, *worded("planner.rows-left-out", share=share, one=one, length=length)
+                )
 
 
 def enough_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -56,7 +63,10 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
     for home, data, file in recipe.data_files():
         if file.stat().st_size > SMALL_FILE:
             continue
-        unit = "document" if file.suffix == ".txt" else "row"
+        if file.suffix == ".txt":
+            unit = "document"
+        else:
+            unit = "row"
         try:
             if unit == "row":
                 rows.columns(file)
@@ -65,7 +75,9 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
             continue
         if count < (2 if data.get("validation_share") else 1):
             message = said("few_rows", file=file, count=count, unit=unit)
-            yield recipe.document.problem((*home, "path"), *message, severity="note" if count else "error")
+            yield recipe.document.problem(
+                (*home, "path"), *message, severity="note" if count else "error"
+            )
 
 
 RULES: tuple[Rule, ...] = (rows_left_out, experts)

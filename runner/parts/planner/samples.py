@@ -16,13 +16,15 @@ from runner.data.rows import Sheet, library
 from runner.tools.files import read_json, saved_by_datasets, table, text_files
 
 MOST = 4096  # at most this many rows are sampled, and at least half as many if there are enough
-# Bytes that are read for a sample; for a larger file the rows are estimated from this part. Tables are slower to read.
+# Bytes that are read for a sample; for a larger file the rows are estimated from this part. Tables
+# are slower to read.
 READ = 256_000_000
 READ_OF_TABLE = 32_000_000
 PARTS = 32  # parts of a larger file of lines that are read for a sample, evenly apart
 SMALL_SHEET = 1_000_000  # bytes of a spreadsheet up to which all of its rows are sampled
 CIFAR_RECORD = 3073  # bytes of an image and its label in CIFAR-10's binary files
-# The golden ratio's part of 2^32: its multiples are spread evenly, without a common rhythm with alternating rows.
+# The golden ratio's part of 2^32: its multiples are spread evenly, without a common rhythm with
+# alternating rows.
 _GOLDEN, _ALL = 2654435769, 2**32
 _GAP = re.compile(r"\s*[\[,]\s*")  # before a row of a list
 _ROW = re.compile(rb"<row[ >]")
@@ -30,8 +32,8 @@ _ROW = re.compile(rb"<row[ >]")
 
 @dataclass(frozen=True)
 class SampledRows:
-    """count: of rows; rows: some of them, each a dict of columns, a text, or the size of a text in bytes. unit: their
-    name in messages. about: whether the count is an estimate."""
+    """count: of rows; rows: some of them, each a dict of columns, a text, or the size of a text in
+    bytes. unit: their name in messages. about: whether the count is an estimate."""
 
     count: int
     rows: list[Any]
@@ -47,7 +49,8 @@ class SampledRows:
 def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
     """The number of rows, and at most MOST of them, spread evenly."""
     kept: list[tuple[int, Any]] = []
-    below, count = _ALL, 0
+    below = _ALL
+    count = 0
     for count, row in enumerate(rows, 1):
         place = count * _GOLDEN % _ALL
         if place < below:
@@ -60,7 +63,8 @@ def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
 
 @dataclass
 class _Excerpt:
-    """Lines of a file: about `most` bytes, from `parts` places evenly apart. read: the bytes of the lines so far."""
+    """Lines of a file: about `most` bytes, from `parts` places evenly apart. read: the bytes of the
+    lines so far."""
 
     file: Path
     most: int
@@ -92,7 +96,9 @@ def _json_lines(file: Path, columns: Iterable[str]) -> SampledRows:
 
 
 def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
-    size, read, decode = file.stat().st_size, 0, json.JSONDecoder().raw_decode
+    size = file.stat().st_size
+    read = 0
+    decode = json.JSONDecoder().raw_decode
     with file.open("rb") as content:
         text = content.read(READ_OF_TABLE).removeprefix(codecs.BOM_UTF8).decode(errors="replace")
     whole = size <= READ_OF_TABLE
@@ -181,7 +187,8 @@ def _parquet(file: Path, columns: Iterable[str]) -> SampledRows:
 def _of_batches(batches: Iterable[Any], count: int) -> list[Any]:
     """At most about MOST of the `count` rows of Arrow's batches, evenly apart."""
     step = -(-count // MOST) | 1
-    rows, first = [], 0
+    rows = []
+    first = 0
     for batch in batches:
         rows += batch.take(list(range(first, batch.num_rows, step))).to_pylist()
         first = (first - batch.num_rows) % step
@@ -195,7 +202,9 @@ def _saved(folder: Path, split: str | None, columns: Iterable[str]) -> SampledRo
     if (folder / "dataset_dict.json").is_file():
         folder = folder / str(split)
     names = [one["filename"] for one in (read_json(folder / "state.json") or {})["_data_files"]]
-    batches = list(chain.from_iterable(pa.ipc.open_stream(pa.memory_map(str(folder / name))) for name in names))
+    batches = list(
+        chain.from_iterable(pa.ipc.open_stream(pa.memory_map(str(folder / name))) for name in names)
+    )
     count = sum(batch.num_rows for batch in batches)
     wanted = [name for name in columns if batches and name in batches[0].schema.names]
     selected = (each.select(wanted) if wanted else each for each in batches)
@@ -210,14 +219,23 @@ def _texts(folder: Path) -> SampledRows:
 
 
 def image_count(folder: Path) -> SampledRows:
-    """Images in class folders, Parquet files or CIFAR-10's binary files, without entries named `test…`."""
+    """Images in class folders, Parquet files or CIFAR-10's binary files, without entries named
+    `test…`."""
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith((".", "test"))]
-    if binary := [entry for entry in entries if entry.suffix == ".bin"]:
-        return SampledRows(sum(entry.stat().st_size // CIFAR_RECORD for entry in binary), [], "images")
-    if files := [entry for entry in entries if entry.suffix == ".parquet"]:
+    binary = [entry for entry in entries if entry.suffix == ".bin"]
+    if binary:
+        return SampledRows(
+            sum(entry.stat().st_size // CIFAR_RECORD for entry in binary), [], "images"
+        )
+    files = [entry for entry in entries if entry.suffix == ".parquet"]
+    if files:
         return SampledRows(sum(map(_parquet_rows, files)), [], "images")
     classes = (entry for entry in entries if entry.is_dir())
-    count = sum(file.is_file() and not file.name.startswith(".") for entry in classes for file in entry.rglob("*"))
+    count = sum(
+        file.is_file() and not file.name.startswith(".")
+        for entry in classes
+        for file in entry.rglob("*")
+    )
     if not count:
         raise Unreadable(f"`{folder}` contains no images")
     return SampledRows(count, [], "files in the folders")
@@ -234,22 +252,33 @@ SAMPLERS: dict[str, Callable[[Path, Iterable[str]], SampledRows]] = {
 }
 
 
-def sample(path: Path, split: str | None = None, columns: Iterable[str] = (), images: bool = False) -> SampledRows:
-    """How many rows a file or folder has, and some of them, in about a second. columns: the ones to read, if possible;
-    all if there are none. images: rows are images, which are only counted. Raises Unreadable."""
+def sample(
+    path: Path, split: str | None = None, columns: Iterable[str] = (), images: bool = False
+) -> SampledRows:
+    """How many rows a file or folder has, and some of them, in about a second. columns: the ones to
+    read, if possible; all if there are none. images: rows are images, which are only counted.
+    Raises Unreadable."""
     try:
         if images and path.is_dir():
             return image_count(path)
         if images and path.suffix == ".parquet":
             return SampledRows(_parquet_rows(path), [], "rows")
         if path.is_dir():
-            return _saved(path, split, columns) if saved_by_datasets(path) else _texts(path)
+            if saved_by_datasets(path):
+                return _saved(path, split, columns)
+            return _texts(path)
         if path.exists() and (sampler := SAMPLERS.get(path.suffix)):
             return sampler(path, columns)
     except Unreadable as error:
-        raise Unreadable(f"{error}: {error.hint}" if error.severity == "note" else str(error)) from None
+        raise Unreadable(
+            f"{error}: {error.hint}" if error.severity == "note" else str(error)
+        ) from None
     except OSError as error:
         raise Unreadable(f"`{path}` cannot be read: {error.strerror or 'it is damaged'}") from None
     except Exception:  # each library raises its own error for a broken file
         raise Unreadable(f"`{path}` is not valid for its file extension") from None
-    raise Unreadable(f"the data file `{path}` does not exist" if not path.exists() else f"`{path}` is not a data file")
+    raise Unreadable(
+        f"the data file `{path}` does not exist"
+        if not path.exists()
+        else f"`{path}` is not a data file"
+    )

@@ -1,5 +1,5 @@
-"""The bytes of a run between steps: on one GPU weights, gradients and optimizer state, with what sharding and offloading
-do; in the main memory of one machine; and in its files on disk."""
+"""The bytes of a run between steps: on one GPU weights, gradients and optimizer state, with what
+sharding and offloading do; in the main memory of one machine; and in its files on disk."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -13,8 +13,8 @@ from runner.parts.planner.workload import FULL, HALF, TABLES, Workload
 # The name of offloaded state in the list of files that a run writes.
 ON_DISK = "weights and state on the disk"
 PACE: Mapping[str, float] = TABLES["offload"]
-# Of each process, beside a disk: DeepSpeed's buffers of the optimizer and of weights, and weights that stay in main
-# memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
+# Of each process, beside a disk: DeepSpeed's buffers of the optimizer and of weights, and weights
+# that stay in main memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
 STATE_BUFFERS, WEIGHTS_BUFFERS, WEIGHTS_IN_MEMORY = 4, 5, 10**9
 # Python with torch, transformers and Axolotl loaded, one process a GPU; assumed.
 PROCESS = int(4.5 * 2**30)
@@ -22,8 +22,8 @@ PROCESS = int(4.5 * 2**30)
 
 class State(NamedTuple):
     """Held between steps, in bytes on each GPU. gradients: of all trained weights, once they exist.
-    buffers: communication. layer: whole weights of one layer while the model runs; root: of everything outside the
-    layers; both 0 if nothing is sharded. gathered: both."""
+    buffers: communication. layer: whole weights of one layer while the model runs; root: of
+    everything outside the layers; both 0 if nothing is sharded. gathered: both."""
 
     weights: int
     gradients: int
@@ -52,47 +52,72 @@ def held(workload: Workload) -> State:
     gradients = trained_bytes(workload)
     weights = weights_of(workload) + reference(workload)
     # DDP copies gradients into buckets of its own (gradient_as_bucket_view is off in accelerate).
-    return State(weights, gradients, _optimizer(workload), gradients if workload.sharding == "ddp" else 0)
+    return State(
+        weights, gradients, _optimizer(workload), gradients if workload.sharding == "ddp" else 0
+    )
 
 
 def _fsdp(workload: Workload) -> State:
-    """FSDP2: trained weights are in fp32 (accelerate 1.13.0 fails to raise them, so the runner does), and everything is
-    split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding and head."""
-    wide, shards = workload.width, workload.machines.world_size // max(1, workload.copies)
+    """FSDP2: trained weights are in fp32 (accelerate 1.13.0 fails to raise them, so the runner
+    does), and everything is split; while the model runs, a layer is whole in the run's precision,
+    and so is the unit of embedding and head."""
+    wide = workload.width
+    shards = workload.machines.world_size // max(1, workload.copies)
     whole = parameters.of_layers(workload.model, ())[0].whole
-    layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
-    if (adapter := workload.adapter) and adapter.packed:
+    layer = wide * whole
+    root = wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
+    adapter = workload.adapter
+    if adapter and adapter.packed:
         # Weights in 4 or 8 bits travel packed, and each is unpacked when it is used.
         linear = parameters.in_linear(workload.model)
         layer += adapter.packed_bytes(linear) - wide * linear
-    layer, root = layer // workload.tensor, root // workload.tensor
+    layer = layer // workload.tensor
+    root = root // workload.tensor
     if workload.offload:
         return State(0, 0, 0, layer=layer, root=root)
     weights = weights_of(workload) + reference(workload)
-    gradients, optimizer = trained_bytes(workload), _optimizer(workload)
+    gradients = trained_bytes(workload)
+    optimizer = _optimizer(workload)
     if not workload.adapter:
         count = parameters.trainable(workload)
-        weights += 0 if workload.in_full else (FULL - wide) * count
+        if workload.in_full:
+            weights += 0
+        else:
+            weights += (FULL - wide) * count
         gradients = FULL * count
-    # The scales of packed weights are not parameters: every GPU holds all of them, as published states show.
+    # The scales of packed weights are not parameters: every GPU holds all of them, as published
+    # states show.
     scales = _scales(workload)
-    return State(scales + (weights - scales) // shards, gradients // shards, optimizer // shards, 0, layer, root)
+    return State(
+        scales + (weights - scales) // shards,
+        gradients // shards,
+        optimizer // shards,
+        0,
+        layer,
+        root,
+    )
 
 
 def _zero(workload: Workload, stage: int) -> State:
-    """DeepSpeed's ZeRO with half-precision weights: fp32 master and optimizer (AdamW's moments make it 12 bytes per
-    trained weight) are split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients is
-    whole, in stages 1 and 2 twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero:
-    stage_1_and_2.py, setup_buckets; stage3.py, ipg_buckets).
+    """DeepSpeed's ZeRO with half-precision weights: fp32 master and optimizer (AdamW's moments make
+    it 12 bytes per trained weight) are split from stage 1, gradients from stage 2, weights from
+    stage 3. A bucket of gradients is whole, in stages 1 and 2 twice, because `overlap_comm` fills
+    one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py, setup_buckets; stage3.py,
+    ipg_buckets).
 
-    In stage 3 some weights are whole: those needed again within `reuse` numbers, around the turn from forward to
-    backward those half as far away; and those gathered ahead, each in one piece before it is copied out (0.18.9,
-    runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module). Offloaded state is not
-    included; from stage 2 on gradients follow the optimizer once their bucket is full."""
-    shards, wide = workload.machines.world_size, workload.width
+    In stage 3 some weights are whole: those needed again within `reuse` numbers, around the turn
+    from forward to backward those half as far away; and those gathered ahead, each in one piece
+    before it is copied out (0.18.9, runtime/zero: partitioned_param_coordinator.py,
+    __params_to_release and fetch_sub_module). Offloaded state is not included; from stage 2 on
+    gradients follow the optimizer once their bucket is full."""
+    shards = workload.machines.world_size
+    wide = workload.width
     count = parameters.trainable(workload)
     weights = weights_of(workload) + reference(workload)
-    optimizer = int((FULL * (wide == HALF) + workload.rule.moments * workload.rule.kept(FULL)) * count) // shards
+    optimizer = (
+        int((FULL * (wide == HALF) + workload.rule.moments * workload.rule.kept(FULL)) * count)
+        // shards
+    )
     gradients = wide * count // (shards if stage >= 2 else 1)
     buffers = workload.bucket_bytes * (1 if stage == 3 else 2)
     layer = root = 0
@@ -100,21 +125,31 @@ def _zero(workload: Workload, stage: int) -> State:
         layer = wide * parameters.of_layers(workload.model, ())[0].whole
         kept = min(parameters.total(workload.model), workload.reuse // 2)
         root = wide * max(workload.model.vocab_size * workload.model.hidden_size, kept)
-        # Gathered ahead: 0.9 × hidden² where the file leaves it to transformers (5.16, integrations/deepspeed.py).
+        # Gathered ahead: 0.9 × hidden² where the file leaves it to transformers (5.16,
+        # integrations/deepspeed.py).
         by_width = int(0.9 * workload.model.hidden_size**2)
-        ahead = by_width if workload.prefetch is None else workload.prefetch
+        if workload.prefetch is None:
+            ahead = by_width
+        else:
+            ahead = workload.prefetch
         buffers += 2 * wide * min(parameters.total(workload.model), ahead)
-        weights = 0 if workload.offload.weights else weights // shards
+        if workload.offload.weights:
+            weights = 0
+        else:
+            weights = weights // shards
     if workload.offload.optimizer:
-        optimizer, gradients = 0, gradients if stage == 1 else 0
+        optimizer = 0
+        gradients = gradients if stage == 1 else 0
     return State(weights, gradients, optimizer, buffers, layer, root)
 
 
 def reference(workload: Workload) -> int:
-    """The frozen models beside the trained one, instead of which an adapter is switched off: that of preference training
-    (TRL 1.9), and that of features (Axolotl 0.19.0, core/trainers/ebft)."""
+    """The frozen models beside the trained one, instead of which an adapter is switched off: that
+    of preference training (TRL 1.9), and that of features (Axolotl 0.19.0, core/trainers/ebft)."""
     several = workload.objective == "ebft" and workload.near
-    return 0 if workload.adapter else ((workload.passes_beside > 0) + several) * weights_of(workload)
+    if workload.adapter:
+        return 0
+    return ((workload.passes_beside > 0) + several) * weights_of(workload)
 
 
 def packed(workload: Workload) -> bool:
@@ -124,12 +159,16 @@ def packed(workload: Workload) -> bool:
 
 def _bytes(workload: Workload, numbers: parameters.Numbers, trained: bool = True) -> int:
     """Bytes of these numbers of the base model. trained: whether they are trained, or frozen."""
-    inside = FULL if workload.in_full or (trained and workload.masters) else workload.width
+    if workload.in_full or (trained and workload.masters):
+        inside = FULL
+    else:
+        inside = workload.width
     return numbers.inside * inside + numbers.outside * (FULL if workload.raised else inside)
 
 
 def whole(workload: Workload) -> int:
-    """Bytes of all weights as GPUs that share them gather them: in the run's precision, 4-bit ones packed."""
+    """Bytes of all weights as GPUs that share them gather them: in the run's precision, 4-bit ones
+    packed."""
     if packed(workload):
         return weights_of(workload) - _scales(workload)
     return workload.width * parameters.total(workload.model) + adapter_bytes(workload)
@@ -137,25 +176,35 @@ def whole(workload: Workload) -> int:
 
 def weights_of(workload: Workload) -> int:
     """All weights; in 4 bits half a byte a number, and their scales."""
-    numbers, packed_bytes = parameters.numbers(workload.model), 0
-    if (adapter := workload.adapter) and adapter.packed:
+    numbers = parameters.numbers(workload.model)
+    packed_bytes = 0
+    adapter = workload.adapter
+    if adapter and adapter.packed:
         count = parameters.in_linear(workload.model) * workload.model.num_hidden_layers
-        numbers, packed_bytes = numbers._replace(inside=numbers.inside - count), adapter.packed_bytes(count)
-    trained = parameters.Numbers(0, 0) if workload.adapter else parameters.numbers(workload.model, workload.unfrozen)
+        numbers = numbers._replace(inside=numbers.inside - count)
+        packed_bytes = adapter.packed_bytes(count)
+    if workload.adapter:
+        trained = parameters.Numbers(0, 0)
+    else:
+        trained = parameters.numbers(workload.model, workload.unfrozen)
     raised = _bytes(workload, trained) - _bytes(workload, trained, trained=False)
     frozen = packed_bytes + _bytes(workload, numbers, trained=False) + _scales(workload)
     return frozen + raised + adapter_bytes(workload)
 
 
 def _scales(workload: Workload) -> int:
-    """Scales: of 4 bits a byte for 64 numbers, 4 for 16,384 (double quantisation); of 8 bits 4 bytes an output."""
-    if not (adapter := workload.adapter) or not adapter.packed:
+    """Scales: of 4 bits a byte for 64 numbers, 4 for 16,384 (double quantisation); of 8 bits 4
+    bytes an output."""
+    adapter = workload.adapter
+    if not adapter or not adapter.packed:
         return 0
     if adapter.eight_bit:
         outputs = sum(out for _, out in parameters.linear(workload.model).values())
         return workload.model.num_hidden_layers * FULL * outputs
     counts = [prod(shape) for shape in parameters.linear(workload.model).values()]
-    return workload.model.num_hidden_layers * sum(count // 64 + FULL * count // 16384 for count in counts)
+    return workload.model.num_hidden_layers * sum(
+        count // 64 + FULL * count // 16384 for count in counts
+    )
 
 
 def adapter_bytes(workload: Workload) -> int:
@@ -173,111 +222,185 @@ def trained_bytes(workload: Workload) -> int:
 
 def adapted(workload: Workload) -> list[int]:
     """Numbers in each linear layer of a transformer layer that has an adapter."""
-    targets = workload.adapter.targets if workload.adapter else ()
-    return [prod(shape) for name, shape in parameters.linear(workload.model).items() if name in targets]
+    if workload.adapter:
+        targets = workload.adapter.targets
+    else:
+        targets = ()
+    return [
+        prod(shape) for name, shape in parameters.linear(workload.model).items() if name in targets
+    ]
 
 
 def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
-    """What DoRA holds in a layer (peft 0.20.0, lora/dora.py). While it measures the rows of the last weight: in fp32
-    that weight, B·A, B·A times its factor, and their sum; in half precision the identity that it multiplies for B·A. In
-    the backward pass: numbers of the rows. Until then, with dropout: a half-precision copy of the frozen weights,
-    because it computes their outputs again from what dropout left."""
-    if not (adapter := workload.adapter) or not adapter.dora:
+    """What DoRA holds in a layer (peft 0.20.0, lora/dora.py). While it measures the rows of the
+    last weight: in fp32 that weight, B·A, B·A times its factor, and their sum; in half precision
+    the identity that it multiplies for B·A. In the backward pass: numbers of the rows. Until then,
+    with dropout: a half-precision copy of the frozen weights, because it computes their outputs
+    again from what dropout left."""
+    adapter = workload.adapter
+    if not adapter or not adapter.dora:
         return 0, 0, 0
-    shapes = [shape for name, shape in parameters.linear(workload.model).items() if name in adapter.targets]
+    shapes = [
+        shape
+        for name, shape in parameters.linear(workload.model).items()
+        if name in adapter.targets
+    ]
     (fan_in, fan_out), widest = shapes[-1], FULL * tokens * max(out for _, out in shapes)
-    again = HALF * sum(adapted(workload)) if adapter.dropout and workload.precision != "fp32" else 0
+    if adapter.dropout and workload.precision != "fp32":
+        again = HALF * sum(adapted(workload))
+    else:
+        again = 0
     measuring = 4 * FULL * fan_in * fan_out + HALF * fan_in**2 + 2 * widest
     beside: Mapping[str, float] = TABLES["dora"]
-    factor = beside["in_flight"] + beside["dropout"] * bool(adapter.dropout) + beside["packed"] * adapter.packed
+    factor = (
+        beside["in_flight"]
+        + beside["dropout"] * bool(adapter.dropout)
+        + beside["packed"] * adapter.packed
+    )
     return measuring, round(factor * widest), again
 
 
 def copies(workload: Workload) -> int:
-    """The half-precision copies of fp32 weights in the layers: autocast makes each once and keeps it for the forward
-    pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward pass."""
+    """The half-precision copies of fp32 weights in the layers: autocast makes each once and keeps
+    it for the forward pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing
+    autograd keeps it for the backward pass."""
     if not workload.masters or workload.sharding == "fsdp":
         return 0
     return HALF * parameters.in_linear(workload.model) * sum(parameters.layers_trained(workload))
 
 
 def gradient(workload: Workload, numbers: parameters.Numbers) -> int:
-    """Whole gradients of these weights in the backward pass: FSDP's, before they are split, in half precision."""
-    return numbers.whole * workload.width if workload.sharding == "fsdp" else _bytes(workload, numbers)
+    """Whole gradients of these weights in the backward pass: FSDP's, before they are split, in half
+    precision."""
+    if workload.sharding == "fsdp":
+        return numbers.whole * workload.width
+    return _bytes(workload, numbers)
 
 
 def of_words(workload: Workload, name: str) -> int:
     """The same of the embedding or the head, by its name; 0 if it is frozen."""
-    count = workload.model.vocab_size * workload.model.hidden_size if workload.trains(name) else 0
+    if workload.trains(name):
+        count = workload.model.vocab_size * workload.model.hidden_size
+    else:
+        count = 0
     return gradient(workload, parameters.Numbers(0, count))
 
 
 def _optimizer(workload: Workload) -> int:
-    """What the optimizer keeps for each trained weight, by the catalog's table; FSDP's trained weights are in fp32."""
-    rule, size = workload.rule, 0.0
-    if one := workload.adapter:
+    """What the optimizer keeps for each trained weight, by the catalog's table; FSDP's trained
+    weights are in fp32."""
+    rule = workload.rule
+    size = 0.0
+    one = workload.adapter
+    if one:
         count = parameters.adapter(workload)
         wide = adapter_bytes(workload) / max(count, 1)
-        return int(rule.matrices * rule.kept(wide) * (count // one.rank if rule.factored else count))
+        return int(
+            rule.matrices * rule.kept(wide) * (count // one.rank if rule.factored else count)
+        )
     widths = [_bytes(workload, parameters.Numbers(1 - out, out)) for out in (0, 1)]
     for name, shape in parameters.trained(workload).items():
-        count, outside = prod(shape), parameters.outside(name)
-        wide = FULL if workload.sharding == "fsdp" else widths[outside]
-        in_full = rule.bits and (count < 4096 or (name == workload.model.embedding and rule.embeddings))
+        count = prod(shape)
+        outside = parameters.outside(name)
+        if workload.sharding == "fsdp":
+            wide = FULL
+        else:
+            wide = widths[outside]
+        in_full = rule.bits and (
+            count < 4096 or (name == workload.model.embedding and rule.embeddings)
+        )
         if rule.factored and len(shape) > 1:
             count = prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
-        size += (rule.moments if outside else rule.matrices) * (FULL if in_full else rule.kept(wide)) * count
+        size += (
+            (rule.moments if outside else rule.matrices)
+            * (FULL if in_full else rule.kept(wide))
+            * count
+        )
     return int(size)
 
 
 def beside(workload: Workload) -> int:
-    """Bytes in main memory for all trained numbers: fp32 weight and gradient, and what the optimizer keeps, AdamW two
-    moments (DeepSpeed 0.18.9, estimate_zero3_model_states_mem_needs: 16 bytes, 18 with the weight in half precision)."""
+    """Bytes in main memory for all trained numbers: fp32 weight and gradient, and what the
+    optimizer keeps, AdamW two moments (DeepSpeed 0.18.9, estimate_zero3_model_states_mem_needs: 16
+    bytes, 18 with the weight in half precision)."""
     kept = workload.rule.moments * workload.rule.kept(FULL)
     return round((2 * FULL + kept) * parameters.trainable(workload))
 
 
 def main_memory(workload: Workload) -> dict[str, int]:
     """Held in main memory during the whole run, by name."""
-    trained, machines = parameters.trainable(workload), workload.machines
-    placed, wide = workload.offload, workload.width
+    trained = parameters.trainable(workload)
+    machines = workload.machines
+    placed = workload.offload
+    wide = workload.width
     if workload.sharding == "fsdp":
-        frozen = wide * (parameters.total(workload.model) - trained) if not workload.adapter else whole(workload)
-        return {"weights and state beside the GPUs": (beside(workload) + frozen) // machines.nodes} if placed else {}
+        if not workload.adapter:
+            frozen = wide * (parameters.total(workload.model) - trained)
+        else:
+            frozen = whole(workload)
+        if placed:
+            return {
+                "weights and state beside the GPUs": (beside(workload) + frozen) // machines.nodes
+            }
+        return {}
     parts = {}
     if placed.optimizer == "cpu":
-        parts["optimizer beside the GPUs"] = round(PACE["pinned"] * beside(workload) / machines.nodes)
+        parts["optimizer beside the GPUs"] = round(
+            PACE["pinned"] * beside(workload) / machines.nodes
+        )
     elif placed.optimizer == "nvme":
         gradients = PACE["pinned"] * wide * trained / machines.nodes
         buffers = STATE_BUFFERS * FULL * min(workload.group, trained // machines.world_size)
-        parts["buffers of the optimizer on a disk"] = round(gradients) + machines.gpus_per_node * buffers
+        parts["buffers of the optimizer on a disk"] = (
+            round(gradients) + machines.gpus_per_node * buffers
+        )
     every = parameters.total(workload.model)
     if placed.weights == "cpu":
         parts["weights beside the GPUs"] = round(PACE["pinned"] * wide * every / machines.nodes)
     elif placed.weights == "nvme":
-        numbers = WEIGHTS_BUFFERS * placed.buffer + min(WEIGHTS_IN_MEMORY, every // machines.world_size)
+        numbers = WEIGHTS_BUFFERS * placed.buffer + min(
+            WEIGHTS_IN_MEMORY, every // machines.world_size
+        )
         parts["buffers of weights on a disk"] = machines.gpus_per_node * wide * numbers
     return parts
 
 
 def on_disk(workload: Workload) -> int:
     """Offloaded to the disk of one machine."""
-    placed, nodes = workload.offload, workload.machines.nodes
-    state_ = beside(workload) if placed.optimizer == "nvme" else 0
-    weights = workload.width * parameters.total(workload.model) if placed.weights == "nvme" else 0
+    placed = workload.offload
+    nodes = workload.machines.nodes
+    if placed.optimizer == "nvme":
+        state_ = beside(workload)
+    else:
+        state_ = 0
+    if placed.weights == "nvme":
+        weights = workload.width * parameters.total(workload.model)
+    else:
+        weights = 0
     return (state_ + weights) // nodes
 
 
 def stepping(workload: Workload, gpu: Gpu) -> float:
-    """Seconds of the optimizer's step on the machine's processors: gradients come from the GPUs and weights go back in
-    half precision, each GPU's own share; under FSDP in fp32, after every micro batch. A disk holds all that main memory
-    would hold, read and written (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1)."""
-    trained, machines = parameters.trainable(workload), workload.machines
-    slower = 1 if workload.optimizer == "adamw_torch_fused" else workload.rule.beside or PACE["plain"]
+    """Seconds of the optimizer's step on the machine's processors: gradients come from the GPUs and
+    weights go back in half precision, each GPU's own share; under FSDP in fp32, after every micro
+    batch. A disk holds all that main memory would hold, read and written (Rajbhandari et al. 2021,
+    ZeRO-Infinity, arXiv 2104.07857, section 4.1)."""
+    trained = parameters.trainable(workload)
+    machines = workload.machines
+    if workload.optimizer == "adamw_torch_fused":
+        slower = 1.0
+    else:
+        slower = workload.rule.beside or PACE["plain"]
     cores = min(PACE["adam"], PACE["adam_a_core"] * machines.cpus) / slower
-    sent = FULL * workload.accumulation if workload.sharding == "fsdp" else HALF * (workload.accumulation + 1)
+    if workload.sharding == "fsdp":
+        sent = FULL * workload.accumulation
+    else:
+        sent = HALF * (workload.accumulation + 1)
     travelling = sent * trained / machines.world_size / rate(gpu)
-    moved = 2 * beside(workload) / machines.nodes if workload.offload.optimizer == "nvme" else 0
+    if workload.offload.optimizer == "nvme":
+        moved = 2 * beside(workload) / machines.nodes
+    else:
+        moved = 0
     return trained / machines.nodes / cores + travelling + moved / (workload.offload.mb_s * 1e6)
 
 
@@ -287,11 +410,15 @@ def rate(gpu: Gpu) -> float:
 
 
 def fetching(workload: Workload, gpu: Gpu) -> float:
-    """Seconds in which offloaded weights come to the GPUs in a step, each GPU's own share, once forward and once
-    backward in every micro batch; computing that hides some of it is not subtracted."""
+    """Seconds in which offloaded weights come to the GPUs in a step, each GPU's own share, once
+    forward and once backward in every micro batch; computing that hides some of it is not
+    subtracted."""
     if not workload.offload.weights:
         return 0.0
-    wide = FULL if workload.sharding == "fsdp" and not workload.adapter else workload.width
+    if workload.sharding == "fsdp" and not workload.adapter:
+        wide = FULL
+    else:
+        wide = workload.width
     size = 2 * wide * parameters.total(workload.model) * workload.accumulation
     from_disk = size / workload.machines.nodes / (workload.offload.mb_s * 1e6)
     over_pcie = size / workload.machines.world_size / rate(gpu)
@@ -301,24 +428,36 @@ def fetching(workload: Workload, gpu: Gpu) -> float:
 def moments(workload: Workload) -> dict[str, int]:
     """The bytes of main memory beyond the processes at each moment that takes more, measured by
     benchmarks/main_memory.py; the moments do not coincide."""
-    between, processes = held(workload), workload.machines.gpus_per_node
+    between = held(workload)
+    processes = workload.machines.gpus_per_node
     # Weights go from a mapped file to the GPU, also in 4 or 8 bits (`memory._moments`).
     loading = 0
-    # The first process has whole weights before they are written: ZeRO-3 gathers them, and safetensors (0.8) copies those
-    # of a GPU.
+    # The first process has whole weights before they are written: ZeRO-3 gathers them, and
+    # safetensors (0.8) copies those of a GPU.
     saving = saved_weights(workload)
-    # A single process reads the optimizer's state (transformers 5.16, Trainer), and under DeepSpeed each its own share.
-    # DDP reads it onto each GPU.
-    resuming = 0 if workload.sharding == "ddp" else processes * between.optimizer
+    # A single process reads the optimizer's state (transformers 5.16, Trainer), and under DeepSpeed
+    # each its own share. DDP reads it onto each GPU.
+    if workload.sharding == "ddp":
+        resuming = 0
+    else:
+        resuming = processes * between.optimizer
     if workload.sharding == "fsdp":
-        # Every process loads the whole model (Axolotl 0.19.0, loaders/model.py). FSDP gathers the optimizer's state after
-        # the weights, in the precision of its shards, and its first process reads both (accelerate 1.13.0,
-        # save_fsdp_model and save_fsdp_optimizer).
-        loading = 0 if packed(workload) else processes * whole_model(workload)
-        saving = max(between.weights, between.optimizer) * workload.machines.world_size or whole_model(workload)
+        # Every process loads the whole model (Axolotl 0.19.0, loaders/model.py). FSDP gathers the
+        # optimizer's state after the weights, in the precision of its shards, and its first process
+        # reads both (accelerate 1.13.0, save_fsdp_model and save_fsdp_optimizer).
+        if packed(workload):
+            loading = 0
+        else:
+            loading = processes * whole_model(workload)
+        saving = max(
+            between.weights, between.optimizer
+        ) * workload.machines.world_size or whole_model(workload)
         resuming = saving
     # A process of its own with the whole base model (`runner.trainer.merging`).
-    merging = PROCESS + workload.width * parameters.total(workload.model) if workload.adapter else 0
+    if workload.adapter:
+        merging = PROCESS + workload.width * parameters.total(workload.model)
+    else:
+        merging = 0
     return {
         "weights that every process loads": loading,
         "weights and state to save": saving,
@@ -333,20 +472,31 @@ def whole_model(workload: Workload) -> int:
 
 
 def saved_weights(workload: Workload) -> int:
-    """The saved weights: of the adapter alone, or of the whole model. FSDP saves trained weights in fp32."""
+    """The saved weights: of the adapter alone, or of the whole model. FSDP saves trained weights in
+    fp32."""
     if workload.adapter:
         return adapter_bytes(workload)
-    return FULL * parameters.total(workload.model) if workload.sharding == "fsdp" else weights_of(workload)
+    if workload.sharding == "fsdp":
+        return FULL * parameters.total(workload.model)
+    return weights_of(workload)
 
 
 def checkpoint(workload: Workload) -> int:
-    """Weights, and the optimizer's state from all GPUs that share it, or from main memory. Under FSDP the weights are
-    saved twice: model.safetensors for loading, and pytorch_model_fsdp.bin for resuming (transformers 5.16,
-    Trainer._save_optimizer_and_scheduler)."""
-    shards = workload.machines.world_size if workload.sharding not in ("none", "ddp") else 1
+    """Weights, and the optimizer's state from all GPUs that share it, or from main memory. Under
+    FSDP the weights are saved twice: model.safetensors for loading, and pytorch_model_fsdp.bin for
+    resuming (transformers 5.16, Trainer._save_optimizer_and_scheduler)."""
+    if workload.sharding not in ("none", "ddp"):
+        shards = workload.machines.world_size
+    else:
+        shards = 1
     optimizer = held(workload).optimizer * shards
-    copies = 2 if workload.sharding == "fsdp" else 1
+    if workload.sharding == "fsdp":
+        copies = 2
+    else:
+        copies = 1
     if workload.offload.optimizer:
         # DeepSpeed's has the fp32 weights in it, and none has gradients.
-        optimizer = beside(workload) - FULL * parameters.trainable(workload) * (1 + (workload.sharding == "fsdp"))
+        optimizer = beside(workload) - FULL * parameters.trainable(workload) * (
+            1 + (workload.sharding == "fsdp")
+        )
     return copies * saved_weights(workload) + optimizer

@@ -1,5 +1,6 @@
-"""Disk and main memory: the bytes that a run writes to its claims and holds beside its GPUs; the seconds of the stages
-that do not train, which prepare data and first weights, and those that a pod gets to end."""
+"""Disk and main memory: the bytes that a run writes to its claims and holds beside its GPUs; the
+seconds of the stages that do not train, which prepare data and first weights, and those that a pod
+gets to end."""
 
 import json
 import math
@@ -15,7 +16,14 @@ from runner.data.prepared import ROOM
 from runner.parts.planner import row_counts, state
 from runner.parts.planner.forecast import Forecast, largest, said
 from runner.parts.planner.memory import usable
-from runner.parts.planner.workload import ASSUMED, MULTIPLE, OWN_DISK_MB_S, START_SECONDS, TABLES, Workload
+from runner.parts.planner.workload import (
+    ASSUMED,
+    MULTIPLE,
+    OWN_DISK_MB_S,
+    START_SECONDS,
+    TABLES,
+    Workload,
+)
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.recipe.document import Document
@@ -37,13 +45,20 @@ class Disk:
 
 
 def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
-    """The files of a stage: the download, prepared data, checkpoints, the best model, a merged model."""
-    place, sizes = plan.place_of(forecast.stage), forecast.written()
-    keep, checkpoint = forecast.workload.keep, sizes.pop("checkpoint")
+    """The files of a stage: the download, prepared data, checkpoints, the best model, a merged
+    model."""
+    place = plan.place_of(forecast.stage)
+    sizes = forecast.written()
+    keep = forecast.workload.keep
+    checkpoint = sizes.pop("checkpoint")
     # The hub's files, in a pod as `runner.parts.jobs.podspec.writable` places them.
-    claims, hub = plan.site.get("claims"), "~/.cache/huggingface of each machine"
+    claims = plan.site.get("claims")
+    hub = "~/.cache/huggingface of each machine"
     if plan.site:
-        hub = f"{claims[0]['mount']}/huggingface" if claims else "/tmp/home"
+        if claims:
+            hub = f"{claims[0]['mount']}/huggingface"
+        else:
+            hub = "/tmp/home"
     entries = {
         "model download": (place.model_dir if forecast.stage.model else None) or hub,
         "prepared data": f"{place.data_dir}/{forecast.stage.folder}".rstrip("/"),
@@ -52,9 +67,14 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     if plan.claim_of(entries[state.ON_DISK]):
         # Each machine has its own, and a claim holds those of all.
         sizes[state.ON_DISK] = sizes.get(state.ON_DISK, 0) * forecast.stage.machines.nodes
-    listed = [Disk(what, sizes.pop(what), folder) for what, folder in entries.items() if sizes.get(what)]
-    # While the newest is written there is one more than are kept, and the best is kept beside the latest.
-    listed.append(Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir))
+    listed = [
+        Disk(what, sizes.pop(what), folder) for what, folder in entries.items() if sizes.get(what)
+    ]
+    # While the newest is written there is one more than are kept, and the best is kept beside the
+    # latest.
+    listed.append(
+        Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir)
+    )
     return listed + [Disk(what, size, place.run_dir) for what, size in sizes.items() if size]
 
 
@@ -67,7 +87,10 @@ def before_training(plan: Plan) -> Iterator[Disk]:
             if not stage.config["text"].get("packed"):
                 text = round(SPARE["copies_of_text"] * tokens * BYTES_A_TOKEN)
                 yield Disk("text, and its copies while it is cleaned", text, stage.config["out"])
-            wide = 2 if stage.config["tokenizer"]["most"] <= 2**16 else 4
+            if stage.config["tokenizer"]["most"] <= 2**16:
+                wide = 2
+            else:
+                wide = 4
             yield Disk("blocks of tokens", wide * tokens, stage.config["out"])
         elif "dtype" in stage.config:
             size = (4 if stage.config["dtype"] == "float32" else 2) * stage.config["parameters"]
@@ -84,18 +107,22 @@ def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
     """Bytes that each claim must hold, by its name."""
     sizes = {claim["name"]: 0 for claim in plan.site.get("claims") or ()}
     for entry in everything(plan, forecasts):
-        if claim := plan.claim_of(entry.folder):
+        claim = plan.claim_of(entry.folder)
+        if claim:
             sizes[claim["name"]] += entry.size
     return sizes
 
 
 def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
-    """The plan with its needs: the size of each claim; the memory of each stage's machines with its speed and price,
-    for targets and messages of the cluster; the time its pods get to end; and the longest rows that fit its GPUs."""
+    """The plan with its needs: the size of each claim; the memory of each stage's machines with its
+    speed and price, for targets and messages of the cluster; the time its pods get to end; and the
+    longest rows that fit its GPUs."""
     return replace(
         plan,
         # For an unknown model, claims get the usual size.
-        claims_gib={name: rounded(n) for name, n in needs(plan, forecasts).items()} if forecasts else {},
+        claims_gib={name: rounded(n) for name, n in needs(plan, forecasts).items()}
+        if forecasts
+        else {},
         stages=tuple(_with_needs(plan, stage, forecasts) for stage in plan.stages),
     )
 
@@ -103,12 +130,17 @@ def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
 def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
     own = next((forecast for forecast in forecasts if forecast.stage.name == stage.name), None)
     # The stage that prepares rows also checks their length, for every stage that reads them.
-    rows_of = [one for one in forecasts if one is own or (stage.name == DATA and DATA in one.stage.reads)]
+    rows_of = [
+        one for one in forecasts if one is own or (stage.name == DATA and DATA in one.stage.reads)
+    ]
     if plan.place.on_cluster and (rooms := [room for one in rows_of if (room := _room(plan, one))]):
         stage = replace(stage, env={**stage.env, ROOM: json.dumps(rooms, ensure_ascii=False)})
     if own is None:
         return stage
-    needs: dict[str, float] = {"gpu_memory": own.full.memory.total, "memory": sum(host(own).values())}
+    needs: dict[str, float] = {
+        "gpu_memory": own.full.memory.total,
+        "memory": sum(host(own).values()),
+    }
     if own.time and (tokens := round(own.time.tokens_a_second)):
         needs["tokens_per_second"] = tokens
     elif own.time:  # images have no tokens
@@ -119,20 +151,33 @@ def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
 
 
 def _room(plan: Plan, forecast: Forecast) -> list[object]:
-    """The arguments of `data.prepared.require_room`; empty if all rows have room or `--allow` permits what never fits."""
-    work, stage, gpu = forecast.workload, forecast.stage, forecast.gpu
+    """The arguments of `data.prepared.require_room`; empty if all rows have room or `--allow`
+    permits what never fits."""
+    work = forecast.workload
+    stage = forecast.stage
+    gpu = forecast.gpu
     if gpu is None or not isinstance(work, Workload) or work.packing:
         return []
     filled = forecast.changed(longest=0)
     if not filled.never_fits or (forecast.rows.longest and forecast.never_fits):
         return []
     # Tokens of the longest row that the card may have room for.
-    most = MULTIPLE * largest(lambda count: not forecast.changed(longest=count * MULTIPLE).never_fits)
+    most = MULTIPLE * largest(
+        lambda count: not forecast.changed(longest=count * MULTIPLE).never_fits
+    )
     source = row_counts.source_of(plan, stage)[0]
     drawn = (source or {}).get("earlier_rows", {}).get(stage.name)
-    folders = [stage.name, *([drawn["of"]] if drawn else [])] if source else [""]
-    need, there = units.both(filled.memory.total), units.both(usable(gpu))
-    return [folders, most, *worded("planner.room", forecast=forecast, need=need, there=there, most=most)]
+    if source:
+        folders = [stage.name, *([drawn["of"]] if drawn else [])]
+    else:
+        folders = [""]
+    need = units.both(filled.memory.total)
+    there = units.both(usable(gpu))
+    return [
+        folders,
+        most,
+        *worded("planner.room", forecast=forecast, need=need, there=there, most=most),
+    ]
 
 
 def rounded(need: float) -> int:
@@ -141,39 +186,68 @@ def rounded(need: float) -> int:
 
 
 def host(forecast: Forecast) -> dict[str, int]:
-    """Main memory of one machine by part: processes, shared memory, and what else the forecast names."""
+    """Main memory of one machine by part: processes, shared memory, and what else the forecast
+    names."""
     stage = forecast.stage
-    parts = {"processes": state.PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
+    parts = {
+        "processes": state.PROCESS * stage.machines.gpus_per_node,
+        "shared memory": stage.shm_gib * GIB,
+    }
     return parts | forecast.beside()
 
 
 def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[Problem]:
-    """Notes on claims that are too small, by estimate, and on main memory, for the stage that needs most."""
+    """Notes on claims that are too small, by estimate, and on main memory, for the stage that needs
+    most."""
     found = []
-    sized = [(index, claim) for index, claim in enumerate(plan.site.get("claims") or ()) if claim.get("size_gib")]
-    written = [(entry, plan.claim_of(entry.folder)) for entry in everything(plan, forecasts)] if sized else []
+    sized = [
+        (index, claim)
+        for index, claim in enumerate(plan.site.get("claims") or ())
+        if claim.get("size_gib")
+    ]
+    if sized:
+        written = [(entry, plan.claim_of(entry.folder)) for entry in everything(plan, forecasts)]
+    else:
+        written = []
     for index, claim in sized:
         on_it = [entry for entry, home in written if home == claim]
         wanted = sum(entry.size for entry in on_it)
         if wanted > claim["size_gib"] * GIB:
-            where, enough = ("openshift", "claims", index, "size_gib"), rounded(wanted)
+            where = ("openshift", "claims", index, "size_gib")
+            enough = rounded(wanted)
             sentences = said("small_claim", claim=claim, written=on_it, enough=enough)
             found.append(document.problem(where, *sentences, severity="note", mending=enough))
     needs = [(sum(host(forecast).values()), forecast.stage.machines) for forecast in forecasts]
     need, machines = max(needs, key=lambda each: each[0], default=(0, plan.stages[0].machines))
     if need > machines.memory_gib * GIB:
-        gib, pods = -(-need // GIB), plan.place.on_cluster
-        stated = pods and next((one for one in ("limits", "requests") if plan.site[one].get("memory")), None)
-        line = ("openshift", stated, "memory") if stated else ("machines", "memory")
-        words = {"machine": machine(plan), "have": machines.memory_gib, "need": need / GIB, "gib": gib}
-        sentences = said("small_machine", with_pod=machine_gib(gib) if pods else 0, stated=stated, **words)
+        gib = -(-need // GIB)
+        pods = plan.place.on_cluster
+        stated = pods and next(
+            (one for one in ("limits", "requests") if plan.site[one].get("memory")), None
+        )
+        line: tuple[str, ...]
+        if stated:
+            line = ("openshift", stated, "memory")
+        else:
+            line = ("machines", "memory")
+        words = {
+            "machine": machine(plan),
+            "have": machines.memory_gib,
+            "need": need / GIB,
+            "gib": gib,
+        }
+        sentences = said(
+            "small_machine", with_pod=machine_gib(gib) if pods else 0, stated=stated, **words
+        )
         found.append(document.problem(line, *sentences, severity="note"))
     return found
 
 
 def machine(plan: Plan) -> str:
     """What a machine of the plan is called: on a cluster it is a pod."""
-    return "pod" if plan.place.on_cluster else "machine"
+    if plan.place.on_cluster:
+        return "pod"
+    return "machine"
 
 
 def machine_gib(pod_gib: int) -> int:
@@ -182,25 +256,32 @@ def machine_gib(pod_gib: int) -> int:
 
 
 def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
-    """GiB of main memory that each machine must have; on a cluster with the part that no pod gets."""
+    """GiB of main memory that each machine must have; on a cluster with the part that no pod
+    gets."""
     gib = int(-(-max(sum(host(forecast).values()) for forecast in forecasts) // GIB))
-    return machine_gib(gib) if plan.place.on_cluster else gib
+    if plan.place.on_cluster:
+        return machine_gib(gib)
+    return gib
 
 
 def seconds(plan: Plan, forecast: Forecast) -> int | None:
-    """Seconds that a pod gets to end: the current step, an evaluation after it, and the checkpoint at the speed of its
-    claim, in whole minutes; None if the run writes to no claim."""
+    """Seconds that a pod gets to end: the current step, an evaluation after it, and the checkpoint
+    at the speed of its claim, in whole minutes; None if the run writes to no claim."""
     if plan.claim_of(plan.place_of(forecast.stage).run_dir) is None:
         return None
     current = SPARE["unknown"]
-    if time := forecast.time:
-        current = SPARE["times"] * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
+    time = forecast.time
+    if time:
+        current = SPARE["times"] * (
+            time.step_seconds + time.evaluation_seconds / max(1, time.evaluations)
+        )
     saving: float = forecast.written()["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
     return 60 * math.ceil((SPARE["leaving"] + current + saving) / 60)
 
 
 class Preparation(NamedTuple):
-    """A stage that does not train. total_seconds: 0 if unknown. source: of that figure, or why it is unknown."""
+    """A stage that does not train. total_seconds: 0 if unknown. source: of that figure, or why it
+    is unknown."""
 
     stage: str
     total_seconds: float
@@ -212,29 +293,51 @@ class Preparation(NamedTuple):
 
 
 def preparations(recipe: Recipe, plan: Plan) -> list[Preparation]:
-    """The stages of a pipeline that do not train. The recipe's own files are not opened, only their size is read."""
-    return [_preparation(recipe, plan, stage) for stage in plan.stages if stage.config.keys() & {"lengths", "dtype"}]
+    """The stages of a pipeline that do not train. The recipe's own files are not opened, only their
+    size is read."""
+    return [
+        _preparation(recipe, plan, stage)
+        for stage in plan.stages
+        if stage.config.keys() & {"lengths", "dtype"}
+    ]
 
 
 def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
-    config, claim = stage.config, plan.claim_of(plan.place_of(stage).run_dir)
-    speed = float(claim["write_mb_s"]) if claim else OWN_DISK_MB_S
+    config = stage.config
+    claim = plan.claim_of(plan.place_of(stage).run_dir)
+    if claim:
+        speed = float(claim["write_mb_s"])
+    else:
+        speed = OWN_DISK_MB_S
     size = sum(entry.size for entry in before_training(plan) if entry.folder == config["out"]) / 1e6
-    seconds, writes = START_SECONDS + size / speed, f"{size / 1e3:,.0f} GB written at {speed:,.0f} MB/s"
+    seconds = START_SECONDS + size / speed
+    writes = f"{size / 1e3:,.0f} GB written at {speed:,.0f} MB/s"
     if "dtype" in config:
-        count, pace = config["parameters"], catalog.table("processors")["drawing"]["parameters_s"]
+        count = config["parameters"]
+        pace = catalog.table("processors")["drawing"]["parameters_s"]
         source = f"{count:,} weights, {pace / 1e6:,.0f} million a second, and {writes}"
         return Preparation(stage.name, seconds + count / pace, source)
     if config["text"]["packed"]:
         return Preparation(stage.name, seconds, f"blocks as they are, {writes}")
-    text, processors = _text(recipe), _processors(stage)
+    text = _text(recipe)
+    processors = _processors(stage)
     if not text or not processors:
-        why = "the catalog does not have the size of its text" if processors else "`data.cleaning` names no `workers`"
+        if processors:
+            why = "the catalog does not have the size of its text"
+        else:
+            why = "`data.cleaning` names no `workers`"
         return Preparation(stage.name, 0.0, why)
     # Processor seconds for 10^6 bytes of text.
-    pace = {work: 1 / facts["mb_s"] for work, facts in catalog.table("processors").items() if "mb_s" in facts}
-    cleaning = pace["filtering"] + (pace["near_duplicates"] if config["text"]["deduplicate"] == "near" else 0)
-    # One process reads all text twice for each length, for training and for validation; all processors tokenise.
+    pace = {
+        work: 1 / facts["mb_s"]
+        for work, facts in catalog.table("processors").items()
+        if "mb_s" in facts
+    }
+    cleaning = pace["filtering"] + (
+        pace["near_duplicates"] if config["text"]["deduplicate"] == "near" else 0
+    )
+    # One process reads all text twice for each length, for training and for validation; all
+    # processors tokenise.
     seconds += text * (cleaning / processors + 2 * len(config["lengths"]) * pace["reading"])
     seconds += text * pace["tokenising"] / stage.machines.cpus
     source = f"{text / 1000.0:,.1f} GB of text, cleaned at {1 / cleaning:.2g} MB a second on each of {processors:,} CPU cores, and {writes}; without the download"
@@ -245,17 +348,23 @@ def _text(recipe: Recipe) -> float:
     """10^6 bytes of all documents that are read; 0 if those of one data set are unknown."""
     sizes = []
     for one in (one for home, one in recipe.data_sets() if home[0] == "data"):
-        file, facts = recipe.folder / (one.get("path") or ""), catalog.dataset_of(one)
+        file = recipe.folder / (one.get("path") or "")
+        facts = catalog.dataset_of(one)
         rows = facts.get("rows", 0) * (one.get("share") or 1)
         size = min(rows, one.get("limit") or rows) * facts.get("characters", 0)
         sizes.append(file.stat().st_size if file.is_file() else size)
-    return sum(sizes) / 1e6 if all(sizes) else 0.0
+    if all(sizes):
+        return sum(sizes) / 1e6
+    return 0.0
 
 
 def _processors(stage: Stage) -> int:
-    """How many processors clean at once, if a queue provides as many as the recipe names; 0 if it names none."""
-    cleaning, own = stage.config["cleaning"], stage.machines.cpus
-    workers, tasks = max(0, cleaning["workers"]), cleaning["tasks"] or 0
+    """How many processors clean at once, if a queue provides as many as the recipe names; 0 if it
+    names none."""
+    cleaning = stage.config["cleaning"]
+    own = stage.machines.cpus
+    workers = max(0, cleaning["workers"])
+    tasks = cleaning["tasks"] or 0
     if cleaning["executor"] in ("slurm", "ray"):
         return int((workers or tasks) * cleaning["cpus_per_task"])
     at_once = min(workers or own, own) * (cleaning["pods"] or 1)

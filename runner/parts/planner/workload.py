@@ -1,4 +1,5 @@
-"""Workload: the one input of a language model's estimate, from a stage's config; its steps, tokens and checkpoints."""
+"""Workload: the one input of a language model's estimate, from a stage's config; its steps, tokens
+and checkpoints."""
 
 import json
 import math
@@ -20,19 +21,23 @@ TABLES = packaged.toml(__file__, "tables.toml")
 OWN_DISK_MB_S = 1000.0
 # Imports, tokenising a small set, loading kernels; assumed.
 START_SECONDS = 60.0
-# The shortest and the longest likely time of what is assumed, or was measured on one machine, as shares of it.
+# The shortest and the longest likely time of what is assumed, or was measured on one machine, as
+# shares of it.
 ASSUMED = (0.5, 2.0)
-# Axolotl rounds padded rows up to this (0.19.0, core/builders/causal.py); TRL 1.9 does not round preferences.
+# Axolotl rounds padded rows up to this (0.19.0, core/builders/causal.py); TRL 1.9 does not round
+# preferences.
 MULTIPLE = 64
-# The share of a link's nominal rate that training reaches, by published runs over 1,600 Gbit/s (llm-foundry).
+# The share of a link's nominal rate that training reaches, by published runs over 1,600 Gbit/s
+# (llm-foundry).
 REACHED = 0.80
 # Bytes per number.
 HALF, FULL = 2, 4
 
 
 class Network(NamedTuple):
-    """gbit_s: the rate of training over all links of a machine together, one direction, 10^9 bits a second; least,
-    most: its range. title: in words. source: of an assumed rate; empty if the recipe states it."""
+    """gbit_s: the rate of training over all links of a machine together, one direction, 10^9 bits a
+    second; least, most: its range. title: in words. source: of an assumed rate; empty if the recipe
+    states it."""
 
     title: str
     gbit_s: float
@@ -42,24 +47,32 @@ class Network(NamedTuple):
 
 
 def network(kind: str, gbit_s: float | None = None, links: int | None = None) -> Network:
-    """kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s: the nominal rate of a link,
-    links: their number in a machine, as far as the recipe states them."""
+    """kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s: the
+    nominal rate of a link, links: their number in a machine, as far as the recipe states them."""
     count = links or 1
-    each = "one link" if count == 1 else f"{count} links"
+    if count == 1:
+        each = "one link"
+    else:
+        each = f"{count} links"
     if gbit_s:
         rate = count * gbit_s * REACHED
-        return Network(f"{each} of {gbit_s:g} Gbit/s, of which training reaches four fifths", rate, rate, rate)
+        return Network(
+            f"{each} of {gbit_s:g} Gbit/s, of which training reaches four fifths", rate, rate, rate
+        )
     known = Network(**catalog.table("networks")[kind])
     title = known.title.replace("one link", each)
-    return known._replace(title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
+    return known._replace(
+        title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most
+    )
 
 
 class Adapter(NamedTuple):
-    """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
-    four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314); eight_bit: in 8
-    (LLM.int8, Dettmers et al. 2022, arXiv 2208.07339). dora: whether it also learns the length of each row of a weight
-    (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights. pattern: of the layers' whole names, if
-    only some transformer layers have an adapter; memory of activations is counted as if all had."""
+    """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout
+    0 to 1. four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv
+    2305.14314); eight_bit: in 8 (LLM.int8, Dettmers et al. 2022, arXiv 2208.07339). dora: whether
+    it also learns the length of each row of a weight (Liu et al. 2024, arXiv 2402.09353).
+    parameters: names of experts' weights. pattern: of the layers' whole names, if only some
+    transformer layers have an adapter; memory of activations is counted as if all had."""
 
     rank: int
     targets: tuple[str, ...]
@@ -81,8 +94,9 @@ class Adapter(NamedTuple):
 
 @dataclass(frozen=True)
 class Offload:
-    """The state outside the GPUs. optimizer, weights: where, cpu or nvme, empty for the GPUs. path: the folder on a
-    disk, mb_s: its speed. buffer: numbers in each of the buffers that weights on a disk come through."""
+    """The state outside the GPUs. optimizer, weights: where, cpu or nvme, empty for the GPUs. path:
+    the folder on a disk, mb_s: its speed. buffer: numbers in each of the buffers that weights on a
+    disk come through."""
 
     optimizer: str = ""
     weights: str = ""
@@ -96,8 +110,8 @@ class Offload:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """count: over the whole run; within: between two of the engine's own. first: seconds of training until the first
-    one; between: to the next; writing: seconds of one."""
+    """count: over the whole run; within: between two of the engine's own. first: seconds of
+    training until the first one; between: to the next; writing: seconds of one."""
 
     count: int
     within: int
@@ -112,18 +126,20 @@ class Checkpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What every training run needs of its GPUs.
-    precision: bf16, fp16 or fp32, of the multiplied weights. learning_rate: nothing here depends on it, so a run is
-    calculated once for all rates. micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows:
-    whether the latter equals the former, because the recipe names none. accumulation: micro batches a step. sharding:
-    none, ddp, zero1, zero2, zero3 or fsdp. context, tensor: GPUs that share each row, and each matrix; their messages are
-    not in the time. copies: of the model that FSDP splits. offload: what is beside the GPUs. network: between machines.
-    expandable_segments: whether PyTorch's allocator lets blocks grow in place. rows: training rows, None if they were
-    not counted; evaluation_rows likewise. max_steps: 0 if epochs decide. keep: checkpoints kept. evaluation_steps,
-    engine_save_steps: steps between two evaluations, and between two checkpoints of the engine itself, 0 if epochs
-    decide; save_steps: between two of the runner's, 0 if the clock decides. disk_mb_s: how fast checkpoints are written
-    and models read, 10^6 bytes a second; disk_spread: the shortest and the longest likely time of that, as shares;
-    shared_disk: whether it is a claim that all machines share."""
+    """What every training run needs of its GPUs. precision: bf16, fp16 or fp32, of the multiplied
+    weights. learning_rate: nothing here depends on it, so a run is calculated once for all rates.
+    micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether
+    the latter equals the former, because the recipe names none. accumulation: micro batches a step.
+    sharding: none, ddp, zero1, zero2, zero3 or fsdp. context, tensor: GPUs that share each row, and
+    each matrix; their messages are not in the time. copies: of the model that FSDP splits. offload:
+    what is beside the GPUs. network: between machines. expandable_segments: whether PyTorch's
+    allocator lets blocks grow in place. rows: training rows, None if they were not counted;
+    evaluation_rows likewise. max_steps: 0 if epochs decide. keep: checkpoints kept.
+    evaluation_steps, engine_save_steps: steps between two evaluations, and between two checkpoints
+    of the engine itself, 0 if epochs decide; save_steps: between two of the runner's, 0 if the
+    clock decides. disk_mb_s: how fast checkpoints are written and models read, 10^6 bytes a second;
+    disk_spread: the shortest and the longest likely time of that, as shares; shared_disk: whether
+    it is a claim that all machines share."""
 
     machines: Machines
     precision: str = "bf16"
@@ -174,27 +190,40 @@ class Run:
         return self.micro_batch_size * self.accumulation * self.replicas
 
     def with_rows(self, rows: int, accumulation: int | None = None) -> Self:
-        """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes.
-        accumulation: as before if it is None."""
-        evaluated = rows if self.evaluation_follows else self.evaluation_batch_size
+        """The same with another micro batch; evaluation follows unless the recipe says how many
+        rows it takes. accumulation: as before if it is None."""
+        if self.evaluation_follows:
+            evaluated = rows
+        else:
+            evaluated = self.evaluation_batch_size
         batches = accumulation or self.accumulation
-        return replace(self, micro_batch_size=rows, evaluation_batch_size=evaluated, accumulation=batches)
+        return replace(
+            self, micro_batch_size=rows, evaluation_batch_size=evaluated, accumulation=batches
+        )
 
     def times_in(self, every: int, steps: int) -> int:
-        """How often something happens in this many steps: after each `every` or, for 0, each epoch, and at the end."""
-        return math.ceil(steps / every) if every else max(1, math.ceil(self.epochs))
+        """How often something happens in this many steps: after each `every` or, for 0, each epoch,
+        and at the end."""
+        if every:
+            return math.ceil(steps / every)
+        return max(1, math.ceil(self.epochs))
 
     def checkpoints(self, steps: int, step_seconds: float, writing: float) -> Checkpoints:
-        """Those of the engine, with evaluations, and the runner's between, each of `writing` seconds."""
-        training, ends = steps * step_seconds, self.times_in(self.engine_save_steps, steps)
+        """Those of the engine, with evaluations, and the runner's between, each of `writing`
+        seconds."""
+        training = steps * step_seconds
+        ends = self.times_in(self.engine_save_steps, steps)
         interval = training / ends
         if self.save_steps:
             first = between = self.save_steps * step_seconds
         else:
-            first, between = LEAST_SECONDS, seconds_between(writing)
+            first = LEAST_SECONDS
+            between = seconds_between(writing)
         # Two at the same time are one.
         within = max(0, math.ceil(interval / between - 1e-9) - 1)
-        return Checkpoints(ends * (1 + within), within, min(first, interval), min(between, interval), writing)
+        return Checkpoints(
+            ends * (1 + within), within, min(first, interval), min(between, interval), writing
+        )
 
     def rate(self, gpu: catalog.Gpu) -> float:
         """Operations a second on a card's data sheet, in the run's precision."""
@@ -208,21 +237,24 @@ class Run:
 
 @dataclass(frozen=True)
 class Workload(Run):
-    """What one training run of a language model asks of its GPUs.
-    unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
-    fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in. attention:
-    flash_attention_2, sdpa, flex_attention or eager. sequence_len: tokens of the longest row. bucket_bytes: of
-    gradients that are sent together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse:
-    it keeps weights that are needed again within this many numbers; group: numbers that a step of its optimizer handles
-    at a time. All as in DeepSpeed. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut
-    Cross-Entropy: none at all) or chunked. objective: sft; dpo, orpo, simpo, kto or reward on preferences; grpo on the model's
-    own answers, and ebft if their features are compared. generations: answers to each prompt; generated: the most
-    tokens of an answer, assumed for every one; by_vllm: the share of a GPU that vLLM takes to write them, 0 for
-    transformers; near: whether they are also compared with the first model's (beta). packing: rows fill the length;
-    evaluation_packing: in evaluation too. several: whether a row that fills the length is several of the data's, as
-    many as fit. joined: the rows of a micro batch are one, without padding. lengths: of the data's rows in tokens,
-    empty if they were not counted; longest: of the longest one, or 0. compile: whether torch.compile runs.
-    fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its matrices) are fused kernels."""
+    """What one training run of a language model asks of its GPUs. unfrozen: patterns of the
+    parameters that are trained; empty means all (or, with an adapter, the adapter alone).
+    fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in.
+    attention: flash_attention_2, sdpa, flex_attention or eager. sequence_len: tokens of the longest
+    row. bucket_bytes: of gradients that are sent together. prefetch: numbers that ZeRO-3 gathers
+    ahead, None for transformers' rule; reuse: it keeps weights that are needed again within this
+    many numbers; group: numbers that a step of its optimizer handles at a time. All as in
+    DeepSpeed. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy:
+    none at all) or chunked. objective: sft; dpo, orpo, simpo, kto or reward on preferences; grpo on
+    the model's own answers, and ebft if their features are compared. generations: answers to each
+    prompt; generated: the most tokens of an answer, assumed for every one; by_vllm: the share of a
+    GPU that vLLM takes to write them, 0 for transformers; near: whether they are also compared with
+    the first model's (beta). packing: rows fill the length; evaluation_packing: in evaluation too.
+    several: whether a row that fills the length is several of the data's, as many as fit. joined:
+    the rows of a micro batch are one, without padding. lengths: of the data's rows in tokens, empty
+    if they were not counted; longest: of the longest one, or 0. compile: whether torch.compile
+    runs. fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its
+    matrices) are fused kernels."""
 
     model: catalog.Model
     adapter: Adapter | None = None
@@ -254,7 +286,9 @@ class Workload(Run):
     @property
     def batch_tokens(self) -> int | None:
         """Tokens that fit into a step, whatever their rows; None if a step counts rows."""
-        return self.effective_batch_size * self.sequence_len if self.several else None
+        if self.several:
+            return self.effective_batch_size * self.sequence_len
+        return None
 
     @property
     def batch_rows(self) -> int | None:
@@ -267,8 +301,9 @@ class Workload(Run):
 
     @property
     def most_tokens(self) -> int:
-        """Tokens of a row in the largest micro batch, which decides over memory: some micro batch has the longest row,
-        and the others in it are padded to that. Packed rows fill the whole length, and so may uncounted ones."""
+        """Tokens of a row in the largest micro batch, which decides over memory: some micro batch
+        has the longest row, and the others in it are padded to that. Packed rows fill the whole
+        length, and so may uncounted ones."""
         if self.packing or not self.longest:
             return self.sequence_len
         if self.generated:
@@ -277,30 +312,38 @@ class Workload(Run):
 
     @property
     def steps(self) -> int | None:
-        """Steps of the optimizer; None if the rows are unknown. Axolotl counts the rows of all epochs together, so that
-        one smaller step ends the run and not each epoch (0.19.0, calculate_total_num_steps), and gives that to the
-        Trainer."""
+        """Steps of the optimizer; None if the rows are unknown. Axolotl counts the rows of all
+        epochs together, so that one smaller step ends the run and not each epoch (0.19.0,
+        calculate_total_num_steps), and gives that to the Trainer."""
         if self.max_steps:
             return self.max_steps
         rows = self.packed(self.rows)
-        return None if rows is None else max(1, math.ceil(rows * self.epochs / self.effective_batch_size))
+        if rows is None:
+            return None
+        return max(1, math.ceil(rows * self.epochs / self.effective_batch_size))
 
     def packed(self, rows: int | None) -> float | None:
-        """These rows of the data as rows of the model: several in one of the whole length, or cut out of their text."""
+        """These rows of the data as rows of the model: several in one of the whole length, or cut
+        out of their text."""
         if not (self.packing and self.lengths and rows):
             return rows
         length = self.sequence_len
-        return max(1.0, rows / (self.lengths.packed(length) if self.several else length / self.lengths.mean))
+        return max(
+            1.0,
+            rows / (self.lengths.packed(length) if self.several else length / self.lengths.mean),
+        )
 
     @property
     def row_tokens(self) -> float:
-        """Tokens that a GPU computes for one row, padding counted if there is some: up to the longest row of its micro
-        batch. The whole length if the rows' own length is unknown."""
+        """Tokens that a GPU computes for one row, padding counted if there is some: up to the
+        longest row of its micro batch. The whole length if the rows' own length is unknown."""
         length = self.sequence_len
         if self.packing or not self.lengths:
             return length
         if self.joined:
-            return self.lengths.longest(1, length)  # the mean of all rows, because nothing is padded
+            return self.lengths.longest(
+                1, length
+            )  # the mean of all rows, because nothing is padded
         multiple = 1 if self.answers > 1 else MULTIPLE
         return self.lengths.longest(self.micro_batch_size * self.answers, length, multiple)
 
@@ -312,26 +355,34 @@ class Workload(Run):
         return self.row_tokens
 
     def compared(self, tokens: int) -> int:
-        """How many of the tokens of whole rows have logits: with own answers, the prompts have none."""
+        """How many of the tokens of whole rows have logits: with own answers, the prompts have
+        none."""
         if self.objective == "reward":
             return 0  # its score is one number a row
-        return tokens * self.generated // self.most_tokens if self.generated else tokens
+        if self.generated:
+            return tokens * self.generated // self.most_tokens
+        return tokens
 
     @property
     def answers(self) -> int:
-        """Rows that the model reads for one of the data: a preference has a chosen and a rejected answer (TRL 1.9)."""
-        return 2 if self.objective in ("dpo", "orpo", "simpo", "reward") else 1
+        """Rows that the model reads for one of the data: a preference has a chosen and a rejected
+        answer (TRL 1.9)."""
+        if self.objective in ("dpo", "orpo", "simpo", "reward"):
+            return 2
+        return 1
 
     @property
     def fewest_rows(self) -> int:
         """Two for KTO, which compares an answer with the others of its micro batch (TRL 1.9)."""
-        return 2 if self.objective == "kto" else 1
+        if self.objective == "kto":
+            return 2
+        return 1
 
     @property
     def passes_beside(self) -> int:
-        """Forward passes over a row without gradients, of the first model or of other answers to the same prompt: KTO
-        runs the first model on both answers, and its own on the other one (TRL 1.9, trainer/kto_trainer.py). EBFT's is that
-        of features."""
+        """Forward passes over a row without gradients, of the first model or of other answers to
+        the same prompt: KTO runs the first model on both answers, and its own on the other one (TRL
+        1.9, trainer/kto_trainer.py). EBFT's is that of features."""
         return {"dpo": 1, "kto": 3, "ebft": 1}.get(self.objective, 0) + self.near
 
     @property
@@ -342,38 +393,49 @@ class Workload(Run):
     @property
     def width(self) -> int:
         """Bytes per number inside linear layers and attention."""
-        return FULL if self.precision == "fp32" else HALF
+        if self.precision == "fp32":
+            return FULL
+        return HALF
 
     @cached_property
     def stream_width(self) -> int:
         """Bytes per number of the residual stream."""
-        return FULL if self.in_fp32(self.model.embedding) else self.width
+        if self.in_fp32(self.model.embedding):
+            return FULL
+        return self.width
 
     @cached_property
     def masters(self) -> bool:
-        """Whether trained weights are held in fp32 and multiplied in half precision. DeepSpeed puts every weight of a
-        model into half precision and holds fp32 copies of its own (0.18.9, runtime/engine.py,
-        _configure_distributed_model)."""
-        return self.fp32_weights and self.precision != "fp32" and not self.sharding.startswith("zero")
+        """Whether trained weights are held in fp32 and multiplied in half precision. DeepSpeed puts
+        every weight of a model into half precision and holds fp32 copies of its own (0.18.9,
+        runtime/engine.py, _configure_distributed_model)."""
+        return (
+            self.fp32_weights and self.precision != "fp32" and not self.sharding.startswith("zero")
+        )
 
     @cached_property
     def in_full(self) -> bool:
-        """Whether all weights are held in fp32: if all are trained, and under FSDP, whose shards have one precision."""
+        """Whether all weights are held in fp32: if all are trained, and under FSDP, whose shards
+        have one precision."""
         return self.masters and (not self.unfrozen or self.sharding == "fsdp")
 
     @cached_property
     def raised(self) -> bool:
-        """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: if all weights
-        are held in fp32; and Axolotl does it without an adapter, unless FlashAttention, FlexAttention or Cut
-        Cross-Entropy needs half precision (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything
-        in half precision."""
+        """Whether norms and embeddings are used in fp32 while the rest is multiplied in half
+        precision: if all weights are held in fp32; and Axolotl does it without an adapter, unless
+        FlashAttention, FlexAttention or Cut Cross-Entropy needs half precision
+        (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half
+        precision."""
         if self.precision == "fp32" or self.sharding == "fsdp" or self.sharding.startswith("zero"):
             return False
-        plain = not self.adapter and self.attention in ("sdpa", "eager") and self.fused_loss != "cut"
+        plain = (
+            not self.adapter and self.attention in ("sdpa", "eager") and self.fused_loss != "cut"
+        )
         return self.in_full or plain
 
     def in_fp32(self, name: str) -> bool:
-        """Whether the embedding or the head, by its name, is held in fp32 and multiplied in half precision."""
+        """Whether the embedding or the head, by its name, is held in fp32 and multiplied in half
+        precision."""
         return self.raised or (self.masters and self.sharding != "fsdp" and self.trains(name))
 
     def runs_on(self, gpu: catalog.Gpu) -> bool:
@@ -395,30 +457,56 @@ def matches(unfrozen: tuple[str, ...], name: str) -> bool:
 
 
 def from_stage(stage: Stage, model: catalog.Model, rows: Rows | None = None) -> Workload:
-    """The workload of a stage that Axolotl trains, from the config that Axolotl gets. rows: those of the data."""
-    config, rows, fused = stage.config, rows or Rows(), TABLES["fused"]
+    """The workload of a stage that Axolotl trains, from the config that Axolotl gets. rows: those
+    of the data."""
+    config = stage.config
+    rows = rows or Rows()
+    fused = TABLES["fused"]
     # The ZeRO section of DeepSpeed's file; empty if the stage has none.
-    files = [file for file in stage.files if config.get("deepspeed") and file.path.endswith("deepspeed.json")]
-    zero: Mapping[str, Any] = json.loads(files[0].text)["zero_optimization"] if files else {}
+    files = [
+        file
+        for file in stage.files
+        if config.get("deepspeed") and file.path.endswith("deepspeed.json")
+    ]
+    zero: Mapping[str, Any]
+    if files:
+        zero = json.loads(files[0].text)["zero_optimization"]
+    else:
+        zero = {}
     runner = config.get("recipe_runner") or {}
-    # A curriculum's sequence lengths share one count of steps and one schedule, and each stage makes its part of them.
+    # A curriculum's sequence lengths share one count of steps and one schedule, and each stage
+    # makes its part of them.
     part = runner.get("blocks") or {}
     # Below 1, transformers counts epochs.
-    max_steps = part["last_step"] - part["first_step"] if part else max(0, int(config.get("max_steps") or 0))
-    own, rl = config.get("trl") or {}, "reward" if config.get("reward_model") else config.get("rl") or "sft"
-    generations, generated = int(own.get("num_generations") or 1), int(own.get("max_completion_length") or 0)
+    if part:
+        max_steps = part["last_step"] - part["first_step"]
+    else:
+        max_steps = max(0, int(config.get("max_steps") or 0))
+    own = config.get("trl") or {}
+    if config.get("reward_model"):
+        rl = "reward"
+    else:
+        rl = config.get("rl") or "sft"
+    generations = int(own.get("num_generations") or 1)
+    generated = int(own.get("max_completion_length") or 0)
     # Rows may be blocks that fill the length: Axolotl takes rows as they are where `type` is empty.
     blocks = any(data.get("type") == "" for data in config.get("datasets") or ())
     packing = bool(config.get("sample_packing"))
     # This schedule has no warmup, whatever the config says (transformers 5.16).
     rises = config.get("lr_scheduler") != "constant"
-    attention = config.get("attn_implementation") or ("flash" if config.get("flash_attention") else "sdpa")
+    attention = config.get("attn_implementation") or (
+        "flash" if config.get("flash_attention") else "sdpa"
+    )
     # DeepSpeed counts a bucket in numbers of the run's precision, DDP in MB.
     bucket_bytes = int(config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
     if zero.get("reduce_bucket_size", "auto") != "auto":
-        bucket_bytes = int(zero["reduce_bucket_size"]) * (2 if config.get("bf16") or config.get("fp16") else 4)
+        bucket_bytes = int(zero["reduce_bucket_size"]) * (
+            2 if config.get("bf16") or config.get("fp16") else 4
+        )
     sizes: Mapping[str, Any] = {
-        our: int(zero[their]) for our, their in TABLES["zero"].items() if zero.get(their, "auto") != "auto"
+        our: int(zero[their])
+        for our, their in TABLES["zero"].items()
+        if zero.get(their, "auto") != "auto"
     }
     inside = own.get("use_vllm") and own.get("vllm_mode") != "server"
     return Workload(
@@ -428,51 +516,76 @@ def from_stage(stage: Stage, model: catalog.Model, rows: Rows | None = None) -> 
         machines=stage.machines,
         adapter=_adapter(config, model),
         unfrozen=tuple(config.get("unfrozen_parameters") or ()),
-        precision=next((one for one, lines in TABLES["precision"].items() if any(map(config.get, lines))), "fp32"),
+        precision=next(
+            (one for one, lines in TABLES["precision"].items() if any(map(config.get, lines))),
+            "fp32",
+        ),
         fp32_weights=runner.get("master_weights") == "fp32",
         attention="flash_attention_2" if "flash" in attention else str(attention),
-        evaluation_batch_size=int(config.get("eval_batch_size") or config.get("micro_batch_size") or 1),
+        evaluation_batch_size=int(
+            config.get("eval_batch_size") or config.get("micro_batch_size") or 1
+        ),
         sharding=_sharding(stage, zero),
         offload=_offload(stage, zero),
         bucket_bytes=bucket_bytes,
         **sizes,
-        fused_loss=next((loss for loss, setting in fused["losses"].items() if config.get(setting)), "none"),
+        fused_loss=next(
+            (loss for loss, setting in fused["losses"].items() if config.get(setting)), "none"
+        ),
         objective=rl if rl in ("sft", *TABLES["logits"]) else "dpo",
         generations=generations,
         near=rl in ("grpo", "ebft") and bool(config.get("rl_beta")),
         generated=generated,
-        by_vllm=float((config.get("vllm") or {}).get("gpu_memory_utilization") or 0) if inside else 0.0,
+        by_vllm=float((config.get("vllm") or {}).get("gpu_memory_utilization") or 0)
+        if inside
+        else 0.0,
         packing=packing or blocks,
         several=packing and not blocks,
         evaluation_packing=blocks or bool(config.get("eval_sample_packing", packing)),
         max_steps=int(max_steps),
-        warmup_ratio=float(config.get("warmup_ratio") or runner.get("warmup_ratio") or 0) if rises else 0.0,
-        warmup_steps=max(0, int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0))) if rises else 0,
+        warmup_ratio=float(config.get("warmup_ratio") or runner.get("warmup_ratio") or 0)
+        if rises
+        else 0.0,
+        warmup_steps=max(0, int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0)))
+        if rises
+        else 0,
         rows=None if rows.training is None else rows.training * generations,
         evaluation_rows=VALIDATION_BLOCKS if part else rows.validation,
         lengths=rows.lengths.scaled(1.0, generated) if rows.lengths else rows.lengths,
         longest=rows.longest + generated if rows.longest else 0,
         **cadence(config, runner),
         # The best one is kept beside the latest.
-        keep=max(int(config.get("save_total_limit") or 1), 2 if config.get("load_best_model_at_end") else 1),
+        keep=max(
+            int(config.get("save_total_limit") or 1),
+            2 if config.get("load_best_model_at_end") else 1,
+        ),
         fused_kernels=any(config.get(name) for name in fused["kernels"]),
     )
 
 
 def _alike(table: str, config: EngineConfig) -> Mapping[str, Any]:
     """The fields that the settings of a config have as they are."""
-    return {field: type(usual)(config.get(name) or usual) for field, (name, usual) in TABLES[table].items()}
+    return {
+        field: type(usual)(config.get(name) or usual)
+        for field, (name, usual) in TABLES[table].items()
+    }
 
 
 def _adapter(config: EngineConfig, model: catalog.Model) -> Adapter | None:
     if config.get("adapter") not in ("lora", "qlora"):
         return None
-    named, experts = config.get("lora_target_modules") or (), tuple(config.get("lora_target_parameters") or ())
-    pattern = named if isinstance(named, str) else ""
+    named = config.get("lora_target_modules") or ()
+    experts = tuple(config.get("lora_target_parameters") or ())
+    if isinstance(named, str):
+        pattern = named
+    else:
+        pattern = ""
     targets = tuple(model.named(pattern) if pattern else dict.fromkeys(named))
     return Adapter(
         **_alike("adapter", config),
-        targets=model.linear if config.get("lora_target_linear") or not (targets or experts) else targets,
+        targets=model.linear
+        if config.get("lora_target_linear") or not (targets or experts)
+        else targets,
         four_bit=bool(config.get("load_in_4bit")) or config.get("adapter") == "qlora",
         parameters=experts,
         pattern=pattern,
@@ -484,14 +597,18 @@ def _sharding(stage: Stage, zero: Mapping[str, Any]) -> str:
         return "none"
     if stage.config.get("fsdp_config") or stage.config.get("fsdp"):
         return "fsdp"
-    return f"zero{zero.get('stage', 2)}" if stage.config.get("deepspeed") else "ddp"
+    if stage.config.get("deepspeed"):
+        return f"zero{zero.get('stage', 2)}"
+    return "ddp"
 
 
 def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
     if (stage.config.get("fsdp_config") or {}).get("offload_params"):
         return Offload("cpu", "cpu")
     parts = [zero.get(name) or {} for name in ("offload_optimizer", "offload_param")]
-    optimizer, weights = ("" if (where := part.get("device", "none")) == "none" else str(where) for part in parts)
+    optimizer, weights = (
+        "" if (where := part.get("device", "none")) == "none" else str(where) for part in parts
+    )
     return Offload(
         optimizer,
         weights,
@@ -501,10 +618,17 @@ def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
 
 
 def cadence(engine: Mapping[str, Any], told: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of a Run about its evaluations and checkpoints, by the settings of the engine and of the runner."""
+    """The fields of a Run about its evaluations and checkpoints, by the settings of the engine and
+    of the runner."""
 
     def every(what: str) -> int:
-        return int(engine.get(f"{what}_steps") or 0) if engine.get(f"{what}_strategy", "steps") == "steps" else 0
+        if engine.get(f"{what}_strategy", "steps") == "steps":
+            return int(engine.get(f"{what}_steps") or 0)
+        return 0
 
     own = int(told.get("save_steps") or 0)
-    return {"evaluation_steps": every("eval"), "engine_save_steps": every("save"), "save_steps": own}
+    return {
+        "evaluation_steps": every("eval"),
+        "engine_save_steps": every("save"),
+        "save_steps": own,
+    }

@@ -1,5 +1,5 @@
-"""What a pipeline recipe describes: its model and its stages, and the tasks of the stages `data` and `init` for
-`runner.parts.pretrain.work`."""
+"""What a pipeline recipe describes: its model and its stages, and the tasks of the stages `data`
+and `init` for `runner.parts.pretrain.work`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ END_OF_TEXT = "<|endoftext|>"  # the token that ends a document, and a continuat
 
 
 def model_facts(settings: Settings) -> catalog.Model:
-    """The model that a recipe describes. Raises BrokenSetting if a size is refused by the schema."""
+    """The model that a recipe describes. Raises BrokenSetting if a size is refused by the
+    schema."""
     shape: sections.Model = settings["model"]
     return catalog.Model(
         id=settings.get("name", "model"),
@@ -45,9 +46,11 @@ def sizes(shape: sections.Model) -> dict[str, Any]:
 
 
 def parameters(shape: sections.Model) -> int:
-    """The parameters of a LLaMA model without biases: embedding, LM head if it is not tied, a layer's attention
-    (query, key, value, output), feed-forward (gate, up, down) and two norms, and the last norm."""
-    hidden, head = shape.hidden_size, shape.hidden_size // shape.attention_heads
+    """The parameters of a LLaMA model without biases: embedding, LM head if it is not tied, a
+    layer's attention (query, key, value, output), feed-forward (gate, up, down) and two norms, and
+    the last norm."""
+    hidden = shape.hidden_size
+    head = shape.hidden_size // shape.attention_heads
     attention = 2 * hidden * hidden + 2 * hidden * head * shape.key_value_heads
     layer = attention + 3 * hidden * shape.intermediate_size + 2 * hidden
     return (1 if shape.tied else 2) * shape.vocabulary * hidden + shape.layers * layer + hidden
@@ -62,12 +65,15 @@ ROWS = {"pretrain": TEXT, "sft": CONVERSATIONS, "dpo": PREFERENCES, "lora": CONV
 def warmup_steps(recipe: Recipe) -> int:
     pretrain = recipe.pretrain
     computed = round((pretrain.warmup_ratio or 0) * pretrain.steps)
-    return computed if pretrain.warmup_steps is None else pretrain.warmup_steps
+    if pretrain.warmup_steps is None:
+        return computed
+    return pretrain.warmup_steps
 
 
 @dataclass(frozen=True)
 class Length:
-    """One context length of pretraining: blocks of `sequence_len` tokens, from after `first_step` to `last_step`."""
+    """One context length of pretraining: blocks of `sequence_len` tokens, from after `first_step`
+    to `last_step`."""
 
     name: str
     sequence_len: int
@@ -81,17 +87,23 @@ class Length:
 
 def curriculum(recipe: Recipe) -> list[Length]:
     tokens = [part.sequence_len for part in recipe.pretrain.curriculum]
-    steps = pairwise([0, *(round(part.until * recipe.pretrain.steps) for part in recipe.pretrain.curriculum)])
-    return [Length(f"pretrain-{length}", length, *part) for length, part in zip(tokens, steps, strict=True)]
+    steps = pairwise(
+        [0, *(round(part.until * recipe.pretrain.steps) for part in recipe.pretrain.curriculum)]
+    )
+    return [
+        Length(f"pretrain-{length}", length, *part)
+        for length, part in zip(tokens, steps, strict=True)
+    ]
 
 
-# Axolotl 0.19.0 passes FP8 only to its own trainer, which DPO does not use; and with an adapter, FP8 would have to
-# convert the frozen weights again at every step.
+# Axolotl 0.19.0 passes FP8 only to its own trainer, which DPO does not use; and with an adapter,
+# FP8 would have to convert the frozen weights again at every step.
 FP8_STAGES = ("pretrain", "sft")
 
 
 def precision_of(recipe: Recipe, kind: str) -> str:
-    """fp8, bf16 or fp32: the precision of a stage's products, by its own line or the model's, and by the GPU."""
+    """fp8, bf16 or fp32: the precision of a stage's products, by its own line or the model's, and
+    by the GPU."""
     section = recipe.settings.get(kind)
     stated = (section and section.get("precision")) or recipe.model.precision
     if stated == "fp32":
@@ -100,22 +112,30 @@ def precision_of(recipe: Recipe, kind: str) -> str:
     can = kind in FP8_STAGES and (stated == "fp8" or (gpu is not None and gpu.fp8))
     if stated in ("auto", "fp8") and can:
         return "fp8"
-    return gpu.precision(fp16=False) if gpu and stated == "auto" else "bf16"
+    if gpu and stated == "auto":
+        return gpu.precision(fp16=False)
+    return "bf16"
 
 
 def compile_mode(recipe: Recipe, kind: str) -> str | None:
-    """The mode of torch.compile, or None. Autotuning pays on Hopper; under FP8 its search gains nothing."""
+    """The mode of torch.compile, or None. Autotuning pays on Hopper; under FP8 its search gains
+    nothing."""
     stated = recipe.speed.compile
     if stated != "auto":
-        return None if stated == "off" else stated
+        if stated == "off":
+            return None
+        return stated
     gpu = catalog.gpu(recipe.machines.gpu)
     hopper = gpu is not None and int(gpu.capability) == 9
-    return "max-autotune" if hopper and precision_of(recipe, kind) != "fp8" else "default"
+    if hopper and precision_of(recipe, kind) != "fp8":
+        return "max-autotune"
+    return "default"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizer:
-    """A tokenizer: of `base` at `revision`, or of `vocabulary` entries, trained on the text. most: the model's rows."""
+    """A tokenizer: of `base` at `revision`, or of `vocabulary` entries, trained on the text. most:
+    the model's rows."""
 
     base: str | None
     revision: str
@@ -125,8 +145,8 @@ class Tokenizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Clean text, tokenizer, and blocks for each context length, in the folder `out`. lengths: tokens of a block, and
-    tokens that training reads of that length."""
+    """Clean text, tokenizer, and blocks for each context length, in the folder `out`. lengths:
+    tokens of a block, and tokens that training reads of that length."""
 
     out: str
     text: Corpus
@@ -137,8 +157,8 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstWeights:
-    """A model whose first weights are drawn by `seed`. tokenizer: a folder, copied beside the model. architecture: a
-    LLaMA config of transformers."""
+    """A model whose first weights are drawn by `seed`. tokenizer: a folder, copied beside the
+    model. architecture: a LLaMA config of transformers."""
 
     work: Literal["pipeline.init"] = "pipeline.init"
     out: str
@@ -151,13 +171,24 @@ class FirstWeights:
 
 def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...]) -> Data:
     """The task of the stage `data`. lengths: as in Data."""
-    data, chosen = recipe.data, recipe.tokenizer
+    data = recipe.data
+    chosen = recipe.tokenizer
     local = chosen.base and (recipe.folder / chosen.base).is_dir()
-    base = common.data_file(recipe, place, chosen.base) if local else chosen.base
+    if local:
+        base = common.data_file(recipe, place, chosen.base)
+    else:
+        base = chosen.base
     instead = {"sets": ()} if data.packed else {}
     return Data(
         out=place.data_dir,
-        text=common.rows(Corpus, recipe, place, data, packed=common.data_file(recipe, place, data.packed), **instead),
+        text=common.rows(
+            Corpus,
+            recipe,
+            place,
+            data,
+            packed=common.data_file(recipe, place, data.packed),
+            **instead,
+        ),
         tokenizer=common.made(Tokenizer, chosen, base=base, most=recipe.model.vocabulary),
         lengths=lengths,
         cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **data.cleaning.plain()),
@@ -174,9 +205,9 @@ class CorpusSet(DataSet):
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus(DataSets):
-    """Documents, and which of them are dropped. packed: a folder of ready-made blocks instead. language: as datatrove
-    names it. min_words, max_words: of a document. validation_share: of the documents, 0 to 1, drawn by `seed`.
-    max_lost_share: of the rows that may give no document."""
+    """Documents, and which of them are dropped. packed: a folder of ready-made blocks instead.
+    language: as datatrove names it. min_words, max_words: of a document. validation_share: of the
+    documents, 0 to 1, drawn by `seed`. max_lost_share: of the rows that may give no document."""
 
     sets: tuple[CorpusSet, ...]
     packed: str | None
@@ -192,10 +223,10 @@ class Corpus(DataSets):
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaning:
-    """Where text is cleaned, which does not change the documents. tasks: parts of the work; None for as many as keep
-    all machines busy. pods: of an indexed Job, with `cpus` each. workers: tasks at once, in each pod, -1 for as many as
-    fit. mem_per_cpu_gb: GB a core. time: of a task, `[days-]hours:minutes:seconds`. partition, qos, sbatch_args: of
-    Slurm. address: of Ray."""
+    """Where text is cleaned, which does not change the documents. tasks: parts of the work; None
+    for as many as keep all machines busy. pods: of an indexed Job, with `cpus` each. workers: tasks
+    at once, in each pod, -1 for as many as fit. mem_per_cpu_gb: GB a core. time: of a task,
+    `[days-]hours:minutes:seconds`. partition, qos, sbatch_args: of Slurm. address: of Ray."""
 
     executor: Literal["local", "pods", "slurm", "ray"] = "local"
     pods: int | None = None
@@ -212,14 +243,17 @@ class Cleaning:
 
 
 def packed_blocks(file: Path, length: int) -> Any:
-    """The blocks in a packed file, mapped into memory. Raises Stop if it has none of this length."""
+    """The blocks in a packed file, mapped into memory. Raises Stop if it has none of this
+    length."""
     import numpy as np  # takes longer than the rest of a check
 
     wrong = ""
     try:
         blocks = np.lib.format.open_memmap(file, mode="r")
         if blocks.dtype.kind not in "iu":
-            wrong = f"contains numbers of the type `{blocks.dtype.str}`, but tokens are whole numbers."
+            wrong = (
+                f"contains numbers of the type `{blocks.dtype.str}`, but tokens are whole numbers."
+            )
         elif blocks.ndim != 2 or blocks.shape[1] != length or not len(blocks):
             wrong = f"has the shape {blocks.shape}, but must have (blocks, {length})."
     except (OSError, ValueError):

@@ -1,7 +1,8 @@
-"""Cleaning of text: datatrove's filters, then exact and near duplicates (MinHash); kept documents stay as they are.
-Each step leaves its work on disk, so that a stopped run continues with the missing tasks. Words are the same as
-datatrove's tokenizers give, in a third of the time: datatrove 0.10.1 opens a memory zone of spaCy for each document, in
-which spaCy's tokenizer (3.8) remembers no word, and computes attributes that are not used."""
+"""Cleaning of text: datatrove's filters, then exact and near duplicates (MinHash); kept documents
+stay as they are. Each step leaves its work on disk, so that a stopped run continues with the
+missing tasks. Words are the same as datatrove's tokenizers give, in a third of the time: datatrove
+0.10.1 opens a memory zone of spaCy for each document, in which spaCy's tokenizer (3.8) remembers no
+word, and computes attributes that are not used."""
 
 import json
 import re
@@ -21,7 +22,12 @@ from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.filters import GopherQualityFilter, GopherRepetitionFilter
 from datatrove.pipeline.readers import HuggingFaceDatasetReader, JsonlReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
-from datatrove.utils.word_tokenizers import SpaCyTokenizer, WordTokenizer, load_word_tokenizer, strip_strings
+from datatrove.utils.word_tokenizers import (
+    SpaCyTokenizer,
+    WordTokenizer,
+    load_word_tokenizer,
+    strip_strings,
+)
 
 from runner.data import data_sets, rows
 from runner.data.report import lines_of, require_few
@@ -34,7 +40,8 @@ from runner.tools.files import Record, content_hash, write_text
 from runner.tools.problem import Stop
 from runner.tools.process import helping_pod
 
-# A part of a file: the values of a FilePart, or the first row, from 0, and the one after the last, None for the end.
+# A part of a file: the values of a FilePart, or the first row, from 0, and the one after the last,
+# None for the end.
 Part = Sequence[Any]
 
 TABLE = packaged.toml(__file__, "cleaning.toml")
@@ -43,8 +50,9 @@ BESIDE_COUNTS, REASONS = TABLE["beside_counts"], TABLE["reasons"]
 
 @dataclass(frozen=True)
 class CleaningReport(Record):
-    """Counts of documents. dropped: by reason. key: hash of everything that the result depends on. workers: the number
-    of tasks. missed: by how many documents the text falls short of `data.limit`."""
+    """Counts of documents. dropped: by reason. key: hash of everything that the result depends on.
+    workers: the number of tasks. missed: by how many documents the text falls short of
+    `data.limit`."""
 
     FILE = "cleaning.json"
     key: str = ""
@@ -61,16 +69,18 @@ class CleaningReport(Record):
 
 
 def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
-    """Writes the kept documents to `folder/text/` and the dropped ones to `folder/dropped/`, in their order, the same
-    bytes for any number of tasks. Of several pods, the others only do their part, for which the first one waits. Raises
-    Stop if nothing is left, or the executor's cluster fails."""
+    """Writes the kept documents to `folder/text/` and the dropped ones to `folder/dropped/`, in
+    their order, the same bytes for any number of tasks. Of several pods, the others only do their
+    part, for which the first one waits. Raises Stop if nothing is left, or the executor's cluster
+    fails."""
     key = content_hash([asdict(corpus, dict_factory=data_sets.stated), corpus.content], 32)
     known = CleaningReport.read(folder)
     if known.key == key and (folder / "text").is_dir():
         return known
     on = executors.chosen(where, None if any(one.hub for one in corpus.sets) else corpus.size or 0)
     # Intermediate results of another number of tasks cannot be reused.
-    work, started = folder / ".work" / f"{on.tasks}-{key[:12]}", time.monotonic()
+    work = folder / ".work" / f"{on.tasks}-{key[:12]}"
+    started = time.monotonic()
     if helping_pod():
         _worked(corpus, work, on)
         return known
@@ -92,7 +102,9 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     )
     if not report.kept:
         lines = "\n".join(report.lines())
-        raise Stop(f"Cleaning left no text at all.\n{lines}", "Check `data` in the recipe, and the text.")
+        raise Stop(
+            f"Cleaning left no text at all.\n{lines}", "Check `data` in the recipe, and the text."
+        )
     lost = sum(report.dropped.get(REASONS[reason], 0) for reason in ("bad_line", "no_text"))
     require_few(lost, report.documents_in, corpus.max_lost_share, report.lines())
     # The record is invalid as soon as its text changes.
@@ -118,11 +130,15 @@ def parts_of(one: CorpusSet, count: int) -> list[Part]:
 
 
 def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
-    """Runs datatrove's steps; returns the folder of the kept documents, a file for each task that has some."""
+    """Runs datatrove's steps; returns the folder of the kept documents, a file for each task that
+    has some."""
     doctor.quiet_datatrove()
-    words, dropped = words_of(corpus.language), work / "dropped"
+    words = words_of(corpus.language)
+    dropped = work / "dropped"
     # The list of common words is English; in other languages their absence means nothing.
-    english = () if corpus.language == "en" else ("min_stop_words",)
+    english: tuple[str, ...] = ()
+    if corpus.language != "en":
+        english = ("min_stop_words",)
     running = GopherQualityFilter(
         min_doc_words=corpus.min_words or None,
         max_doc_words=corpus.max_words,
@@ -130,13 +146,25 @@ def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
         exclusion_writer=_writer(dropped / "filters"),
         **dict.fromkeys(english if corpus.drop_low_quality else BESIDE_COUNTS),
     )
-    repeats = GopherRepetitionFilter(language=words, exclusion_writer=_writer(dropped / "repetition"))
+    repeats = GopherRepetitionFilter(
+        language=words, exclusion_writer=_writer(dropped / "repetition")
+    )
     readers = [_reader(corpus, index, work, on) for index in range(len(corpus.sets))]
-    last = _run("1-filtered", [*readers, running, *([repeats] if corpus.drop_repetitive else [])], work, on)
+    last = _run(
+        "1-filtered", [*readers, running, *([repeats] if corpus.drop_repetitive else [])], work, on
+    )
     if corpus.deduplicate != "off":
-        marks, found = str(work / "exact-marks"), str(work / "exact-found")
+        marks = str(work / "exact-marks")
+        found = str(work / "exact-found")
         _run("2-exact-marks", [Again(last), Marks(marks, EXACT)], work, on, writes=False)
-        _run("3-exact-found", [dedup.ExactFindDedups(marks, found, EXACT)], work, on, writes=False, tasks=1)
+        _run(
+            "3-exact-found",
+            [dedup.ExactFindDedups(marks, found, EXACT)],
+            work,
+            on,
+            writes=False,
+            tasks=1,
+        )
         unlike = dedup.ExactDedupFilter(found, EXACT, exclusion_writer=_writer(dropped / "exact"))
         last = _run("4-exact", [Again(last), unlike], work, on)
     if corpus.deduplicate == "near":
@@ -145,7 +173,14 @@ def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
         _run("5-near-marks", [Again(last), signature], work, on, writes=False)
         buckets = dedup.MinhashDedupBuckets(marks, pairs, config=NEAR)
         _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
-        _run("7-near-groups", [dedup.MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
+        _run(
+            "7-near-groups",
+            [dedup.MinhashDedupCluster(pairs, groups, config=NEAR)],
+            work,
+            on,
+            writes=False,
+            tasks=1,
+        )
         alone = dedup.MinhashDedupFilter(groups, exclusion_writer=_writer(dropped / "near"))
         last = _run("8-near", [Again(last), alone], work, on)
     return last
@@ -170,25 +205,35 @@ LOGS = "logs"
 
 
 class CorpusRows(PipelineStep):
-    """Documents of a data set in a local file; other lines are counted and listed. index: of the data set; parts: one
-    for each task."""
+    """Documents of a data set in a local file; other lines are counted and listed. index: of the
+    data set; parts: one for each task."""
 
     name = "Rows"
     type = "reader"
 
     def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: Sequence[Part]) -> None:
         super().__init__()
-        self.corpus, self.index, self.dropped, self.parts = corpus, index, str(dropped), parts
+        self.corpus = corpus
+        self.index = index
+        self.dropped = str(dropped)
+        self.parts = parts
         self.source = corpus.sets[index]
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         if data:
             yield from data
-        bad, part = [], self.parts[rank]
-        cut = FilePart(*part) if len(part) == 3 else None
+        bad = []
+        part = self.parts[rank]
+        if len(part) == 3:
+            cut = FilePart(*part)
+        else:
+            cut = None
         for number, row in islice(rows.read(self.source, cut), *([None] if cut else part)):
             self.stat_update("documents_in")
-            text = None if isinstance(row, Bad) else row.get(self.source.column)
+            if isinstance(row, Bad):
+                text = None
+            else:
+                text = row.get(self.source.column)
             where = data_sets.where(self.corpus, self.index, number)
             if isinstance(row, Bad):
                 self.stat_update("dropped_bad_line")
@@ -216,25 +261,30 @@ EXACT = dedup.ExactDedupConfig(content_getter=whole_text, hash_config=NEAR.hash_
 
 def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> PipelineStep:
     """The step that reads a data set, after the documents of those before it."""
-    one, tasks = corpus.sets[index], on.tasks
+    one = corpus.sets[index]
+    tasks = on.tasks
     if one.file:
         parts = executors.agreed(work / f"parts-{index}.json", lambda: parts_of(one, tasks))
         return CorpusRows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
     # Asked even without a limit: a dataset that cannot be read is reported before tasks begin.
     with data_sets.from_hub(one, stream=True) as dataset:
-        limit, files = -1, dataset.n_shards
+        limit = -1
+        files = dataset.n_shards
     if one.limit is not None:
         # datatrove 0.10.1 divides whole files among the tasks if there are several.
         limit = -(-one.limit // (min(tasks, files) if files > 1 else tasks))
-    reader = HubRows(one.hub, dataset_options=options, streaming=True, text_key=one.column, limit=limit)
-    reader.source, reader.seed = one, corpus.seed
+    reader = HubRows(
+        one.hub, dataset_options=options, streaming=True, text_key=one.column, limit=limit
+    )
+    reader.source = one
+    reader.seed = corpus.seed
     return reader
 
 
 class HubRows(HuggingFaceDatasetReader):
-    """Documents of a dataset on the hub, as `source` describes it. seed: of the draw of its share. Raises Stop if the
-    dataset cannot be read."""
+    """Documents of a dataset on the hub, as `source` describes it. seed: of the draw of its share.
+    Raises Stop if the dataset cannot be read."""
 
     source: CorpusSet
     seed: int
@@ -262,8 +312,8 @@ class HubRows(HuggingFaceDatasetReader):
 
 
 class Marks(dedup.ExactDedupSignature):
-    """Keeps the first of equal documents. datatrove 0.10.1 compares places in each task's own file, so that another
-    number of tasks would keep other ones."""
+    """Keeps the first of equal documents. datatrove 0.10.1 compares places in each task's own file,
+    so that another number of tasks would keep other ones."""
 
     rank = 0
 
@@ -273,7 +323,10 @@ class Marks(dedup.ExactDedupSignature):
 
     def get_hashes(self, doc: Document, doc_idx: int) -> list[Any]:
         # datatrove's priorities are two bytes, and begin at 1.
-        return [(digest, 65535 - self.rank, place) for digest, _, place in super().get_hashes(doc, doc_idx)]
+        return [
+            (digest, 65535 - self.rank, place)
+            for digest, _, place in super().get_hashes(doc, doc_idx)
+        ]
 
 
 class Again(JsonlReader):
@@ -293,43 +346,68 @@ def _writer(folder: Path) -> JsonlWriter:
 
 
 def _run(
-    name: str, pipeline: list[PipelineStep], work: Path, on: executors.Executor, writes: bool = True, tasks: int = 0
+    name: str,
+    pipeline: list[PipelineStep],
+    work: Path,
+    on: executors.Executor,
+    writes: bool = True,
+    tasks: int = 0,
 ) -> Path:
-    """Runs the unfinished tasks of one step, of all by default; returns the folder of its documents."""
+    """Runs the unfinished tasks of one step, of all by default; returns the folder of its
+    documents."""
     out = work / name
-    on.run(name, [*pipeline, *([_writer(out)] if writes else [])], tasks or on.tasks, work / LOGS / name)
+    on.run(
+        name,
+        [*pipeline, *([_writer(out)] if writes else [])],
+        tasks or on.tasks,
+        work / LOGS / name,
+    )
     return out
 
 
 def counts_of(work: Path) -> tuple[int, int, Counter[str]]:
-    """The documents that were read, those that are kept, and dropped ones by reason, from each task's statistics."""
-    read, kept, dropped = 0, 0, Counter[str]()
+    """The documents that were read, those that are kept, and dropped ones by reason, from each
+    task's statistics."""
+    read = 0
+    kept = 0
+    dropped = Counter[str]()
     last = max(path.name for path in (work / LOGS).iterdir())
     for file in sorted((work / LOGS).glob("*/stats/*.json")):
         folder = file.parents[1].name
         for step in json.loads(file.read_text(encoding="utf-8")):
             for name, value in step["stats"].items():
                 count = round(float(value["total"] if isinstance(value, Mapping) else value))
-                reason = name.removeprefix("dropped_") if name.startswith("dropped_") else ""
+                if name.startswith("dropped_"):
+                    reason = name.removeprefix("dropped_")
+                else:
+                    reason = ""
                 if name == "dropped" and folder in ("4-exact", "8-near"):
                     reason = folder.split("-")[1]
                 if reason:
-                    words = "phrases repeat" if "gram" in reason else reason.replace("_", " ")
+                    if "gram" in reason:
+                        words = "phrases repeat"
+                    else:
+                        words = reason.replace("_", " ")
                     dropped[REASONS.get(reason, words)] += count
                 elif name == "documents_in" or (name == "documents" and "Hugging" in step["name"]):
                     read += count
-                elif name == "total" and folder == last and re.search("writer.*jsonl", step["name"], re.IGNORECASE):
+                elif (
+                    name == "total"
+                    and folder == last
+                    and re.search("writer.*jsonl", step["name"], re.IGNORECASE)
+                ):
                     kept += count
     return read, kept, dropped
 
 
-# The most distinct words that a tokenizer remembers before it starts again: about 100 MB in each process.
+# The most distinct words that a tokenizer remembers before it starts again: about 100 MB in each
+# process.
 MOST_WORDS = 500_000
 
 
 class QuickWords(SpaCyTokenizer):
-    """A tokenizer of datatrove with spaCy's plain rules; one for each language in a process, also where it is copied.
-    asked: the language, of which several have the same rules."""
+    """A tokenizer of datatrove with spaCy's plain rules; one for each language in a process, also
+    where it is copied. asked: the language, of which several have the same rules."""
 
     _tokenizer: Any
     asked: str
@@ -344,7 +422,8 @@ class QuickWords(SpaCyTokenizer):
             new.vocab.lex_attr_getters = {}
             # Chunks between two blanks whose words are remembered; spaCy's own number is 10,000.
             new.tokenizer.max_cache_size = 200_000
-        # The name IS_ALPHA breaks spaCy's tokenizer; datatrove removes it too (`SpaCyTokenizer._do_tokenize`).
+        # The name IS_ALPHA breaks spaCy's tokenizer; datatrove removes it too
+        # (`SpaCyTokenizer._do_tokenize`).
         try:
             tokens = self._tokenizer.tokenizer(text)
         except Exception:

@@ -1,6 +1,7 @@
-"""Executors: where datatrove's steps run: on this machine's cores, in the pods of a Job, in a queue of Slurm, or on a
-cluster of Ray. A step begins when all tasks of the one before have ended. A stopped run continues with the missing
-tasks. Pods, Slurm and Ray need the folder of prepared data on shared storage, under the same path."""
+"""Executors: where datatrove's steps run: on this machine's cores, in the pods of a Job, in a queue
+of Slurm, or on a cluster of Ray. A step begins when all tasks of the one before have ended. A
+stopped run continues with the missing tasks. Pods, Slurm and Ray need the folder of prepared data
+on shared storage, under the same path."""
 
 import os
 import re
@@ -22,20 +23,23 @@ from runner.tools.problem import Stop, worded
 from runner.tools.process import INDEX, helping_pod
 
 LOOK_SECONDS = 2.0  # seconds between a pod's looks for the marks of the others
-# Seconds between two looks at a queue, and how often in a row a job must be missing there before it counts as gone:
-# files of the last tasks may come late over the network, and a queue may not answer once.
+# Seconds between two looks at a queue, and how often in a row a job must be missing there before it
+# counts as gone: files of the last tasks may come late over the network, and a queue may not answer
+# once.
 POLL_SECONDS = 10.0
 MISSES = 3
 
 
 class Here:
-    """All cores of this machine, or `workers` of them at once. tasks: the number of parts that the documents are cut
-    into, each processed separately. Of several pods, each does neighbouring tasks of every step. They wait for one
-    another by the marks that tasks leave on their claim: the first at the end of each step, because it continues alone,
-    the others before the next."""
+    """All cores of this machine, or `workers` of them at once. tasks: the number of parts that the
+    documents are cut into, each processed separately. Of several pods, each does neighbouring tasks
+    of every step. They wait for one another by the marks that tasks leave on their claim: the first
+    at the end of each step, because it continues alone, the others before the next."""
 
     def __init__(self, tasks: int, workers: int, pods: int = 1) -> None:
-        self.tasks, self.workers, self.pods = tasks, workers, pods
+        self.tasks = tasks
+        self.workers = workers
+        self.pods = pods
         self.pod = helping_pod() if pods > 1 else 0
         self.before: LocalPipelineExecutor | None = None
 
@@ -65,7 +69,8 @@ class Slurm:
     """Each step is an array job. A repeated command waits for a job that is still running."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
-        self.cleaning, self.tasks = cleaning, tasks
+        self.cleaning = cleaning
+        self.tasks = tasks
         if not shutil.which("sbatch") or not shutil.which("squeue"):
             raise Stop(*worded("pretrain.no-slurm"))
         if "SLURM_ARRAY_TASK_ID" in os.environ:
@@ -74,7 +79,8 @@ class Slurm:
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
         from datatrove.executor.slurm import SlurmPipelineExecutor
 
-        cleaning, note = self.cleaning, logs / "job.json"
+        cleaning = self.cleaning
+        note = logs / "job.json"
         # A job sees the Python packages of this process, however its own shell begins.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         paths = {"PATH": path, "PYTHONPATH": os.environ.get("PYTHONPATH")}
@@ -87,7 +93,9 @@ class Slurm:
             qos=cleaning.qos or "",
             sbatch_args=dict(cleaning.sbatch_args),
             job_name=f"clean-{name}",
-            env_command="; ".join(f"export {name}={shlex.quote(value)}" for name, value in paths.items() if value),
+            env_command="; ".join(
+                f"export {name}={shlex.quote(value)}" for name, value in paths.items() if value
+            ),
             logging_dir=str(logs),
         )
         job = (read_json(note) or {}).get("job")
@@ -115,7 +123,8 @@ class Ray:
     """A cluster of Ray; without an address, that of RAY_ADDRESS, or one of this machine's own."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
-        self.cleaning, self.tasks = cleaning, tasks
+        self.cleaning = cleaning
+        self.tasks = tasks
         try:
             import ray
         except ImportError:
@@ -123,7 +132,9 @@ class Ray:
         try:
             ray.init(address=cleaning.address, ignore_reinit_error=True, log_to_driver=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise Stop(*worded("pretrain.no-ray-cluster", reason=str(error).splitlines()[0])) from None
+            raise Stop(
+                *worded("pretrain.no-ray-cluster", reason=str(error).splitlines()[0])
+            ) from None
 
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
         from datatrove.executor.ray import RayPipelineExecutor
@@ -141,7 +152,8 @@ class Ray:
         )
         executor.run()
         # The executor only warns of tasks that failed.
-        if undone := executor.get_incomplete_ranks(skip_completed=True):
+        undone = executor.get_incomplete_ranks(skip_completed=True)
+        if undone:
             raise _undone(name, undone, executor, f"{logs}/logs")
 
 
@@ -149,16 +161,21 @@ Executor = Here | Slurm | Ray
 
 
 def chosen(cleaning: Cleaning, size: int | None) -> Executor:
-    """The recipe's executor. size: bytes of a local file, None for a stream. Raises Stop if it cannot be reached."""
-    cores, workers = len(os.sched_getaffinity(0)), max(0, cleaning.workers)
+    """The recipe's executor. size: bytes of a local file, None for a stream. Raises Stop if it
+    cannot be reached."""
+    cores = len(os.sched_getaffinity(0))
+    workers = max(0, cleaning.workers)
     if cleaning.executor == "pods" and INDEX in os.environ:
-        pods, workers = cleaning.pods or 1, workers or cleaning.cpus
+        pods = cleaning.pods or 1
+        workers = workers or cleaning.cpus
         return Here(cleaning.tasks or pods * workers, workers, pods)
     # For a small file no more than it keeps busy: a worker takes seconds to start.
     tasks = cleaning.tasks or (cores if size is None else max(1, min(cores, size // 8_000_000)))
     if cleaning.executor == "slurm":
         return Slurm(cleaning, tasks)
-    return Ray(cleaning, tasks) if cleaning.executor == "ray" else Here(tasks, workers or cores)
+    if cleaning.executor == "ray":
+        return Ray(cleaning, tasks)
+    return Here(tasks, workers or cores)
 
 
 def agreed(file: Path, made: Callable[[], Any]) -> Any:
@@ -172,14 +189,23 @@ def agreed(file: Path, made: Callable[[], Any]) -> Any:
 
 
 def _size(cleaning: Cleaning) -> dict[str, int]:
-    """The tasks at once and the machine of each, as datatrove's executors for clusters call them."""
-    return {name: getattr(cleaning, name) for name in ("workers", "cpus_per_task", "mem_per_cpu_gb")}
+    """The tasks at once and the machine of each, as datatrove's executors for clusters call
+    them."""
+    return {
+        name: getattr(cleaning, name) for name in ("workers", "cpus_per_task", "mem_per_cpu_gb")
+    }
 
 
 def _in_queue(job: Any) -> bool:
-    asked = subprocess.run(["squeue", "--noheader", "--jobs", str(job)], capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        ["squeue", "--noheader", "--jobs", str(job)], capture_output=True, text=True, check=False
+    )
     return asked.returncode == 0 and bool(asked.stdout.strip())
 
 
 def _undone(name: str, undone: list[int], executor: Any, logs: str) -> Stop:
-    return Stop(*worded("pretrain.tasks-undone", name=name, undone=len(undone), executor=executor, logs=logs))
+    return Stop(
+        *worded(
+            "pretrain.tasks-undone", name=name, undone=len(undone), executor=executor, logs=logs
+        )
+    )

@@ -1,4 +1,5 @@
-"""Training on packed blocks: several context lengths with one schedule, optimizer and count of steps."""
+"""Training on packed blocks: several context lengths with one schedule, optimizer and count of
+steps."""
 
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,21 @@ from runner.trainer.settings import BlocksSettings, RunSettings
 
 
 class TrainBlocks(Dataset):
-    """All rows of pretraining as one sequence, of which only those of one context length exist: array (count,
-    sequence_len). The Trainer skips the rows that a checkpoint has seen by counting from step 0, so rows of shorter
-    blocks are counted and never read, and a resumed run gets exactly the rows that are left. Each pass has an order of
-    its own, drawn from seed, length and pass. batch: rows a step. steps: in all."""
+    """All rows of pretraining as one sequence, of which only those of one context length exist:
+    array (count, sequence_len). The Trainer skips the rows that a checkpoint has seen by counting
+    from step 0, so rows of shorter blocks are counted and never read, and a resumed run gets
+    exactly the rows that are left. Each pass has an order of its own, drawn from seed, length and
+    pass. batch: rows a step. steps: in all."""
 
     column_names: tuple[str, ...] = ()
 
-    def __init__(self, blocks: np.ndarray, settings: BlocksSettings, batch: int, steps: int) -> None:
-        self.blocks, self.settings, self.batch, self.steps = blocks, settings, batch, steps
+    def __init__(
+        self, blocks: np.ndarray, settings: BlocksSettings, batch: int, steps: int
+    ) -> None:
+        self.blocks = blocks
+        self.settings = settings
+        self.batch = batch
+        self.steps = steps
         self._order: tuple[int, np.ndarray] | None = None
 
     def __len__(self) -> int:
@@ -57,10 +64,16 @@ def _row(tokens: np.ndarray) -> dict[str, list[int]]:
     return {"input_ids": numbers, "labels": numbers, "attention_mask": [1] * len(numbers)}
 
 
-def load(settings: BlocksSettings, batch: int, resumed_at: int) -> tuple[TrainBlocks, ValidationBlocks, int]:
-    """Both sides of a context length, and the number of steps that the Trainer counts to. A length that had reached
-    its last step before a kill counts no further, so that nothing is trained twice."""
-    steps = settings.steps if resumed_at < settings.last_step else settings.last_step
+def load(
+    settings: BlocksSettings, batch: int, resumed_at: int
+) -> tuple[TrainBlocks, ValidationBlocks, int]:
+    """Both sides of a context length, and the number of steps that the Trainer counts to. A length
+    that had reached its last step before a kill counts no further, so that nothing is trained
+    twice."""
+    if resumed_at < settings.last_step:
+        steps = settings.steps
+    else:
+        steps = settings.last_step
     train, validation = (
         np.load(Path(settings.folder) / f"{side}-{settings.sequence_len}.npy", mmap_mode="r")
         for side in ("train", "validation")
@@ -69,7 +82,8 @@ def load(settings: BlocksSettings, batch: int, resumed_at: int) -> tuple[TrainBl
 
 
 class EndOfLength(TrainerCallback):
-    """Ends a context length at its last step with an evaluation and a checkpoint; the schedule spans all lengths."""
+    """Ends a context length at its last step with an evaluation and a checkpoint; the schedule
+    spans all lengths."""
 
     def __init__(self, settings: BlocksSettings) -> None:
         self.settings = settings
@@ -82,4 +96,6 @@ class EndOfLength(TrainerCallback):
 
 
 def callbacks(settings: RunSettings, history: object) -> list[TrainerCallback]:
-    return [EndOfLength(settings.blocks)] if settings.blocks else []
+    if settings.blocks:
+        return [EndOfLength(settings.blocks)]
+    return []

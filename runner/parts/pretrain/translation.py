@@ -1,6 +1,7 @@
-"""Scenario pipeline: a model from random weights to a domain adapter, in stages with gates between them. Pretraining is
-here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenario `stages`, see `in_stages`. A rehearsal
-goes through every stage and every gate on any machine, with a tiny twin of the architecture."""
+"""Scenario pipeline: a model from random weights to a domain adapter, in stages with gates between
+them. Pretraining is here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the
+scenario `stages`, see `in_stages`. A rehearsal goes through every stage and every gate on any
+machine, with a tiny twin of the architecture."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,15 @@ from typing import Any
 from runner.check.validate import as_written
 from runner.data.data_sets import stated
 from runner.parts.pretrain import architecture
-from runner.parts.pretrain.architecture import AFTER, ROWS, TRAINED, Length, compile_mode, curriculum, precision_of
+from runner.parts.pretrain.architecture import (
+    AFTER,
+    ROWS,
+    TRAINED,
+    Length,
+    compile_mode,
+    curriculum,
+    precision_of,
+)
 from runner.parts.stages import translation as each_stage
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Section, Stage
 from runner.recipe import overrides
@@ -29,7 +38,9 @@ from runner.tools.text import longest_job_name
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     whole = in_stages(recipe)
-    return common.plan(recipe, place, lambda place: each_stage.each(whole, place, recipe), facts(recipe))
+    return common.plan(
+        recipe, place, lambda place: each_stage.each(whole, place, recipe), facts(recipe)
+    )
 
 
 def facts(recipe: Recipe) -> Section:
@@ -40,7 +51,9 @@ def facts(recipe: Recipe) -> Section:
         "parameters": architecture.parameters(recipe.model),
         "tokens": tokens,
         "tokens_in_all": sum(tokens.values()),
-        "precision": {kind: precision_of(recipe, kind) for kind in TRAINED if recipe.settings.get(kind)},
+        "precision": {
+            kind: precision_of(recipe, kind) for kind in TRAINED if recipe.settings.get(kind)
+        },
         "fp8_stages": list(architecture.FP8_STAGES),
     }
 
@@ -57,11 +70,15 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
     tokens = tuple((length.sequence_len, length.tokens(1)) for length in lengths)
     everything = asdict(architecture.everything(recipe, place, tokens), dict_factory=stated)
     machines = common.machines(recipe, place)
-    pods = recipe.data.cleaning.pods if place.on_cluster and not recipe.data.packed else None
+    if place.on_cluster and not recipe.data.packed:
+        pods = recipe.data.cleaning.pods
+    else:
+        pods = None
     # The results for other stages, by folder, and the settings that each depends on.
     parts = {"tokenizer": ("text", "tokenizer"), "blocks": ("text", "tokenizer", "lengths")}
     prepares = common.work(place, common.DATA, everything, machines, parts=parts, pods=pods or 1)
-    model, precision = recipe.model, recipe.pretrain.precision or recipe.model.precision
+    model = recipe.model
+    precision = recipe.pretrain.precision or recipe.model.precision
     weights = architecture.FirstWeights(
         out=place.below("init").best_model_dir,
         tokenizer=f"{place.data_dir}/tokenizer",
@@ -70,7 +87,9 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
         parameters=architecture.parameters(model),
         dtype="float32" if precision == "fp32" or model.master_weights != "bf16" else "bfloat16",
     )
-    init = common.work(place, "init", asdict(weights), machines, reads={common.DATA: ("tokenizer/",)})
+    init = common.work(
+        place, "init", asdict(weights), machines, reads={common.DATA: ("tokenizer/",)}
+    )
     trained = [init]
     for length in lengths:
         trained.append(_of_length(recipe, place, length, [stage.name for stage in trained]))
@@ -83,13 +102,17 @@ def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) 
     split, split_files = sharding.settings(recipe, here, precision_of(recipe, PRETRAIN))
     if before[1:] and common.time_limit(recipe):
         # All stages share a time limit, so each reads how much of it the earlier ones have used.
-        config["recipe_runner"]["time_limit_earlier"] = [place.below(name).run_dir for name in before[1:]]
+        config["recipe_runner"]["time_limit_earlier"] = [
+            place.below(name).run_dir for name in before[1:]
+        ]
     last = curriculum(recipe)[-1]
     return axolotl.stage(
         recipe,
         here,
         axolotl.with_advanced(recipe, config | split, PRETRAIN, ("model", "speed", PRETRAIN)),
-        Evaluation("text", text_blocks=f"{place.data_dir}/blocks/validation-{last.sequence_len}.npy"),
+        Evaluation(
+            "text", text_blocks=f"{place.data_dir}/blocks/validation-{last.sequence_len}.npy"
+        ),
         PRETRAIN if length == last else None,  # gates come after the last length
         name=length.name,
         data={},
@@ -97,17 +120,22 @@ def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) 
         folder=length.name,
         # Blocks of other lengths may change without this one.
         reads={
-            common.DATA: tuple(f"blocks/{split}-{length.sequence_len}.npy" for split in ("train", "validation")),
+            common.DATA: tuple(
+                f"blocks/{split}-{length.sequence_len}.npy" for split in ("train", "validation")
+            ),
             before[-1]: (),
         },
     )
 
 
 def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> EngineConfig:
-    """Every length has the whole schedule; the plugin gives it its blocks, begins where the one before ended, with its
-    optimizer, and ends at its own last step."""
-    train, precision, speed = recipe.pretrain, precision_of(recipe, PRETRAIN), recipe.speed
-    name, folder = f"{recipe.name}-{length.sequence_len}", f"{place.data_dir}/blocks"
+    """Every length has the whole schedule; the plugin gives it its blocks, begins where the one
+    before ended, with its optimizer, and ends at its own last step."""
+    train = recipe.pretrain
+    precision = precision_of(recipe, PRETRAIN)
+    speed = recipe.speed
+    name = f"{recipe.name}-{length.sequence_len}"
+    folder = f"{place.data_dir}/blocks"
     config: EngineConfig = {
         "base_model": before.best_model_dir,
         **recipe.model.for_axolotl,
@@ -150,7 +178,8 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
         "warmup_steps": architecture.warmup_steps(recipe),
         "lr_scheduler": "cosine",
         "cosine_min_lr_ratio": float(f"{train.min_learning_rate / train.learning_rate:.12g}"),
-        # The blocks come in an order of their own, so that a resumed run sees exactly those that are left.
+        # The blocks come in an order of their own, so that a resumed run sees exactly those that
+        # are left.
         "curriculum_sampling": True,
         "sample_packing": False,
         "eval_strategy": "steps",
@@ -179,7 +208,8 @@ MOVED: Mapping[str, Path_] = {name: tuple(path) for name, path in FORMS["moved"]
 
 def in_stages(recipe: Recipe) -> Recipe:
     """The same recipe as a list of stages; each line keeps its place in the file."""
-    written, kinds = recipe.document.data, [kind for kind in AFTER if recipe.settings.get(kind)]
+    written = recipe.document.data
+    kinds = [kind for kind in AFTER if recipe.settings.get(kind)]
     train = {name: value for name, value in written[PRETRAIN].items() if name != "gates"}
     first = {
         "name": PRETRAIN,
@@ -189,7 +219,10 @@ def in_stages(recipe: Recipe) -> Recipe:
         **({"gates": written[PRETRAIN]["gates"]} if "gates" in written[PRETRAIN] else {}),
         **_advanced(recipe, PRETRAIN),
     }
-    alone = "fsdp" if common.world_size(recipe) > 1 else "ddp"
+    if common.world_size(recipe) > 1:
+        alone = "fsdp"
+    else:
+        alone = "ddp"
     data = {
         "scenario": STAGES,
         **{name: written[name] for name in SHARED if name in written},
@@ -197,38 +230,59 @@ def in_stages(recipe: Recipe) -> Recipe:
         STAGES: [first, *(_stage(recipe, kind) for kind in kinds)],
     }
     spans: Section = {
-        places: _moved(getattr(recipe.document, places), kinds) for places in ("keys", "values", "origins")
+        places: _moved(getattr(recipe.document, places), kinds)
+        for places in ("keys", "values", "origins")
     }
     return as_written(replace(recipe.document, data=data, **spans))
 
 
 def _advanced(recipe: Recipe, kind: str) -> Section:
-    return {"advanced": {"axolotl": extra}} if (extra := recipe.advanced.plain().get(kind)) else {}
+    extra = recipe.advanced.plain().get(kind)
+    if extra:
+        return {"advanced": {"axolotl": extra}}
+    return {}
 
 
 def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
-    model, speed, precision = recipe.model, recipe.speed, precision_of(recipe, kind)
-    stage: dict[str, Any] = {"name": kind, "technique": "lora" if kind == "lora" else "full", "model": {}, "train": {}}
+    model = recipe.model
+    speed = recipe.speed
+    precision = precision_of(recipe, kind)
+    stage: dict[str, Any] = {
+        "name": kind,
+        "technique": "lora" if kind == "lora" else "full",
+        "model": {},
+        "train": {},
+    }
     for name, value in recipe.settings[kind].plain().items():
         *home, last = MOVED.get(name, ("train", name))
         (stage[home[0]] if home else stage)[last] = value
     shared = {name: model[name] for name in ("attention", "gradient_checkpointing")}
     stage["model"] |= shared | {"precision": "fp32" if precision == "fp32" else "bf16"}
     stage["data"]["chat_template"] = recipe.tokenizer.chat_template
-    stage["train"] |= {"report_to": recipe.report_to, "kernels": "auto" if speed.fused_kernels else "none"}
+    stage["train"] |= {
+        "report_to": recipe.report_to,
+        "kernels": "auto" if speed.fused_kernels else "none",
+    }
     if kind != "lora":
         stage["model"]["master_weights"] = model.master_weights
     if ROWS[kind] == PREFERENCES:
         stage["data"]["form"] = PREFERENCES
         stage["train"]["weight_decay"] = 0.0
-        stage["train"]["objective"] = {"sigmoid": "dpo"}.get(stage["train"]["objective"], stage["train"]["objective"])
+        stage["train"]["objective"] = {"sigmoid": "dpo"}.get(
+            stage["train"]["objective"], stage["train"]["objective"]
+        )
     else:
-        stage["train"]["cross_entropy"] = "fused" if speed.fused_cross_entropy else "plain"
+        if speed.fused_cross_entropy:
+            stage["train"]["cross_entropy"] = "fused"
+        else:
+            stage["train"]["cross_entropy"] = "plain"
     earlier = round(1 - stage.pop(EARLIER_ROWS, 1), 12)
     if earlier and recipe.settings.get("sft"):
         stage[EARLIER_ROWS] = earlier
     faster = {name: speed[name] for name in ("tf32", "data_workers", "persistent_workers")}
-    faster |= {"compile": compile_mode(recipe, kind) or "off"} | ({"fp8": True} if precision == "fp8" else {})
+    faster |= {"compile": compile_mode(recipe, kind) or "off"} | (
+        {"fp8": True} if precision == "fp8" else {}
+    )
     return {**stage, "speed": faster, **_advanced(recipe, kind)}
 
 
@@ -236,12 +290,16 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
     groups: dict[Path_, list[Path_]] = {}
     for path in places:
         groups.setdefault(path[:1], []).append(path)
-    found = {path: places[path] for name in (*SHARED, "scenario") for path in groups.get((name,), ())}
+    found = {
+        path: places[path] for name in (*SHARED, "scenario") for path in groups.get((name,), ())
+    }
     for index, kind in enumerate((PRETRAIN, *kinds)):
         home: Path_ = (STAGES, index)
         # The beginnings of paths in both forms; a longer one comes later.
         begins: list[tuple[Path_, Path_]] = [((kind,), home), ((kind,), (*home, "train"))]
-        begins += [((name,), (*home, name)) for name in (FIRST if kind == PRETRAIN else ("model", "speed"))]
+        begins += [
+            ((name,), (*home, name)) for name in (FIRST if kind == PRETRAIN else ("model", "speed"))
+        ]
         begins += [((kind, name), (*home, *new)) for name, new in MOVED.items()]
         for old, new in (*begins, (("advanced", kind), (*home, "advanced", "axolotl"))):
             same = (path for path in groups.get(old[:1], ()) if path[: len(old)] == old)
@@ -253,15 +311,20 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
 
 
 def order(recipe: Recipe) -> Iterator[Problem]:
-    parts, most = recipe.pretrain.curriculum, recipe.model.context
+    parts = recipe.pretrain.curriculum
+    most = recipe.model.context
     for index, part in enumerate(parts):
         for setting in ("sequence_len", "until") if index else ():
             if part[setting] <= (before := parts[index - 1][setting]):
-                said = worded("pretrain.lengths-must-rise", setting=setting, now=part[setting], before=before)
+                said = worded(
+                    "pretrain.lengths-must-rise", setting=setting, now=part[setting], before=before
+                )
                 yield recipe.problem(("pretrain", "curriculum", index, setting), *said)
         if part.sequence_len > most:
             place = ("pretrain", "curriculum", index, "sequence_len")
-            yield recipe.problem(place, *worded("pretrain.blocks-beyond-context", part=part, most=most))
+            yield recipe.problem(
+                place, *worded("pretrain.blocks-beyond-context", part=part, most=most)
+            )
     if parts[-1].until != 1:
         said = worded("pretrain.curriculum-ends-early", until=parts[-1].until)
         yield recipe.problem(("pretrain", "curriculum", len(parts) - 1, "until"), *said)
@@ -271,13 +334,23 @@ def order(recipe: Recipe) -> Iterator[Problem]:
 
 
 def documents(recipe: Recipe) -> Iterator[Problem]:
-    data, pretrain = recipe.data, recipe.pretrain
+    data = recipe.data
+    pretrain = recipe.pretrain
     # A document of 1,000 tokens is a long one on the web.
-    tokens = sum(length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe))
-    # Reading a document four times is hardly worse than new text (arXiv 2305.16264); 40 times are reported.
-    if (limit := data.get("limit")) and (has := limit * 1000) * 40 < tokens:
+    tokens = sum(
+        length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe)
+    )
+    # Reading a document four times is hardly worse than new text (arXiv 2305.16264); 40 times are
+    # reported.
+    limit = data.get("limit")
+    if limit and (has := limit * 1000) * 40 < tokens:
         said = worded(
-            "pretrain.documents-read-often", pretrain=pretrain, tokens=tokens, limit=limit, has=has, times=tokens // has
+            "pretrain.documents-read-often",
+            pretrain=pretrain,
+            tokens=tokens,
+            limit=limit,
+            has=has,
+            times=tokens // has,
         )
         yield recipe.note("data.limit", *said)
 
@@ -287,7 +360,9 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
         return
     folder = recipe.folder / recipe.data.packed
     missing = []
-    for length, split in product((part.sequence_len for part in recipe.pretrain.curriculum), ("train", "validation")):
+    for length, split in product(
+        (part.sequence_len for part in recipe.pretrain.curriculum), ("train", "validation")
+    ):
         file = folder / f"{split}-{length}.npy"
         # Unlike a path's own `is_file`, this answers for a name that is too long for a file.
         if not os.path.isfile(file):
@@ -306,9 +381,13 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
     section = recipe.data.cleaning
     if not section:
         return
-    name, known = section.executor, packaged.toml(__file__, "executors.toml")
-    if lacking := listed(setting for setting in known["needs"][name] if section.get(setting) is None):
-        yield recipe.problem("data.cleaning.executor", *worded("pretrain.executor-needs", name=name, missing=lacking))
+    name = section.executor
+    known = packaged.toml(__file__, "executors.toml")
+    lacking = listed(setting for setting in known["needs"][name] if section.get(setting) is None)
+    if lacking:
+        yield recipe.problem(
+            "data.cleaning.executor", *worded("pretrain.executor-needs", name=name, missing=lacking)
+        )
     # Only written settings. One with its default value, as `recipe show` prints it, does no harm.
     for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
         own = setting in ("executor", *known["needs"][name], *known["accepts"][name])
@@ -318,19 +397,27 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
 
 
 def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
-    if (site := recipe.openshift) is None:
+    site = recipe.openshift
+    if site is None:
         return
     name = site.job_name or recipe.name
-    stages = ["data", "init", *(length.name for length in curriculum(recipe)), *filter(recipe.settings.get, AFTER)]
+    stages = [
+        "data",
+        "init",
+        *(length.name for length in curriculum(recipe)),
+        *filter(recipe.settings.get, AFTER),
+    ]
     longest = max((f"{name}-{stage}" for stage in stages), key=len)
     most = longest_job_name(recipe.machines.nodes)
     if len(longest) > most:
-        said = worded("pretrain.job-name-too-long", longest=longest, length=len(longest), most=most, name=name)
+        said = worded(
+            "pretrain.job-name-too-long", longest=longest, length=len(longest), most=most, name=name
+        )
         yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), *said)
 
 
-# What the table of contradictions can name beside settings. written_vocabulary: without a default; left_width, left_heads:
-# what is left over if heads share the width, and groups the heads.
+# What the table of contradictions can name beside settings. written_vocabulary: without a default;
+# left_width, left_heads: what is left over if heads share the width, and groups the heads.
 OWN: Mapping[str, Callable[[Recipe], Any]] = {
     "written_vocabulary": lambda recipe: recipe.document.lookup(("tokenizer", "vocabulary")),
     "warmup": architecture.warmup_steps,
@@ -345,19 +432,24 @@ FILE_RULES = (packed_files,)
 
 # Of a rehearsal.
 REHEARSAL = Path(__file__).with_name("rehearsal.toml")
-# Half of the words of a warmed-up twin, because this model meets each word only in its own few steps.
+# Half of the words of a warmed-up twin, because this model meets each word only in its own few
+# steps.
 VOCABULARY = 1024
 
 
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:
     if data and not Path(data).is_file():
-        raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
+        raise Stop(
+            Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`.")
+        )
     made: list[Override] = []
     for home, section in recipe.data_sections:
         if data and home == ("data",):
             made += overrides.from_data_option(data)
         else:
-            made += (each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one))
+            made += (
+                each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one)
+            )
     sizes = twin.geometry(recipe.facts, 2, VOCABULARY) | {"rows": VOCABULARY + 64}
     changes = (rehearsal.substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
     made += [change for change in changes if recipe.settings.get(str(change.path[0])) is not None]
@@ -385,10 +477,14 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 
 def judge(plan: Plan, summaries: Summaries) -> None:
-    """Raises Stop unless every stage has learned something: losses fell, and DPO's accuracy rose."""
+    """Raises Stop unless every stage has learned something: losses fell, and DPO's accuracy
+    rose."""
     by_stage = {summary.stage: summary for summary in summaries}
     lengths = [by_stage[name] for name in plan.facts["tokens"] if name in by_stage]
-    fell = [("pretraining", lengths[0].first_validation_loss, lengths[-1].last_validation_loss)] if lengths else []
+    if lengths:
+        fell = [("pretraining", lengths[0].first_validation_loss, lengths[-1].last_validation_loss)]
+    else:
+        fell = []
     after = ((name, by_stage[name]) for name in AFTER if name in by_stage)
     fell += [(name, one.first_validation_loss, one.best_validation_loss) for name, one in after]
     for name, first, last in fell:

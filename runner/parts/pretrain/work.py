@@ -1,5 +1,5 @@
-"""The work before pretraining: `text` creates a tokenizer, and blocks of each context length as `.npy` files that
-training maps into memory; `init` draws the first weights."""
+"""The work before pretraining: `text` creates a tokenizer, and blocks of each context length as
+`.npy` files that training maps into memory; `init` draws the first weights."""
 
 import os
 import shutil
@@ -16,7 +16,13 @@ from runner.data import RenderedExample, blocks, rows, tokenizers
 from runner.data.data_sets import hash_64
 from runner.data.report import lines_of
 from runner.parts.pretrain import architecture
-from runner.parts.pretrain.architecture import END_OF_TEXT, Data, FirstWeights, Tokenizer, packed_blocks
+from runner.parts.pretrain.architecture import (
+    END_OF_TEXT,
+    Data,
+    FirstWeights,
+    Tokenizer,
+    packed_blocks,
+)
 from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop, Tell, worded
 from runner.tools.process import helping_pod
@@ -25,8 +31,12 @@ from runner.tools.text import tokenizer_in
 
 
 def text(everything: Data, tell: Tell) -> None:
-    """Prepares tokenizer and blocks below `out`. Of several pods the first does it all; others help to clean."""
-    out, text, weights, lines = Path(everything.out), everything.text, dict(everything.lengths), list[str]()
+    """Prepares tokenizer and blocks below `out`. Of several pods the first does it all; others help
+    to clean."""
+    out = Path(everything.out)
+    text = everything.text
+    weights = dict(everything.lengths)
+    lines = list[str]()
     if text.packed:
         tokenizer = tokenizer_for(everything.tokenizer, (), out / "tokenizer")
         counts = take_packed(Path(text.packed), weights, tokenizer, out / "blocks")
@@ -34,23 +44,28 @@ def text(everything: Data, tell: Tell) -> None:
         from runner.parts.pretrain import cleaning
 
         cleaned = cleaning.clean(text, out, everything.cleaning)
-        if pod := helping_pod():
+        pod = helping_pod()
+        if pod:
             tell(f"Pod {pod} has cleaned its part.")
             return
         lines += cleaned.lines()
         # More documents would hardly change the tokenizer's entries, and take memory.
         first = islice(cleaning.documents(out), 1_000_000)
         tokenizer = tokenizer_for(everything.tokenizer, first, out / "tokenizer")
-        share, seed = text.validation_share, text.seed
-        counts = pack(lambda: cleaning.documents(out), tokenizer, weights, share, seed, out / "blocks")
+        share = text.validation_share
+        seed = text.seed
+        counts = pack(
+            lambda: cleaning.documents(out), tokenizer, weights, share, seed, out / "blocks"
+        )
     lines += lines_of("blocks", len(tokenizer), everything, counts, template=architecture.LINES)
     tell("\n".join(["text:", *(f"  {line}" for line in lines)]))
     (out / REPORT).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
-    """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with ChatML's special tokens. Raises
-    Stop if it has more entries than the embedding has rows, or cannot be loaded."""
+    """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with ChatML's
+    special tokens. Raises Stop if it has more entries than the embedding has rows, or cannot be
+    loaded."""
     template = catalog.chat_template("chatml")
     if chosen.base:
         try:
@@ -58,9 +73,12 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise Stop(*worded("pretrain.no-tokenizer", base=chosen.base, reason=reason)) from None
-        missing = [token for token in (END_OF_TEXT, *template.tokens) if token not in tokenizer.get_vocab()]
+        missing = [
+            token for token in (END_OF_TEXT, *template.tokens) if token not in tokenizer.get_vocab()
+        ]
         tokenizer.add_special_tokens({"additional_special_tokens": missing} if missing else {})
-        tokenizer.eos_token, tokenizer.pad_token = template.end, END_OF_TEXT
+        tokenizer.eos_token = template.end
+        tokenizer.pad_token = END_OF_TEXT
         tokenizer.chat_template = tokenizers.jinja(template)
         tokenizer.save_pretrained(str(folder))
     else:
@@ -72,28 +90,53 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
 
 
 def pack(
-    texts: Callable[[], Iterable[str]], tokenizer: Any, tokens: Mapping[int, int], share: float, seed: int, out: Path
+    texts: Callable[[], Iterable[str]],
+    tokenizer: Any,
+    tokens: Mapping[int, int],
+    share: float,
+    seed: int,
+    out: Path,
 ) -> dict[str, dict[str, int]]:
-    """Writes `train-<length>.npy` and `validation-<length>.npy`, arrays (blocks, length). tokens: that training reads,
-    by length; the training documents are divided in these proportions, so that no length repeats another's text. share:
-    of the documents for validation, on which every length is measured. Raises Stop if a length has too little text."""
+    """Writes `train-<length>.npy` and `validation-<length>.npy`, arrays (blocks, length). tokens:
+    that training reads, by length; the training documents are divided in these proportions, so that
+    no length repeats another's text. share: of the documents for validation, on which every length
+    is measured. Raises Stop if a length has too little text."""
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
-    dtype = np.uint16 if len(tokenizer) <= 2**16 else np.int32
-    # For each length the part of [0, 1) that its documents are drawn in: validation first, the rest divided.
-    report, whole, start = {}, sum(tokens.values()), share
+    if len(tokenizer) <= 2**16:
+        dtype = np.uint16
+    else:
+        dtype = np.int32
+    # For each length the part of [0, 1) that its documents are drawn in: validation first, the rest
+    # divided.
+    report = {}
+    whole = sum(tokens.values())
+    start = share
     for number, (length, count) in enumerate(tokens.items(), 1):
         # The last one takes what rounding leaves.
-        until = start + (1 - share) * count / whole if number < len(tokens) else 1.1
+        if number < len(tokens):
+            until = start + (1 - share) * count / whole
+        else:
+            until = 1.1
         for split, first, last in (("train", start, until), ("validation", 0.0, share)):
             # Drawn by its text, so equal texts stay together, and a new text moves no other.
-            chosen = (text for text in texts() if first <= hash_64(f"{seed}\n{text}") / 2**64 < last)
-            most = VALIDATION_BLOCKS if split == "validation" else None
+            chosen = (
+                text for text in texts() if first <= hash_64(f"{seed}\n{text}") / 2**64 < last
+            )
+            if split == "validation":
+                most = VALIDATION_BLOCKS
+            else:
+                most = None
             tokenised = blocks.tokenise(chosen, tokenizer, end)
             counts = _write_blocks(out / f"{split}-{length}.npy", tokenised, length, dtype, most)
             report[f"{split}-{length}"] = vars(counts)
             if not counts.blocks:
-                side = "validation" if split == "validation" else "training"
-                raise Stop(*worded("pretrain.too-little-text", side=side, length=length, counts=counts))
+                if split == "validation":
+                    side = "validation"
+                else:
+                    side = "training"
+                raise Stop(
+                    *worded("pretrain.too-little-text", side=side, length=length, counts=counts)
+                )
         start = until
     return report
 
@@ -104,30 +147,43 @@ def _write_blocks(
     counts = blocks.BlockCounts()
 
     def write_header(out: Any) -> None:
-        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (counts.blocks, length)}
+        header = {
+            "descr": np.dtype(dtype).str,
+            "fortran_order": False,
+            "shape": (counts.blocks, length),
+        }
         np.lib.format.write_array_header_1_0(out, header)
 
     with replacing(file) as partial, partial.open("wb") as out:
         write_header(out)
         for group in blocks.cut(documents, length, counts, most_blocks):
             out.write(group.astype(dtype).tobytes())
-        # NumPy's header keeps room for the first axis to grow, so the true count fits in the place of the 0.
+        # NumPy's header keeps room for the first axis to grow, so the true count fits in the place
+        # of the 0.
         out.seek(0)
         write_header(out)
     return counts
 
 
-def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path) -> dict[str, dict[str, int]]:
-    """Uses packed files after checking them. Raises Stop if one is not an array of blocks of its length, or has
-    numbers that the tokenizer lacks."""
+def take_packed(
+    source: Path, lengths: Iterable[int], tokenizer: Any, out: Path
+) -> dict[str, dict[str, int]]:
+    """Uses packed files after checking them. Raises Stop if one is not an array of blocks of its
+    length, or has numbers that the tokenizer lacks."""
     report = {}
     for length in lengths:
         for split in ("train", "validation"):
             file = source / f"{split}-{length}.npy"
             array = packed_blocks(file, length)
-            highest = max(int(array[start : start + 65536].max()) for start in range(0, len(array), 65536))
+            highest = max(
+                int(array[start : start + 65536].max()) for start in range(0, len(array), 65536)
+            )
             if highest >= len(tokenizer):
-                raise Stop(*worded("pretrain.unknown-token", file=file, highest=highest, entries=len(tokenizer)))
+                raise Stop(
+                    *worded(
+                        "pretrain.unknown-token", file=file, highest=highest, entries=len(tokenizer)
+                    )
+                )
             out.mkdir(parents=True, exist_ok=True)
             link = out / file.name
             link.unlink(missing_ok=True)
@@ -158,13 +214,19 @@ def init(weights: FirstWeights, tell: Tell) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     words = tokenizer_in(weights.tokenizer)
-    numbers = {"bos_token_id": None, "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
+    numbers = {
+        "bos_token_id": None,
+        "eos_token_id": words.eos_token_id,
+        "pad_token_id": words.pad_token_id,
+    }
     config = AutoConfig.for_model(**weights.architecture, **numbers)
     torch.manual_seed(weights.seed)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, weights.dtype))
     count = sum(parameter.numel() for parameter in model.parameters())
     if count != weights.parameters:
-        raise Stop(f"The model has {count:,} parameters, but the recipe makes {weights.parameters:,}.")
+        raise Stop(
+            f"The model has {count:,} parameters, but the recipe makes {weights.parameters:,}."
+        )
     with replacing_folder(Path(weights.out)) as partial:
         model.save_pretrained(str(partial))
         words.save_pretrained(str(partial))

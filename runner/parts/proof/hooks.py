@@ -28,15 +28,19 @@ TABLES = packaged.toml(__file__, "proof.toml")
 
 
 def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
-    """Runs the engine up to the first step of each stage: tokenises rows, and judges them before a GPU is used.
+    """Runs the engine up to the first step of each stage: tokenises rows, and judges them before a
+    GPU is used.
 
-    proofs: for each stage by name, the engine's `config`, the folder `out` for the proof and, if its base model does not
-    exist yet, `model` and `tokenizer`, as for `prove_config`.
+    proofs: for each stage by name, the engine's `config`, the folder `out` for the proof and, if
+    its base model does not exist yet, `model` and `tokenizer`, as for `prove_config`.
     """
     for name, stage in proofs.items():
         tell(f"Tokenising, and proving what `{name}` will train")
         config = yaml.safe_load(Path(stage["config"]).read_text(encoding="utf-8"))
-        model = of_facts(stage["model"]) if stage.get("model") else None
+        if stage.get("model"):
+            model = of_facts(stage["model"])
+        else:
+            model = None
         try:
             proven = prove_config(config, Path(stage["out"]), model, stage.get("tokenizer"))
         except Stop as stop:
@@ -46,28 +50,39 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
 
 
 def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[str]:
-    """Proves each stage on the present rows, and returns the folder of each proof. Raises Stop for images, and if the
-    tokenizer is neither here nor on the hub."""
+    """Proves each stage on the present rows, and returns the folder of each proof. Raises Stop for
+    images, and if the tokenizer is neither here nor on the hub."""
     trained = [stage for stage in translate(recipe, place).stages if stage.engine == "axolotl"]
     if not trained:
-        raise Stop(f"`{recipe.name}` trains on images, so there are no tokens to show.", "Leave out `--show`.", code=2)
+        raise Stop(
+            f"`{recipe.name}` trains on images, so there are no tokens to show.",
+            "Leave out `--show`.",
+            code=2,
+        )
     made = Path(place.data_dir, "tokenizer")
     if not made.is_dir():
         named = common.tokenizer(recipe, place)
-        revision = None if Path(named.base).is_dir() else named.revision
+        if Path(named.base).is_dir():
+            revision = None
+        else:
+            revision = named.revision
         if tokenizers.load(named.base, revision, named.trust_remote_code) is None:
             raise Stop(*worded("proof.no-tokenizer", named=named))
     for stage in trained:
         say(f"{stage.name}: what is trained")
         folder = Path(common.proof_dir(place), stage.folder)
-        prove_config(stage.config, folder, recipe.facts, str(made) if made.is_dir() else None, count)
+        prove_config(
+            stage.config, folder, recipe.facts, str(made) if made.is_dir() else None, count
+        )
         yield str(folder)
 
 
 def shown(folder: str, rows: bool = False) -> Iterable[list[Styled]]:
     """The proof in a folder, see `lines`; its rows are whole. rows: whether to show them."""
     proof = Proof.read(Path(folder))
-    return lines(proof, whole=True) if rows else lines(replace(proof, shown=()))
+    if rows:
+        return lines(proof, whole=True)
+    return lines(replace(proof, shown=()))
 
 
 # Tokens of a long stretch that are shown: the first and the last.
@@ -75,15 +90,23 @@ FIRST, LAST = 14, 8
 
 
 def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
-    """Lines of parts, each with its kind: `trained`, `seen`, `cut`, or nothing. whole: show every token."""
+    """Lines of parts, each with its kind: `trained`, `seen`, `cut`, or nothing. whole: show every
+    token."""
     if proof.shown:
         yield [("", TABLES["explained"])]
     for row in proof.shown:
         yield [("", f"row {row['row']:,}, {row['tokens']:,} tokens")]
         for kind, tokens in row["spans"]:
             if not whole and len(tokens) > FIRST + LAST + 1:
-                tokens = [*tokens[:FIRST], f"… {len(tokens) - FIRST - LAST:,} more …", *tokens[-LAST:]]
-            yield [("", f"  {kind:<8} "), (kind, "·".join(token.replace("\n", "⏎") for token in tokens))]
+                tokens = [
+                    *tokens[:FIRST],
+                    f"… {len(tokens) - FIRST - LAST:,} more …",
+                    *tokens[-LAST:],
+                ]
+            yield [
+                ("", f"  {kind:<8} "),
+                (kind, "·".join(token.replace("\n", "⏎") for token in tokens)),
+            ]
     below = template(Path(__file__).with_name("proof.txt.jinja")).render(proof=proof)
     yield from ([("", line)] for line in below.splitlines())
 
@@ -93,20 +116,30 @@ def plain(proof: Proof) -> Iterator[str]:
 
 
 def prove_config(
-    config: EngineConfig, folder: Path, model: catalog.Model | None = None, tokenizer: str | None = None, show: int = 2
+    config: EngineConfig,
+    folder: Path,
+    model: catalog.Model | None = None,
+    tokenizer: str | None = None,
+    show: int = 2,
 ) -> Proof:
-    """Judges the rows of an Axolotl config; writes `proof.json` and a log to `folder`. model: for the twin, instead of
-    the config's own; tokenizer: a folder, if it is not with the base model; show: rows to show. Raises Stop with the
-    problem, or if the engine fails."""
+    """Judges the rows of an Axolotl config; writes `proof.json` and a log to `folder`. model: for
+    the twin, instead of the config's own; tokenizer: a folder, if it is not with the base model;
+    show: rows to show. Raises Stop with the problem, or if the engine fails."""
     tokenizers.forget_older(config)
-    changes, told = TABLES["config"], config["recipe_runner"]
-    dropped, kinds = changes["dropped"], tuple(changes["dropped_kinds"])
+    changes = TABLES["config"]
+    told = config["recipe_runner"]
+    dropped = changes["dropped"]
+    kinds = tuple(changes["dropped_kinds"])
     kernels = [name for name in config if name.startswith("lora_") and name.endswith("_kernel")]
     wished = {"show": show, "planned": config.get("attn_implementation"), **changes["proof"]}
     with tempfile.TemporaryDirectory() as scratch:
         # The same rows, batches and template, and a tiny model.
         here = {
-            **{name: value for name, value in config.items() if name not in dropped and not name.startswith(kinds)},
+            **{
+                name: value
+                for name, value in config.items()
+                if name not in dropped and not name.startswith(kinds)
+            },
             **dict.fromkeys(kernels, False),
             **changes["settings"],
             **({"adapter": "lora"} if config.get("adapter") else {}),
@@ -122,7 +155,9 @@ def prove_config(
                 "proof": {**told.get("proof", {}), **wished},
             },
         }
-        known = model or catalog.model(config["base_model"]) or catalog.model(catalog.model_ids()[0])
+        known = (
+            model or catalog.model(config["base_model"]) or catalog.model(catalog.model_ids()[0])
+        )
         assert known is not None
         twin.bare(known, Path(scratch, "twin"))
         file = Path(scratch, "axolotl.yaml")
@@ -130,5 +165,7 @@ def prove_config(
         most = int(os.environ.get(tokenizers.TOKENISING_PROCESSES) or os.cpu_count() or 1)
         workers = {tokenizers.TOKENISING_PROCESSES: str(tokenizers.processes(config, most))}
         env = engine_environment() | WITHOUT_GPU | axolotl.UNTRACKED | workers
-        follow([*TRAIN, str(file), "--launcher", "python"], env, folder, lambda event: None, "Proving")
+        follow(
+            [*TRAIN, str(file), "--launcher", "python"], env, folder, lambda event: None, "Proving"
+        )
     return Proof.read(folder)

@@ -1,5 +1,5 @@
-"""Judges whether rows are trained as the chat template writes them, whether batches train their rows, whether a model
-separates the rows of a batch, and whether validation rows are in training."""
+"""Judges whether rows are trained as the chat template writes them, whether batches train their
+rows, whether a model separates the rows of a batch, and whether validation rows are in training."""
 
 import hashlib
 import json
@@ -44,7 +44,10 @@ class Faults:
 
     def __iter__(self) -> Iterator[dict[str, str]]:
         for kind, often in self.counts.items():
-            times = f" ({often:,} times)" if often > 1 else ""
+            if often > 1:
+                times = f" ({often:,} times)"
+            else:
+                times = ""
             seen = "".join(f"\n  {example}" for example in self.examples[kind])
             known = KINDS[kind]
             yield {"kind": kind, "message": f"{known['fault']}{times}.{seen}\n{known['remedy']}"}
@@ -63,9 +66,10 @@ Tokens = tuple[int, ...]
 
 
 class Talk(NamedTuple):
-    """A prepared row. tokens: as the template writes it. prompts: of each answer; None if the answer is not trained, or
-    if the template writes the prompt differently once the conversation continues. trained_turns: of any role. named:
-    the beginning of its first question, for messages."""
+    """A prepared row. tokens: as the template writes it. prompts: of each answer; None if the
+    answer is not trained, or if the template writes the prompt differently once the conversation
+    continues. trained_turns: of any role. named: the beginning of its first question, for
+    messages."""
 
     tokens: Tokens
     prompts: tuple[Tokens | None, ...]
@@ -74,8 +78,9 @@ class Talk(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """Reads prepared rows by the engine's settings. tokenizer: as saved beside the trained model. roles: the trained
-    ones; marked: the field of a turn that decides instead of its role. ends: the tokens that end an answer."""
+    """Reads prepared rows by the engine's settings. tokenizer: as saved beside the trained model.
+    roles: the trained ones; marked: the field of a turn that decides instead of its role. ends: the
+    tokens that end an answer."""
 
     tokenizer: Any
     roles: frozenset[str]
@@ -91,10 +96,17 @@ class Reader(NamedTuple):
         said = [bare(message) for message in row[field]]
         marks = [message.get(self.marked) if self.marked else None for message in said]
         marked = zip(said, marks, strict=True)
-        trained = [message["role"] in self.roles if mark is None else bool(mark) for message, mark in marked]
-        shown = [{name: value for name, value in message.items() if name != self.marked} for message in said]
+        trained = [
+            message["role"] in self.roles if mark is None else bool(mark)
+            for message, mark in marked
+        ]
+        shown = [
+            {name: value for name, value in message.items() if name != self.marked}
+            for message in said
+        ]
         tools = row.get("tools")
-        tools = json.loads(tools) if isinstance(tools, str) else tools
+        if isinstance(tools, str):
+            tools = json.loads(tools)
         whole = tuple(tokens(self.tokenizer, shown, asking=False, tools=tools))
         prompts: list[Tokens | None] = []
         answers = [place for place, message in enumerate(shown) if message["role"] == "assistant"]
@@ -102,16 +114,22 @@ class Reader(NamedTuple):
             prompt: Tokens | None = None
             if trained[place]:
                 prompt = tuple(tokens(self.tokenizer, shown[:place], asking=True, tools=tools))
-                prompt = prompt if place == answers[-1] or whole[: len(prompt)] == prompt else None
+                if place != answers[-1] and whole[: len(prompt)] != prompt:
+                    prompt = None
             prompts.append(prompt)
-        asked = next((str(message["content"]) for message in shown if message["role"] == "user"), "")
+        asked = next(
+            (str(message["content"]) for message in shown if message["role"] == "user"), ""
+        )
         return Talk(whole, tuple(prompts), sum(trained), shortened(asked, SHOWN))
 
     def words(self, tokens: Sequence[int]) -> str:
         return repr(self.tokenizer.decode(list(tokens)))
 
-    def judge(self, tokens: Sequence[int], labels: Sequence[int], talk: Talk, faults: Faults) -> None:
-        """Finds faults of a row: each answer must be trained from the end of its prompt to its own end."""
+    def judge(
+        self, tokens: Sequence[int], labels: Sequence[int], talk: Talk, faults: Faults
+    ) -> None:
+        """Finds faults of a row: each answer must be trained from the end of its prompt to its own
+        end."""
         runs = list(_runs(labels))
         if len(runs) < talk.trained_turns:
             faults.add("nothing_trained", f"an answer to «{talk.named}»")
@@ -121,7 +139,11 @@ class Reader(NamedTuple):
                 continue
             begin = self._behind_blanks(tokens, labels, len(prompt))
             begins.append(begin)
-            if tuple(tokens[: len(prompt)]) != prompt or begin >= len(tokens) or labels[begin] == UNTRAINED:
+            if (
+                tuple(tokens[: len(prompt)]) != prompt
+                or begin >= len(tokens)
+                or labels[begin] == UNTRAINED
+            ):
                 faults.add("prompt_differs", self._difference(tokens, labels, prompt))
                 return
         for first, after in runs:
@@ -129,23 +151,35 @@ class Reader(NamedTuple):
             answers = self.masks or any(first <= begin < after for begin in begins)
             # A turn of another role may have no end of its own.
             if not ended and (answers or (after < len(tokens) and tokens[after] in self.ends)):
-                left = f", and {self.words(tokens[after : after + 1])} behind it is not" if after < len(tokens) else ""
+                if after < len(tokens):
+                    left = f", and {self.words(tokens[after : after + 1])} behind it is not"
+                else:
+                    left = ""
                 last = self.words(tokens[after - 1 : after])
                 faults.add("end_not_trained", f"the last trained token is {last}{left}")
 
     def _behind_blanks(self, tokens: Sequence[int], labels: Sequence[int], begin: int) -> int:
-        """The first token after untrained blanks. Mistral's template writes a blank before an answer; some tokenizers
-        make it a separate token, which Axolotl does not train and a model writes anyway."""
-        while begin < len(tokens) and labels[begin] == UNTRAINED and not self.tokenizer.decode([tokens[begin]]).strip():
+        """The first token after untrained blanks. Mistral's template writes a blank before an
+        answer; some tokenizers make it a separate token, which Axolotl does not train and a model
+        writes anyway."""
+        while (
+            begin < len(tokens)
+            and labels[begin] == UNTRAINED
+            and not self.tokenizer.decode([tokens[begin]]).strip()
+        ):
             begin += 1
         return begin
 
     def _difference(self, tokens: Sequence[int], labels: Sequence[int], prompt: Tokens) -> str:
-        same = next((place for place, pair in enumerate(zip(tokens, prompt)) if pair[0] != pair[1]), None)  # noqa: B905
+        pairs = enumerate(zip(tokens, prompt, strict=False))
+        same = next((place for place, pair in pairs if pair[0] != pair[1]), None)
         if same is not None:
             first = max(0, same - NEAR)
             return f"in training …{self.words(tokens[first : same + NEAR])}, when asked …{self.words(prompt[first : same + NEAR])}"
-        begin = next((place for place in range(len(prompt), len(tokens)) if labels[place] != UNTRAINED), len(tokens))
+        begin = next(
+            (place for place in range(len(prompt), len(tokens)) if labels[place] != UNTRAINED),
+            len(tokens),
+        )
         before = max(0, len(prompt) - NEAR)
         return f"in training …{self.words(tokens[before:begin])}, when asked …{self.words(prompt[before:])}"
 
@@ -162,7 +196,8 @@ def spread(count: int, most: int) -> range:
     return range(0, count, -(-count // most) if count > most else 1)
 
 
-# The first loss must be the same for one batch of this many rows and for as many batches of one row.
+# The first loss must be the same for one batch of this many rows and for as many batches of one
+# row.
 ROWS = 8
 # The tolerance of losses, in nats, and of logits. Sums in another order differ by about 1e-7.
 TOLERANCE = 1e-5
@@ -202,8 +237,15 @@ class Engine:
         later = (list(range(begin, begin + size)) for begin in count(self.first, size))
         for batch in islice(later if self.first else self.loader.batch_sampler, most):
             nested = bool(batch) and isinstance(batch[0], list)
-            flat = list(chain.from_iterable(batch)) if nested else list(batch)
-            rows = [self.rows(inner) for inner in batch] if nested else self.rows(flat)
+            if nested:
+                flat = list(chain.from_iterable(batch))
+            else:
+                flat = list(batch)
+            rows: list[Any]
+            if nested:
+                rows = [self.rows(inner) for inner in batch]
+            else:
+                rows = self.rows(flat)
             yield flat, self.loader.collate_fn(rows)
 
     def batch(self, rows: Sequence[Row], joined: bool = False) -> Row:
@@ -215,7 +257,9 @@ class Engine:
         return dict(self.loader.collate_fn([[row] for row in copies] if apart else [copies]))
 
 
-def places(lines: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> list[tuple[int, int] | None]:
+def places(
+    lines: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]
+) -> list[tuple[int, int] | None]:
     """The beginning of each row in a batch, as (line, token), in order; None for a missing row."""
     begins: list[tuple[int, int] | None] = []
     line = token = 0
@@ -224,18 +268,24 @@ def places(lines: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> lis
             (number, begin)
             for number in range(line, len(lines))
             for begin in range(token if number == line else 0, len(lines[number]) - len(row) + 1)
-            if lines[number][begin] == row[0] and list(lines[number][begin : begin + len(row)]) == list(row)
+            if lines[number][begin] == row[0]
+            and list(lines[number][begin : begin + len(row)]) == list(row)
         )
         place = next(found, None)
         begins.append(place)
         if place:
-            line, token = place[0], place[1] + len(row)
+            line = place[0]
+            token = place[1] + len(row)
     return begins
 
 
-def judge(batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], faults: Faults) -> int:
-    """Finds faults of a batch, which must have its rows' labels and no others. Returns its number of padding tokens."""
-    lines, labels = batch["input_ids"].tolist(), batch["labels"].tolist()
+def judge(
+    batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], faults: Faults
+) -> int:
+    """Finds faults of a batch, which must have its rows' labels and no others. Returns its number
+    of padding tokens."""
+    lines = batch["input_ids"].tolist()
+    labels = batch["labels"].tolist()
     for row, place in zip(rows, places(lines, [row["input_ids"] for row in rows]), strict=True):
         if place is None:
             faults.add("labels_changed", "a row's tokens are not in its batch as they were")
@@ -245,19 +295,28 @@ def judge(batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], f
             kept = labels[line][begin + token]
             # The first token has no context, so no loss contains it.
             if kept != label and not (token == 0 and kept == UNTRAINED):
-                fault = "end_not_trained" if kept == UNTRAINED and number in ends else "labels_changed"
+                if kept == UNTRAINED and number in ends:
+                    fault = "end_not_trained"
+                else:
+                    fault = "labels_changed"
                 faults.add(fault, "the engine's collator has removed its label")
             labels[line][begin + token] = None
     padding = [label for line in labels for label in line if label is not None]
-    if trained := sum(label != UNTRAINED for label in padding):
-        faults.add("padding_trained", f"{trained:,} of {len(padding):,} tokens of padding in a batch have a label")
+    trained = sum(label != UNTRAINED for label in padding)
+    if trained:
+        faults.add(
+            "padding_trained",
+            f"{trained:,} of {len(padding):,} tokens of padding in a batch have a label",
+        )
     return len(padding)
 
 
 @contextmanager
 def undisturbed(model: Any) -> Iterator[None]:
     """Restores the random states of training, and the model's mode."""
-    numbers, draws, training = random.getstate(), np.random.get_state(), model.training
+    numbers = random.getstate()
+    draws = np.random.get_state()
+    training = model.training
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         model.eval()
         try:
@@ -270,16 +329,21 @@ def undisturbed(model: Any) -> Iterator[None]:
 
 def few(engine: Engine, vocabulary: int, numbers: Sequence[int]) -> list[Row]:
     """Rows for forward passes: the shortest with trained tokens, cut to fit into memory."""
-    most, fit = max(16, MOST_LOGITS // (vocabulary * ROWS)), list[Row]()
+    most = max(16, MOST_LOGITS // (vocabulary * ROWS))
+    fit = list[Row]()
     for whole in engine.rows(numbers):
-        row = {name: value[:most] if isinstance(value, list) else value for name, value in whole.items()}
+        row = {
+            name: value[:most] if isinstance(value, list) else value
+            for name, value in whole.items()
+        }
         if any(label != UNTRAINED for label in row["labels"][1:]):
             fit.append(row)
     return sorted(fit, key=lambda row: len(row["input_ids"]))[:ROWS]
 
 
 def moved(engine: Engine, rows: Sequence[Row], vocabulary: int) -> float:
-    """The largest change of the second row's logits when the first row changes; 0 if rows do not see each other."""
+    """The largest change of the second row's logits when the first row changes; 0 if rows do not
+    see each other."""
     first, second = rows[:2]
     other = dict(first) | {"input_ids": [(token + 1) % vocabulary for token in first["input_ids"]]}
     return float((_logits(engine, (first, second)) - _logits(engine, (other, second))).abs().max())
@@ -287,16 +351,20 @@ def moved(engine: Engine, rows: Sequence[Row], vocabulary: int) -> float:
 
 def _logits(engine: Engine, rows: Sequence[Row]) -> torch.Tensor:
     """The logits of the last of these rows in one batch."""
-    trainer, batch = engine.trainer, engine.batch(rows, joined=True)
+    trainer = engine.trainer
+    batch = engine.batch(rows, joined=True)
     place = places(batch["input_ids"].tolist(), [row["input_ids"] for row in rows])[-1]
     assert place is not None
-    _, outputs = trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch), return_outputs=True)
+    _, outputs = trainer.compute_loss(
+        trainer.model, trainer._prepare_inputs(batch), return_outputs=True
+    )
     logits: torch.Tensor = outputs["logits"]
     return logits[place[0], place[1] : place[1] + len(rows[-1]["input_ids"])].float()
 
 
 def first_loss(engine: Engine, batches: Sequence[Row]) -> float:
-    """The trainer's loss for a step of these micro batches, as `training_step` sums it (transformers 5.16.1)."""
+    """The trainer's loss for a step of these micro batches, as `training_step` sums it
+    (transformers 5.16.1)."""
     trainer = engine.trainer
     samples, items = trainer.get_batch_samples(iter(batches), len(batches), trainer.args.device)
     whole = 0.0
@@ -304,7 +372,9 @@ def first_loss(engine: Engine, batches: Sequence[Row]) -> float:
         inputs = trainer._prepare_inputs(batch)
         with trainer.compute_loss_context_manager():
             loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=items)
-        if (not trainer.model_accepts_loss_kwargs or items is None) and trainer.compute_loss_func is None:
+        if (
+            not trainer.model_accepts_loss_kwargs or items is None
+        ) and trainer.compute_loss_func is None:
             loss = loss / len(batches)
         whole += float(loss)
     return whole
@@ -315,7 +385,8 @@ MOST_DOCUMENT_TOKENS = 20_000_000
 
 
 def batches(files: Iterable[Path], size: int, columns: Sequence[str] = ()) -> Iterator[Any]:
-    """The rows of Parquet files, `size` at a time. columns: those to read, if present; none for all."""
+    """The rows of Parquet files, `size` at a time. columns: those to read, if present; none for
+    all."""
     from pyarrow import parquet
 
     for file in files:
@@ -330,21 +401,26 @@ def conversations(files: Iterable[Path]) -> Iterator[DataRow]:
 
 
 def words(row: DataRow) -> str:
-    """A text that is the same for conversations that differ only in space, case and system prompt."""
+    """A text that is the same for conversations that differ only in space, case and system
+    prompt."""
     turns = (turn for turn in row["messages"] if turn["role"] != "system")
     said = [f"{same(str(turn['content'] or ''))}{turn.get('tool_calls') or ''}" for turn in turns]
-    return "\n".join([*said, *(same(row[name]) for name in ANSWERS if isinstance(row.get(name), str))])
+    return "\n".join(
+        [*said, *(same(row[name]) for name in ANSWERS if isinstance(row.get(name), str))]
+    )
 
 
 def documents(blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: Any) -> Iterator[str]:
     """The documents in blocks of tokens; the first and the last may be parts."""
-    rest, seen = list[np.ndarray](), 0
+    rest = list[np.ndarray]()
+    seen = 0
     for block in blocks:
         seen += len(block)
         begin = 0
         for stop in np.flatnonzero(np.isin(block, list(ends))):
             document = np.concatenate([*rest, block[begin:stop]])
-            rest, begin = [], int(stop) + 1
+            rest = []
+            begin = int(stop) + 1
             if len(document):
                 yield same(tokenizer.decode(document.tolist()))
         rest.append(block[begin:])
@@ -353,16 +429,25 @@ def documents(blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: Any
 
 
 def images(files: Mapping[str, Path], taken_out: int = 0) -> Proof:
-    """Judges prepared images (Parquet, column `image`, pixels as bytes). files: by split, with `train`. taken_out: the
-    number of test images that were removed from training."""
+    """Judges prepared images (Parquet, column `image`, pixels as bytes). files: by split, with
+    `train`. taken_out: the number of test images that were removed from training."""
     begun = time.monotonic()
     faults = Faults()
     train = {digest: number for number, digest in _digests(files["train"])}
-    measured = [(split, *image) for split, file in files.items() if split != "train" for image in _digests(file)]
+    measured = [
+        (split, *image)
+        for split, file in files.items()
+        if split != "train"
+        for image in _digests(file)
+    ]
     for split, number, digest in measured:
         if digest in train:
-            faults.add("image_leak", f"image {number} of {split} is image {train[digest]} of training")
-    noted = f"{taken_out:,} images of the test were training images too, and were removed from training"
+            faults.add(
+                "image_leak", f"image {number} of {split} is image {train[digest]} of training"
+            )
+    noted = (
+        f"{taken_out:,} images of the test were training images too, and were removed from training"
+    )
     return Proof(
         kind="images",
         rows=len(train),
@@ -375,5 +460,7 @@ def images(files: Mapping[str, Path], taken_out: int = 0) -> Proof:
 
 def _digests(file: Path) -> Iterator[tuple[int, bytes]]:
     """The number of each image, from 1, and a hash of its pixels."""
-    images = chain.from_iterable(batch.column(0).to_pylist() for batch in batches([file], 256, ("image",)))
+    images = chain.from_iterable(
+        batch.column(0).to_pylist() for batch in batches([file], 256, ("image",))
+    )
     return ((number, hashlib.sha256(image).digest()) for number, image in enumerate(images, 1))

@@ -21,27 +21,42 @@ from jinja2 import TemplateError
 from runner import parts
 from runner.data.row_files import DataRow
 from runner.parts.proof import judging
-from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Talk, Tokens, spread
+from runner.parts.proof.judging import (
+    SHOWN,
+    TOLERANCE,
+    UNTRAINED,
+    Faults,
+    Reader,
+    Talk,
+    Tokens,
+    spread,
+)
 from runner.tools import child_process
 from runner.tools.problem import shortened
 from runner.tools.text import same, tokenizer_in
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 
-# The most rows to compare with the template, token by token, evenly spaced. If one row in a hundred is wrong, the
-# probability that this sample misses all of them is 10^-13.
+# The most rows to compare with the template, token by token, evenly spaced. If one row in a hundred
+# is wrong, the probability that this sample misses all of them is 10^-13.
 MOST_ROWS = 3000
 BATCHES = 4
 
 
 def _answered(row: DataRow) -> list[list[int]]:
-    """The tokens of a prompt and of each answer to it, of TRL's DPO and KTO; its ORPO and CPO keep prompt and answer
-    together, under labels."""
+    """The tokens of a prompt and of each answer to it, of TRL's DPO and KTO; its ORPO and CPO keep
+    prompt and answer together, under labels."""
     if "prompt_ids" in row:
-        return [row["prompt_ids"], *(row[name] for side in judging.ANSWERS if (name := f"{side}_ids") in row)]
+        return [
+            row["prompt_ids"],
+            *(row[name] for side in judging.ANSWERS if (name := f"{side}_ids") in row),
+        ]
     start = row["chosen_labels"].count(UNTRAINED)
     sides = ((row[f"{side}_input_ids"], row[f"{side}_labels"]) for side in judging.ANSWERS[:2])
-    return [row["chosen_input_ids"][:start], *(tokens[labels.count(UNTRAINED) :] for tokens, labels in sides)]
+    return [
+        row["chosen_input_ids"][:start],
+        *(tokens[labels.count(UNTRAINED) :] for tokens, labels in sides),
+    ]
 
 
 class _Rows:
@@ -61,7 +76,8 @@ class _Rows:
                 self.numbers.setdefault(numbers[begin:end].tobytes(), len(lengths))
                 lengths.append(end - begin)
                 trained.append(int(marks[begin:end].sum()))
-        self.lengths, self.trained = np.array(lengths), np.array(trained)
+        self.lengths = np.array(lengths)
+        self.trained = np.array(trained)
 
     def number(self, tokens: Tokens) -> int | None:
         return self.numbers.get(np.array(tokens, dtype=np.int64).tobytes())
@@ -69,7 +85,8 @@ class _Rows:
 
 @dataclass
 class Prover:
-    """Judges the rows and batches of an engine before training. cfg: the engine's present config."""
+    """Judges the rows and batches of an engine before training. cfg: the engine's present
+    config."""
 
     cfg: Any
     trainer: Any
@@ -90,7 +107,11 @@ class Prover:
             self._same_documents() if self.kind == "text" else self._leaks()
             # Models on GPUs may be sharded already.
             sharded = self.cfg.deepspeed or self.cfg.fsdp or self.cfg.fsdp_config
-            if self.kind in ("conversations", "text") and not torch.cuda.is_available() and not sharded:
+            if (
+                self.kind in ("conversations", "text")
+                and not torch.cuda.is_available()
+                and not sharded
+            ):
                 self._model()
         return Proof(
             kind=self.kind,
@@ -106,8 +127,12 @@ class Prover:
         if self.cfg.reward_model:
             return "scores"
         if self.cfg.rl:
-            return "prompts" if self.settings.rewards or self.cfg.rl == "ebft" else "preferences"
-        return "conversations" if str(self.cfg.datasets[0].get("type")).startswith("chat_template") else "text"
+            if self.settings.rewards or self.cfg.rl == "ebft":
+                return "prompts"
+            return "preferences"
+        if str(self.cfg.datasets[0].get("type")).startswith("chat_template"):
+            return "conversations"
+        return "text"
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -140,7 +165,9 @@ class Prover:
     def engine(self) -> judging.Engine:
         """The rows before its first one belong to the previous context length."""
         blocks = self.settings.blocks
-        return judging.Engine(self.trainer, blocks.first_step * self.settings.effective_batch_size if blocks else 0)
+        return judging.Engine(
+            self.trainer, blocks.first_step * self.settings.effective_batch_size if blocks else 0
+        )
 
     def _files(self, side: str) -> list[Path]:
         return [Path(data["path"]) for data in self.cfg[side] or () if Path(data["path"]).is_file()]
@@ -153,14 +180,18 @@ class Prover:
         count = sum(parquet.read_metadata(file).num_rows for file in files)
         every = spread(count, MOST_ROWS).step
         if every > 1:
-            self.notes.append(f"of {count:,} prepared rows every {every}th was compared with the template")
+            self.notes.append(
+                f"of {count:,} prepared rows every {every}th was compared with the template"
+            )
         number = 0
         for batch in judging.batches(files, 1000):
             yield from batch.slice(-number % every).to_pylist()[::every]
             number += len(batch)
 
     def _conversations(self) -> None:
-        rows, counts, limit = self.rows, self.counts, self.cfg.sequence_len
+        rows = self.rows
+        counts = self.counts
+        limit = self.cfg.sequence_len
         name = self.cfg.datasets[0].get("field_messages") or "messages"
         for prepared in self._prepared():
             try:
@@ -168,21 +199,25 @@ class Prover:
             except TemplateError as error:
                 self.faults.add("template_fails", str(error))
                 continue
-            number, left = rows.number(talk.tokens), 0
+            number = rows.number(talk.tokens)
+            left = 0
             if number is None and len(talk.tokens) > limit:
                 number = rows.number(talk.tokens[:limit])
                 left = len(talk.tokens) - (limit if number is not None else 0)
                 counts.update(cut=left, rows_cut=1)
             if number is None:
                 if not left:
-                    self.faults.add("row_differs", f"the row that begins «{talk.named}» is not among them")
+                    self.faults.add(
+                        "row_differs", f"the row that begins «{talk.named}» is not among them"
+                    )
                 continue
             counts["judged"] += 1
             labels = rows.dataset[number]["labels"]
             if not left:
                 self.reader.judge(talk.tokens, labels, talk, self.faults)
             self._show(number, talk.tokens, (label != UNTRAINED for label in labels))
-        whole, empty = int((rows.trained == rows.lengths).sum()), int((rows.trained == 0).sum())
+        whole = int((rows.trained == rows.lengths).sum())
+        empty = int((rows.trained == 0).sum())
         if empty:
             self.faults.add("nothing_trained", times=empty)
         if whole and self.reader.masks:
@@ -191,25 +226,32 @@ class Prover:
         counts.update(trained=trained, seen=int(rows.lengths.sum()) - trained)
 
     def _show(self, number: int, tokens: Sequence[int], trained: Iterable[bool]) -> None:
-        """Adds one of the first rows to `Proof.shown`. number: from 0. trained: of each token; the engine left out the
-        rest."""
+        """Adds one of the first rows to `Proof.shown`. number: from 0. trained: of each token; the
+        engine left out the rest."""
         if len(self.shown) < self.settings.proof.show:
             kinds = chain(("trained" if each else "seen" for each in trained), repeat("cut"))
             runs = groupby(zip(kinds, tokens, strict=False), itemgetter(0))
-            spans = [(kind, [self.tokenizer.decode([int(token)]) for _, token in run]) for kind, run in runs]
+            spans = [
+                (kind, [self.tokenizer.decode([int(token)]) for _, token in run])
+                for kind, run in runs
+            ]
             self.shown.append({"row": number + 1, "tokens": len(tokens), "spans": spans})
 
     def _talk(self, messages: Sequence[Mapping[str, Any]], answer: str = "") -> Talk:
         """A conversation that ends with an answer."""
-        return self.reader.talk({"messages": [*messages, {"role": "assistant", "content": answer}]}, "messages")
+        return self.reader.talk(
+            {"messages": [*messages, {"role": "assistant", "content": answer}]}, "messages"
+        )
 
     def _prompt_differs(self, trained: Sequence[int], asked: Sequence[int]) -> None:
         both = f"in training {self.reader.words(trained[:12])}…, when asked {self.reader.words(asked[:12])}…"
         self.faults.add("prompt_differs", both)
 
     def _preferences(self) -> None:
-        """Every prompt must be as in inference, and both answers must have an end; counts cut tokens."""
-        dataset, limit = [_answered(row) for row in self.trainer.train_dataset], self.trainer.args.max_length
+        """Every prompt must be as in inference, and both answers must have an end; counts cut
+        tokens."""
+        dataset = [_answered(row) for row in self.trainer.train_dataset]
+        limit = self.trainer.args.max_length
         prompts = {tuple(prompt) for prompt, *_ in dataset}
         for prepared in self._prepared():
             prompt = self._talk(prepared["messages"]).prompts[-1] or ()
@@ -220,21 +262,35 @@ class Prover:
         for begun, *answers in dataset:
             for answer in answers:
                 if not answer or answer[-1] not in self.ends:
-                    self.faults.add("end_not_trained", f"the last token is {self.reader.words(answer[-1:])}")
-                left = max(0, len(begun) + len(answer) - limit) if limit else 0
-                self.counts.update(seen=len(begun), trained=len(answer) - left, cut=left, rows_cut=left > 0)
+                    self.faults.add(
+                        "end_not_trained", f"the last token is {self.reader.words(answer[-1:])}"
+                    )
+                if limit:
+                    left = max(0, len(begun) + len(answer) - limit)
+                else:
+                    left = 0
+                self.counts.update(
+                    seen=len(begun), trained=len(answer) - left, cut=left, rows_cut=left > 0
+                )
         for number, (begun, answer, *_) in enumerate(islice(dataset, self.settings.proof.show)):
             self._show(number, begun + answer, [False] * len(begun) + [True] * len(answer))
 
     def _scores(self) -> None:
-        """Both answers of a reward model's rows must be whole conversations, as they are when it is asked for a score."""
-        dataset, limit = self.trainer.train_dataset, self.cfg.sequence_len
+        """Both answers of a reward model's rows must be whole conversations, as they are when it is
+        asked for a score."""
+        dataset = self.trainer.train_dataset
+        limit = self.cfg.sequence_len
         trained = {(tuple(row["chosen_ids"]), tuple(row["rejected_ids"])) for row in dataset}
         for prepared in self._prepared():
-            both = [self._talk(prepared["messages"], prepared[side]).tokens for side in judging.ANSWERS[:2]]
+            both = [
+                self._talk(prepared["messages"], prepared[side]).tokens
+                for side in judging.ANSWERS[:2]
+            ]
             if tuple(tokens[:limit] for tokens in both) not in trained:
                 last = self.reader.words(both[0][-12:])
-                self.faults.add("row_differs", f"the answers that end with {last} are not among them")
+                self.faults.add(
+                    "row_differs", f"the answers that end with {last} are not among them"
+                )
             lost = [max(0, len(tokens) - limit) for tokens in both]
             seen = sum(map(len, both)) - sum(lost)
             self.counts.update(judged=1, seen=seen, cut=sum(lost), rows_cut=sum(map(bool, lost)))
@@ -242,7 +298,8 @@ class Prover:
             self._show(number, row["chosen_ids"], repeat(False))
 
     def _prompts(self) -> None:
-        """Every prompt must be as in inference; and rewards, which are tried, must see what belongs together."""
+        """Every prompt must be as in inference; and rewards, which are tried, must see what belongs
+        together."""
         dataset = self.trainer.train_dataset
         for number in spread(len(dataset), MOST_ROWS):
             row = dataset[number]
@@ -258,17 +315,22 @@ class Prover:
                 self.faults.add(*fault)
 
     def _text(self) -> None:
-        for number in (self.engine.first + number for number in spread(self.counts["rows"], MOST_ROWS)):
+        for number in (
+            self.engine.first + number for number in spread(self.counts["rows"], MOST_ROWS)
+        ):
             row = self.trainer.train_dataset[number]
-            tokens, labels = np.asarray(row["input_ids"]), np.asarray(row["labels"])
+            tokens = np.asarray(row["input_ids"])
+            labels = np.asarray(row["labels"])
             trained = int((labels != UNTRAINED).sum())
             self.counts.update(judged=1, trained=trained, seen=len(labels) - trained)
-            if wrong := int((tokens != labels).sum()):
+            wrong = int((tokens != labels).sum())
+            if wrong:
                 self.faults.add("text_not_whole", f"{wrong:,} of {len(tokens):,} tokens of a row")
             self._show(number, tokens, labels != UNTRAINED)
 
     def _batches(self) -> None:
-        """Judges the first batches of training, and one of a short and a long row, which needs padding."""
+        """Judges the first batches of training, and one of a short and a long row, which needs
+        padding."""
         made = list(self.engine.batches(BATCHES))
         if self.kind == "conversations":
             lengths = self.rows.lengths
@@ -279,45 +341,81 @@ class Prover:
             if self.kind == "scores":
                 sides = [row[f"{side}_ids"] for side in judging.ANSWERS[:2] for row in rows]
                 rows = [{"input_ids": tokens, "labels": tokens} for tokens in sides]
-                batch = {**batch, "labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, UNTRAINED)}
+                batch = {
+                    **batch,
+                    "labels": batch["input_ids"].masked_fill(
+                        batch["attention_mask"] == 0, UNTRAINED
+                    ),
+                }
             elif self.kind == "preferences":
                 # All better answers, then all worse ones; or those with a label.
-                answered, limit = [_answered(row) for row in rows], self.trainer.args.max_length
+                answered = [_answered(row) for row in rows]
+                limit = self.trainer.args.max_length
                 rows = [
-                    {"input_ids": (prompt + answer)[:limit], "labels": ([UNTRAINED] * len(prompt) + answer)[:limit]}
+                    {
+                        "input_ids": (prompt + answer)[:limit],
+                        "labels": ([UNTRAINED] * len(prompt) + answer)[:limit],
+                    }
                     for side in zip(*(answers for _, *answers in answered), strict=True)
                     for (prompt, *_), answer in zip(answered, side, strict=True)
                 ]
                 if "chosen_input_ids" in batch:
-                    joined = self.trainer.concatenated_inputs(batch, padding_value=self.tokenizer.pad_token_id)
-                    batch = {name.removeprefix("concatenated_"): part for name, part in joined.items()}
+                    joined = self.trainer.concatenated_inputs(
+                        batch, padding_value=self.tokenizer.pad_token_id
+                    )
+                    batch = {
+                        name.removeprefix("concatenated_"): part for name, part in joined.items()
+                    }
                 else:
                     trained = batch["completion_mask"] != 0
                     batch = {**batch, "labels": batch["input_ids"].masked_fill(~trained, UNTRAINED)}
-            self.counts.update(batches=1, padding=judging.judge(batch, rows, self.ends, self.faults))
+            self.counts.update(
+                batches=1, padding=judging.judge(batch, rows, self.ends, self.faults)
+            )
 
     def _leaks(self) -> None:
-        """Finds validation rows, and questions of the demo and of the evaluation, in the training rows."""
-        held = {judging.words(row): row for row in judging.conversations(self._files("test_datasets"))}
-        demo, measured = self.settings.demo, self.settings.proof.questions
-        lines = Path(measured).read_text("utf-8").splitlines() if measured else ()
-        own = demo.questions if demo and demo.chat else ()
+        """Finds validation rows, and questions of the demo and of the evaluation, in the training
+        rows."""
+        held = {
+            judging.words(row): row for row in judging.conversations(self._files("test_datasets"))
+        }
+        demo = self.settings.demo
+        measured = self.settings.proof.questions
+        lines: list[str] = []
+        if measured:
+            lines = Path(measured).read_text("utf-8").splitlines()
+        own: list[str] = []
+        if demo and demo.chat:
+            own = list(demo.questions)
         questions = [*own, *(json.loads(line)["question"] for line in lines if line.strip())]
-        asked, later = set(), {same(question): question for question in questions}
+        asked = set()
+        later = {same(question): question for question in questions}
         for row in judging.conversations(self._files("datasets")):
-            if (known := held.pop(judging.words(row), None)) is not None:
+            known = held.pop(judging.words(row), None)
+            if known is not None:
                 exactly = known["messages"] == row["messages"]
                 first = next(turn["content"] for turn in row["messages"] if turn["role"] == "user")
-                how = "word for word" if exactly else "apart from spaces, case or system prompt"
+                if exactly:
+                    how = "word for word"
+                else:
+                    how = "apart from spaces, case or system prompt"
                 self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
-            questioned = {same(str(turn["content"] or "")) for turn in row["messages"] if turn["role"] == "user"}
+            questioned = {
+                same(str(turn["content"] or ""))
+                for turn in row["messages"]
+                if turn["role"] == "user"
+            }
             asked |= later.keys() & questioned
         self.facts["asked"] = tuple(later[question] for question in later if question in asked)
 
     def _same_documents(self) -> None:
         """Finds validation documents in the training text."""
-        if blocks := (self.cfg.recipe_runner or {}).get("blocks"):
-            files = (f"{blocks['folder']}/{side}-{blocks['sequence_len']}.npy" for side in ("train", "validation"))
+        blocks = (self.cfg.recipe_runner or {}).get("blocks")
+        if blocks:
+            files = (
+                f"{blocks['folder']}/{side}-{blocks['sequence_len']}.npy"
+                for side in ("train", "validation")
+            )
             sides = [iter(np.load(file, mmap_mode="r")) for file in files]
         elif self._files("test_datasets"):
             both = ("datasets", "test_datasets")
@@ -333,23 +431,36 @@ class Prover:
                 self.faults.add("leak", f"the document that begins «{shortened(document, SHOWN)}»")
 
     def _model(self) -> None:
-        """Rows of one batch must not see each other, and a loss must be the same in one batch and in eight."""
-        trainer, vocabulary = self.trainer, len(self.tokenizer)
+        """Rows of one batch must not see each other, and a loss must be the same in one batch and
+        in eight."""
+        trainer = self.trainer
+        vocabulary = len(self.tokenizer)
         first = self.engine.first
         numbers = range(first, min(len(trainer.train_dataset), first + 8 * judging.ROWS))
         rows = judging.few(self.engine, vocabulary, numbers)
         attention = str(getattr(trainer.model.config, "_attn_implementation", ""))
-        if (planned := self.settings.proof.planned) not in (None, attention):
+        planned = self.settings.proof.planned
+        if planned not in (None, attention):
             judged = f"{attention} was judged, which tells rows apart by the same positions"
             self.notes.append(f"{planned} needs a GPU; {judged}")
-        joined = "packed" if self.engine.packs else "flattened" if self.cfg.batch_flattening is True else "padded"
+        if self.engine.packs:
+            joined = "packed"
+        elif self.cfg.batch_flattening is True:
+            joined = "flattened"
+        else:
+            joined = "padded"
         self.facts |= {"attention": attention, "joined": joined}
         if len(rows) < 2:
-            self.notes.append("there are too few rows to see whether those of one batch see each other")
+            self.notes.append(
+                "there are too few rows to see whether those of one batch see each other"
+            )
             return
         if self.cfg.load_in_8bit:
-            # LLM.int8 (arXiv 2208.07339) looks for the largest numbers in all rows of a batch together.
-            self.notes.append("a base model in 8 bits rounds all rows of a batch together, so they were not compared")
+            # LLM.int8 (arXiv 2208.07339) looks for the largest numbers in all rows of a batch
+            # together.
+            self.notes.append(
+                "a base model in 8 bits rounds all rows of a batch together, so they were not compared"
+            )
             return
         self.facts["logits_moved"] = change = judging.moved(self.engine, rows, vocabulary)
         if not change <= TOLERANCE:
@@ -368,10 +479,14 @@ def before_training(cfg: DictDefault, trainer: Any, settings: RunSettings) -> st
 
 
 def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
-    """Judges rows and batches in every process, because some figures need all of them; the first writes
-    `proof.json`."""
+    """Judges rows and batches in every process, because some figures need all of them; the first
+    writes `proof.json`."""
     proof = Prover(cfg, trainer, settings).prove()
-    if not proof.attention and settings.proof.prepared and (earlier := Proof.read(Path(settings.proof.prepared))):
+    if (
+        not proof.attention
+        and settings.proof.prepared
+        and (earlier := Proof.read(Path(settings.proof.prepared)))
+    ):
         names = ("joined", "attention", "logits_moved", "loss_at_once", "loss_accumulated")
         proof = replace(proof, **{name: getattr(earlier, name) for name in names})
     if int(os.environ.get("RANK", "0")) == 0:

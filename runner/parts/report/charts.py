@@ -1,4 +1,5 @@
-"""Charts: positions of lines, ticks and bars. The template draws them, because a chart library would be too large."""
+"""Charts: positions of lines, ticks and bars. The template draws them, because a chart library
+would be too large."""
 
 import json
 import math
@@ -14,13 +15,16 @@ Tick = tuple[float, str]
 
 
 class Chart:
-    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the ends of its x axis; xs, ys: the marks of both axes. lines: name,
-    SVG path, values as JSON of each, and whether points were left out; or bars: x, y, width, height and text of each."""
+    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the ends of its x axis; xs, ys: the marks of both
+    axes. lines: name, SVG path, values as JSON of each, and whether points were left out; or bars:
+    x, y, width, height and text of each."""
 
     def __init__(self, x0: float, x1: float, low: float, high: float, ys: Iterable[float]) -> None:
         """low, high: the ends of its y axis; ys: the values at its marks."""
-        self.x0, self.x1 = x0, x1
-        self.x_of, self.y_of = _scale(x0, x1, LEFT, WIDTH - RIGHT), _scale(low, high, HEIGHT - BOTTOM, TOP)
+        self.x0 = x0
+        self.x1 = x1
+        self.x_of = _scale(x0, x1, LEFT, WIDTH - RIGHT)
+        self.y_of = _scale(low, high, HEIGHT - BOTTOM, TOP)
         self.xs: list[Tick] = [(self.x_of(x), shown(x)) for x in ticks(x0, x1, 5)]
         self.ys: list[Tick] = [(self.y_of(y), shown(y)) for y in ys]
         self.lines: list[tuple[str, str, str, bool]] = []
@@ -29,11 +33,17 @@ class Chart:
 
 def chart(curve: Curve) -> Chart:
     points = [point for line in curve.lines.values() for point in line]
-    x0, x1 = min(x for x, _ in points), max(x for x, _ in points)
-    low, high = min(y for _, y in points), max(y for _, y in points)
+    x0 = min(x for x, _ in points)
+    x1 = max(x for x, _ in points)
+    low = min(y for _, y in points)
+    high = max(y for _, y in points)
     # The values with a little room; from zero if that is near.
     span = (high - low) or abs(high) or 1.0
-    low, high = 0.0 if 0 <= low < span else low - 0.06 * span, high + 0.06 * span
+    if 0 <= low < span:
+        low = 0.0
+    else:
+        low = low - 0.06 * span
+    high = high + 0.06 * span
     made = Chart(x0, x1, low, high, ticks(low, high, 5))
     for name, line in curve.lines.items():
         kept: Sequence[Point] = line
@@ -43,10 +53,15 @@ def chart(curve: Curve) -> Chart:
             extremes = {line[0], line[-1]}
             for start in range(0, len(line), size):
                 stretch = line[start : start + size]
-                extremes |= {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
+                extremes |= {
+                    min(stretch, key=lambda point: point[1]),
+                    max(stretch, key=lambda point: point[1]),
+                }
             kept = sorted(extremes)
         path = "M" + "L".join(f"{made.x_of(x):.1f} {made.y_of(y):.1f}" for x, y in kept)
-        values = json.dumps([[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":"))
+        values = json.dumps(
+            [[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":")
+        )
         made.lines.append((name, path, values, len(kept) < len(line)))
     return made
 
@@ -57,8 +72,12 @@ def histogram(bins: Sequence[tuple[int, int, int]]) -> Chart:
     marks = (y for y in ticks(0, max(most, 4), 4, (1, 2, 5, 10)) if y <= most)
     made = Chart(bins[0][0], bins[-1][1] + 1, 0, most, marks)
     for low, high, count in bins:
-        x, y = made.x_of(low), made.y_of(count)
-        lengths = f"{low:,} to {high:,}" if low != high else f"{low:,}"
+        x = made.x_of(low)
+        y = made.y_of(count)
+        if low != high:
+            lengths = f"{low:,} to {high:,}"
+        else:
+            lengths = f"{low:,}"
         width = max(1.0, made.x_of(high + 1) - x - 1)
         made.bars.append((x, y, width, HEIGHT - BOTTOM - y, f"{lengths} tokens: {count:,} rows"))
     return made
@@ -69,16 +88,24 @@ def _scale(low: float, high: float, start: float, end: float) -> Callable[[float
     return lambda value: round(start + (value - low) * factor, 1)
 
 
-def ticks(low: float, high: float, wanted: int, steps: Sequence[float] = (1, 2, 2.5, 5, 10)) -> list[float]:
-    """About `wanted` round numbers between two values. steps: the distances to choose from, times a power of ten."""
+def ticks(
+    low: float, high: float, wanted: int, steps: Sequence[float] = (1, 2, 2.5, 5, 10)
+) -> list[float]:
+    """About `wanted` round numbers between two values. steps: the distances to choose from, times a
+    power of ten."""
     raw = ((high - low) or 1) / wanted
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in steps if power * factor >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
-    return [float(f"{number * step:.12g}") for number in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [
+        float(f"{number * step:.12g}")
+        for number in range(first, math.floor(high / step + 1e-9) + 1)
+    ]
 
 
 def shown(value: float) -> str:
     if abs(value) >= 1_000_000:
         return f"{value / 1e6:,.4g}M"
-    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+    if abs(value) >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"

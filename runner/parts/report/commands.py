@@ -1,4 +1,5 @@
-"""`recipe report` writes a page about a run, `recipe runs` compares several, and `recipe why` explains why one ended."""
+"""`recipe report` writes a page about a run, `recipe runs` compares several, and `recipe why`
+explains why one ended."""
 
 import math
 import os
@@ -29,20 +30,31 @@ MOST = 1_000_000
 
 @command
 def report(runs: tuple[str, ...], out: str | None) -> None:
-    """Create an HTML page about a run folder, or several side by side. A recipe instead of a folder means its
-    latest run.
+    """Create an HTML page about a run folder, or several side by side. A recipe instead of a folder
+    means its latest run.
 
     The page is one complete file, so you can send it to others.
     """
     import pydantic  # noqa: F401 - missing packages are reported before anything is read
 
     folders = [*map(facts.run_of, runs)]
-    file = Path(out) if out else folders[0].path / PAGE if len(folders) == 1 else Path(PAGE)
+    if out:
+        file = Path(out)
+    elif len(folders) == 1:
+        file = folders[0].path / PAGE
+    else:
+        file = Path(PAGE)
     if file.is_dir():
         file = file / PAGE
     write_text(file, page.render(list(map(facts.RunFacts, folders))))
-    recipe = runs[0] if len(runs) == 1 and Path(runs[0]).is_file() else "RECIPE"
-    shown = os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file)
+    if len(runs) == 1 and Path(runs[0]).is_file():
+        recipe = runs[0]
+    else:
+        recipe = "RECIPE"
+    if file.resolve().is_relative_to(Path.cwd()):
+        shown = os.path.relpath(file)
+    else:
+        shown = str(file)
     say(shown)
     end(f"The page is {shown}. Open it in a browser, or send it.", "chat", recipe, "--page")
 
@@ -53,43 +65,71 @@ COLUMNS = ("folder", "recipe", "kind", "status", "changed", "loss", "gpu hours",
 
 @command
 def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style: str) -> None:
-    """Compare the runs below `runs/` here: state, validation loss, GPU hours, gates, and the settings that differ.
+    """Compare the runs below `runs/` here: state, validation loss, GPU hours, gates, and the
+    settings that differ.
 
-    Rehearsals, the trials of a search and runs that `recipe fetch` brought from a cluster are among them.
+    Rehearsals, the trials of a search and runs that `recipe fetch` brought from a cluster are among
+    them.
     """
     begins = f"{name}-" if name else ""
     found = [(run, _known(run)) for run in all_here() if f"{run.state.recipe}-".startswith(begins)]
     with_page = [known for _, known in found if known]
     rows = [_row(run, known) for run, known in found]
     if namespace is not None:
-        rows += (row for row in parts.hook("runs_on_cluster")(namespace) if f"{row['recipe']}-".startswith(begins))
+        rows += (
+            row
+            for row in parts.hook("runs_on_cluster")(namespace)
+            if f"{row['recipe']}-".startswith(begins)
+        )
         rows.sort(key=itemgetter("changed"), reverse=True)
     if not rows or (paged and not with_page):
         of = f" of a recipe `{name}`" if name else ""
-        nor = "" if namespace is None or rows else ", and no jobs in the namespace"
-        raise Stop(f"There are no runs{of} below this folder{nor}.", "`recipe run` and `recipe rehearse` make them.")
+        if namespace is None or rows:
+            nor = ""
+        else:
+            nor = ", and no jobs in the namespace"
+        raise Stop(
+            f"There are no runs{of} below this folder{nor}.",
+            "`recipe run` and `recipe rehearse` make them.",
+        )
     if sort != "changed":
         rows.sort(key=lambda row: math.inf if row[sort] is None else row[sort])
     for row in rows:
         # Only the settings that tell runs apart.
-        row["settings"] = {setting: value for setting, value in row["settings"].items() if setting not in page.OWN}
+        row["settings"] = {
+            setting: value for setting, value in row["settings"].items() if setting not in page.OWN
+        }
     alike = name or len({row["recipe"] for row in rows}) == 1
     # The settings of a job that somebody else sent are unknown.
     known_settings = [row["settings"] for row in rows if row["settings"]]
-    tried = [name for name, _ in differing(known_settings, "")] if alike else []
+    if alike:
+        tried = [name for name, _ in differing(known_settings, "")]
+    else:
+        tried = []
     if style == "json":
         say(json_text(rows))
     else:
         cells = (
-            [*(_cell(row[name]) for name in COLUMNS), *(row["settings"].get(name, "") for name in tried)]
+            [
+                *(_cell(row[name]) for name in COLUMNS),
+                *(row["settings"].get(name, "") for name in tried),
+            ]
             for row in rows
         )
         table([[*map(str.upper, COLUMNS), *tried], *cells])
     if paged:
         write_text(Path("runs") / PAGE, page.render(with_page))
     number = len(with_page if paged else rows)
-    count, are = ("1 run", "is") if number == 1 else (f"{number} runs", "are")
-    what = f"The page about {count} is runs/{PAGE}." if paged else f"{count} {are} here."
+    if number == 1:
+        count = "1 run"
+        are = "is"
+    else:
+        count = f"{number} runs"
+        are = "are"
+    if paged:
+        what = f"The page about {count} is runs/{PAGE}."
+    else:
+        what = f"{count} {are} here."
     here = [row["folder"] for row in rows if row["kind"] != "job"]
     end(what, *(("report", here[0]) if here else ("status", "RECIPE")))
 
@@ -102,7 +142,10 @@ def _known(run: RunFolder) -> facts.RunFacts | None:
 
 
 def _row(run: RunFolder, known: facts.RunFacts | None) -> dict[str, Any]:
-    done = [stage.summary for stage in known.trained if stage.summary] if known else []
+    if known:
+        done = [stage.summary for stage in known.trained if stage.summary]
+    else:
+        done = []
     gpus = [summary.training_seconds * summary.world_size / 3600 for summary in done if summary.gpu]
     gated = known.gated if known else ()
     return {
@@ -115,39 +158,57 @@ def _row(run: RunFolder, known: facts.RunFacts | None) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> str:
-    return "-" if value in (None, "") else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if value in (None, ""):
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 @command
 def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """Explain in a sentence why a job does not start, hangs or has ended, and what to do.
 
-    PATH is a recipe (its job on the cluster, or else its latest run here), a run folder, or a file: a log, events, or
-    the output of `oc describe`. `-` reads standard input. The word in brackets at the end of an answer is a heading of the
-    page "When something goes wrong" (docs/troubles.md).
+    PATH is a recipe (its job on the cluster, or else its latest run here), a run folder, or a file:
+    a log, events, or the output of `oc describe`. `-` reads standard input. The word in brackets at
+    the end of an answer is a heading of the page "When something goes wrong" (docs/troubles.md).
     """
     given = Path(path)
     follows: tuple[str, ...] = ("doctor",)
     lines: Iterable[str]
-    if not given.is_dir() and path != "-" and (given.suffix in (".yaml", ".yml") or not given.is_file()):
+    if (
+        not given.is_dir()
+        and path != "-"
+        and (given.suffix in (".yaml", ".yml") or not given.is_file())
+    ):
         lines, verb = _of_recipe(path, sets, stage)
         follows = (verb, path)
     elif sets or stage:
-        raise Stop("`--set` and `--stage` need a recipe.", "Leave them out, or name the recipe.", code=2)
+        raise Stop(
+            "`--set` and `--stage` need a recipe.", "Leave them out, or name the recipe.", code=2
+        )
     elif given.is_dir():
         is_run = (given / RUN).is_file()
-        lines, follows = (_of_run(find("", path)), ("report", path)) if is_run else (_of_folder(given), follows)
+        if is_run:
+            lines = _of_run(find("", path))
+            follows = ("report", path)
+        else:
+            lines = _of_folder(given)
     elif path == "-":
         lines = _of_text(sys.stdin.buffer.read().decode(errors="replace")[-MOST:])
     else:
         lines = _of_text(end_of(given, most=MOST))
     for line in lines:
         say(line)
-    end(f"This is everything that recipe found about {'this text' if path == '-' else path}.", *follows)
+    end(
+        f"This is everything that recipe found about {'this text' if path == '-' else path}.",
+        *follows,
+    )
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Iterable[str], str]:
-    """The problem of a recipe's job on the cluster, or else of its latest run here; and the command for more of it."""
+    """The problem of a recipe's job on the cluster, or else of its latest run here; and the command
+    for more of it."""
     recipe, _ = open_recipe(path, sets, look=False)
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):
@@ -162,7 +223,9 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Ite
         hint = "Try it with `recipe rehearse`, or list its problems with `recipe check`."
         raise (Stop(f"{none} {nowhere.text}") if nowhere else Stop(none, hint)) from None
     here = f"What follows is about the run on this machine: {run.path}"
-    return chain([f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run)), "report"
+    return chain(
+        [f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run)
+    ), "report"
 
 
 def _of_text(text: str) -> Iterator[str]:
@@ -180,16 +243,20 @@ def _explain(diagnosis: troubles.Diagnosis) -> Iterator[str]:
 
 
 def _of_folder(folder: Path) -> Iterator[str]:
-    """The problem in all logs of a folder, because one may explain why another waited. Raises Stop without a log."""
+    """The problem in all logs of a folder, because one may explain why another waited. Raises Stop
+    without a log."""
     logs = sorted(folder.rglob("*.log"))
     if not logs:
         raise Stop(*worded("report.no-log", folder=folder))
-    yield from _explain(troubles.diagnose([end_of(log, most=MOST) for log in logs], troubles.LOG, troubles.SERVER))
+    yield from _explain(
+        troubles.diagnose([end_of(log, most=MOST) for log in logs], troubles.LOG, troubles.SERVER)
+    )
 
 
 def _of_run(run: RunFolder) -> Iterator[str]:
     """Why a run of this machine or of plain machines ended; or, if it did not, its progress."""
-    if not (told := _known(run)):
+    told = _known(run)
+    if not told:
         yield from _of_folder(run.path)  # a run of an older version
         return
     yield from sentences.first(told)[:1]

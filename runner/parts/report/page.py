@@ -1,4 +1,5 @@
-"""Page: facts of one run, or of several side by side, as one HTML file; and where a run's recipe comes from."""
+"""Page: facts of one run, or of several side by side, as one HTML file; and where a run's recipe
+comes from."""
 
 import base64
 import hashlib
@@ -30,7 +31,8 @@ HERE = Path(__file__).parent
 
 
 def render(runs: Sequence[RunFacts]) -> str:
-    """The page of one run, or of several. Raises ModuleNotFoundError if the extra `report` is not installed."""
+    """The page of one run, or of several. Raises ModuleNotFoundError if the extra `report` is not
+    installed."""
     from markupsafe import Markup
 
     script = (HERE / "hover.js").read_text(encoding="utf-8")
@@ -54,29 +56,50 @@ def of_runs(*runs: RunFolder) -> str:
 
 
 def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
-    """Several runs side by side, for the template: names, curves by stage, and rows of different settings, results and
-    answers with a text for each run. Runs of one name are distinguished by their folders."""
+    """Several runs side by side, for the template: names, curves by stage, and rows of different
+    settings, results and answers with a text for each run. Runs of one name are distinguished by
+    their folders."""
     names = tuple(run.shown for run in runs)
     stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
-    settings = (flat(run.planned.settings) | {name: after for name, _, after, _ in run.substitutions} for run in runs)
-    results, questions = [], []
+    settings = (
+        flat(run.planned.settings) | {name: after for name, _, after, _ in run.substitutions}
+        for run in runs
+    )
+    results = []
+    questions = []
     for stage in stages:
         there = [next((one for one in run.trained if one.name == stage), None) for run in runs]
         figures = differing([dict(_figures(one)) if one else {} for one in there])
         results += [(stage, name, values) for name, values in figures]
-        columns = [{row["question"]: row["after"] for row in (one.answers if one else ())} for one in there]
+        columns = [
+            {row["question"]: row["after"] for row in (one.answers if one else ())} for one in there
+        ]
         asked = dict.fromkeys(question for column in columns for question in column)
-        questions += [(stage, question, [column.get(question, "") for column in columns]) for question in asked]
-    curves, others = [(stage, list(_curves(runs, names, stage))) for stage in stages], differing(settings, "")
-    return {"names": names, "curves": curves, "settings": others, "results": results, "questions": questions}
+        questions += [
+            (stage, question, [column.get(question, "") for column in columns])
+            for question in asked
+        ]
+    curves = [(stage, list(_curves(runs, names, stage))) for stage in stages]
+    others = differing(settings, "")
+    return {
+        "names": names,
+        "curves": curves,
+        "settings": others,
+        "results": results,
+        "questions": questions,
+    }
 
 
 def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Iterator[Curve]:
     by_title: dict[tuple[str, str], dict[str, tuple[Point, ...]]] = {}
     for run, name in zip(runs, names, strict=True):
         for curve in (curve for one in run.trained if one.name == stage for curve in one.curves):
-            lines, several = by_title.setdefault((curve.title, curve.unit), {}), len(curve.lines) > 1
-            lines |= {f"{name}, {line}" if several else name: points for line, points in curve.lines.items()}
+            lines = by_title.setdefault((curve.title, curve.unit), {})
+            several = len(curve.lines) > 1
+            lines |= {
+                f"{name}, {line}" if several else name: points
+                for line, points in curve.lines.items()
+            }
     return (Curve(title, unit, lines) for (title, unit), lines in by_title.items())
 
 
@@ -89,8 +112,8 @@ def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
 
 
 def leave(run: RunFolder, tell: Tell, plan: Plan | None = None) -> None:
-    """Writes the page of a run into its folder, and reports its path or why there is none. It never makes a run fail.
-    plan: as in RunFacts."""
+    """Writes the page of a run into its folder, and reports its path or why there is none. It never
+    makes a run fail. plan: as in RunFacts."""
     if not find_spec("pydantic"):
         tell(f"The run has no result page: {packaged.install('report')}")
         return
@@ -100,14 +123,16 @@ def leave(run: RunFolder, tell: Tell, plan: Plan | None = None) -> None:
             return
         write_text(run.path / PAGE, render([facts]))
     except Exception as error:  # after hours of training, a page must not decide the exit code
-        tell(f"The result page failed ({type(error).__name__}: {error}). `recipe report {run.shown}` tries again.")
+        tell(
+            f"The result page failed ({type(error).__name__}: {error}). `recipe report {run.shown}` tries again."
+        )
         return
     tell(f"The result page is {run.shown / PAGE}")
 
 
 def in_pod(folder: StageFolder, tell: Tell) -> None:
-    """The same on the claim, where no plan is on record. What a recipe's file says besides is not there either; `fetch`
-    makes the page again."""
+    """The same on the claim, where no plan is on record. What a recipe's file says besides is not
+    there either; `fetch` makes the page again."""
     if find_spec("pydantic"):
         leave(folder.run, tell, folder.plan)
 
@@ -130,8 +155,8 @@ OWN = ("name", "description")
 
 
 def provenance(recipe: Recipe) -> Mapping[str, Any]:
-    """The fields of a RunManifest: `commit`, `starter` and `differs`, about the most similar starter of the recipe's
-    scenario; an empty name for none."""
+    """The fields of a RunManifest: `commit`, `starter` and `differs`, about the most similar
+    starter of the recipe's scenario; an empty name for none."""
     own = flat(recipe.settings.plain())
     starters: list[tuple[str, list[tuple[str, list[str]]]]] = []
     for name, file in packaged.named().items():
@@ -143,19 +168,36 @@ def provenance(recipe: Recipe) -> Mapping[str, Any]:
             continue  # an edited starter
         starters.append((name, [row for row in differing([other, own], "") if row[0] not in OWN]))
     starter, rows = min(starters, key=lambda one: len(one[1]), default=("", []))
-    known = origins.origins(recipe.document, recipe.settings.plain()) if rows else {}
+    if rows:
+        known = origins.origins(recipe.document, recipe.settings.plain())
+    else:
+        known = {}
     differs = tuple(Differs(name, there, here, known.get(name, "")) for name, (there, here) in rows)
     return {"commit": _commit(recipe.file), "starter": starter, "differs": differs}
 
 
 def _commit(file: Path) -> str:
-    """The commit of a file's repository, with a `+` if the file has changed; empty if git does not track it."""
-    command = ["git", "-C", str(file.absolute().parent), "status", "--porcelain=v2", "--branch", "--ignored", "--"]
+    """The commit of a file's repository, with a `+` if the file has changed; empty if git does not
+    track it."""
+    command = [
+        "git",
+        "-C",
+        str(file.absolute().parent),
+        "status",
+        "--porcelain=v2",
+        "--branch",
+        "--ignored",
+        "--",
+    ]
     try:
-        said = subprocess.run([*command, file.name], capture_output=True, text=True, timeout=10, check=True).stdout
+        said = subprocess.run(
+            [*command, file.name], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
     facts = [line.split() for line in said.splitlines()]
     head = next((words[2] for words in facts if words[:2] == ["#", "branch.oid"]), "(initial)")
     changed = [words[0] for words in facts if words[0] != "#"]
-    return "" if head == "(initial)" or {"?", "!"} & set(changed) else head + ("+" if changed else "")
+    if head == "(initial)" or {"?", "!"} & set(changed):
+        return ""
+    return head + ("+" if changed else "")

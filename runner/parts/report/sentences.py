@@ -1,5 +1,5 @@
-"""Sentences and figures for people: what was trained, on what data, and whether it improved. The words are in
-`sentences.txt.jinja` and `figures.toml`."""
+"""Sentences and figures for people: what was trained, on what data, and whether it improved. The
+words are in `sentences.txt.jinja` and `figures.toml`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def in_template(name: str) -> Template:
     """A template of this part, with the filters of all of them."""
-    return template(Path(__file__).with_name(name), duration=units.duration, gib=units.gib, listed=listed)
+    return template(
+        Path(__file__).with_name(name), duration=units.duration, gib=units.gib, listed=listed
+    )
 
 
 def _said(macro: str, *about: object) -> str:
@@ -34,31 +36,45 @@ def fields(records: Iterable[Any], *names: str) -> Iterator[Any]:
 
 
 def first(run: RunFacts) -> tuple[str, ...]:
-    """Three sentences: model and data; improvement; what that proves. A failed run has three others."""
+    """Three sentences: model and data; improvement; what that proves. A failed run has three
+    others."""
     if run.failed or run.state.fault:
         why = run.reason.splitlines() or ["No reason was recorded."]
         begun = run.failed and run.failed.state.status == "begun"
-        rest = why[-1] if len(why) > 1 else "The results until then are saved."
+        if len(why) > 1:
+            rest = why[-1]
+        else:
+            rest = "The results until then are saved."
         return (_said("stopped", run), why[0], _said("again", run) if begun else rest)
-    if not (ended := [stage for stage in run.trained if stage.summary]):
+    ended = [stage for stage in run.trained if stage.summary]
+    if not ended:
         return (f"Nothing of {run.name} has been trained yet.",)
     return tuple(_said(macro, run, ended) for macro in ("trained", "better", "worth"))
 
 
 def reasons(run: RunFacts) -> list[str]:
-    """Why a run ended, and what its log says, a line each; empty for a run whose state is unknown."""
+    """Why a run ended, and what its log says, a line each; empty for a run whose state is
+    unknown."""
     sentences: Any = in_template("sentences.txt.jinja").module
     return str(sentences.reasons(run)).splitlines()
 
 
 def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """An answer in pieces, each with whether a rehearsal can have learned it only from the training rows."""
-    learned = row.get("learned") if run.rehearsal else ()
-    return pieces(row["after"] or "(nothing)", {str(word) for word in learned} if isinstance(learned, list) else ())
+    """An answer in pieces, each with whether a rehearsal can have learned it only from the training
+    rows."""
+    if run.rehearsal:
+        learned = row.get("learned")
+    else:
+        learned = ()
+    return pieces(
+        row["after"] or "(nothing)",
+        {str(word) for word in learned} if isinstance(learned, list) else (),
+    )
 
 
 def _figures(table: str, known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The figures of a table in `figures.toml`: the first of its forms whose words are known, if that is not empty."""
+    """The figures of a table in `figures.toml`: the first of its forms whose words are known, if
+    that is not empty."""
     texts = ((name, next(filled(forms, known), "")) for name, forms in FIGURES[table].items())
     return ((name, text) for name, text in texts if text)
 
@@ -90,7 +106,9 @@ def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
     if facts.source:
         yield "from", facts.source
     for name, key in FIGURES["counts"].items():
-        if isinstance(number := record.get(key), int) and (number or key not in ("test_rows", "lost", "not_taken")):
+        if isinstance(number := record.get(key), int) and (
+            number or key not in ("test_rows", "lost", "not_taken")
+        ):
             yield name, f"{number:,}"
     for side in ("train", "validation"):
         counts = record.get(side)
@@ -122,5 +140,11 @@ def origin(run: RunFacts) -> Iterator[tuple[str, str]]:
         of = f" of {part}" if part else ""
         known = {name: value for name, value in facts.record.items() if value}
         yield from ((f"{name}{of}", text) for name, text in _figures("origin_of_data", known))
-    yield from ((f"hash of the weights of {stage.name}", stage.weights) for stage in run.trained if stage.weights)
-    yield from next((stage.summary.versions for stage in reversed(run.trained) if stage.summary), {}).items()
+    yield from (
+        (f"hash of the weights of {stage.name}", stage.weights)
+        for stage in run.trained
+        if stage.weights
+    )
+    yield from next(
+        (stage.summary.versions for stage in reversed(run.trained) if stage.summary), {}
+    ).items()

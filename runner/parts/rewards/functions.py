@@ -1,6 +1,6 @@
-"""Rewards in the training process. Axolotl names each as a function of this module, which creates it from the rules in
-the config. They are tried before the first step: whether each sees a row's prompt, answer and reference answer, and
-whether they distinguish right answers from wrong ones."""
+"""Rewards in the training process. Axolotl names each as a function of this module, which creates
+it from the rules in the config. They are tried before the first step: whether each sees a row's
+prompt, answer and reference answer, and whether they distinguish right answers from wrong ones."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,8 @@ MOST_ALIKE = 20  # logged steps without anything to learn from
 
 
 def settings() -> RunSettings:
-    # Imported late: this module's callbacks are asked for where images are trained too, without Axolotl.
+    # Imported late: this module's callbacks are asked for where images are trained too, without
+    # Axolotl.
     from axolotl.integrations.base import PluginManager
 
     from runner.trainer.plugin import run_settings
@@ -45,7 +46,10 @@ def __getattr__(name: str) -> Callable[..., list[float]]:
         raise AttributeError(name)
 
     def reward(prompts: Any, completions: Any, answer: Any, **other: Any) -> list[float]:
-        asked = (next(turn["content"] for turn in reversed(prompt) if turn["role"] == "user") for prompt in prompts)
+        asked = (
+            next(turn["content"] for turn in reversed(prompt) if turn["role"] == "user")
+            for prompt in prompts
+        )
         said = (completion[-1]["content"] for completion in completions)
         seen: list[Texts] = list(zip(asked, said, answer, strict=True))
         try:
@@ -60,12 +64,14 @@ def __getattr__(name: str) -> Callable[..., list[float]]:
 
 
 class Samples(TrainerCallback):
-    """Keeps answers of each evaluation, with their rewards, in `samples.json`; and ends a training whose first steps had
-    nothing to compare."""
+    """Keeps answers of each evaluation, with their rewards, in `samples.json`; and ends a training
+    whose first steps had nothing to compare."""
 
     def __init__(self, settings: RunSettings, history: History) -> None:
-        self.settings, self.history = settings, history
-        self.rules, self.file = settings.rewards, Path(settings.run_dir) / SAMPLES
+        self.settings = settings
+        self.history = history
+        self.rules = settings.rewards
+        self.file = Path(settings.run_dir) / SAMPLES
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         steps = self.history.steps
@@ -77,17 +83,24 @@ class Samples(TrainerCallback):
         """Adds the answers that were scored last, each with its scores and its reward."""
         if not state.is_world_process_zero:
             return
-        step, now = state.global_step, list[dict[str, Any]]()
-        for index, ((question, answer, reference), _) in enumerate(last[next(iter(self.rules))][:KEPT]):
+        step = state.global_step
+        now = list[dict[str, Any]]()
+        for index, ((question, answer, reference), _) in enumerate(
+            last[next(iter(self.rules))][:KEPT]
+        ):
             each = {name: last[name][index][1] for name in self.rules}
             said = {"step": step, "question": question, "answer": answer, "reference": reference}
             now.append({**said, "scores": each, "reward": scoring.total(self.rules, each)})
         if now:
-            write_json(self.file, [row for row in read_json(self.file) or [] if row["step"] < step] + now)
+            write_json(
+                self.file, [row for row in read_json(self.file) or [] if row["step"] < step] + now
+            )
 
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
-    return [Samples(settings, history)] if settings.rewards else []
+    if settings.rewards:
+        return [Samples(settings, history)]
+    return []
 
 
 ROWS = 10
@@ -106,22 +119,34 @@ def tried(trainer: Any, settings: RunSettings) -> tuple[list[str], list[tuple[st
         "reference answers of another row": [*right[1:], right[0]],
         "empty answers": [""] * len(rows),
     }
-    said, totals = [], set[float]()
+    said = []
+    totals = set[float]()
     for name, answers in candidates.items():
-        texts = [(row["full-question"], answer, row["answer"]) for row, answer in zip(rows, answers, strict=True)]
+        texts = [
+            (row["full-question"], answer, row["answer"])
+            for row, answer in zip(rows, answers, strict=True)
+        ]
         each = [{one: score(*given) for one, score in scores().items()} for given in texts]
         rewards = [scoring.total(settings.rewards, scores) for scores in each]
-        means = ", ".join(f"{one} {sum(scores[one] for scores in each) / len(each):.2f}" for one in settings.rewards)
+        means = ", ".join(
+            f"{one} {sum(scores[one] for scores in each) / len(each):.2f}"
+            for one in settings.rewards
+        )
         above = sum(reward > 0 for reward in rewards)
         said.append(f"{above} of {len(rows)} {name} have a reward above 0 (mean scores: {means})")
         totals |= {round(reward, 9) for reward in rewards}
     if len(totals) == 1:
-        said.append("all of them are equal: from such answers nothing would be learned, so compare them with `rewards`")
+        said.append(
+            "all of them are equal: from such answers nothing would be learned, so compare them with `rewards`"
+        )
     return said, faults
 
 
-def _seen(trainer: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Lets the trainer score known answers as it scores the model's own, and compares what each reward saw."""
+def _seen(
+    trainer: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Lets the trainer score known answers as it scores the model's own, and compares what each
+    reward saw."""
     words = trainer.processing_class
     written = [words(row["answer"], add_special_tokens=False)["input_ids"] for row in rows]
     right = [
@@ -129,7 +154,10 @@ def _seen(trainer: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) ->
         for row, ids in zip(rows, written, strict=True)
     ]
     generate = trainer._generate_single_turn
-    trainer._generate_single_turn = lambda *asked: ([[*ids, words.eos_token_id] for ids in written], None)
+    trainer._generate_single_turn = lambda *asked: (
+        [[*ids, words.eos_token_id] for ids in written],
+        None,
+    )
     tokens = trainer.state.num_input_tokens_seen
     try:
         prompts = [row["prompt"] for row in rows]

@@ -16,10 +16,12 @@ LARGEST = 200_000  # bytes of a person's code, which becomes part of the generat
 
 
 def rewarded(recipe: Recipe) -> EngineConfig:
-    """The rewards for Axolotl, and for the functions that it calls. Raises Stop if code does not have its hash."""
+    """The rewards for Axolotl, and for the functions that it calls. Raises Stop if code does not
+    have its hash."""
     rules = _rewards(recipe)
     if rules.get("python"):
-        if problems := list(own_code(recipe)):
+        problems = list(own_code(recipe))
+        if problems:
             raise Stop(problems)
         # The code itself, so that nothing has to be sent to where it runs.
         rules["python"]["named"] = path = rules["python"].pop("path")
@@ -35,11 +37,15 @@ def rewarded(recipe: Recipe) -> EngineConfig:
 
 def _rewards(recipe: Recipe) -> dict[str, dict[str, Any]]:
     section: Settings | None = recipe.settings.get("rewards")
-    return section.plain() if section else {}
+    if section:
+        return section.plain()
+    return {}
 
 
 def some(recipe: Recipe) -> Iterator[Problem]:
-    if "rewards" in recipe.settings and not any(rule["weight"] for rule in _rewards(recipe).values()):
+    if "rewards" in recipe.settings and not any(
+        rule["weight"] for rule in _rewards(recipe).values()
+    ):
         yield recipe.problem("rewards", *worded("rewards.all-weightless"), key=True)
 
 
@@ -58,10 +64,13 @@ def expressions(recipe: Recipe) -> Iterator[Problem]:
 
 
 def own_code(recipe: Recipe) -> Iterator[Problem]:
-    """A person's code is there, has the hash of the recipe, and defines its function. It is read, and not run."""
-    if (rule := _rewards(recipe).get("python")) is None:
+    """A person's code is there, has the hash of the recipe, and defines its function. It is read,
+    and not run."""
+    rule = _rewards(recipe).get("python")
+    if rule is None:
         return
-    path, place = rule["path"], ("rewards", "python", "path")
+    path = rule["path"]
+    place = ("rewards", "python", "path")
     file = Path(recipe.folder / path)
     if not file.is_file() or file.stat().st_size > LARGEST:
         yield recipe.problem(place, *worded("rewards.no-file", file=file, largest=LARGEST))
@@ -72,11 +81,17 @@ def own_code(recipe: Recipe) -> Iterator[Problem]:
     except (SyntaxError, ValueError) as error:
         yield recipe.problem(place, *worded("rewards.no-python", path=path, error=error))
         return
-    if (actual := hashlib.sha256(code).hexdigest()) != rule["sha256"]:
-        yield recipe.problem((*place[:2], "sha256"), *worded("rewards.other-hash", path=path, actual=actual))
+    actual = hashlib.sha256(code).hexdigest()
+    if actual != rule["sha256"]:
+        yield recipe.problem(
+            (*place[:2], "sha256"), *worded("rewards.other-hash", path=path, actual=actual)
+        )
     defined = [line.name for line in lines if isinstance(line, ast.FunctionDef)]
-    if (function := rule["function"]) not in defined:
-        said = worded("rewards.no-function", path=path, function=function, named=listed(defined) or "none")
+    function = rule["function"]
+    if function not in defined:
+        said = worded(
+            "rewards.no-function", path=path, function=function, named=listed(defined) or "none"
+        )
         yield recipe.problem(place, *said)
 
 

@@ -1,4 +1,5 @@
-"""The score of each reward for a question, its answer and the reference answer; and what people see of rewards."""
+"""The score of each reward for a question, its answer and the reference answer; and what people see
+of rewards."""
 
 import hashlib
 import importlib
@@ -34,7 +35,9 @@ def found(text: str, within: str | None) -> str | None:
     if within is None:
         return text
     match = re.search(within, text, re.DOTALL)
-    return match[1] if match else None
+    if match:
+        return match[1]
+    return None
 
 
 def placed(answer: str, within: str | None) -> str:
@@ -42,14 +45,20 @@ def placed(answer: str, within: str | None) -> str:
     if within is None:
         return answer
     parts = ((str(kind), node) for kind, node in _parser.parse(within))
-    texts = (chr(node) if kind == "LITERAL" else answer for kind, node in parts if kind in ("LITERAL", "SUBPATTERN"))
+    texts = (
+        chr(node) if kind == "LITERAL" else answer
+        for kind, node in parts
+        if kind in ("LITERAL", "SUBPATTERN")
+    )
     return "".join(texts)
 
 
 def number(text: str | None) -> float | None:
     """The last number of a text; None if it has none."""
     every = NUMBER.findall(text or "")
-    return float(every[-1].replace(",", "")) if every else None
+    if every:
+        return float(every[-1].replace(",", ""))
+    return None
 
 
 def _plain(name: str, rule: Rule, question: str, answer: str, reference: str) -> float:
@@ -59,29 +68,43 @@ def _plain(name: str, rule: Rule, question: str, answer: str, reference: str) ->
             part = found(answer, rule.get("within"))
             return float(part is not None and same(part) == same(reference))
         case "number":
-            given, right = number(found(answer, rule.get("within"))), number(reference)
-            return float(given is not None and right is not None and abs(given - right) <= rule["tolerance"])
+            given = number(found(answer, rule.get("within")))
+            right = number(reference)
+            return float(
+                given is not None and right is not None and abs(given - right) <= rule["tolerance"]
+            )
         case "pattern":
             return float(bool(re.search(rule["matches"], answer.strip(), re.DOTALL)))
         case "length":
             words = len(answer.split())
-            return max(0.0, min(1.0, 2 - words / rule["words"])) if words else 0.0
+            if not words:
+                return 0.0
+            excess = words / float(rule["words"])
+            return max(0.0, min(1.0, 2 - excess))
         case "overlap":
             said = re.findall(r"\w+", answer.lower())
-            known = set(re.findall(r"\w+", (question if rule["of"] == "question" else reference).lower()))
-            return sum(word in known for word in said) / len(said) if said else 0.0
+            known = set(
+                re.findall(r"\w+", (question if rule["of"] == "question" else reference).lower())
+            )
+            if said:
+                return sum(word in known for word in said) / len(said)
+            return 0.0
     raise KeyError(name)
 
 
 def _python(rule: Rule) -> Score:
     """The function in a person's code, which runs here."""
     if hashlib.sha256(rule["code"].encode()).hexdigest() != rule["sha256"]:
-        raise BadReward(f"The code of `{rule['named']}` is not the code that the recipe pins by its hash.")
+        raise BadReward(
+            f"The code of `{rule['named']}` is not the code that the recipe pins by its hash."
+        )
     own: dict[str, Any] = {"__name__": "own_reward", "__file__": rule["named"]}
     try:
         exec(compile(rule["code"], rule["named"], "exec"), own)
     except Exception as error:
-        raise BadReward(f"`{rule['named']}` cannot be loaded: {type(error).__name__}: {error}") from error
+        raise BadReward(
+            f"`{rule['named']}` cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
     function = own[rule["function"]]
 
     def score(question: str, answer: str, reference: str) -> float:
@@ -89,9 +112,13 @@ def _python(rule: Rule) -> Score:
             value = float(function(question, answer, reference))
         except Exception as error:
             said = f"{type(error).__name__}: {error}, for the answer «{answer[:80]}»"
-            raise BadReward(f"`{rule['function']}` of `{rule['named']}` failed with {said}.") from error
+            raise BadReward(
+                f"`{rule['function']}` of `{rule['named']}` failed with {said}."
+            ) from error
         if not math.isfinite(value):
-            raise BadReward(f"`{rule['function']}` of `{rule['named']}` gave {value}, which is no score.")
+            raise BadReward(
+                f"`{rule['function']}` of `{rule['named']}` gave {value}, which is no score."
+            )
         return value
 
     return score
@@ -99,7 +126,10 @@ def _python(rule: Rule) -> Score:
 
 def scores(rules: Mapping[str, Rule]) -> dict[str, Score]:
     """The function of each reward, by its name. Raises BadReward for code that cannot be loaded."""
-    return {name: _python(rule) if name == "python" else partial(_plain, name, rule) for name, rule in rules.items()}
+    return {
+        name: _python(rule) if name == "python" else partial(_plain, name, rule)
+        for name, rule in rules.items()
+    }
 
 
 def total(rules: Mapping[str, Rule], each: Mapping[str, float]) -> float:
@@ -116,7 +146,9 @@ def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
     config = next((stage.config for stage in running if stage.trains and "trl" in stage.config), {})
     rule = (config.get("recipe_runner") or {}).get("rewards", {}).get("python")
     if rule and running[0].name == folder.stage.name:
-        tell(f"`{rule['named']}` runs in training, to score answers. This is its code (sha256 {rule['sha256']}):")
+        tell(
+            f"`{rule['named']}` runs in training, to score answers. This is its code (sha256 {rule['sha256']}):"
+        )
         for line in rule["code"].splitlines():
             tell(f"  | {line}")
 
@@ -125,7 +157,10 @@ def samples(plan: Plan) -> Iterator[str]:
     """Answers to held-out prompts with their rewards, from the first evaluation and the last."""
     words = macros(Path(__file__).with_name("samples.jinja"), shortened=shortened)
     for stage in plan.stages:
-        rows = read_json(StageFolder(plan, stage).path / SAMPLES) if stage.trains else None
+        if stage.trains:
+            rows = read_json(StageFolder(plan, stage).path / SAMPLES)
+        else:
+            rows = None
         by_step = [list(group) for _, group in groupby(rows or (), lambda row: row["step"])]
         for group in (by_step[0], by_step[-1]) if len(by_step) > 1 else by_step:
             yield from str(words.samples(group[:SHOWN])).splitlines()

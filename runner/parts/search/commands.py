@@ -1,4 +1,5 @@
-"""`recipe search`: runs the trials of a recipe one after the other, and writes the best as a recipe."""
+"""`recipe search`: runs the trials of a recipe one after the other, and writes the best as a
+recipe."""
 
 import math
 import re
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 JOURNAL = "search.journal"
-WRITTEN = "# Written by `recipe search`."  # the first line of a recipe that this command may replace
+WRITTEN = (
+    "# Written by `recipe search`."  # the first line of a recipe that this command may replace
+)
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,15 @@ class TriedTrial:
     def summary(self) -> Summary | None:
         """Of the finished training; None if there is none."""
         there = (self.run.path / RUN).is_file()
-        return next(iter(pipeline.summaries(inference.plan_of(self.recipe, self.run))), None) if there else None
+        if there:
+            return next(iter(pipeline.summaries(inference.plan_of(self.recipe, self.run))), None)
+        return None
 
 
 @dataclass(frozen=True)
 class Search:
-    """A recipe's trials, and the folder with their runs. changes: the person's changes of the recipe."""
+    """A recipe's trials, and the folder with their runs. changes: the person's changes of the
+    recipe."""
 
     recipe: Recipe
     tried: list[TriedTrial]
@@ -73,7 +79,8 @@ class Search:
 
     @cached_property
     def study(self) -> "Study":
-        """The record of these trials. Trials with other settings have another one, in the same file."""
+        """The record of these trials. Trials with other settings have another one, in the same
+        file."""
         self.home.mkdir(parents=True, exist_ok=True)
         return trials.study(str(self.home / JOURNAL), self.name, self.higher)
 
@@ -89,7 +96,9 @@ class Search:
     def known(self, each: TriedTrial) -> "FrozenTrial | None":
         """The study's entry for a trial; None before its first start."""
         every = self.study.trials
-        return every[each.trial.number - 1] if each.trial.number <= len(every) else None
+        if each.trial.number <= len(every):
+            return every[each.trial.number - 1]
+        return None
 
     def is_finished(self, each: TriedTrial) -> bool:
         known = self.known(each)
@@ -97,7 +106,11 @@ class Search:
 
     def reached(self, each: TriedTrial) -> float | None:
         summary = each.summary
-        return (summary.best_reward if self.higher else summary.best_validation_loss) if summary else None
+        if summary:
+            if self.higher:
+                return summary.best_reward
+            return summary.best_validation_loss
+        return None
 
 
 @command
@@ -111,17 +124,22 @@ def search(
     submit: bool,
     yes: bool,
 ) -> None:
-    """Train with each of the settings in the section `search`, one after the other. Poor trials end early, and the best
-    one becomes a recipe. After a stop, the same command continues."""
+    """Train with each of the settings in the section `search`, one after the other. Poor trials end
+    early, and the best one becomes a recipe. After a stop, the same command continues."""
     recipe, made = open_recipe(path, sets, environment=True)
     if not recipe.settings.get("search"):
         raise Stop(*worded("search.no-section", path=path))
     kind = "rehearsal" if rehearse else "run"
-    home = Path(out).absolute() if out else folder(f"{recipe.name}-search", kind).path
+    if out:
+        home = Path(out).absolute()
+    else:
+        home = folder(f"{recipe.name}-search", kind).path
     tried = []
     for trial in trials.of(recipe.settings["search"]):
         own = changed(recipe, trial.changes)[0]
-        planned = next(iter(scenarios.forecasting().predictions(own, translate(own, place(own)))), Prediction())
+        planned = next(
+            iter(scenarios.forecasting().predictions(own, translate(own, place(own)))), Prediction()
+        )
         tried.append(TriedTrial(trial, own, planned, RunFolder(home / trial.name, kind)))
     found = Search(recipe, tried, home, made)
     _show(found, rehearse)
@@ -139,8 +157,8 @@ def search(
 
 
 def _require_patience(found: Search, waiting: list[TriedTrial], yes: bool) -> None:
-    """Prints how long the waiting trials take on this machine, and asks if that is over an hour. Raises Stop after a no,
-    or if this machine's main memory is too small for one of them."""
+    """Prints how long the waiting trials take on this machine, and asks if that is over an hour.
+    Raises Stop after a no, or if this machine's main memory is too small for one of them."""
     local_runs = [this_machine.local_run(trial.recipe, trial.run) for trial in waiting]
     for trial, local in zip(waiting, local_runs, strict=True):
         _require_memory(found, trial, local)
@@ -148,9 +166,13 @@ def _require_patience(found: Search, waiting: list[TriedTrial], yes: bool) -> No
     say(f"\n{takes}")
     seconds = _seconds(local_runs)
     is_long = seconds is None or seconds > running.UNASKED
-    rehearse = f"`recipe search {found.recipe.file} --rehearse` tries all of them with a tiny model."
+    rehearse = (
+        f"`recipe search {found.recipe.file} --rehearse` tries all of them with a tiny model."
+    )
     if is_long and not confirm(yes, takes, rehearse):
-        raise Stop("Nothing was started.", f"Fewer values, epochs or rows take less time. {rehearse}")
+        raise Stop(
+            "Nothing was started.", f"Fewer values, epochs or rows take less time. {rehearse}"
+        )
 
 
 def _require_memory(found: Search, trial: TriedTrial, local: LocalRun) -> None:
@@ -180,7 +202,10 @@ def _seconds(local_runs: list[LocalRun]) -> float | None:
 
 def _takes(local_runs: list[LocalRun]) -> str:
     """How long the trials take here, as a sentence."""
-    where = "on this machine's CPU, because it has no GPU" if local_runs[0].on_processor else "on this machine's GPUs"
+    if local_runs[0].on_processor:
+        where = "on this machine's CPU, because it has no GPU"
+    else:
+        where = "on this machine's GPUs"
     count = len(local_runs)
     seconds = _seconds(local_runs)
     if seconds is None:
@@ -191,7 +216,8 @@ def _takes(local_runs: list[LocalRun]) -> str:
 
 
 def _run_all(found: Search, waiting: list[TriedTrial], path: str, sets: tuple[str, ...]) -> None:
-    """Runs the trials in order. Raises Stop if two in a row fail in the same way before their first step."""
+    """Runs the trials in order. Raises Stop if two in a row fail in the same way before their first
+    step."""
     last_failure = ""
     for trial in waiting:
         say(f"\nTrial {trial.trial.number} of {len(found.tried)}: {trial.trial}")
@@ -201,7 +227,8 @@ def _run_all(found: Search, waiting: list[TriedTrial], path: str, sets: tuple[st
             _run(found, trial, path, sets, steps)
         except Stop as stop:
             say(f"\nThis trial ended without a result.\n{stop.text}", err=True)
-            # A failure in training is a result of the trial's settings, and the next trial may do well.
+            # A failure in training is a result of the trial's settings, and the next trial may do
+            # well.
             if not steps.seen:
                 failure = _without_trial(stop.text, trial)
         if failure and failure == last_failure:
@@ -231,16 +258,24 @@ class StepsSeen:
 
 
 def _without_trial(failure: str, trial: TriedTrial) -> str:
-    """A failure's text without what differs from trial to trial: its folder, and the number of a request."""
+    """A failure's text without what differs from trial to trial: its folder, and the number of a
+    request."""
     return re.sub(r"Request ID: [^\s)]+", "", failure.replace(str(trial.run.path), ""))
 
 
 def _show(found: Search, rehearse: bool) -> None:
-    """Prints the trials and what each needs. Raises Stop if one does not fit its GPU, or all of them exceed the budget."""
+    """Prints the trials and what each needs. Raises Stop if one does not fit its GPU, or all of
+    them exceed the budget."""
     rows = [("TRIAL", *found.tried[0].trial.settings, "GPU MEMORY", "TIME")]
     for each in found.tried:
-        memory = units.gib(each.planned.memory) if each.planned.memory else "unknown"
-        time = units.duration(each.planned.seconds) if each.planned.seconds is not None else "unknown"
+        if each.planned.memory:
+            memory = units.gib(each.planned.memory)
+        else:
+            memory = "unknown"
+        if each.planned.seconds is not None:
+            time = units.duration(each.planned.seconds)
+        else:
+            time = "unknown"
         rows.append((*each.cells, memory, time))
     table(rows)
     hours = sum((each.planned.seconds or 0) * each.planned.gpus for each in found.tried) / 3600
@@ -249,25 +284,39 @@ def _show(found: Search, rehearse: bool) -> None:
         say(f"\nAll trials together take about {hours:.1f} GPU hours if none ends early.")
     if rehearse:
         return
-    if large := [each.trial.number for each in found.tried if each.planned.too_large]:
-        said = worded("search.too-large", trials=listed(map(str, large)), gpu=found.recipe.machines.gpu)
+    large = [each.trial.number for each in found.tried if each.planned.too_large]
+    if large:
+        said = worded(
+            "search.too-large", trials=listed(map(str, large)), gpu=found.recipe.machines.gpu
+        )
         raise Stop(found.recipe.problem("search", *said, key=True))
     if budget is not None and hours > budget:
-        raise Stop(found.recipe.problem("search.gpu_hours", *worded("search.over-budget", hours=hours, most=budget)))
+        raise Stop(
+            found.recipe.problem(
+                "search.gpu_hours", *worded("search.over-budget", hours=hours, most=budget)
+            )
+        )
 
 
-def _run(found: Search, each: TriedTrial, path: str, sets: tuple[str, ...], steps: StepsSeen) -> None:
+def _run(
+    found: Search, each: TriedTrial, path: str, sets: tuple[str, ...], steps: StepsSeen
+) -> None:
     known = found.known(each) or found.study.ask()
     stop_poor = found.recipe.settings["search"]["stop_poor"]
-    record = trials.TrialRecord(str(found.home / JOURNAL), found.name, known.number, found.higher, stop_poor)
-    out, changes = str(each.run.path), each.trial.changes
+    record = trials.TrialRecord(
+        str(found.home / JOURNAL), found.name, known.number, found.higher, stop_poor
+    )
+    out = str(each.run.path)
+    changes = each.trial.changes
     with at_work(each.run.kind, path, sets, out, False, more=changes) as (recipe, made, run):
         record.write(run.path)
         if run.kind == "rehearsal":
             with forking():
                 running.rehearse(recipe, run, None, pipeline.Selection(), say, steps.watch, made)
         else:
-            running.run(recipe, run, pipeline.Selection(), say, steps.watch, made, lambda takes: True)
+            running.run(
+                recipe, run, pipeline.Selection(), say, steps.watch, made, lambda takes: True
+            )
     found.study.tell(known.number, found.reached(each))
 
 
@@ -275,16 +324,38 @@ def _conclude(found: Search, rehearse: bool) -> None:
     """Prints all results, the best first, and writes the page about them and the best recipe."""
     # Those without a result come last.
     sign = -1 if found.higher else 1
-    in_order = sorted(found.tried, key=lambda each: math.inf if (one := found.reached(each)) is None else sign * one)
+    in_order = sorted(
+        found.tried,
+        key=lambda each: math.inf if (one := found.reached(each)) is None else sign * one,
+    )
     best = in_order[0]
     if found.reached(best) is None:
         raise Stop(*worded("search.unfinished"))
-    rows = [("TRIAL", *best.trial.settings, "MEAN REWARD" if found.higher else "VALIDATION LOSS", "STEPS", "")]
+    rows = [
+        (
+            "TRIAL",
+            *best.trial.settings,
+            "MEAN REWARD" if found.higher else "VALIDATION LOSS",
+            "STEPS",
+            "",
+        )
+    ]
     for each in in_order:
-        known, value, summary = found.known(each), found.reached(each), each.summary
-        early = "ended early" if known and trials.ENDED in known.user_attrs else ""
-        reached, steps = "no result" if value is None else f"{value:.4f}", f"{summary.steps:,}" if summary else ""
-        rows.append((*each.cells, reached, steps, "best" if each is best and not rehearse else early))
+        known = found.known(each)
+        value = found.reached(each)
+        summary = each.summary
+        if known and trials.ENDED in known.user_attrs:
+            early = "ended early"
+        else:
+            early = ""
+        if value is None:
+            reached = "no result"
+        else:
+            reached = f"{value:.4f}"
+        steps = f"{summary.steps:,}" if summary else ""
+        rows.append(
+            (*each.cells, reached, steps, "best" if each is best and not rehearse else early)
+        )
     say()
     table(rows)
     finished = [each.run for each in in_order if each.summary]
@@ -297,12 +368,18 @@ def _conclude(found: Search, rehearse: bool) -> None:
         return
     file = found.recipe.file.with_name(f"{found.recipe.file.stem}-best.yaml")
     _write(found, best, file, found.recipe.name)
-    end(f"Trial {best.trial.number} is the best of {len(found.tried)}, and {file} has its settings.", "run", file)
+    end(
+        f"Trial {best.trial.number} is the best of {len(found.tried)}, and {file} has its settings.",
+        "run",
+        file,
+    )
 
 
 def _send(found: Search, submit: bool) -> None:
-    """Writes each trial as a recipe with a name of its own, and with `submit` sends them to the cluster."""
-    recipe, files = found.recipe, []
+    """Writes each trial as a recipe with a name of its own, and with `submit` sends them to the
+    cluster."""
+    recipe = found.recipe
+    files = []
     for each in found.tried:
         files.append(recipe.file.with_name(f"{recipe.file.stem}-{each.trial.number}.yaml"))
         _write(found, each, files[-1], f"{recipe.name}-{each.trial.number}")
@@ -313,19 +390,29 @@ def _send(found: Search, submit: bool) -> None:
         for file in files:
             say(f"\n{file}")
             context.invoke(cast(click.Command, send), path=str(file))
-        said = f"{len(files)} trials are on the cluster. After `recipe fetch` of each, compare them."
+        said = (
+            f"{len(files)} trials are on the cluster. After `recipe fetch` of each, compare them."
+        )
         end(said, "runs", "--sort", "loss")
         return
     end(f"{len(files)} recipes were written, {files[0]} and so on.", "check", *files[:1])
 
 
 def _write(found: Search, each: TriedTrial, file: Path, name: str) -> None:
-    """Writes a trial's recipe under a name. Raises Stop if another file is there, or if the name makes no recipe."""
+    """Writes a trial's recipe under a name. Raises Stop if another file is there, or if the name
+    makes no recipe."""
     if file.exists() and not file.read_text(encoding="utf-8").startswith(WRITTEN):
         raise Stop(*worded("search.other-file", file=file, trial=each.trial))
-    document, why = read(found.recipe.file), f"trial {each.trial.number} of {len(found.tried)}"
-    tried = [Override(setting, None, value, copying.NEW, why) for setting, value in each.trial.settings.items()]
-    text = document.text if name == found.recipe.name else copying.rename(document, name)
+    document = read(found.recipe.file)
+    why = f"trial {each.trial.number} of {len(found.tried)}"
+    tried = [
+        Override(setting, None, value, copying.NEW, why)
+        for setting, value in each.trial.settings.items()
+    ]
+    if name == found.recipe.name:
+        text = document.text
+    else:
+        text = copying.rename(document, name)
     text = copying.edited(text, [*found.changes, Override("search"), *tried])
     valid(parse(str(file), text))
     write_text(file, f"{WRITTEN}\n{text}")

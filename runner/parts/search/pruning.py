@@ -1,4 +1,5 @@
-"""Pruning: the training process reports a trial's results to the study, and ends a trial in the worse half."""
+"""Pruning: the training process reports a trial's results to the study, and ends a trial in the
+worse half."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
 
 
 class Pruning(TrainerCallback):
-    """Ends a training as early stopping does: the checkpoint of this evaluation is saved, and the best one is kept."""
+    """Ends a training as early stopping does: the checkpoint of this evaluation is saved, and the
+    best one is kept."""
 
     def __init__(self, record: TrialRecord, history: History) -> None:
-        self.record, self.history = record, history
+        self.record = record
+        self.history = history
         self.trial: Trial | None = None
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -30,21 +33,37 @@ class Pruning(TrainerCallback):
         """Reports the evaluations so far, and returns whether the trial is in the worse half."""
         import optuna
 
-        measure = "reward" if self.record.higher else "validation_loss"
-        values = [entry[measure] for entry in self.history.epochs if entry["step"] and entry.get(measure) is not None]
+        if self.record.higher:
+            measure = "reward"
+        else:
+            measure = "validation_loss"
+        values = [
+            entry[measure]
+            for entry in self.history.epochs
+            if entry["step"] and entry.get(measure) is not None
+        ]
         if not values:
             return False
         if self.trial is None:
             whole = study(self.record.journal, self.record.study, self.record.higher)
             self.trial = optuna.trial.Trial(whole, whole.trials[self.record.trial]._trial_id)
         self.trial.report(values[-1], len(values))
-        poor = self.record.stop_poor and state.global_step < state.max_steps and self.trial.should_prune()
+        poor = (
+            self.record.stop_poor
+            and state.global_step < state.max_steps
+            and self.trial.should_prune()
+        )
         if poor:
             self.trial.set_user_attr(ENDED, state.global_step)
-            print(f"This trial ends after step {state.global_step:,}, because others were better by then.", flush=True)
+            print(
+                f"This trial ends after step {state.global_step:,}, because others were better by then.",
+                flush=True,
+            )
         return bool(poor)
 
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
     record = TrialRecord.read(Path(settings.run_dir))
-    return [Pruning(record, history)] if record else []
+    if record:
+        return [Pruning(record, history)]
+    return []

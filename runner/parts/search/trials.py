@@ -1,4 +1,5 @@
-"""Trials: the settings that a search tries, whether each makes a valid recipe, and the study that records them."""
+"""Trials: the settings that a search tries, whether each makes a valid recipe, and the study that
+records them."""
 
 import math
 import random
@@ -19,14 +20,27 @@ if TYPE_CHECKING:
 
 MOST = 32  # no search has more trials
 # Sections and settings that do not change the training.
-NEVER = ("search", "name", "description", "scenario", "demo", "gates", "openshift", "nodes", "serve", "image")
+NEVER = (
+    "search",
+    "name",
+    "description",
+    "scenario",
+    "demo",
+    "gates",
+    "openshift",
+    "nodes",
+    "serve",
+    "image",
+)
 # Settings with which trials are measured on different rows.
 MEASURED_ON = (
     *("data.seed", "data.path", "data.hub"),
     *("data.validation_share", "data.validation_split", "data.validation_path"),
 )
 ATTEMPTS = 100  # attempts to draw a trial that differs from the earlier ones
-ENDED = "ended early after step"  # a trial's own mark in the study: the step after which it ended early
+ENDED = (
+    "ended early after step"  # a trial's own mark in the study: the step after which it ended early
+)
 
 
 class Trial(NamedTuple):
@@ -58,25 +72,36 @@ def of(section: Settings) -> list[Trial]:
         for name, values in section["over"].plain().items()
     }
     between = section["between"].plain()
-    names, count = [*over, *between], section.get("trials")
+    names = [*over, *between]
+    count = section.get("trials")
     every: list[tuple[Any, ...]] = []
     if not between and (count is None or math.prod(map(len, over.values())) <= count):
         every += islice(product(*over.values()), MOST)
     else:
-        draw, most = random.Random(section["seed"]), count or MOST
+        draw = random.Random(section["seed"])
+        most = count or MOST
         for _ in range(most * ATTEMPTS):
             if len(every) == most:
                 break
-            drawn = (*map(draw.choice, over.values()), *(_between(low, high, draw) for low, high in between.values()))
+            drawn = (
+                *map(draw.choice, over.values()),
+                *(_between(low, high, draw) for low, high in between.values()),
+            )
             if drawn not in every:
                 every.append(drawn)
-    return [Trial(number, dict(zip(names, values, strict=True))) for number, values in enumerate(every, 1)]
+    return [
+        Trial(number, dict(zip(names, values, strict=True)))
+        for number, values in enumerate(every, 1)
+    ]
 
 
 def _between(low: float, high: float, draw: random.Random) -> float:
     """A number between two bounds, with three digits; a whole one between whole ones."""
     wide = low > 0 and high / low >= 10
-    drawn = math.exp(draw.uniform(math.log(low), math.log(high))) if wide else draw.uniform(low, high)
+    if wide:
+        drawn = math.exp(draw.uniform(math.log(low), math.log(high)))
+    else:
+        drawn = draw.uniform(low, high)
     if isinstance(low, int) and isinstance(high, int):
         return round(drawn)
     return min(max(float(f"{drawn:.3g}"), low), high)
@@ -84,8 +109,9 @@ def _between(low: float, high: float, draw: random.Random) -> float:
 
 @dataclass(frozen=True)
 class TrialRecord(Record):
-    """Connects a run folder with its trial. journal: the study's file; study: its name; trial: the study's number for
-    it; higher: whether more of what is measured is better, as with a reward; stop_poor: whether it may end early."""
+    """Connects a run folder with its trial. journal: the study's file; study: its name; trial: the
+    study's number for it; higher: whether more of what is measured is better, as with a reward;
+    stop_poor: whether it may end early."""
 
     FILE = "trial.json"
     journal: str = ""
@@ -96,9 +122,9 @@ class TrialRecord(Record):
 
 
 def study(journal: str, name: str, higher: bool) -> "Study":
-    """The study in a file, which is created if it does not exist. Successive halving (Jamieson and Talwalkar 2016,
-    arXiv 1502.07943; asynchronous: Li et al. 2020, arXiv 1810.05934): of the trials that reached 1, 2, 4, …
-    evaluations, the better half continues."""
+    """The study in a file, which is created if it does not exist. Successive halving (Jamieson and
+    Talwalkar 2016, arXiv 1502.07943; asynchronous: Li et al. 2020, arXiv 1810.05934): of the trials
+    that reached 1, 2, 4, … evaluations, the better half continues."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -112,8 +138,10 @@ def study(journal: str, name: str, higher: bool) -> "Study":
 
 
 def can_be_tried(recipe: Recipe) -> Iterator[Problem]:
-    """Each setting exists and can change the training; bounds are in order; there are 2 to MOST trials."""
-    if not (section := recipe.settings.get("search")):
+    """Each setting exists and can change the training; bounds are in order; there are 2 to MOST
+    trials."""
+    section = recipe.settings.get("search")
+    if not section:
         return
     wrong = []
     for kind in ("over", "between"):
@@ -126,7 +154,9 @@ def can_be_tried(recipe: Recipe) -> Iterator[Problem]:
     for name, (low, high) in section["between"].items():
         at = ("search", "between", name)
         if low >= high:
-            wrong.append(recipe.problem(at, *worded("search.bounds", name=name, low=low, high=high)))
+            wrong.append(
+                recipe.problem(at, *worded("search.bounds", name=name, low=low, high=high))
+            )
         if name in section["over"]:
             wrong.append(recipe.problem(at, *worded("search.twice", name=name), key=True))
     combinations = math.prod(map(len, section["over"].values()))
@@ -141,9 +171,10 @@ def can_be_tried(recipe: Recipe) -> Iterator[Problem]:
 
 
 def each_is_valid(recipe: Recipe) -> Iterator[Problem]:
-    """Each trial is a valid recipe, with its files. Problems that the recipe has without any trial are reported at
-    their own lines."""
-    if not (section := recipe.settings.get("search")) or errors_of(can_be_tried(recipe)):
+    """Each trial is a valid recipe, with its files. Problems that the recipe has without any trial
+    are reported at their own lines."""
+    section = recipe.settings.get("search")
+    if not section or errors_of(can_be_tried(recipe)):
         return
     try:
         changed(recipe, Trial(0, {}).changes, look=False)
@@ -151,12 +182,23 @@ def each_is_valid(recipe: Recipe) -> Iterator[Problem]:
         return
     for trial in of(section):
         try:
-            changed(recipe, trial.changes, look=any(name.startswith("data.") for name in trial.settings))
+            changed(
+                recipe, trial.changes, look=any(name.startswith("data.") for name in trial.settings)
+            )
         except Stop as stop:
             first = stop.problems[0]
-            blamed = [name for name in trial.settings if f"`{name.rpartition('.')[2]}`" in first.message]
-            kind = "over" if blamed and blamed[0] in section["over"] else "between"
-            at: Path_ = ("search", kind, blamed[0]) if blamed else ("search",)
+            blamed = [
+                name for name in trial.settings if f"`{name.rpartition('.')[2]}`" in first.message
+            ]
+            if blamed and blamed[0] in section["over"]:
+                kind = "over"
+            else:
+                kind = "between"
+            at: Path_
+            if blamed:
+                at = ("search", kind, blamed[0])
+            else:
+                at = ("search",)
             said = worded("search.not-valid", trial=trial, message=first.message, hint=first.hint)
             yield recipe.problem(at, *said, key=True)
 

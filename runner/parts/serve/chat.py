@@ -1,4 +1,5 @@
-"""Chatting with the models of a stage, which stay in memory, side by side, in the terminal or on a gradio page."""
+"""Chatting with the models of a stage, which stay in memory, side by side, in the terminal or on a
+gradio page."""
 
 import os
 import queue
@@ -23,18 +24,21 @@ NO_ROW = "(no answer on record)"  # a run records those of its own questions alo
 
 
 class Models(NamedTuple):
-    """Two models that answer in words, one after the other, because they share a processor. A chat model knows its own
-    earlier answers; a model that continues a text starts again each time."""
+    """Two models that answer in words, one after the other, because they share a processor. A chat
+    model knows its own earlier answers; a model that continues a text starts again each time."""
 
     both: tuple[LoadedModel, LoadedModel]
     names: tuple[str, ...] = ("original", "trained")
 
     @property
     def asked_with(self) -> str:
-        return "a question" if self.both[0].chat.chat else "the beginning of a text"
+        if self.both[0].chat.chat:
+            return "a question"
+        return "the beginning of a text"
 
     def ask(self, question: str, earlier: Sequence[Turn]) -> Iterator[tuple[str, ...]]:
-        """The answer of each side so far, repeatedly; the complete ones last. earlier: the conversation so far."""
+        """The answer of each side so far, repeatedly; the complete ones last. earlier: the
+        conversation so far."""
         said = ["" for _ in self.both]
         for number, loaded in enumerate(self.both):
             turns = [(asked, answers[number]) for asked, answers in earlier]
@@ -43,7 +47,8 @@ class Models(NamedTuple):
 
 
 def unfinished(said: Sequence[str]) -> tuple[str, ...]:
-    """What each side shows while the answers are written, one after the other: the words so far, or that they come."""
+    """What each side shows while the answers are written, one after the other: the words so far, or
+    that they come."""
     first, *others = said
     return (first or "…", *(text or "(follows the other answer)" for text in others))
 
@@ -65,7 +70,8 @@ Sides = Models | Pictures
 
 def sides(recipe: Recipe, folder: StageFolder) -> Sides:
     """The loaded models of a stage. Raises Stop if there is none."""
-    if classes := ask.of_pictures(folder):
+    classes = ask.of_pictures(folder)
+    if classes:
         return Pictures(classes)
     before, after = ask.models(recipe, folder)
     first = load(before)
@@ -84,11 +90,13 @@ def sides(recipe: Recipe, folder: StageFolder) -> Sides:
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:
-    """A model's answer so far, while it is generated; the complete answer last. It can be cancelled."""
+    """A model's answer so far, while it is generated; the complete answer last. It can be
+    cancelled."""
     from transformers import StoppingCriteriaList
 
     tokens: list[int] | None = None
-    texts, unwanted = queue.Queue[str | None](), threading.Event()
+    texts = queue.Queue[str | None]()
+    unwanted = threading.Event()
 
     def put(value: Any) -> None:
         """Keeps all tokens, because the words of a part differ from those of the whole."""
@@ -120,13 +128,15 @@ def show_page(
     port: int,
     ready: Callable[[str], None],
 ) -> None:
-    """Shows the page until ^C. about: lines about the models. port: 0 for any; ready: gets the address. Raises Stop if
-    the port is not available."""
+    """Shows the page until ^C. about: lines about the models. port: 0 for any; ready: gets the
+    address. Raises Stop if the port is not available."""
     # gradio would otherwise look for updates and report this start.
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
     import gradio
 
-    with gradio.Blocks(title=title, analytics_enabled=False, fill_height=isinstance(sides, Models)) as page:
+    with gradio.Blocks(
+        title=title, analytics_enabled=False, fill_height=isinstance(sides, Models)
+    ) as page:
         # Two spaces at its end keep a line apart from the next in one paragraph.
         gradio.Markdown(f"# {title}\n\n" + "  \n".join(about))
         if isinstance(sides, Models):
@@ -134,7 +144,9 @@ def show_page(
         else:
             _pictures(gradio, sides)
     # The theme would download its fonts.
-    theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+    theme = gradio.themes.Default(
+        font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+    )
     page.launch(
         server_name=HOST,
         server_port=free_port(port),
@@ -152,9 +164,10 @@ def show_page(
 
 @dataclass
 class _Conversation:
-    """The conversation that one page shows. A new one begins with a new list of turns, so that an answer to an earlier
-    one, which is still being written, notices it and ends. writing: the question that is being answered, with the
-    answers so far; waiting: questions that are asked next."""
+    """The conversation that one page shows. A new one begins with a new list of turns, so that an
+    answer to an earlier one, which is still being written, notices it and ends. writing: the
+    question that is being answered, with the answers so far; waiting: questions that are asked
+    next."""
 
     turns: list[Turn] = field(default_factory=list)
     writing: Turn | None = None
@@ -168,12 +181,22 @@ class _Conversation:
     @property
     def shown(self) -> list[Turn]:
         """Everything that the boards show, in order."""
-        finished = [(question, tuple(text or "(nothing)" for text in said)) for question, said in self.turns]
-        current = [(question, unfinished(said)) for question, said in (self.writing,)] if self.writing else []
-        return [*finished, *current, *((question, ("(asked next)",) * 2) for question in self.waiting)]
+        finished = [
+            (question, tuple(text or "(nothing)" for text in said)) for question, said in self.turns
+        ]
+        if self.writing:
+            current = [(question, unfinished(said)) for question, said in (self.writing,)]
+        else:
+            current = []
+        return [
+            *finished,
+            *current,
+            *((question, ("(asked next)",) * 2) for question in self.waiting),
+        ]
 
     def answer(self, sides: Models) -> Iterator[None]:
-        """Answers the first question that waits, if any. It yields whenever `shown` may have changed."""
+        """Answers the first question that waits, if any. It yields whenever `shown` may have
+        changed."""
         if self.waiting:
             turns = self.turns
             question = self.waiting.pop(0)
@@ -191,14 +214,18 @@ class _Conversation:
             finally:
                 if turns is self.turns:
                     self.writing = None
-        # Also after a new conversation: gradio (6.10) may send this answer's last part after the empty boards.
+        # Also after a new conversation: gradio (6.10) may send this answer's last part after the
+        # empty boards.
         yield
 
 
 def _chat(gradio: Any, sides: Models, questions: Sequence[OfferedQuestion]) -> None:
-    """Both models side by side. The questions of the demo are buttons, which begin a new conversation."""
+    """Both models side by side. The questions of the demo are buttons, which begin a new
+    conversation."""
     expected = expected_answers(questions)
-    names = [*sides.names, YOUR_FILE] if expected else sides.names
+    names = list(sides.names)
+    if expected:
+        names.append(YOUR_FILE)
     conversation = gradio.State(_Conversation())
     buttons = []
     for heading, group in by_origin(questions):
@@ -211,9 +238,17 @@ def _chat(gradio: Any, sides: Models, questions: Sequence[OfferedQuestion]) -> N
         with gradio.Accordion("System prompt, as trained", open=False):
             gradio.Textbox(system_prompt, show_label=False, interactive=False)
     with gradio.Row(equal_height=True):
-        # They grow with the answers, so that a phone, which shows them one below the other, shows all of them.
+        # They grow with the answers, so that a phone, which shows them one below the other, shows
+        # all of them.
         boards = [
-            gradio.Chatbot(label=name, buttons=["copy"], allow_tags=False, height=None, min_height=130, max_height=420)
+            gradio.Chatbot(
+                label=name,
+                buttons=["copy"],
+                allow_tags=False,
+                height=None,
+                min_height=130,
+                max_height=420,
+            )
             for name in names
         ]
     line = gradio.Textbox(placeholder=f"Type {sides.asked_with}", show_label=False, submit_btn=True)
@@ -244,16 +279,28 @@ def _chat(gradio: Any, sides: Models, questions: Sequence[OfferedQuestion]) -> N
         for _ in current.answer(sides):
             yield draw(current)
 
-    # A question is taken at once, also while an answer is written, and only then waits for the models. The answers never
-    # write into the text box, so that what is being typed stays there.
+    # A question is taken at once, also while an answer is written, and only then waits for the
+    # models. The answers never write into the text box, so that what is being typed stays there.
     at_once = {"queue": False, "trigger_mode": "multiple", "show_progress": "hidden"}
     in_turn = {"concurrency_limit": 1, "concurrency_id": "models", "trigger_mode": "multiple"}
-    taken = [line.submit(typed, [line, conversation], [line, *boards], api_visibility="private", **at_once)]
+    taken = [
+        line.submit(
+            typed, [line, conversation], [line, *boards], api_visibility="private", **at_once
+        )
+    ]
     taken += [
-        button.click(clicked, [button, conversation], boards, api_visibility="private", **at_once) for button in buttons
+        button.click(clicked, [button, conversation], boards, api_visibility="private", **at_once)
+        for button in buttons
     ]
     for event in taken:
-        event.then(answer, [conversation], boards, api_visibility="private", show_progress="hidden", **in_turn)
+        event.then(
+            answer,
+            [conversation],
+            boards,
+            api_visibility="private",
+            show_progress="hidden",
+            **in_turn,
+        )
     for clear in (again.click, *(board.clear for board in boards)):
         clear(begin, [conversation], boards, api_visibility="private", **at_once)
 
@@ -273,6 +320,8 @@ def _pictures(gradio: Any, sides: Pictures) -> None:
         classes = gradio.Label(label="what the trained model sees", num_top_classes=5)
 
     def asked(file: str | None) -> dict[str, float]:
-        return dict(sides.classes(Path(file))) if file else {}
+        if file:
+            return dict(sides.classes(Path(file)))
+        return {}
 
     picture.change(asked, [picture], [classes], api_name="ask")

@@ -1,7 +1,9 @@
-"""The server of a trained model on the cluster: sending it, waiting for it, connecting to it, explaining its failures.
+"""The server of a trained model on the cluster: sending it, waiting for it, connecting to it,
+explaining its failures.
 
-KServe creates a Deployment for an InferenceService or LLMInferenceService, whose pods have annotations of the object.
-These distinguish them from pods of an earlier server of the same name, which may still answer."""
+KServe creates a Deployment for an InferenceService or LLMInferenceService, whose pods have
+annotations of the object. These distinguish them from pods of an earlier server of the same name,
+which may still answer."""
 
 from __future__ import annotations
 
@@ -33,13 +35,21 @@ FORMS: Mapping[str, Manifest] = packaged.toml(__file__, "forms.toml")
 
 
 def start(
-    cluster: Cluster, plans: Plans, server: Serving, tell: Tell, mine: Owner, confirm: Confirm, port: int, dry_run: bool
+    cluster: Cluster,
+    plans: Plans,
+    server: Serving,
+    tell: Tell,
+    mine: Owner,
+    confirm: Confirm,
+    port: int,
+    dry_run: bool,
 ) -> None:
-    """Sends the server of the first plan, which has the adapters of the others too, waits until it answers, and
-    forwards `port` of this machine to an InferenceService until ^C, or tells the address of an LLMInferenceService; the
-    server continues. An identical server is not sent again.
-    `confirm` is asked before another person's server is replaced. port: 0 for any; mine: the owner of what is sent.
-    Raises Stop if a model is not trained yet, the cluster refuses anything, or the server cannot start."""
+    """Sends the server of the first plan, which has the adapters of the others too, waits until it
+    answers, and forwards `port` of this machine to an InferenceService until ^C, or tells the
+    address of an LLMInferenceService; the server continues. An identical server is not sent again.
+    `confirm` is asked before another person's server is replaced. port: 0 for any; mine: the owner
+    of what is sent. Raises Stop if a model is not trained yet, the cluster refuses anything, or the
+    server cannot start."""
     server.kind = kind_of(cluster, plans[0], server, tell)
     manifests = objects(cluster, plans, server, tell)
     if dry_run:
@@ -47,7 +57,8 @@ def start(
             cluster.apply(manifest, dry_run=True)
             tell(f"The cluster would accept {manifest['kind']} `{manifest['metadata']['name']}`.")
         return
-    known, alone = listed(server.models, "or"), server.kind == LLM
+    known = listed(server.models, "or")
+    alone = server.kind == LLM
     if not alone:
         free_port(port)
     send(cluster, manifests, tell, mine, confirm)
@@ -61,21 +72,29 @@ def start(
         tell(REMOVING)
 
     def answering() -> str:
-        return _ready(_pods(cluster, manifests[-1])) or str(state.ready)  # another pod may have replaced it
+        return _ready(_pods(cluster, manifests[-1])) or str(
+            state.ready
+        )  # another pod may have replaced it
 
     client.forward(cluster, plans[0].site["namespace"], answering, kserve.PORT, port, connected)
 
 
 def kind_of(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> str:
-    """The kind of a server: the recipe's, or that of the server which is there, or for several adapters the one that
-    the cluster offers. Raises Stop if it is there in another kind."""
+    """The kind of a server: the recipe's, or that of the server which is there, or for several
+    adapters the one that the cluster offers. Raises Stop if it is there in another kind."""
     space = plan.site["namespace"]
     there = next((one for one in _ours(cluster, plan) if one["kind"] != RUNTIME), None)
     kind = server.kind
     if kind is None:
         several = len(server.source.adapters) > 1
-        offered = there["kind"] == LLM if there else several and cluster.knows(LLM, space, usable=True)
-        kind = LLM if offered and server.declarable else SERVICE
+        if there:
+            offered = there["kind"] == LLM
+        else:
+            offered = several and cluster.knows(LLM, space, usable=True)
+        if offered and server.declarable:
+            kind = LLM
+        else:
+            kind = SERVICE
         if offered and kind == SERVICE:
             tell(worded("serve.on-one-claim")[0])
     if there and there["kind"] != kind:
@@ -84,7 +103,8 @@ def kind_of(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> str:
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Removes the server of a plan, and its own runtime. `confirm` is asked before another person's is removed."""
+    """Removes the server of a plan, and its own runtime. `confirm` is asked before another person's
+    is removed."""
     there = _ours(cluster, plan)
     if not there:
         cluster.require_namespace(plan.site["namespace"])
@@ -96,38 +116,58 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
 
 
 def objects(cluster: Cluster, plans: Plans, server: Serving, tell: Tell) -> list[Manifest]:
-    """The objects of `recipe render`, the server last, annotated with the training jobs of its models. Raises
-    Stop if a model is not trained yet, or its gate is closed."""
-    plan, trained = plans[0], plans if server.source.results else ()
+    """The objects of `recipe render`, the server last, annotated with the training jobs of its
+    models. Raises Stop if a model is not trained yet, or its gate is closed."""
+    plan = plans[0]
+    if server.source.results:
+        trained = plans
+    else:
+        trained = ()
     trained_by = ",".join(filter(None, (_trained_by(cluster, each, tell) for each in trained)))
-    made, service = kserve.runtime(plan, server), kserve.service(plan, server, trained_by)
+    made = kserve.runtime(plan, server)
+    service = kserve.service(plan, server, trained_by)
     return [*([made] if made else []), service]
 
 
 def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
-    """The uid of the job that trained the model; empty if the job is gone. Raises Stop if it is running or has failed,
-    or if its gate is not open: the model would be incomplete, or not good enough."""
-    training, *gates = (each for each in pipeline.milestones(cluster, plan) if each.stage.name == plan.stages[-1].name)
+    """The uid of the job that trained the model; empty if the job is gone. Raises Stop if it is
+    running or has failed, or if its gate is not open: the model would be incomplete, or not good
+    enough."""
+    training, *gates = (
+        each
+        for each in pipeline.milestones(cluster, plan)
+        if each.stage.name == plan.stages[-1].name
+    )
     for each in (training, *gates):
         if each.at_work and not (each.job and going(each.job)):
             raise Stop(*worded("serve.still-running", each=each))
         if each.state == FAILED:
             if each.of_gate:
                 raise Stop(f"The model is not served. {pipeline.closed(cluster, each)}")
-            raise Stop(f"{each.title} has failed, so there is no finished model.", "`recipe status` explains why.")
+            raise Stop(
+                f"{each.title} has failed, so there is no finished model.",
+                "`recipe status` explains why.",
+            )
     if training.state == pipeline.LOST:
-        raise Stop(f"{training.title} is {training.state}; its model is gone.", "`recipe submit` trains it again.")
+        raise Stop(
+            f"{training.title} is {training.state}; its model is gone.",
+            "`recipe submit` trains it again.",
+        )
     if gates and not gates[0].done:
         raise Stop(*worded("serve.gate-closed", gates=gates))
     if not training.done:
         where = plan.place_of(training.stage).run_dir
         tell(f"{training.title} is {training.state}; the server uses the model in {where}.")
-    return str(training.job["metadata"]["uid"]) if training.job and not going(training.job) else ""
+    if training.job and not going(training.job):
+        return str(training.job["metadata"]["uid"])
+    return ""
 
 
 def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
-    """The server and the runtime of a plan on the cluster. Raises Stop if one of them is another recipe's."""
-    space, name = plan.site["namespace"], kubernetes.job_name(plan)
+    """The server and the runtime of a plan on the cluster. Raises Stop if one of them is another
+    recipe's."""
+    space = plan.site["namespace"]
+    name = kubernetes.job_name(plan)
     found = [
         (SERVICE, cluster.get(SERVICE, space, name)),
         (LLM, cluster.get(LLM, space, name, forgiving=True)),
@@ -136,18 +176,25 @@ def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
     return [jobs.require_of({"kind": kind, **there}, plan.name) for kind, there in found if there]
 
 
-def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Sends what is missing or different, with its owner's marks. Raises Stop, with nothing sent, after a refusal."""
+def send(
+    cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, confirm: Confirm
+) -> None:
+    """Sends what is missing or different, with its owner's marks. Raises Stop, with nothing sent,
+    after a refusal."""
     service = manifests[-1]
-    kind, meta = service["kind"], service["metadata"]
+    kind = service["kind"]
+    meta = service["metadata"]
     there = cluster.get(kind, meta["namespace"], meta["name"])
     if there and going(there):
         tell(f"The old {kind} `{meta['name']}` is being deleted. Waiting until it is gone.")
         jobs.gone(cluster, {"kind": kind, **there}, tell)
         there = None
     if there and _same(there, service):
-        tell(f"{named(service)} already exists, made from this recipe as it is now. Nothing changes.")
-        if (whose := Owner.of(there)) not in (Owner(), mine):
+        tell(
+            f"{named(service)} already exists, made from this recipe as it is now. Nothing changes."
+        )
+        whose = Owner.of(there)
+        if whose not in (Owner(), mine):
             tell(str(whose))
         return
     for manifest in manifests:
@@ -158,36 +205,60 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
         # Its Deployment would need a second machine beside the first, and wait for it.
         jobs.delete(cluster, {"kind": kind, **there}, [], tell)
         there = None
-    with accounted(lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")):
+    with accounted(
+        lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")
+    ):
         for manifest in map(mine.signed, manifests):
             # Another person may have sent one in the meantime.
             if there or manifest["kind"] != kind:
                 cluster.apply(manifest)
             elif not cluster.create(manifest):
-                raise Stop(f"Someone else sent {named(service)} a moment ago.", "Run the command again.")
+                raise Stop(
+                    f"Someone else sent {named(service)} a moment ago.", "Run the command again."
+                )
             tell(f"Sent {named(manifest)} to `{meta['namespace']}`")
 
 
 def _same(there: Manifest, wanted: Manifest) -> bool:
-    return all(annotation(there, name) == annotation(wanted, name) for name in (kserve.CONTENT, kserve.TRAINED_BY))
+    return all(
+        annotation(there, name) == annotation(wanted, name)
+        for name in (kserve.CONTENT, kserve.TRAINED_BY)
+    )
 
 
 def wait(cluster: Cluster, service: Manifest, tell: Tell) -> ServerState:
-    """The state of the server once a pod answers. Raises Stop if the server is deleted or changed, or can never start."""
-    tell("Waiting until it is ready. ^C leaves the server running; the same command waits for it again.")
-    cluster, kind, meta, missing, said = cluster.once(), service["kind"], service["metadata"], 0, list[str]()
+    """The state of the server once a pod answers. Raises Stop if the server is deleted or changed,
+    or can never start."""
+    tell(
+        "Waiting until it is ready. ^C leaves the server running; the same command waits for it again."
+    )
+    cluster = cluster.once()
+    kind = service["kind"]
+    meta = service["metadata"]
+    missing = 0
+    said = list[str]()
     while True:
         lines: list[str] = []
         try:
             there = cluster.get(kind, meta["namespace"], meta["name"])
             missing = missing + 1 if there is None else 0
             if missing > 2:
-                raise Stop(f"{kind} `{meta['name']}` no longer exists; someone deleted it.", "Start it again.")
+                raise Stop(
+                    f"{kind} `{meta['name']}` no longer exists; someone deleted it.",
+                    "Start it again.",
+                )
             if there is not None:
                 if going(there):
                     raise Stop(*worded("serve.being-deleted", service=kind, meta=meta))
                 if not _same(there, service):
-                    raise Stop(*worded("serve.changed-meanwhile", service=kind, meta=meta, owner=Owner.of(there)))
+                    raise Stop(
+                        *worded(
+                            "serve.changed-meanwhile",
+                            service=kind,
+                            meta=meta,
+                            owner=Owner.of(there),
+                        )
+                    )
                 state = look(cluster, there)
                 if state.ready:
                     return state
@@ -206,22 +277,30 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> ServerState:
 
 def look(cluster: Cluster, service: Manifest) -> ServerState:
     """The state of a server: its own pods, and the messages about them."""
-    space, name, form = service["metadata"]["namespace"], service["metadata"]["name"], FORMS[service["kind"]]
+    space = service["metadata"]["namespace"]
+    name = service["metadata"]["name"]
+    form = FORMS[service["kind"]]
     pods = _pods(cluster, service)
     workloads = cluster.list("Workload", space, forgiving=True)
 
     def deployed(event: Manifest) -> bool:
-        # Only the Deployment and its ReplicaSets explain a missing pod, and people may not be allowed to read them.
+        # Only the Deployment and its ReplicaSets explain a missing pod, and people may not be
+        # allowed to read them.
         of = event["involvedObject"]
         begins = f"{name}{form['deployment']}"
-        return of.get("kind") in ("Deployment", "ReplicaSet") and of.get("name", "").startswith(begins)
+        return of.get("kind") in ("Deployment", "ReplicaSet") and of.get("name", "").startswith(
+            begins
+        )
 
     events = events_about(cluster, [service, *pods], deployed)
-    return ServerState(service, pods, events, workloads, diagnose.log_reader(cluster, space, form["container"]))
+    return ServerState(
+        service, pods, events, workloads, diagnose.log_reader(cluster, space, form["container"])
+    )
 
 
 def _pods(cluster: Cluster, service: Manifest) -> Manifests:
-    meta, form = service["metadata"], FORMS[service["kind"]]
+    meta = service["metadata"]
+    form = FORMS[service["kind"]]
     pods = cluster.list("Pod", meta["namespace"], {form["name"]: meta["name"], **form["labels"]})
     return [pod for pod in pods if not going(pod) and _same(pod, service)]
 
@@ -233,19 +312,23 @@ def _ready(pods: Manifests) -> str | None:
 LESS = "`serve.gpus` or `serve.concurrency`"
 TRIES = 3  # after this many exits, a slow disk or network is not the reason
 # KServe's reasons if it does not find a runtime, or must not use it.
-_UNMERGED = (("PresetsCombined", "False"),)  # an LLMInferenceService that does not go with the platform's template
+_UNMERGED = (
+    ("PresetsCombined", "False"),
+)  # an LLMInferenceService that does not go with the platform's template
 _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
 
 
 @dataclass
 class ServerState:
-    """A server on the cluster. service: its object; pods: its own; events: warnings about them; workloads:
-    Kueue's of the namespace; log_of: the end of a pod's log, of its last failed try if it was restarted.
+    """A server on the cluster. service: its object; pods: its own; events: warnings about them;
+    workloads: Kueue's of the namespace; log_of: the end of a pod's log, of its last failed try if
+    it was restarted.
 
-    alone: whether it is an LLMInferenceService, which needs no runtime; address: that one's at the gateway, empty if it
-    has none yet; failure: KServe's last reason for not serving the model; hopeless: whether waiting changes nothing,
-    because KServe refuses the object, or vLLM exits again and again; ready: the first pod that answers, of an
-    LLMInferenceService once the gateway leads to it."""
+    alone: whether it is an LLMInferenceService, which needs no runtime; address: that one's at the
+    gateway, empty if it has none yet; failure: KServe's last reason for not serving the model;
+    hopeless: whether waiting changes nothing, because KServe refuses the object, or vLLM exits
+    again and again; ready: the first pod that answers, of an LLMInferenceService once the gateway
+    leads to it."""
 
     service: Manifest
     pods: Manifests
@@ -254,21 +337,37 @@ class ServerState:
     log_of: diagnose.LogOf = lambda _pod: ""
 
     def __post_init__(self) -> None:
-        status, answers = self.service.get("status") or {}, _ready(self.pods)
+        status = self.service.get("status") or {}
+        answers = _ready(self.pods)
         self.alone: bool = self.service["kind"] == LLM
-        address = status.get("url") or next((one["url"] for one in status.get("addresses") or ()), "")
+        address = status.get("url") or next(
+            (one["url"] for one in status.get("addresses") or ()), ""
+        )
         self.address = str(address).rstrip("/")
-        refused = (one for one in jobs.conditions_of(self.service) if (one["type"], one["status"]) in _UNMERGED)
+        refused = (
+            one
+            for one in jobs.conditions_of(self.service)
+            if (one["type"], one["status"]) in _UNMERGED
+        )
         of_model = status.get("modelStatus") or {}
         self.failure: Manifest = of_model.get("lastFailureInfo") or next(refused, {})
         self.container = FORMS[self.service["kind"]]["container"]
-        entries = [entry for pod in self.pods for entry in jobs.containers_of(pod) if entry["name"] == self.container]
+        entries = [
+            entry
+            for pod in self.pods
+            for entry in jobs.containers_of(pod)
+            if entry["name"] == self.container
+        ]
         self.restarts = max((entry.get("restartCount", 0) for entry in entries), default=0)
         invalid = of_model.get("transitionStatus") == "InvalidSpec"
-        self.hopeless = self.failure.get("reason") in _NO_RUNTIME or invalid or self.restarts >= TRIES
+        self.hopeless = (
+            self.failure.get("reason") in _NO_RUNTIME or invalid or self.restarts >= TRIES
+        )
         reached = not self.alone or (jobs.holds(self.service, "Ready") and self.address)
         self.ready = answers if reached else None
-        conditions = [(each["type"], each["status"]) for pod in self.pods for each in jobs.conditions_of(pod)]
+        conditions = [
+            (each["type"], each["status"]) for pod in self.pods for each in jobs.conditions_of(pod)
+        ]
         if not self.pods:
             self.phase = "no pod yet"
         elif any(pod["spec"].get("schedulingGates") for pod in self.pods):
@@ -280,16 +379,25 @@ class ServerState:
         elif any("running" in entry.get("state", {}) for entry in entries):
             self.phase = "loading the model"
         else:
-            self.phase = "restarted" if self.restarts else "pulling the image"
+            if self.restarts:
+                self.phase = "restarted"
+            else:
+                self.phase = "pulling the image"
 
 
 def reasons(server: ServerState) -> list[str]:
-    """The reasons why a server does not answer, the most specific first; empty if nothing is wrong."""
-    return list(dict.fromkeys([*_refused(server), *(line for pod in server.pods for line in _pod(server, pod))]))
+    """The reasons why a server does not answer, the most specific first; empty if nothing is
+    wrong."""
+    return list(
+        dict.fromkeys(
+            [*_refused(server), *(line for pod in server.pods for line in _pod(server, pod))]
+        )
+    )
 
 
 def _refused(server: ServerState) -> Iterator[str]:
-    """Refusals by KServe, and why the Deployment could not create a pod, which only its ReplicaSet's events show."""
+    """Refusals by KServe, and why the Deployment could not create a pod, which only its
+    ReplicaSet's events show."""
     if server.alone and _ready(server.pods):
         missing = (each for each in jobs.conditions_of(server.service) if each["status"] == "False")
         yield from (f"{each['type']}: {each['message']}" for each in missing if each.get("message"))
@@ -297,12 +405,20 @@ def _refused(server: ServerState) -> Iterator[str]:
     why = str(server.failure.get("message", "")).rstrip(".") or reason
     if reason in _NO_RUNTIME:
         runtime = server.service["spec"]["predictor"]["model"]["runtime"]
-        yield worded("serve.no-runtime", runtime=runtime, why=why, space=server.service["metadata"]["namespace"])[0]
+        yield worded(
+            "serve.no-runtime",
+            runtime=runtime,
+            why=why,
+            space=server.service["metadata"]["namespace"],
+        )[0]
     elif reason and not server.pods:
         yield f"KServe does not start it: {why}."
     if server.pods:
         return
-    if why := diagnose.unmade_pod(server.events, LESS, "`recipe site RECIPE` generates what the namespace needs."):
+    why = diagnose.unmade_pod(
+        server.events, LESS, "`recipe site RECIPE` generates what the namespace needs."
+    )
+    if why:
         yield f"No pod exists: {why}"
     elif unmade := [event for event in server.events if event["reason"] == "InternalError"]:
         yield f"KServe does not start it: {unmade[-1]['message']}"
@@ -313,12 +429,17 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
     if pod["spec"].get("schedulingGates"):
         queue = jobs.queue_of(server.service)
         said = [*diagnose.queued(queue, entry_of(server.workloads, pod))]
-        yield from said or [f"It waits for {f'the queue `{queue}`' if queue else 'a queue'} to admit it."]
+        yield from said or [
+            f"It waits for {f'the queue `{queue}`' if queue else 'a queue'} to admit it."
+        ]
         return
     yield from diagnose.placing(pod, server.events, where, LESS, datetime.now(UTC))
     for entry in (*jobs.containers_of(pod, before=True), *jobs.containers_of(pod)):
         serves = entry["name"] == server.container
-        of_image = worded("serve.image-of-runtime")[0] if serves else worded("serve.image-of-model")[0]
+        if serves:
+            of_image = worded("serve.image-of-runtime")[0]
+        else:
+            of_image = worded("serve.image-of-model")[0]
         remedy = "`recipe site RECIPE` generates what it needs."
         yield from diagnose.unmade(pod, entry, server.events, where, of_image, remedy)
         again = diagnose.again(entry)
@@ -327,14 +448,24 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
                 limit = diagnose.limit_of(pod, (server.container,))
                 yield worded("serve.out-of-memory", where=where, again=again, limit=limit)[0]
             else:
-                who = where if serves else f"{where}: `{entry['name']}`"
-                why = _meaning(server, pod) if serves else ended.get("message", "")
+                if serves:
+                    who = where
+                else:
+                    who = f"{where}: `{entry['name']}`"
+                if serves:
+                    why = _meaning(server, pod)
+                else:
+                    why = ended.get("message", "")
                 yield f"{who} ended with exit code {ended['exitCode']}{again}. {why}".strip()
 
 
 def _meaning(server: ServerState, pod: Manifest) -> str:
-    text, spec = server.log_of(pod), server.service["spec"]
-    uri = spec["model"]["uri"] if server.alone else spec["predictor"]["model"]["storageUri"]
+    text = server.log_of(pod)
+    spec = server.service["spec"]
+    if server.alone:
+        uri = spec["model"]["uri"]
+    else:
+        uri = spec["predictor"]["model"]["storageUri"]
     source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
     diagnosis = troubles.diagnose(text, troubles.SERVER, source=source)
     if not diagnosis.trouble:
@@ -342,4 +473,6 @@ def _meaning(server: ServerState, pod: Manifest) -> str:
     if diagnosis.meaning:
         return diagnosis.meaning
     last = diagnosis.error or troubles.last_line(text)
-    return f"The log says: {last}" if last else ""
+    if last:
+        return f"The log says: {last}"
+    return ""

@@ -1,4 +1,5 @@
-"""`recipe chat` and `recipe serve`: a run's models side by side, or behind OpenAI's API; and `recipe plan --serve`."""
+"""`recipe chat` and `recipe serve`: a run's models side by side, or behind OpenAI's API; and
+`recipe plan --serve`."""
 
 import sys
 import time
@@ -36,10 +37,11 @@ def serve(
     yes: bool,
     taken: tuple[str, ...],
 ) -> None:
-    """Serve the original and the trained model with OpenAI's API until ^C. Questions are formatted as in
-    training.
+    """Serve the original and the trained model with OpenAI's API until ^C. Questions are formatted
+    as in training.
 
-    A server on the cluster records who sent it. You are asked before it replaces or removes another person's server.
+    A server on the cluster records who sent it. You are asked before it replaces or removes another
+    person's server.
     """
     if dry_run and (stops or not on_cluster):
         raise Stop("`--dry-run` needs `--cluster`, without `--stop`.", "Leave it out.", code=2)
@@ -49,45 +51,59 @@ def serve(
     folder = inference.folder_of(recipe, run_dir, stage)
     asked = {recipe.name: inference.models(recipe, folder), **openai_api.others(recipe)}
     chosen = engine or openai_api.engine_for(asked)
-    say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}, served by {chosen}; loading …")
+    say(
+        f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}, served by {chosen}; loading …"
+    )
     began = time.monotonic()
 
     def ready(url: str, models: Sequence[str], log: Path) -> None:
         say(f"Ready after {time.monotonic() - began:.0f} s: {url}/v1  (^C ends it)")
         say(f"models: {', '.join(models)}")
         if len(models) == 1:
-            say("vLLM serves one complete model; `--engine transformers` also serves the original one.")
+            say(
+                "vLLM serves one complete model; `--engine transformers` also serves the original one."
+            )
         say(f"log: {log}")
         end(f"{recipe.name} answers at {url}/v1 until ^C.", "ask", path, "QUESTION", "--url", url)
 
     openai_api.serve(chosen, asked, folder.path, port, ready)
 
 
-def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, port: int, allowed: Confirm) -> None:
-    recipe = options.with_section(options.open_recipe(path, sets, look=False)[0], "serve", "--cluster")
+def _on_cluster(
+    path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, port: int, allowed: Confirm
+) -> None:
+    recipe = options.with_section(
+        options.open_recipe(path, sets, look=False)[0], "serve", "--cluster"
+    )
     if not stops:
         plan, server = kserve.served(recipe)
         problems = serving.problems(recipe, server)
         print_notes(problems)
-        if wrong := errors_of(problems):
+        wrong = errors_of(problems)
+        if wrong:
             raise Stop(wrong)
     cluster = connect()
     mine = Owner.here(path, cluster.person())
     if stops:
         return on_the_cluster.stop(cluster, planned(recipe, kserve.NAME), say, mine, allowed)
-    return on_the_cluster.start(cluster, kserve.sharing(recipe, plan), server, say, mine, allowed, port, dry_run)
+    return on_the_cluster.start(
+        cluster, kserve.sharing(recipe, plan), server, say, mine, allowed, port, dry_run
+    )
 
 
 def plan_server(recipe: Recipe, json_wanted: bool) -> int:
-    """Prints what a server of the recipe's model needs: the content of each GPU, and its room for requests; 1 if it does
-    not fit."""
+    """Prints what a server of the recipe's model needs: the content of each GPU, and its room for
+    requests; 1 if it does not fit."""
     _, server = kserve.served(recipe)
-    if (needs := server.forecast) is None:
+    needs = server.forecast
+    if needs is None:
         raise Stop(*worded("serve.unknown-size", recipe=recipe))
     problems = serving.problems(recipe, server)
     if json_wanted:
         facts = {name: value for name, value in vars(server).items() if name != "forecast"}
-        figures = {name: value for name, value in vars(needs).items() if name not in ("model", "gpu")}
+        figures = {
+            name: value for name, value in vars(needs).items() if name not in ("model", "gpu")
+        }
         say(json_text({"server": facts, "forecast": figures}))
     else:
         words = macros(Path(__file__).with_name("forecast.jinja"), gib=units.gib)
@@ -106,9 +122,11 @@ HELP = f"/1, /2, … asks a question from the list, /new begins a new conversati
 
 
 @command
-def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
-    """Chat with the original and the trained model at once. Both stay loaded, and their answers appear side by
-    side."""
+def chat(
+    path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int
+) -> None:
+    """Chat with the original and the trained model at once. Both stay loaded, and their answers
+    appear side by side."""
     recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}; loading …")
@@ -127,7 +145,10 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
     for line in about:
         say(line)
     for number, question in enumerate(questions, 1):
-        origin = f"  ({question.origin_words})" if question.origin_words else ""
+        if question.origin_words:
+            origin = f"  ({question.origin_words})"
+        else:
+            origin = ""
         say(f"/{number}  {question.text}{origin}")
     _talk(sides, questions)
     end("The conversation is over. It was not saved.", "compare", path)
@@ -160,14 +181,19 @@ def _talk(sides: chatting.Sides, questions: Sequence[OfferedQuestion]) -> None:
             continue
         question = line
         if line.startswith("/") and line[1:].isalnum():
-            number = int(line[1:]) if line[1:].isdecimal() else 0
+            if line[1:].isdecimal():
+                number = int(line[1:])
+            else:
+                number = 0
             if not 0 < number <= len(questions):
                 say(f"`{line}` is not in the list. {HELP}")
                 continue
             question = questions[number - 1].text
         said: tuple[str, ...] = ("",) * len(sides.names)
         try:
-            with Live(shown(question, chatting.unfinished(said)), console=console, refresh_per_second=12) as live:
+            with Live(
+                shown(question, chatting.unfinished(said)), console=console, refresh_per_second=12
+            ) as live:
                 for said in sides.ask(question, turns):
                     live.update(shown(question, chatting.unfinished(said)))
                 live.update(shown(question, said))

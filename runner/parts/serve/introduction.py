@@ -1,5 +1,5 @@
-"""What a chat tells before the first question: which models these are, what the trained one learned, and which questions
-are from its rows."""
+"""What a chat tells before the first question: which models these are, what the trained one
+learned, and which questions are from its rows."""
 
 import datetime
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from runner.trainer.records import Summary
 
 @dataclass(frozen=True)
 class OfferedQuestion:
-    """A question that a chat offers. origin: `taught` or `new` for one of the rows, as in `inference.ORIGINS`; else
-    empty. expected: the answer of that row."""
+    """A question that a chat offers. origin: `taught` or `new` for one of the rows, as in
+    `inference.ORIGINS`; else empty. expected: the answer of that row."""
 
     text: str
     origin: str = ""
@@ -33,8 +33,8 @@ class OfferedQuestion:
 
 
 def questions(recipe: Recipe, folder: StageFolder) -> list[OfferedQuestion]:
-    """The questions of `inference.questions_of`, with what the run recorded of them: first those of training rows, then
-    those of held-out rows, then the others."""
+    """The questions of `inference.questions_of`, with what the run recorded of them: first those of
+    training rows, then those of held-out rows, then the others."""
     recorded = {row["question"]: row for row in read_json(folder.path / ANSWERS) or ()}
     found = []
     for text in inference.questions_of(recipe, folder):
@@ -45,12 +45,19 @@ def questions(recipe: Recipe, folder: StageFolder) -> list[OfferedQuestion]:
 
 
 def by_origin(offered: Sequence[OfferedQuestion]) -> list[tuple[str, list[OfferedQuestion]]]:
-    """Groups of questions, each with its heading; without a heading if no question is known to be of the rows."""
-    groups = [(origin, list(group)) for origin, group in groupby(offered, lambda question: question.origin_words)]
+    """Groups of questions, each with its heading; without a heading if no question is known to be
+    of the rows."""
+    groups = [
+        (origin, list(group))
+        for origin, group in groupby(offered, lambda question: question.origin_words)
+    ]
     if not any(origin for origin, _ in groups):
         return groups
-    # The run compares the first rows of many only, so another question may still be one of the rows.
-    return [(f"Questions {origin}" if origin else "Other questions", group) for origin, group in groups]
+    # The run compares the first rows of many only, so another question may still be one of the
+    # rows.
+    return [
+        (f"Questions {origin}" if origin else "Other questions", group) for origin, group in groups
+    ]
 
 
 def expected_answers(offered: Sequence[OfferedQuestion]) -> dict[str, str]:
@@ -59,7 +66,8 @@ def expected_answers(offered: Sequence[OfferedQuestion]) -> dict[str, str]:
 
 
 def about_models(folder: StageFolder) -> list[str]:
-    """Which models these are and what the trained one learned, a line each. A model for images has no original one."""
+    """Which models these are and what the trained one learned, a line each. A model for images has
+    no original one."""
     summary = Summary.read(folder.path)
     manifest = RunManifest.read(folder.run.path)
     lines = []
@@ -68,7 +76,10 @@ def about_models(folder: StageFolder) -> list[str]:
     trained = _training(summary, manifest)
     if trained:
         lines.append(f"trained: {trained}")
-    learned = summary.answers.sentence if summary.answers else ""
+    if summary.answers:
+        learned = summary.answers.sentence
+    else:
+        learned = ""
     # The twin of a rehearsal writes fragments, which say nothing of the recipe.
     if learned and not folder.run.is_of_twin:
         lines.append(learned)
@@ -76,7 +87,8 @@ def about_models(folder: StageFolder) -> list[str]:
 
 
 def _original(base_model: str, folder: StageFolder, manifest: RunManifest) -> str:
-    """The name of the model that the training began with. base_model: a name on the hub, or a folder."""
+    """The name of the model that the training began with. base_model: a name on the hub, or a
+    folder."""
     path = Path(base_model)
     for packaged_model in catalog.packaged_models():
         if path == packaged_models.folder_of(packaged_model):
@@ -91,11 +103,15 @@ def _original(base_model: str, folder: StageFolder, manifest: RunManifest) -> st
 
 
 def _training(summary: Summary, manifest: RunManifest) -> str:
-    """On how many rows the model was trained, and when the run began; empty if neither is on record."""
+    """On how many rows the model was trained, and when the run began; empty if neither is on
+    record."""
     proof = summary.proof or {}
     parts = []
     if proof.get("rows"):
-        thing = "images" if proof.get("kind") == "images" else "rows"
+        if proof.get("kind") == "images":
+            thing = "images"
+        else:
+            thing = "rows"
         parts.append(f"on {proof['rows']:,} {thing}")
     if manifest.at:
         began = datetime.datetime.fromisoformat(manifest.at).astimezone()

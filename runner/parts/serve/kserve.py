@@ -1,6 +1,7 @@
-"""Target kserve: the trained model as an InferenceService (serving.kserve.io/v1beta1), with OpenShift AI's vLLM runtime
-or one of its own, or as an LLMInferenceService (v1alpha2), which has its adapters by name and address. KServe appends
-our arguments to its own; the last one of a name counts."""
+"""Target kserve: the trained model as an InferenceService (serving.kserve.io/v1beta1), with
+OpenShift AI's vLLM runtime or one of its own, or as an LLMInferenceService (v1alpha2), which has
+its adapters by name and address. KServe appends our arguments to its own; the last one of a name
+counts."""
 
 import shlex
 from pathlib import Path
@@ -22,9 +23,11 @@ from runner.tools.vllm import SERVER
 
 NAME = "kserve"
 FOLDER = "serve"
-# As in the template beside this file: the port of an InferenceService, and KServe's mounts of a model and of adapters.
+# As in the template beside this file: the port of an InferenceService, and KServe's mounts of a
+# model and of adapters.
 PORT, MODELS, ADAPTERS = 8080, "/mnt/models", "/mnt/lora"
-# The mount of training's results if they are on another claim than the base model; more claims get a number.
+# The mount of training's results if they are on another claim than the base model; more claims get
+# a number.
 TRAINED = "/mnt/trained"
 CONTENT = "recipe-runner/content"
 # The training jobs that wrote the weights. After another training, the server starts again.
@@ -42,8 +45,9 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 
 
 def served(recipe: Recipe) -> tuple[Plan, Serving]:
-    """The plan on the cluster, and the server of its trained model. It reads only recipe and catalog. Raises Stop if the
-    recipe lacks a section, its model is on no claim, or the recipe's kind of server cannot have it."""
+    """The plan on the cluster, and the server of its trained model. It reads only recipe and
+    catalog. Raises Stop if the recipe lacks a section, its model is on no claim, or the recipe's
+    kind of server cannot have it."""
     if "serve" not in recipe.settings:
         if recipe.settings.knows("serve"):
             raise Stop(*worded("serve.no-section", recipe=recipe))
@@ -56,46 +60,70 @@ def served(recipe: Recipe) -> tuple[Plan, Serving]:
 
 
 def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:
-    """A recipe's plan, and those of the other recipes whose adapters its server has. plan: None on this machine, where
-    only their files are read. Raises Stop with what keeps the server from having them."""
-    found, wrong = [plan] if plan else [], list[Problem]()
+    """A recipe's plan, and those of the other recipes whose adapters its server has. plan: None on
+    this machine, where only their files are read. Raises Stop with what keeps the server from
+    having them."""
+    found = [plan] if plan else []
+    wrong = list[Problem]()
     for index, file in enumerate(recipe.settings["serve"].get("recipes") or ()):
         said = ""
         try:
             other = load(recipe.folder / file, look=False)[0]
             if plan:
                 found.append(planned(other, NAME))
-                said = next(filter(None, (serving.cannot_share(each, found[-1]) for each in found[:-1])), "")
+                said = next(
+                    filter(None, (serving.cannot_share(each, found[-1]) for each in found[:-1])), ""
+                )
         except Stop as stop:
             said = f"`{file}` cannot be served: {stop.problems[0].message if stop.problems else first_line(stop)}"
         if said:
-            wrong.append(recipe.problem(("serve", "recipes", index), said, worded("serve.alone")[0]))
+            wrong.append(
+                recipe.problem(("serve", "recipes", index), said, worded("serve.alone")[0])
+            )
     if wrong:
         raise Stop(wrong)
     return found
 
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:
-    """The server, and the ServingRuntime if it has one of its own. plan: whole, with a place on a cluster."""
-    kind, words = (server.kind or SERVICE).lower(), macros(Path(__file__).with_name("header.jinja"), listed=listed)
+    """The server, and the ServingRuntime if it has one of its own. plan: whole, with a place on a
+    cluster."""
+    kind = (server.kind or SERVICE).lower()
+    words = macros(Path(__file__).with_name("header.jinja"), listed=listed)
     header = str(words.header(plan, server, kind, kubernetes.job_name(plan), server.kind == LLM))
     files = [Artifact(f"{FOLDER}/{kind}.yaml", header + yaml_text(service(plan, server)))]
-    if made := runtime(plan, server):
+    made = runtime(plan, server)
+    if made:
         files.append(Artifact(f"{FOLDER}/servingruntime.yaml", yaml_text(made)))
     return files
 
 
 def service(plan: Plan, server: Serving, trained_by: str = "") -> kubernetes.Manifest:
-    """The server's object, an InferenceService unless it is of another kind. trained_by: the jobs that wrote its weights."""
-    machines, folders = Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus), _folders(server)
-    source, alone, storage = server.source, server.kind == LLM, None
+    """The server's object, an InferenceService unless it is of another kind. trained_by: the jobs
+    that wrote its weights."""
+    machines = Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus)
+    folders = _folders(server)
+    source = server.source
+    alone = server.kind == LLM
+    storage = None
     if source.uri.startswith(S3) and not alone:
-        # The connection with its keys, by whose name the platform knows it (KServe's `storage-config`).
+        # The connection with its keys, by whose name the platform knows it (KServe's
+        # `storage-config`).
         bucket, _, path = path_of(source.uri).partition("/")
-        storage = {"key": plan.site["connection"], "path": path, "parameters": {"type": "s3", "bucket": bucket}}
-    # The platform creates a route only for this label; an LLMInferenceService always has the platform's gateway.
-    route = {"networking.kserve.io/visibility": "exposed"} if server.route and not alone else {}
-    declared = [{"name": one.name, "uri": one.results.below(ADAPTER).uri} for one in source.adapters]
+        storage = {
+            "key": plan.site["connection"],
+            "path": path,
+            "parameters": {"type": "s3", "bucket": bucket},
+        }
+    # The platform creates a route only for this label; an LLMInferenceService always has the
+    # platform's gateway.
+    if server.route and not alone:
+        route = {"networking.kserve.io/visibility": "exposed"}
+    else:
+        route = {}
+    declared = [
+        {"name": one.name, "uri": one.results.below(ADAPTER).uri} for one in source.adapters
+    ]
     fields = {
         **podspec.where(plan, machines),
         "name": kubernetes.job_name(plan),
@@ -106,23 +134,40 @@ def service(plan: Plan, server: Serving, trained_by: str = "") -> kubernetes.Man
         "containerSecurityContext": kubernetes.CLOSED,
         "args": arguments(server, plan.site["namespace"]),
         # All files are mounted, so the hub is not needed; and no telemetry.
-        "env": podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
+        "env": podspec.listed(
+            podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        ),
         "resources": podspec.as_text(podspec.amounts(machines)),
     }
     if alone:
         # An LLMInferenceService's command passes them through a shell once more.
         fields["args"] = [shlex.quote(argument) for argument in fields["args"]]
-        fields |= {"uri": source.uri, "base_name": server.base_name or server.name, "image": server.image}
-        fields["imagePullPolicy"] = kubernetes.pull(server.image) if server.image else None
-        fields["lora"] = {"adapters": declared} if declared else None
+        fields |= {
+            "uri": source.uri,
+            "base_name": server.base_name or server.name,
+            "image": server.image,
+        }
+        if server.image:
+            fields["imagePullPolicy"] = kubernetes.pull(server.image)
+        else:
+            fields["imagePullPolicy"] = None
+        if declared:
+            fields["lora"] = {"adapters": declared}
+        else:
+            fields["lora"] = None
     else:
-        fields["runtime"] = own_runtime(plan) if server.image else server.runtime
+        if server.image:
+            fields["runtime"] = own_runtime(plan)
+        else:
+            fields["runtime"] = server.runtime
         fields |= {"storageUri": None if storage else source.uri, "storage": storage}
         fields["volumeMounts"] = [mount for mount, _ in folders] or None
         fields["volumes"] = [volume for _, volume in folders] or None
     made = _filled((server.kind or SERVICE).lower(), plan, **fields)
     beside = [one.content for one in source.adapters[1:]]
-    content = content_hash([made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint, *beside])
+    content = content_hash(
+        [made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint, *beside]
+    )
     marks = {CONTENT: content} | ({TRAINED_BY: trained_by} if trained_by else {})
     # Also on its pods, so that other weights get new pods.
     of_pods = made["spec"].get("predictor", made["spec"])
@@ -141,15 +186,20 @@ def _labels(plan: Plan) -> dict[str, str]:
 
 
 def arguments(server: Serving, namespace: str = "") -> list[str]:
-    """vLLM's arguments. With adapters, vLLM loads the base model, and all models get training's template, end token and
-    tokenizer. namespace: of an LLMInferenceService."""
-    source, adapters, alone = server.source, server.source.adapters, server.kind == LLM
+    """vLLM's arguments. With adapters, vLLM loads the base model, and all models get training's
+    template, end token and tokenizer. namespace: of an LLMInferenceService."""
+    source = server.source
+    adapters = server.source.adapters
+    alone = server.kind == LLM
     mounts = {each.claim: (mount_of(index), each) for index, each in enumerate(source.mounted)}
     trained = dict[str, str]()
     for one in adapters:
         mount, above = mounts[one.results.claim]
         trained[one.name] = f"{mount}/{one.results.path_from(above)}".rstrip("/")
-    homes = (f"{ADAPTERS}/{name}" if alone else f"{folder}/{BEST_MODEL}" for name, folder in trained.items())
+    homes = (
+        f"{ADAPTERS}/{name}" if alone else f"{folder}/{BEST_MODEL}"
+        for name, folder in trained.items()
+    )
     modules = [f"{name}={folder}/{ADAPTER}" for name, folder in trained.items()]
     known = {"share": serving.GPU_SHARE, "template": SERVED_TEMPLATE, "mount": MODELS}
     words = macros(Path(__file__).with_name("arguments.jinja"), **known)
@@ -158,7 +208,11 @@ def arguments(server: Serving, namespace: str = "") -> list[str]:
 
 def mount_of(index: int) -> str:
     """The pod's path of the folder of that number in `ServedModel.mounted`."""
-    return MODELS if index == 0 else TRAINED if index == 1 else f"{TRAINED}-{index}"
+    if index == 0:
+        return MODELS
+    if index == 1:
+        return TRAINED
+    return f"{TRAINED}-{index}"
 
 
 def own_runtime(plan: Plan) -> str:
@@ -167,7 +221,8 @@ def own_runtime(plan: Plan) -> str:
 
 
 def runtime(plan: Plan, server: Serving) -> kubernetes.Manifest | None:
-    """The recipe's own ServingRuntime; None if the server uses the platform's, or is of a kind that has none."""
+    """The recipe's own ServingRuntime; None if the server uses the platform's, or is of a kind that
+    has none."""
     if not server.image or server.kind == LLM:
         return None
     return _filled(
@@ -184,10 +239,15 @@ def runtime(plan: Plan, server: Serving) -> kubernetes.Manifest | None:
 
 
 def _folders(server: Serving) -> list[kubernetes.Folder]:
-    """The folders that KServe does not mount: results beside a base model, and shared memory of GPUs."""
+    """The folders that KServe does not mount: results beside a base model, and shared memory of
+    GPUs."""
     found = list[kubernetes.Folder]()
     for index, each in enumerate(server.source.mounted[1:], 1):
-        mount, path = mount_of(index), {"subPath": each.path} if each.path else {}
+        mount = mount_of(index)
+        if each.path:
+            path = {"subPath": each.path}
+        else:
+            path = {}
         claim = {"persistentVolumeClaim": {"claimName": each.claim, "readOnly": True}}
         found.append(kubernetes.folder(Path(mount).name, mount, claim, **path, readOnly=True))
     return [*found, *([kubernetes.memory(gib=2)] if server.gpus > 1 else [])]

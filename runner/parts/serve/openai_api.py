@@ -1,8 +1,9 @@
-"""OpenAI's API: a local server for a stage's original and trained model, and questions to models behind such a server.
+"""OpenAI's API: a local server for a stage's original and trained model, and questions to models
+behind such a server.
 
-vLLM serves a base model and adapters beside it, but no second whole model. So the default is vLLM for an adapter if it
-is installed, and transformers' own command for everything else. Either runs as a child process: `python -m
-runner.parts.serve.openai_api FOLDER MODULE ARGUMENTS`."""
+vLLM serves a base model and adapters beside it, but no second whole model. So the default is vLLM
+for an adapter if it is installed, and transformers' own command for everything else. Either runs as
+a child process: `python -m runner.parts.serve.openai_api FOLDER MODULE ARGUMENTS`."""
 
 import json
 import os
@@ -47,19 +48,25 @@ Ready = Callable[[str, Sequence[str], Path], None]
 # The files of a model without its tokenizer, which is training's for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
 LOOK_SECONDS = 0.3
-_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_UPDATE_CHECK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
 
 
 def engine_for(asked: Mapping[str, Pair]) -> str:
     """The engine for these recipes' models (see `serve`)."""
     _, first = next(iter(asked.values()))
-    return "vllm" if find_spec("vllm") and first.adapter and not _vllm_refusal(asked) else "transformers"
+    if find_spec("vllm") and first.adapter and not _vllm_refusal(asked):
+        return "vllm"
+    return "transformers"
 
 
 def serve(engine: str, asked: Mapping[str, Pair], folder: Path, port: int, ready: Ready) -> None:
-    """Serves models until ^C. asked: by recipe, its original and its trained model, the first recipe's in `folder`, that
-    of its stage; port: 0 for any; ready: gets the address, the names of the models, and the log. Raises Stop with the
-    reason if the server does not start, or ends."""
+    """Serves models until ^C. asked: by recipe, its original and its trained model, the first
+    recipe's in `folder`, that of its stage; port: 0 for any; ready: gets the address, the names of
+    the models, and the log. Raises Stop with the reason if the server does not start, or ends."""
     if engine == "vllm" and find_spec("vllm") is None:
         raise Stop("vLLM is not installed here.", "Install it, or leave out `--engine vllm`.")
     if engine == "vllm" and (why := _vllm_refusal(asked)):
@@ -69,18 +76,24 @@ def serve(engine: str, asked: Mapping[str, Pair], folder: Path, port: int, ready
     import torch
 
     gpu = torch.cuda.is_available()
-    home, port = folder / SERVING, free_port(port)
+    home = folder / SERVING
+    port = free_port(port)
     lay_out(home, asked, engine == "vllm")
     whole = [name for name, (_, after) in asked.items() if engine == "vllm" and not after.adapter]
-    models = tuple(called for name in asked for called in text.served(name)[1 if name in whole else 0 :])
+    models = tuple(
+        called for name in asked for called in text.served(name)[1 if name in whole else 0 :]
+    )
     if engine == "vllm":
         command = _vllm(home, asked)
     else:
         command = ["transformers.cli.transformers", "serve", "--device", "auto" if gpu else "cpu"]
         command += ["--model-timeout", "-1"]  # models stay loaded
     command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
-    command += ["--trust-remote-code"] if any(after.trust_remote_code for _, after in asked.values()) else []
-    empty, log, url = home / "empty", home / "serve.log", f"http://{HOST}:{port}"
+    if any(after.trust_remote_code for _, after in asked.values()):
+        command += ["--trust-remote-code"]
+    empty = home / "empty"
+    log = home / "serve.log"
+    url = f"http://{HOST}:{port}"
     empty.mkdir()
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
@@ -101,8 +114,8 @@ def serve(engine: str, asked: Mapping[str, Pair], folder: Path, port: int, ready
 
 
 def _ready(process: subprocess.Popen[str], url: str, log: Path, models: Iterable[str]) -> None:
-    """Waits without limit until the server answers. models: those that transformers' server loads now, so that the first
-    question does not wait."""
+    """Waits without limit until the server answers. models: those that transformers' server loads
+    now, so that the first question does not wait."""
     while process.poll() is None:
         try:
             opened(f"{url}/health", seconds=LOOK_SECONDS * 10).close()
@@ -114,7 +127,8 @@ def _ready(process: subprocess.Popen[str], url: str, log: Path, models: Iterable
     for model in models:
         with opened(f"{url}/load_model", {"model": model}) as lines:
             events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
-        if failed := [event.get("message", "") for event in events if event.get("status") == "error"]:
+        failed = [event.get("message", "") for event in events if event.get("status") == "error"]
+        if failed:
             raise Stop(f"The server cannot load `{model}`: {failed[0]}", f"The whole log: {log}")
 
 
@@ -123,15 +137,20 @@ def _fault(code: int, log: Path) -> Stop:
 
 
 def lay_out(home: Path, asked: Mapping[str, Pair], one_template: bool = False) -> None:
-    """Writes both models of each recipe in the form of the hub's cache, where a server finds them by name: links to the
-    weights, and the tokenizer, template, end tokens and generation settings of training. one_template: whether the
-    server has one for all, which has no system prompt if the recipes have different ones."""
+    """Writes both models of each recipe in the form of the hub's cache, where a server finds them
+    by name: links to the weights, and the tokenizer, template, end tokens and generation settings
+    of training. one_template: whether the server has one for all, which has no system prompt if the
+    recipes have different ones."""
     shutil.rmtree(home, ignore_errors=True)
     prompts = {after.system_prompt for _, after in asked.values()}
     for name, (before, after) in asked.items():
         tokenizer = tokenizer_in(after.tokenizer, after.trust_remote_code)
         _exactly(tokenizer)
-        if tokenizer.chat_template and after.system_prompt and not (one_template and len(prompts) > 1):
+        if (
+            tokenizer.chat_template
+            and after.system_prompt
+            and not (one_template and len(prompts) > 1)
+        ):
             tokenizer.chat_template = with_system(tokenizer.chat_template, after.system_prompt)
         for called, chat in zip(text.served(name), (before, after), strict=True):
             folder = _snapshot(home, called)
@@ -144,7 +163,9 @@ def lay_out(home: Path, asked: Mapping[str, Pair], one_template: bool = False) -
             defaults = {
                 "do_sample": False,
                 "eos_token_id": end_tokens(tokenizer, after.turn_end),
-                "pad_token_id": tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+                "pad_token_id": tokenizer.eos_token_id
+                if tokenizer.pad_token_id is None
+                else tokenizer.pad_token_id,
                 "max_new_tokens": after.max_new_tokens,
                 "repetition_penalty": repetition_penalty(chat),
             }
@@ -157,14 +178,17 @@ def _snapshot(home: Path, called: str) -> Path:
 
 
 def _exactly(tokenizer: Any) -> None:
-    """Makes the tokenizer add nothing to a text: templates write the beginning, and plain text has none."""
+    """Makes the tokenizer add nothing to a text: templates write the beginning, and plain text has
+    none."""
     from tokenizers.processors import TemplateProcessing
 
     for name in ("add_bos_token", "add_eos_token"):
         if hasattr(tokenizer, name):
             setattr(tokenizer, name, False)
     if hasattr(tokenizer, "backend_tokenizer"):  # mistral-common's adds nothing to a text
-        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single="$A", pair="$A $B", special_tokens=[]
+        )
 
 
 def _weights(chat: Chat) -> list[Path]:
@@ -173,17 +197,25 @@ def _weights(chat: Chat) -> list[Path]:
         from huggingface_hub import snapshot_download
 
         try:
-            folder = Path(snapshot_download(chat.model, revision=chat.revision, allow_patterns=list(WEIGHTS)))
+            folder = Path(
+                snapshot_download(chat.model, revision=chat.revision, allow_patterns=list(WEIGHTS))
+            )
         except OSError as error:
-            raise Stop(*worded("serve.cannot-load", chat=chat, reason=str(error).splitlines()[0])) from None
+            raise Stop(
+                *worded("serve.cannot-load", chat=chat, reason=str(error).splitlines()[0])
+            ) from None
     return [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
 
 
 def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
-    """vLLM's module and arguments: the models of all recipes with adapters, else only the trained one."""
-    adapters = {text.served(name)[1]: after.adapter for name, (_, after) in asked.items() if after.adapter}
+    """vLLM's module and arguments: the models of all recipes with adapters, else only the trained
+    one."""
+    adapters = {
+        text.served(name)[1]: after.adapter for name, (_, after) in asked.items() if after.adapter
+    }
     wholes = [text.served(name)[0 if adapters else 1] for name in asked]
-    served, longest = str(_snapshot(home, wholes[0])), max(after.max_new_tokens for _, after in asked.values())
+    served = str(_snapshot(home, wholes[0]))
+    longest = max(after.max_new_tokens for _, after in asked.values())
     # vLLM ignores `do_sample`, and samples unless the temperature is 0.
     greedy = json.dumps({"temperature": 0.0, "max_new_tokens": longest})
     command = [SERVER, "--model", served, "--served-model-name", *wholes]
@@ -192,7 +224,13 @@ def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
         command += ["--tokenizer-mode", "mistral"]
     if adapters:
         rank = max(room_for(rank_of(saved(Path(folder)))) or 0 for folder in adapters.values())
-        command += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", str(rank)]
+        command += [
+            "--enable-lora",
+            "--max-loras",
+            str(len(adapters)),
+            "--max-lora-rank",
+            str(rank),
+        ]
         command += ["--lora-modules", *(f"{name}={folder}" for name, folder in adapters.items())]
     return command
 
@@ -202,9 +240,15 @@ def _vllm_refusal(asked: Mapping[str, Pair]) -> str:
     (first, (before, trained)), *others = asked.items()
     if trained.adapter and (why := next(refusals(saved(Path(trained.adapter))), "")):
         return f"vLLM does not serve this adapter: {why}."
-    template = tokenizer_in(trained.tokenizer, trained.trust_remote_code).chat_template if others else None
+    if others:
+        template = tokenizer_in(trained.tokenizer, trained.trust_remote_code).chat_template
+    else:
+        template = None
     for name, (original, after) in others:
-        why = next(refusals(saved(Path(after.adapter))), "") if after.adapter else "it has no adapter"
+        if after.adapter:
+            why = next(refusals(saved(Path(after.adapter))), "")
+        else:
+            why = "it has no adapter"
         if (original.model, original.revision) != (before.model, before.revision):
             why = f"its base model is not that of `{first}`"
         elif tokenizer_in(after.tokenizer, after.trust_remote_code).chat_template != template:
@@ -215,13 +259,18 @@ def _vllm_refusal(asked: Mapping[str, Pair]) -> str:
 
 
 def others(recipe: Recipe) -> dict[str, Pair]:
-    """The models of the recipes under `serve.recipes`, each of its newest run. Raises Stop if one has none."""
-    section, found = recipe.settings.get("serve"), dict[str, Pair]()
+    """The models of the recipes under `serve.recipes`, each of its newest run. Raises Stop if one
+    has none."""
+    section = recipe.settings.get("serve")
+    found = dict[str, Pair]()
     taken = {*text.served(recipe.name)}
     for file in (section.recipes if section else None) or ():
         other = load(recipe.folder / file, look=False)[0]
         if taken.intersection(called := text.served(other.name)):
-            raise Stop(f"Two recipes of this server are called `{called[1]}`.", f"Rename `{file}`, or leave it out.")
+            raise Stop(
+                f"Two recipes of this server are called `{called[1]}`.",
+                f"Rename `{file}`, or leave it out.",
+            )
         taken |= {*called}
         found[other.name] = inference.models(other, inference.folder_of(other, None))
     return found
@@ -240,11 +289,20 @@ def opened(
     headers: Mapping[str, str] | None = None,
     method: str | None = None,
 ) -> Any:
-    """The answer to a request. body: sent as JSON; headers: instead of the one with the key. Raises OSError."""
+    """The answer to a request. body: sent as JSON; headers: instead of the one with the key. Raises
+    OSError."""
     if headers is None:
-        headers = {"Authorization": f"Bearer {os.environ[KEY]}"} if os.environ.get(KEY) else {}
-    sent = json.dumps(body).encode() if body is not None else None
-    request = urllib.request.Request(url, sent, {"Content-Type": "application/json", **headers}, method=method)
+        if os.environ.get(KEY):
+            headers = {"Authorization": f"Bearer {os.environ[KEY]}"}
+        else:
+            headers = {}
+    if body is not None:
+        sent = json.dumps(body).encode()
+    else:
+        sent = None
+    request = urllib.request.Request(
+        url, sent, {"Content-Type": "application/json", **headers}, method=method
+    )
     # A proxy cannot reach a server of this machine.
     own = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
@@ -252,8 +310,9 @@ def opened(
 
 
 class Served(NamedTuple):
-    """A recipe's models behind a server. name: of the recipe; url: of the API, with `/v1`; listed: the server's models;
-    before, after: how each is asked, with its name there as `model`, empty if the server lacks it."""
+    """A recipe's models behind a server. name: of the recipe; url: of the API, with `/v1`; listed:
+    the server's models; before, after: how each is asked, with its name there as `model`, empty if
+    the server lacks it."""
 
     name: str
     url: str
@@ -262,38 +321,57 @@ class Served(NamedTuple):
     after: Chat
 
     def chat(self, base: bool) -> Chat:
-        """How the original or the trained model is asked. Raises Stop if the server does not have it."""
+        """How the original or the trained model is asked. Raises Stop if the server does not have
+        it."""
         chat = self.before if base else self.after
         if not chat.model:
-            which, there = "original" if base else "trained", listed(self.listed) or "none"
+            which = "original" if base else "trained"
+            there = listed(self.listed) or "none"
             called = listed(text.served(self.name))
-            raise Stop(*worded("serve.lacks-model", url=self.url, which=which, there=there, called=called))
+            raise Stop(
+                *worded("serve.lacks-model", url=self.url, which=which, there=there, called=called)
+            )
         return chat
 
     def answers(self, chat: Chat, questions: Iterable[str]) -> list[str]:
         """An answer to each question, without sampling. Raises Stop if the server gives none."""
         if not chat.chat:
-            return [str(self.goes_on(chat.model, each, chat.max_new_tokens)["text"]).strip() for each in questions]
+            return [
+                str(self.goes_on(chat.model, each, chat.max_new_tokens)["text"]).strip()
+                for each in questions
+            ]
         how = {"model": chat.model, "max_tokens": chat.max_new_tokens, "temperature": 0.0}
         asked = (how | {"messages": messages(chat.system_prompt, each)} for each in questions)
         said = (self._ask("chat/completions", body)["message"].get("content") for body in asked)
         return [str(text or "").strip() for text in said]
 
-    def goes_on(self, model: str, prompt: str | Sequence[int], length: int, **more: Any) -> Mapping[str, Any]:
-        """A model's continuation of a prompt: the one choice of `/v1/completions`, with `usage`. Raises Stop."""
+    def goes_on(
+        self, model: str, prompt: str | Sequence[int], length: int, **more: Any
+    ) -> Mapping[str, Any]:
+        """A model's continuation of a prompt: the one choice of `/v1/completions`, with `usage`.
+        Raises Stop."""
         body = {"model": model, "prompt": prompt, "max_tokens": length, "temperature": 0.0}
         return self._ask("completions", body | more)
 
     def _ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         said = _json(f"{self.url}/{path}", body)
-        choices, part = said.get("choices"), "message" if "messages" in body else "text"
+        choices = said.get("choices")
+        if "messages" in body:
+            part = "message"
+        else:
+            part = "text"
         if not isinstance(choices, list) or not choices or part not in choices[0]:
-            raise Stop(f"The server's answer has no {part}: {json.dumps(said)[:300]}", "Look at the server's log.")
+            raise Stop(
+                f"The server's answer has no {part}: {json.dumps(said)[:300]}",
+                "Look at the server's log.",
+            )
         return {**choices[0], "usage": said.get("usage") or {}}
 
     def measure(self, folder: StageFolder) -> Measurement:
-        """Measures both models through their server; records nothing. Raises Stop if the run has no held-out rows."""
-        evaluation, rows = folder.stage.evaluation, records.read_held_out(folder.path / HELD_OUT)
+        """Measures both models through their server; records nothing. Raises Stop if the run has no
+        held-out rows."""
+        evaluation = folder.stage.evaluation
+        rows = records.read_held_out(folder.path / HELD_OUT)
         if evaluation is None or not folder.model.is_dir():
             raise Stop(*worded("serve.no-rows", folder=folder))
         tokenizer = tokenizer_in(folder.model, self.after.trust_remote_code)
@@ -305,9 +383,11 @@ class Served(NamedTuple):
                 measures.lack([AGREEMENT], "the server does not have this model", before)
                 continue
             with measures.taking([AGREEMENT], before) as found:
-                # The share of the demo's questions that it answers word for word as in the run. Just below 1 if another
-                # machine or precision rounds differently; near 0 for another model.
-                known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
+                # The share of the demo's questions that it answers word for word as in the run.
+                # Just below 1 if another machine or precision rounds differently; near 0 for
+                # another model.
+                known = read_json(folder.path / ANSWERS)
+                demo = read_json(folder.path / DEMO)
                 if not known or not demo:
                     raise evaluate.Cannot("the run has no answers to the demo's questions")
                 asked = replace(chat, max_new_tokens=demo["max_new_tokens"])
@@ -321,33 +401,52 @@ class Served(NamedTuple):
                 found |= on_rows(self, chat, numbers, measures)
         measures.counts["short_answers"] = len(chosen)
         facts = vars(measures.found(()))
-        return Measurement(**facts, stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed)
+        return Measurement(
+            **facts, stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed
+        )
 
 
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
-    """The server at an address, and how a recipe's models are asked there. stage: by default the last that trains.
-    Raises Stop if the server does not answer, or the recipe trains on images."""
+    """The server at an address, and how a recipe's models are asked there. stage: by default the
+    last that trains. Raises Stop if the server does not answer, or the recipe trains on images."""
     wanted = answering(translate(recipe, run_folder(recipe.name, "run").place()), stage)
-    demo, url = wanted.config["recipe_runner"]["demo"], address(url)
+    demo = wanted.config["recipe_runner"]["demo"]
+    url = address(url)
     listed = tuple(str(model.get("id")) for model in _json(f"{url}/models").get("data") or ())
     base, trained = text.served(recipe.name)
     # A server with one model may give it any name.
-    known = trained if trained in listed else listed[0] if len(listed) == 1 and base not in listed else ""
+    if trained in listed:
+        known = trained
+    elif len(listed) == 1 and base not in listed:
+        known = listed[0]
+    else:
+        known = ""
     how = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
     after = Chat(known, None, "", **{name: demo.get(name) for name in how})
-    return Served(recipe.name, url, listed, replace(after, model=base if base in listed else ""), after)
+    return Served(
+        recipe.name, url, listed, replace(after, model=base if base in listed else ""), after
+    )
 
 
 def address(url: str) -> str:
     """The address of the API, with `/v1`, of a server that people may name without it."""
-    whole = url if "://" in url else f"http://{url}"
+    if "://" in url:
+        whole = url
+    else:
+        whole = f"http://{url}"
     return f"{whole.rstrip('/').removesuffix('/v1')}/v1"
 
 
 def answering(plan: Plan, stage: str | None) -> Stage:
-    """The stage with that name, or the last one whose model answers. Raises Stop if its model does not."""
+    """The stage with that name, or the last one whose model answers. Raises Stop if its model does
+    not."""
     asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
-    wanted = plan.stage(stage) if stage else asked[-1] if asked else None
+    if stage:
+        wanted = plan.stage(stage)
+    elif asked:
+        wanted = asked[-1]
+    else:
+        wanted = None
     if wanted is None or wanted not in asked:
         raise Stop(*worded("serve.classifies-images"))
     return wanted
@@ -359,11 +458,18 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
             known = json.load(answer)
     except urllib.error.HTTPError as error:
         said = " ".join(error.read().decode("utf-8", errors="replace").split())[:300]
-        remedy = f"Set {KEY} to a token that it accepts." if error.code in (401, 403) else "Look at the server's log."
-        raise Stop(f"The server answered {error.code} for {url}: {said or error.reason}", remedy) from None
+        if error.code in (401, 403):
+            remedy = f"Set {KEY} to a token that it accepts."
+        else:
+            remedy = "Look at the server's log."
+        raise Stop(
+            f"The server answered {error.code} for {url}: {said or error.reason}", remedy
+        ) from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise Stop(f"No server answers at {url}: {reason}", "`recipe serve RECIPE` starts one here.") from None
+        raise Stop(
+            f"No server answers at {url}: {reason}", "`recipe serve RECIPE` starts one here."
+        ) from None
     except ValueError:
         known = None
     if not isinstance(known, dict):
@@ -371,7 +477,9 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     return known
 
 
-def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[evaluate.ShortAnswer]) -> dict[str, float]:
+def accuracy(
+    served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[evaluate.ShortAnswer]
+) -> dict[str, float]:
     """As `evaluate.accuracy`, from the server's continuation of each prompt."""
     length = evaluate.answer_length(chosen, tokenizer)
 
@@ -380,15 +488,21 @@ def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[evalua
             answer = served.goes_on(chat.model, tokenizer.decode(question.prompt), length)
             read = answer["usage"].get("prompt_tokens", len(question.prompt))
             if read != len(question.prompt):
-                raise evaluate.Cannot(f"the server reads {read} tokens, but training read {len(question.prompt)}")
+                raise evaluate.Cannot(
+                    f"the server reads {read} tokens, but training read {len(question.prompt)}"
+                )
             yield str(answer["text"])
 
     return evaluate.right(chosen, said())
 
 
-def on_rows(served: Served, chat: Chat, rows: Sequence[evaluate.Row], measures: evaluate.Measures) -> dict[str, float]:
-    """Loss and perplexity from the log-probabilities of a prompt's tokens, which vLLM's server gives."""
-    total, count = 0.0, 0
+def on_rows(
+    served: Served, chat: Chat, rows: Sequence[evaluate.Row], measures: evaluate.Measures
+) -> dict[str, float]:
+    """Loss and perplexity from the log-probabilities of a prompt's tokens, which vLLM's server
+    gives."""
+    total = 0.0
+    count = 0
     for numbers, labels in rows:
         try:
             answer = served.goes_on(chat.model, list(numbers), 1, echo=True, logprobs=1)
@@ -396,10 +510,15 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[evaluate.Row], measures: 
             # transformers accepts no prompt in token numbers.
             raise evaluate.Cannot(_NO_LOGS) from None
         logs = ((answer.get("logprobs") or {}).get("token_logprobs") or ())[: len(numbers)]
-        counted = [log for log, label in zip(logs, labels, strict=False) if label != -100 and log is not None]
+        counted = [
+            log
+            for log, label in zip(logs, labels, strict=False)
+            if label != -100 and log is not None
+        ]
         if len(logs) < len(numbers):
             raise evaluate.Cannot(_NO_LOGS)
-        total, count = total - sum(counted), count + len(counted)
+        total = total - sum(counted)
+        count = count + len(counted)
     if not count:
         raise evaluate.Cannot("training saved no held-out rows")
     measures.counts |= {"held_out_rows": len(rows), "held_out_tokens": count}
@@ -407,7 +526,8 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[evaluate.Row], measures: 
 
 
 if __name__ == "__main__":
-    # A server that ends with its parent, in an empty folder: a folder named like a model would be loaded.
+    # A server that ends with its parent, in an empty folder: a folder named like a model would be
+    # loaded.
     child_process.watch_parent()
     hush()
     os.chdir(sys.argv[1])

@@ -16,14 +16,22 @@ if TYPE_CHECKING:
 
 def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
     """The section describes a server that exists, and that can have the recipe's model."""
-    facts, chooses = recipe.model_facts, recipe.document.lookup(("serve", "runtime")) is not None
+    facts = recipe.model_facts
+    chooses = recipe.document.lookup(("serve", "runtime")) is not None
     # `recipes` works on this machine too.
     if "openshift" not in recipe.settings and not section.recipes:
         yield recipe.note("serve", *worded("serve.no-cluster"), key=True)
     if facts and section.context and section.context > facts.max_position_embeddings:
-        yield recipe.problem("serve.context", *worded("serve.context-too-long", facts=facts, section=section))
+        yield recipe.problem(
+            "serve.context", *worded("serve.context-too-long", facts=facts, section=section)
+        )
     if facts and section.gpus and section.gpus not in (able := splits(facts, range(1, 17))):
-        message = worded("serve.indivisible-heads", facts=facts, section=section, counts=listed(map(str, able), "or"))
+        message = worded(
+            "serve.indivisible-heads",
+            facts=facts,
+            section=section,
+            counts=listed(map(str, able), "or"),
+        )
         yield recipe.problem("serve.gpus", *message)
     if section.image and chooses:
         yield recipe.problem("serve.runtime", *worded("serve.image-and-runtime"))
@@ -38,7 +46,9 @@ def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
         yield recipe.problem("serve.recipes", *worded("serve.recipes-and-model"))
     elif section.recipes or section.kind == LLM:
         try:
-            kserve.served(recipe) if "openshift" in recipe.settings else kserve.sharing(recipe, None)
+            kserve.served(recipe) if "openshift" in recipe.settings else kserve.sharing(
+                recipe, None
+            )
         except Stop as stop:
             yield from stop.problems
 

@@ -1,4 +1,5 @@
-"""Conversations about songs: a seeded draw from a stream of any length, and one task for each song."""
+"""Conversations about songs: a seeded draw from a stream of any length, and one task for each
+song."""
 
 import hashlib
 from collections import Counter
@@ -18,10 +19,14 @@ from runner.parts.songs.tasks import Lyrics, Song, SongTask, song_of, task_of
 
 
 def prepare(
-    asked: Lyrics, out: Path, *, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None
+    asked: Lyrics,
+    out: Path,
+    *,
+    tokenizer_for: TokenizerFor | None = None,
+    sample_rows: int | None = None,
 ) -> Report:
-    """Writes the files of the conversations' preparer. sample_rows: keep at most this many songs, drawn by the seed.
-    Raises Stop if too few rows remain."""
+    """Writes the files of the conversations' preparer. sample_rows: keep at most this many songs,
+    drawn by the seed. Raises Stop if too few rows remain."""
     return SongRows(asked).prepare(out, tokenizer_for, sample_rows)
 
 
@@ -38,10 +43,13 @@ class SongRows(ConversationRows[Lyrics]):
 
     def _item(self, row: DataRow) -> SongTask | str:
         song = song_of(row, self.asked.songs)
-        return song if isinstance(song, str) else task_of(song, self.asked)
+        if isinstance(song, str):
+            return song
+        return task_of(song, self.asked)
 
     def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
-        report, count = self.report, self.asked.songs.count
+        report = self.report
+        count = self.asked.songs.count
         report.unit = "song"
         drawn = self._draw(min(count, sample_rows or count))
         if sample_rows is not None and sample_rows < count and report.not_drawn:
@@ -52,8 +60,10 @@ class SongRows(ConversationRows[Lyrics]):
         return np.arange(len(self.spool))
 
     def _draw(self, count: int) -> list[tuple[Song, int, int]]:
-        """About `count` songs, each with its line and its data set's number; counts the rows that are left out."""
-        lyrics, report = self.asked, self.report
+        """About `count` songs, each with its line and its data set's number; counts the rows that
+        are left out."""
+        lyrics = self.asked
+        report = self.report
         draw = BottomK(count, lyrics.songs.per_artist, lyrics.seed)
         for index, one in enumerate(lyrics.sets):
             for line, row in report.whole(lyrics, index, rows.read(one, stream=lyrics.stream)):
@@ -61,21 +71,32 @@ class SongRows(ConversationRows[Lyrics]):
                 if isinstance(song, str):
                     report.dropped[song] += 1
                 else:
-                    draw.offer((song, line, index), song.key, song.artist.casefold() if song.artist else None)
+                    draw.offer(
+                        (song, line, index),
+                        song.key,
+                        song.artist.casefold() if song.artist else None,
+                    )
         drawn: list[tuple[Song, int, int]] = draw.drawn()
-        report.duplicates, report.distinct, report.not_drawn = draw.duplicates, len(drawn), draw.not_drawn
+        report.duplicates = draw.duplicates
+        report.distinct = len(drawn)
+        report.not_drawn = draw.not_drawn
         if draw.over_cap:
-            report.dropped[f"more than {lyrics.songs.per_artist:,} songs of one artist"] = draw.over_cap
+            report.dropped[f"more than {lyrics.songs.per_artist:,} songs of one artist"] = (
+                draw.over_cap
+            )
         return drawn
 
 
 class BottomK:
-    """Draws the `count` items whose keys have the smallest hashes, at most `per_owner` of each owner (bottom-k
-    sampling, Cohen and Kaplan 2007). Neither the order of the stream nor other items change the draw, and duplicates
-    are found without remembering all items. duplicates, over_cap, not_drawn: counts of items left out."""
+    """Draws the `count` items whose keys have the smallest hashes, at most `per_owner` of each
+    owner (bottom-k sampling, Cohen and Kaplan 2007). Neither the order of the stream nor other
+    items change the draw, and duplicates are found without remembering all items. duplicates,
+    over_cap, not_drawn: counts of items left out."""
 
     def __init__(self, count: int, per_owner: int, seed: int) -> None:
-        self.count, self.per_owner, self.seed = count, per_owner, seed
+        self.count = count
+        self.per_owner = per_owner
+        self.seed = seed
         self.duplicates = self.over_cap = self.not_drawn = 0
         self._held: dict[int, tuple[Any, str | None]] = {}
         # Items with larger hashes are not among the smallest.
@@ -83,7 +104,9 @@ class BottomK:
 
     def offer(self, item: Any, key: str, owner: str | None) -> None:
         """Takes an item, or counts why not. owner: None if it has none, and so no limit."""
-        rank = int.from_bytes(hashlib.sha256(f"draw\n{self.seed}\n{key}".encode()).digest()[:16], "big")
+        rank = int.from_bytes(
+            hashlib.sha256(f"draw\n{self.seed}\n{key}".encode()).digest()[:16], "big"
+        )
         if rank in self._held:
             self.duplicates += 1
         elif rank > self._limit:
@@ -94,7 +117,8 @@ class BottomK:
                 self.drawn()
 
     def drawn(self) -> list[Any]:
-        """The items drawn so far, in an order that the seed fixes; the others are forgotten and counted."""
+        """The items drawn so far, in an order that the seed fixes; the others are forgotten and
+        counted."""
         kept: dict[int, tuple[Any, str | None]] = {}
         of_owner = Counter[str]()
         for rank, (item, owner) in sorted(self._held.items(), key=itemgetter(0)):

@@ -20,14 +20,28 @@ STYLE = ("recognise_style", "In whose style is this song verse?")
 GENRE = ("classify_genre", "Which genre is this song verse?")
 CLASSES = {"style": STYLE, "genre": GENRE}
 # The text of rows whose artist or genre is unknown.
-UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
+UNKNOWN = {
+    "",
+    "unknown",
+    "none",
+    "null",
+    "nan",
+    "n/a",
+    "na",
+    "-",
+    "?",
+    "various",
+    "various artists",
+    "misc",
+    "other",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Songs:
-    """The songs that are drawn, and the tasks. instruction, lyrics: columns. instruction_form: with `[artist]` and
-    `[genre]`. count: of songs, at most `per_artist` of one artist. min_words, max_words: of the lyrics. tasks: the
-    share of each kind."""
+    """The songs that are drawn, and the tasks. instruction, lyrics: columns. instruction_form: with
+    `[artist]` and `[genre]`. count: of songs, at most `per_artist` of one artist. min_words,
+    max_words: of the lyrics. tasks: the share of each kind."""
 
     instruction: str
     lyrics: str
@@ -46,7 +60,8 @@ class Songs:
 
 @dataclass(frozen=True, kw_only=True)
 class Lyrics(Conversations):
-    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not saved on disk."""
+    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not
+    saved on disk."""
 
     kind: Literal["lyrics"] = "lyrics"
     stream: bool = True
@@ -68,13 +83,15 @@ class Song(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The same text for songs with the same words; spaces, case and punctuation do not count."""
+        """The same text for songs with the same words; spaces, case and punctuation do not
+        count."""
         return " ".join(re.findall(r"\w+", self.lyrics.casefold()))
 
 
 @dataclass(frozen=True)
 class SongTask(Conversation):
-    """A question about a song and its answer. song: songs with the same one stay on one side of the split."""
+    """A question about a song and its answer. song: songs with the same one stay on one side of the
+    split."""
 
     kind: str = ""
     song: str = ""
@@ -86,10 +103,13 @@ class SongTask(Conversation):
 
 @cache
 def _pattern(form: str) -> re.Pattern[str]:
-    """The instruction's form with the groups `artist` and `genre`; case, spaces and the full stop may vary."""
+    """The instruction's form with the groups `artist` and `genre`; case, spaces and the full stop
+    may vary."""
     words = re.split(r"\[(artist|genre)\]", form.strip().rstrip("."))
     parts = [
-        f"(?P<{part}>.*?)" if index % 2 else r"\s*".join(re.escape(word) for word in re.split(r"\s+", part))
+        f"(?P<{part}>.*?)"
+        if index % 2
+        else r"\s*".join(re.escape(word) for word in re.split(r"\s+", part))
         for index, part in enumerate(words)
     ]
     return re.compile(rf"\s*{''.join(parts)}\s*\.?\s*\Z", re.IGNORECASE)
@@ -105,7 +125,8 @@ def song_of(row: row_files.DataRow, songs: Songs) -> Song | str:
             return f"no column {column}"
         if not isinstance(row[column], str) or not row[column].strip():
             return f"the {said} missing"
-    instruction, lyrics = row[songs.instruction].strip(), row[songs.lyrics].strip()
+    instruction = row[songs.instruction].strip()
+    lyrics = row[songs.lyrics].strip()
     match = _pattern(songs.instruction_form).match(instruction)
     if not match:
         return NO_INSTRUCTION
@@ -123,11 +144,18 @@ def song_of(row: row_files.DataRow, songs: Songs) -> Song | str:
 
 
 def _answerable(song: Song) -> dict[str, tuple[str, str]]:
-    """The possible questions about a song, as kind → (question, answer): only those that the row answers."""
+    """The possible questions about a song, as kind → (question, answer): only those that the row
+    answers."""
     asked: dict[str, tuple[str, str]] = {}
     if song.artist or song.genre:
-        one = f"style of {song.artist}" if song.artist else f"genre of {song.genre}"
-        whole = song.instruction if song.artist and song.genre else f"Generate a song verse in the {one}."
+        if song.artist:
+            one = f"style of {song.artist}"
+        else:
+            one = f"genre of {song.genre}"
+        if song.artist and song.genre:
+            whole = song.instruction
+        else:
+            whole = f"Generate a song verse in the {one}."
         asked["write_verse"] = (whole, song.lyrics)
     if song.artist:
         asked[STYLE[0]] = (f"{STYLE[1]}\n\n{song.lyrics}", song.artist)
@@ -137,7 +165,8 @@ def _answerable(song: Song) -> dict[str, tuple[str, str]]:
 
 
 def task_of(song: Song, lyrics: Lyrics) -> SongTask:
-    """A task that the song answers, drawn by the recipe's shares and a hash of the song and the seed."""
+    """A task that the song answers, drawn by the recipe's shares and a hash of the song and the
+    seed."""
     asked = _answerable(song)
     shares = {kind: share for kind, share in lyrics.songs.tasks.items() if share and kind in asked}
     digest = hashlib.sha256(f"task\n{lyrics.seed}\n{song.key}".encode()).digest()
@@ -152,21 +181,30 @@ FIRST_ROWS = 200  # the most rows of a file that are examined
 
 
 def songs(recipe: Recipe) -> Iterator[Problem]:
-    if not (chosen := (recipe.settings.get("data") or {}).get("songs")):
+    chosen = (recipe.settings.get("data") or {}).get("songs")
+    if not chosen:
         return
     shares = chosen.tasks.plain()
     if not sum(shares.values()):
-        yield recipe.problem("data.songs.tasks", *worded("songs.no-share", shares=listed(shares)), key=True)
+        yield recipe.problem(
+            "data.songs.tasks", *worded("songs.no-share", shares=listed(shares)), key=True
+        )
     named = templates.columns(chosen.instruction_form)
-    if sorted(named) != ["artist", "genre"] or templates.unclosed(chosen.instruction_form) is not None:
+    if (
+        sorted(named) != ["artist", "genre"]
+        or templates.unclosed(chosen.instruction_form) is not None
+    ):
         yield recipe.problem("data.songs.instruction_form", *worded("songs.bad-form"))
     if chosen.min_words > chosen.max_words:
-        yield recipe.problem("data.songs.min_words", *worded("songs.no-song-remains", chosen=chosen))
+        yield recipe.problem(
+            "data.songs.min_words", *worded("songs.no-song-remains", chosen=chosen)
+        )
 
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
     """The problem that none of the first rows is a song with a readable instruction."""
-    if not (asked := (recipe.settings.get("data") or {}).get("songs")):
+    asked = (recipe.settings.get("data") or {}).get("songs")
+    if not asked:
         return
     for home, _, file in recipe.data_files():
         if file.suffix not in rows.ROW_BY_ROW:
@@ -178,7 +216,10 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         except (row_files.Unreadable, Stop):
             continue  # another rule reports a file that cannot be read
         if read and all(song_of(row, Songs(**asked.plain())) == NO_INSTRUCTION for row in read):
-            none = "None of the rows" if len(read) <= FIRST_ROWS else f"None of the first {FIRST_ROWS:,} rows"
+            if len(read) <= FIRST_ROWS:
+                none = "None of the rows"
+            else:
+                none = f"None of the first {FIRST_ROWS:,} rows"
             first = str(read[0][asked.instruction])[:60]
             said = worded("songs.other-instructions", none=none, file=file, first=first)
             yield recipe.note((*home, "songs", "instruction"), *said)

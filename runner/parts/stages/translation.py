@@ -1,5 +1,5 @@
-"""Scenario stages: trainings one after the other, each translated and rehearsed as a recipe of its own, in its own
-folders; a rehearsal starts each from the twin that the previous stage trained."""
+"""Scenario stages: trainings one after the other, each translated and rehearsed as a recipe of its
+own, in its own folders; a rehearsal starts each from the twin that the previous stage trained."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -19,15 +19,31 @@ from runner.scenarios.shared import common, rehearsal
 from runner.tools.files import in_image, remote
 from runner.tools.problem import Problem, worded
 
-# Names that no stage may have: other keys in the config of the data stage, and other folders of the run.
-TAKEN = ("data", "model", "models", "work", "out", "twins", "proofs", "config", "logs", "scratch", "evaluation")
+# Names that no stage may have: other keys in the config of the data stage, and other folders of the
+# run.
+TAKEN = (
+    "data",
+    "model",
+    "models",
+    "work",
+    "out",
+    "twins",
+    "proofs",
+    "config",
+    "logs",
+    "scratch",
+    "evaluation",
+)
 # The same for a pretraining.
 OF_TEXT = ("init", "text", "tokenizer", "blocks", "lengths", "cleaning")
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     first = next(iter(recipe.stage_recipes.values()))
-    facts = _own(first).facts(first) if PRETRAIN in first.settings else {"world_size": common.world_size(recipe)}
+    if PRETRAIN in first.settings:
+        facts = _own(first).facts(first)
+    else:
+        facts = {"world_size": common.world_size(recipe)}
     return common.plan(recipe, place, lambda place: each(recipe, place, recipe), facts)
 
 
@@ -37,13 +53,19 @@ def _own(recipe: Recipe) -> Any:
 
 
 def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
-    """The rows of all stages, then each training. An adapter is part of the best model of its stage. file: the recipe as
-    it is written."""
-    init, trained, after = list[Stage](), list[Stage](), list[Stage]()
-    rows, models, texts = dict[str, Any](), dict[str, Any](), tuple[str, ...]()
+    """The rows of all stages, then each training. An adapter is part of the best model of its
+    stage. file: the recipe as it is written."""
+    init = list[Stage]()
+    trained = list[Stage]()
+    after = list[Stage]()
+    rows = dict[str, Any]()
+    models = dict[str, Any]()
+    texts = tuple[str, ...]()
     begun = common.work(place, common.DATA, {"out": place.data_dir}, common.PREPARING)
-    # The tokenizer of the model so far; and, by stage, the model's facts and tokenizer for its proof.
-    tokenizer, proven = Pretrained(f"{place.data_dir}/tokenizer"), dict[str, Any]()
+    # The tokenizer of the model so far; and, by stage, the model's facts and tokenizer for its
+    # proof.
+    tokenizer = Pretrained(f"{place.data_dir}/tokenizer")
+    proven = dict[str, Any]()
     # Weeks may pass between the data and what follows a pretraining.
     fresh = any(PRETRAIN in one.settings for one in recipe.stage_recipes.values())
     proves = place.prepared or (fresh and place.accelerator)
@@ -51,7 +73,8 @@ def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
         if PRETRAIN in one.settings:
             begun, first, trained = _own(one).pretraining(one, place)
             trained = [_with(stage, fingerprint=file.fingerprint) for stage in trained]
-            init, texts = [first], ("text", "tokenizer")
+            init = [first]
+            texts = ("text", "tokenizer")
             known: dict[str, Any] = {"model": asdict(one.facts), "tokenizer": tokenizer.base}
             continue
         here = replace(place.below(name), data_dir=f"{place.data_dir}/{name}")
@@ -65,14 +88,28 @@ def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
         if begins:
             models[name], tokenizer = common.fetched_ahead(one, here), common.tokenizer(one, here)
             facts = one.model_facts
-            known = {"model": facts and asdict(facts), "tokenizer": here.model_dir or common.base_model(one, here)}
+            known = {
+                "model": facts and asdict(facts),
+                "tokenizer": here.model_dir or common.base_model(one, here),
+            }
         stage = _with(language.training(one, here), fingerprint=file.fingerprint)
         proven[name], rows[name] = known, {**stage.data, "tokenizer": asdict(tokenizer)}
-        after.append(_trained(place, replace(stage, name=name, data=rows[name]), trained, begins, proves))
+        after.append(
+            _trained(place, replace(stage, name=name, data=rows[name]), trained, begins, proves)
+        )
         trained.append(after[-1])
     drawn = _drawn(recipe, rows)
-    sources = {name: (name, *((drawn[name]["of"], "earlier_rows") if name in drawn else ())) for name in rows}
-    config = {"work": "stages.data", "on_claim": place.prepared, "models": models, "earlier_rows": drawn, **rows}
+    sources = {
+        name: (name, *((drawn[name]["of"], "earlier_rows") if name in drawn else ()))
+        for name in rows
+    }
+    config = {
+        "work": "stages.data",
+        "on_claim": place.prepared,
+        "models": models,
+        "earlier_rows": drawn,
+        **rows,
+    }
     begun = replace(
         begun,
         config={**begun.config, **config},
@@ -83,24 +120,37 @@ def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
 
 
 def _drawn(recipe: Recipe, rows: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """For each stage that also trains on an earlier one's rows: that stage, the rows' share, and the draw's seed."""
-    found, names = {}, list(recipe.stage_recipes)
+    """For each stage that also trains on an earlier one's rows: that stage, the rows' share, and
+    the draw's seed."""
+    found = {}
+    names = list(recipe.stage_recipes)
     for index, name in enumerate(names):
-        if share := recipe.stages[index].get(EARLIER_ROWS):
-            earlier = [one for one in names[:index] if one in rows and rows[one]["kind"] == rows[name]["kind"]]
+        share = recipe.stages[index].get(EARLIER_ROWS)
+        if share:
+            earlier = [
+                one
+                for one in names[:index]
+                if one in rows and rows[one]["kind"] == rows[name]["kind"]
+            ]
             found[name] = {"of": earlier[-1], "share": share, "seed": rows[name]["seed"]}
     return found
 
 
 def _with(stage: Stage, **settings: Any) -> Stage:
     """The stage with other settings of the runner's own."""
-    return replace(stage, config={**stage.config, "recipe_runner": {**stage.config["recipe_runner"], **settings}})
+    return replace(
+        stage,
+        config={**stage.config, "recipe_runner": {**stage.config["recipe_runner"], **settings}},
+    )
 
 
 def _trained(place: Place, stage: Stage, earlier: list[Stage], begins: bool, proves: bool) -> Stage:
-    """A training as a stage of the plan. earlier: the trainings before; begins: whether it starts from its own model,
-    not from that of the last of them; proves: whether its rows are proven with the data."""
-    own, evaluation, proof = dict[str, Any](), stage.evaluation, dict[str, str]()
+    """A training as a stage of the plan. earlier: the trainings before; begins: whether it starts
+    from its own model, not from that of the last of them; proves: whether its rows are proven with
+    the data."""
+    own = dict[str, Any]()
+    evaluation = stage.evaluation
+    proof = dict[str, str]()
     if proves:
         proof["prepared"] = f"{common.proof_dir(place)}/{stage.name}"
     if evaluation and evaluation.sample_task:
@@ -120,32 +170,49 @@ def _trained(place: Place, stage: Stage, earlier: list[Stage], begins: bool, pro
 
 
 def names(recipe: Recipe) -> Iterator[Problem]:
-    """Each stage has a name of its own, which is also the name of its folder; only the first one pretrains."""
+    """Each stage has a name of its own, which is also the name of its folder; only the first one
+    pretrains."""
     written = [stage["name"] for stage in recipe.stages]
-    taken = (*TAKEN, *OF_TEXT) if recipe.stages[0]["technique"] == PRETRAIN else TAKEN
+    taken: tuple[str, ...]
+    if recipe.stages[0]["technique"] == PRETRAIN:
+        taken = (*TAKEN, *OF_TEXT)
+    else:
+        taken = TAKEN
     for index, name in enumerate(written):
         if name in taken:
             yield recipe.problem(("stages", index, "name"), *worded("stages.name-taken", name=name))
         elif name in written[:index]:
             yield recipe.problem(("stages", index, "name"), *worded("stages.name-twice", name=name))
         if index and recipe.stages[index]["technique"] == PRETRAIN:
-            yield recipe.problem(("stages", index, "technique"), *worded("stages.pretraining-first"))
+            yield recipe.problem(
+                ("stages", index, "technique"), *worded("stages.pretraining-first")
+            )
 
 
 def earlier_rows(recipe: Recipe) -> Iterator[Problem]:
     there = False
-    for index, (stage, one) in enumerate(zip(recipe.stages, recipe.stage_recipes.values(), strict=False)):
+    for index, (stage, one) in enumerate(
+        zip(recipe.stages, recipe.stage_recipes.values(), strict=False)
+    ):
         talks = PRETRAIN not in one.settings and one.rows == CONVERSATIONS
         if stage.get(EARLIER_ROWS) and not (talks and there):
-            yield recipe.problem((STAGES, index, EARLIER_ROWS), *worded("stages.no-earlier-rows"), key=True)
+            yield recipe.problem(
+                (STAGES, index, EARLIER_ROWS), *worded("stages.no-earlier-rows"), key=True
+            )
         there = there or talks
 
 
 def models(recipe: Recipe) -> Iterator[Problem]:
-    """Pods mount one image with a model, the one of all stages; and no stage can start from a model that gives scores."""
+    """Pods mount one image with a model, the one of all stages; and no stage can start from a model
+    that gives scores."""
     for index, one in enumerate(recipe.stage_recipes.values()):
-        if names_base(recipe.document, index) and in_image(one.settings.get("model", {}).get("base")):
-            yield recipe.problem((STAGES, index, "model", "base"), *worded("stages.image-of-one", base=one.model.base))
+        if names_base(recipe.document, index) and in_image(
+            one.settings.get("model", {}).get("base")
+        ):
+            yield recipe.problem(
+                (STAGES, index, "model", "base"),
+                *worded("stages.image-of-one", base=one.model.base),
+            )
 
         if one.scores and index + 1 < len(recipe.stages) and not starts(recipe.document, index + 1):
             yield recipe.problem((STAGES, index + 1, "name"), *worded("stages.starts-from-scores"))
@@ -157,7 +224,9 @@ RULES = (names, earlier_rows, models)
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:
     if data:
         raise one_file()
-    return of_each(recipe, lambda name, one: scenarios.rehearsal(one.scenario).before_data(one, None))
+    return of_each(
+        recipe, lambda name, one: scenarios.rehearsal(one.scenario).before_data(one, None)
+    )
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
@@ -169,7 +238,11 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         own = PreparedRows.read(folder / "data" / name)
         assert own, name
         changes = rehearsal.after_data(one, own, folder, twins.get(name))
-        return [made for made in changes if name in twins or made.path[0] != "model" or made.path[1] not in BASE]
+        return [
+            made
+            for made in changes
+            if name in twins or made.path[0] != "model" or made.path[1] not in BASE
+        ]
 
     return of_each(recipe, of)
 
@@ -184,11 +257,16 @@ def _twins(recipe: Recipe, folder: Path) -> dict[str, Path]:
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
-    """Each twin has the layers of the stage that trains most of them, and the tokens of its first stage."""
-    twins, trained = _twins(recipe, folder), dict[str, list[Recipe]]()
+    """Each twin has the layers of the stage that trains most of them, and the tokens of its first
+    stage."""
+    twins = _twins(recipe, folder)
+    trained = dict[str, list[Recipe]]()
     for name, one in recipe.stage_recipes.items():
         trained.setdefault(name if name in twins else next(reversed(trained), ""), []).append(one)
-    made = {name: rehearsal.twin_of(max(trained[name], key=rehearsal.layers), twins[name]) for name in twins}
+    made = {
+        name: rehearsal.twin_of(max(trained[name], key=rehearsal.layers), twins[name])
+        for name in twins
+    }
     return {"twins": made, "sample_rows": rehearsal.MAX_ROWS}
 
 
@@ -197,7 +275,8 @@ def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterabl
 
 
 def judge(plan: Plan, summaries: Summaries) -> None:
-    """Judges each stage as if it were alone; a context length need not learn as much as a whole training."""
+    """Judges each stage as if it were alone; a context length need not learn as much as a whole
+    training."""
     tokens = plan.facts.get("tokens", {})
     pretrained = [summary for summary in summaries if summary.stage in tokens]
     if pretrained:

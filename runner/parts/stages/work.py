@@ -18,13 +18,14 @@ from runner.tools.process import helping_pod
 
 
 def data(work: Work, tell: Tell) -> None:
-    """Prepares the text and the tokenizer of a model with random weights, and the rows of each training in a folder of
-    its name; a rehearsal creates the twin of each base model."""
+    """Prepares the text and the tokenizer of a model with random weights, and the rows of each
+    training in a folder of its name; a rehearsal creates the twin of each base model."""
     if "lengths" in work:
         scenarios.work("pipeline.text")(work, tell)
         if helping_pod():
             return
-    out, twins = Path(work["out"]), work.get("twins", {})
+    out = Path(work["out"])
+    twins = work.get("twins", {})
     each: list[PreparedRows] = []
     model = twin = None
     for name, rows in _rows(work).items():
@@ -33,7 +34,10 @@ def data(work: Work, tell: Tell) -> None:
             prepare.fetch_model(model, tell)
         tell(f"{name}:")
         drawn = work["earlier_rows"].get(name)
-        folder = out / name / "own" if drawn else out / name
+        if drawn:
+            folder = out / name / "own"
+        else:
+            folder = out / name
         one = {**work, "out": str(folder), "data": rows, "model": model, "twin": twins.get(name)}
         if name not in twins and twin:
             # Later stages read their rows with the tokenizer of the same twin.
@@ -57,8 +61,8 @@ READ = ("messages", "tools")
 
 
 def mix(own: Path, earlier: Path, out: Path, share: float, seed: int) -> str:
-    """Writes a stage's training rows with rows of an earlier stage, each drawn at most once, and its own validation
-    rows; returns a line about the mixture. share: of the earlier rows."""
+    """Writes a stage's training rows with rows of an earlier stage, each drawn at most once, and
+    its own validation rows; returns a line about the mixture. share: of the earlier rows."""
     import pyarrow as pa
     from datasets import Dataset
     from pyarrow import parquet
@@ -70,22 +74,36 @@ def mix(own: Path, earlier: Path, out: Path, share: float, seed: int) -> str:
     wanted = round(len(mine) * share / (1 - share))
     drawn = sorted(random.Random(seed).sample(range(len(others)), min(len(others), wanted)))
     # Permissive, because turns of one may have fields that those of the other lack.
-    mixed = pa.concat_tables([mine, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
+    mixed = pa.concat_tables(
+        [mine, others.take(drawn)], promote_options="permissive"
+    ).replace_schema_metadata()
     shuffled = Dataset(mixed).shuffle(seed=seed).with_format("arrow")[:]
-    for split, table in (("train", shuffled), ("validation", parquet.read_table(own / "validation.parquet"))):
+    for split, table in (
+        ("train", shuffled),
+        ("validation", parquet.read_table(own / "validation.parquet")),
+    ):
         with replacing(out / f"{split}.parquet") as partial:
             parquet.write_table(table, partial, compression="zstd")
-    short = f"; {wanted - len(drawn):,} more are missing for that share" if wanted > len(drawn) else ""
+    if wanted > len(drawn):
+        short = f"; {wanted - len(drawn):,} more are missing for that share"
+    else:
+        short = ""
     return f"{'mixed':<20} {len(mine):>9,}   of its own, {len(drawn):,} of {earlier.name}{short}"
 
 
 def _rows(work: Work) -> dict[str, dict[str, Any]]:
-    return {name: dict(part) for name, part in work.items() if isinstance(part, Mapping) and "kind" in part}
+    return {
+        name: dict(part)
+        for name, part in work.items()
+        if isinstance(part, Mapping) and "kind" in part
+    }
 
 
 def _seen(work: Work) -> dict[str, Iterator[RenderedExample]]:
     texts: dict[str, Callable[..., Any]] = getattr(scenarios.part("pipeline", "work"), "FIRST", {})
-    shown = reading(texts["text"])(work) if "lengths" in work else {}
+    shown: dict[str, Iterator[RenderedExample]] = {}
+    if "lengths" in work:
+        shown = reading(texts["text"])(work)
     shown |= {name: rows for name, part in _rows(work).items() if (rows := scenarios.seen(part))}
     return shown
 

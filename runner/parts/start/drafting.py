@@ -1,4 +1,5 @@
-"""A new recipe: answers about data, model and machines, the settings that follow, and a copy of a starter with them."""
+"""A new recipe: answers about data, model and machines, the settings that follow, and a copy of a
+starter with them."""
 
 import filecmp
 import math
@@ -80,7 +81,8 @@ ABOUT: Mapping[str, list[str]] = TABLES["about"]
 # The question for a song that is a single column, without words around it, or none.
 _ONE_COLUMN = re.compile(r"(\[[^\[\]]*\])?")
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
-# From this size on, a file is not prepared only to find questions; this many of its rows are read instead.
+# From this size on, a file is not prepared only to find questions; this many of its rows are read
+# instead.
 LARGE, AMONG = 100_000_000, 50
 DRAWN = 90_000  # the songs that are drawn if the rows of a data set were not counted
 # The name of a data set on the hub, and endings that such names do not have.
@@ -89,10 +91,15 @@ _FILES = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".xlsx")
 
 
 def guess(columns: Iterable[str]) -> tuple[str, str]:
-    """The columns of the question and of the answer, by their names, else the first and the last of two or more."""
+    """The columns of the question and of the answer, by their names, else the first and the last of
+    two or more."""
     known = {name.lower(): name for name in columns}
-    answer = next((known[name] for name in COLUMNS["answer"] if name in known), list(known.values())[-1])
-    asking = (known[name] for name in COLUMNS["question"] if name in known and known[name] != answer)
+    answer = next(
+        (known[name] for name in COLUMNS["answer"] if name in known), list(known.values())[-1]
+    )
+    asking = (
+        known[name] for name in COLUMNS["question"] if name in known and known[name] != answer
+    )
     return next(asking, next(name for name in known.values() if name != answer)), answer
 
 
@@ -112,36 +119,53 @@ def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
 
 
 def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tuple[Any, str]]:
-    """The settings for the columns of preferences, in their section. own: templates of the question and both answers;
-    empty if the person has not named them. Raises Stop if the data has other columns, without `own`."""
+    """The settings for the columns of preferences, in their section. own: templates of the question
+    and both answers; empty if the person has not named them. Raises Stop if the data has other
+    columns, without `own`."""
     known = {column.lower(): column for column in columns_of(name)}
     if home == "data" and set(LABELLED) <= set(known) and not any(own):
         labelled = {f"{home}.{setting}": (f"[{known[setting]}]", "") for setting in LABELLED}
-        return {**labelled, "train.objective": ("kto", "each answer has a label whether it is good")}
+        return {
+            **labelled,
+            "train.objective": ("kto", "each answer has a label whether it is good"),
+        }
     asks = next(
-        (column for column in (*COLUMNS["question"], *known) if column in known and column not in (BETTER, WORSE)), ""
+        (
+            column
+            for column in (*COLUMNS["question"], *known)
+            if column in known and column not in (BETTER, WORSE)
+        ),
+        "",
     )
     columns = [known.get(column, "") for column in (asks, BETTER, WORSE)]
     if known and not all(columns):
         if not own or len(known) < 3:
             there = listed(known.values())
-            raise Stop(*worded("start.no-preferences", name=name, values=there, better=BETTER, worse=WORSE))
+            raise Stop(
+                *worded("start.no-preferences", name=name, values=there, better=BETTER, worse=WORSE)
+            )
         columns = [column for column in known.values() if f"[{column}]" not in own]
     rest = (f"[{column}]" for column in columns if column)
     named = [template or next(rest, "") for template in own or ("", "", "")]
-    return {f"{home}.{setting}": (text, "") for setting, text in zip(PAIR, named, strict=True) if text}
+    return {
+        f"{home}.{setting}": (text, "") for setting, text in zip(PAIR, named, strict=True) if text
+    }
 
 
 def columns_of(name: str, texts: bool = False) -> list[str]:
-    """The columns of a file or of a data set on the hub; none for plain text, or if the hub does not answer. texts:
-    whether a folder has texts or images. Raises Stop if they cannot be read."""
+    """The columns of a file or of a data set on the hub; none for plain text, or if the hub does
+    not answer. texts: whether a folder has texts or images. Raises Stop if they cannot be read."""
     file = Path(name).expanduser()
     if on_hub(name):
         hub, _, subset = name.partition(":")
         known: list[str] = catalog.dataset(name).get("columns", [])
-        asked = data_sets.DataSource(hub=hub, revision="main", subset=subset or None, split="train", path=None)
+        asked = data_sets.DataSource(
+            hub=hub, revision="main", subset=subset or None, split="train", path=None
+        )
         with suppress(Unreachable):
-            return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
+            if known or not find_spec("datasets") or why_no_hub():
+                return known
+            return data_sets.hub_columns(asked)
         return []
     if not file.exists():
         hint = "Check the path; it is relative to this folder."
@@ -159,9 +183,10 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class Answers:
-    """Missing answers are empty. question, answer: templates of columns; column: of documents. questions, preferences:
-    of later stages. gpus: in each machine. numbers: of the GPUs in plain machines; addresses: of these machines, the
-    main one first; results: a folder that they share. prompt, chosen, rejected: of preferences."""
+    """Missing answers are empty. question, answer: templates of columns; column: of documents.
+    questions, preferences: of later stages. gpus: in each machine. numbers: of the GPUs in plain
+    machines; addresses: of these machines, the main one first; results: a folder that they share.
+    prompt, chosen, rejected: of preferences."""
 
     kind: str = "questions"
     technique: str = ""
@@ -207,16 +232,25 @@ class Answers:
 
     @property
     def places(self) -> list[str]:
-        return [one for one, part in PLACES.items() if not part or by_schema.has(self.document.data["scenario"], part)]
+        return [
+            one
+            for one, part in PLACES.items()
+            if not part or by_schema.has(self.document.data["scenario"], part)
+        ]
 
     def starts(self, setting: str, otherwise: Any = "") -> Any:
         """The starter's value of a setting, or `otherwise`."""
         found = self.document.lookup(Override(setting).path)
-        return otherwise if found is None else found
+        if found is None:
+            return otherwise
+        return found
 
     @property
     def base(self) -> str:
-        usual = SMALL_MODEL if self.on_cpu and not self.of.keeps else self.way.model
+        if self.on_cpu and not self.of.keeps:
+            usual = SMALL_MODEL
+        else:
+            usual = self.way.model
         return self.model or usual or str(self.starts("model.base"))
 
     @property
@@ -225,9 +259,12 @@ class Answers:
 
     @property
     def form(self) -> str | None:
-        """The form of conversations, by their columns; None if it is unknown, or if the person names a template."""
+        """The form of conversations, by their columns; None if it is unknown, or if the person
+        names a template."""
         own = self.of.rows in ("questions", "conversations") and not (self.question or self.answer)
-        return conversation_formats.told(self.columns) if own else None
+        if own:
+            return conversation_formats.told(self.columns)
+        return None
 
     @cached_property
     def columns(self) -> list[str]:
@@ -235,15 +272,26 @@ class Answers:
 
     @property
     def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer; empty for unknown columns. Raises Stop if the data lacks them."""
+        """Templates for the question and the answer; empty for unknown columns. Raises Stop if the
+        data lacks them."""
         if not self.columns and on_hub(self.data):
             return "", ""
         known = {name.lower(): name for name in self.columns}
         if len(known) < 2:
-            has = f"only the column {listed(self.columns)}" if known else "no column"
+            if known:
+                has = f"only the column {listed(self.columns)}"
+            else:
+                has = "no column"
             raise Stop(*worded("start.one-column", data=self.data, has=has))
         if {BETTER, WORSE} <= set(known):
-            raise Stop(*worded("start.are-preferences", data=self.data, better=known[BETTER], worse=known[WORSE]))
+            raise Stop(
+                *worded(
+                    "start.are-preferences",
+                    data=self.data,
+                    better=known[BETTER],
+                    worse=known[WORSE],
+                )
+            )
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
         question, answer = guess(self.columns)
@@ -257,9 +305,12 @@ class Answers:
 
     @property
     def holding_text(self) -> str:
-        """The column of documents: a usual name, else the first column; `text` for an unknown data set."""
+        """The column of documents: a usual name, else the first column; `text` for an unknown data
+        set."""
         usual = "text" if on_hub(self.data) else ""
-        return next((name for name in ("text", "content", *self.columns) if name in self.columns), usual)
+        return next(
+            (name for name in ("text", "content", *self.columns) if name in self.columns), usual
+        )
 
     @property
     def reads_otherwise(self) -> bool:
@@ -268,8 +319,12 @@ class Answers:
         return bool(plain) and not first_rows("new", replace(self, instruction_form=""), 1)[1]
 
     def template(self, text: str) -> str:
-        """A typed template: with brackets, or the name of one column. Raises Stop if a column does not exist."""
-        whole = text if "[" in text else f"[{text.strip()}]"
+        """A typed template: with brackets, or the name of one column. Raises Stop if a column does
+        not exist."""
+        if "[" in text:
+            whole = text
+        else:
+            whole = f"[{text.strip()}]"
         for name in templates.columns(whole) if self.columns else ():
             if name not in self.columns:
                 hint = f"{did_you_mean(name, self.columns)}Its columns are {listed(self.columns)}."
@@ -277,19 +332,30 @@ class Answers:
         return whole
 
     def wishes(self) -> list[Override]:
-        """The changes that these answers make to the starter. Raises Stop if the columns of a file are others."""
+        """The changes that these answers make to the starter. Raises Stop if the columns of a file
+        are others."""
         said = self._of_data() if self.data else {}
         if self.questions:
-            home, own = self.way.places["questions"], Answers("questions", data=self.questions)
-            told = {setting: value for setting, value in own._of_data().items() if value[0] is not None}
+            home = self.way.places["questions"]
+            own = Answers("questions", data=self.questions)
+            told = {
+                setting: value for setting, value in own._of_data().items() if value[0] is not None
+            }
             said |= {home + setting.removeprefix("data"): value for setting, value in told.items()}
-            said |= dict.fromkeys((f"{home}.question", f"{home}.answer"), (None, "")) if own.form else {}
+            said |= (
+                dict.fromkeys((f"{home}.question", f"{home}.answer"), (None, ""))
+                if own.form
+                else {}
+            )
         if self.preferences:
             home = self.way.places["preferences"]
             said |= source(home, self.preferences) | _preferred(home, self.preferences)
         said |= self._of_place()
         if self.system_prompt:
-            said["data.system_prompt"] = (self.system_prompt, "who the model is, in training and when you ask it")
+            said["data.system_prompt"] = (
+                self.system_prompt,
+                "who the model is, in training and when you ask it",
+            )
         if self.model or self.way.model:
             said["model.base"] = (self.base, "")
         return _overrides(said)
@@ -301,12 +367,21 @@ class Answers:
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         if self.of.rows == "preferences":
             form = {"data.form": ("preferences", "what people think of answers")}
-            return said | gone | form | _preferred("data", self.data, (self.prompt, self.chosen, self.rejected))
+            return (
+                said
+                | gone
+                | form
+                | _preferred("data", self.data, (self.prompt, self.chosen, self.rejected))
+            )
         if self.of.rows in ("questions", "conversations") and set(LABELLED) <= set(self.columns):
             raise Stop(*worded("start.labels", data=self.data))
         if self.of.rows == "prompts":
-            prompt, right = self.question or self.guessed[0], self.answer or self.guessed[1]
-            said["data.system_prompt"] = (self.starts("data.system_prompt"), "also says where the rewards look")
+            prompt = self.question or self.guessed[0]
+            right = self.answer or self.guessed[1]
+            said["data.system_prompt"] = (
+                self.starts("data.system_prompt"),
+                "also says where the rewards look",
+            )
             if prompt and right:
                 said["data.prompt"] = (prompt, "what the model is asked")
                 said["data.answer"] = (right, "what the rewards compare with")
@@ -318,23 +393,42 @@ class Answers:
         if self.form or self.of.rows == "conversations":
             return said | gone | {"data.form": (self.form, "the form of its rows")}
         guessed = self.guessed
-        question, answer = self.question or guessed[0], self.answer or guessed[1]
+        question = self.question or guessed[0]
+        answer = self.answer or guessed[1]
         if self.of.rows == "questions" or not _ONE_COLUMN.fullmatch(question):
-            asked = {"data.question": (question, ""), "data.answer": (answer, "")} if question and answer else {}
+            if question and answer:
+                asked = {"data.question": (question, ""), "data.answer": (answer, "")}
+            else:
+                asked = {}
             return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
         facts = catalog.dataset(self.data)
-        there = DRAWN if on_hub(self.data) else samples.sample(Path(self.data).expanduser()).count
-        songs = {name: column.strip("[]") for name, column in (("instruction", question), ("lyrics", answer)) if column}
+        if on_hub(self.data):
+            there = DRAWN
+        else:
+            there = samples.sample(Path(self.data).expanduser()).count
+        songs = {
+            name: column.strip("[]")
+            for name, column in (("instruction", question), ("lyrics", answer))
+            if column
+        }
         songs |= {"instruction_form": self.instruction_form} if self.instruction_form else {}
         drawn = {**songs, "count": max(2, min(there, facts.get("rows", there)))}
         if self.starts("data.songs"):
-            return said | {f"data.songs.{name}": (value, "of your songs") for name, value in drawn.items()}
-        why = "some are drawn" if on_hub(self.data) else "the number of songs; here all of them"
+            return said | {
+                f"data.songs.{name}": (value, "of your songs") for name, value in drawn.items()
+            }
+        if on_hub(self.data):
+            why = "some are drawn"
+        else:
+            why = "the number of songs; here all of them"
         return said | gone | {"data.songs": (drawn, why)}
 
     def _of_place(self) -> dict[str, tuple[Any, str]]:
         said: dict[str, tuple[Any, str]] = {}
-        facts = catalog.model(self.base) if self.base else None
+        if self.base:
+            facts = catalog.model(self.base)
+        else:
+            facts = None
         if self.gpu:
             said["machines.gpu"] = (self.gpu, "")
             card = catalog.gpu(self.gpu)
@@ -347,24 +441,40 @@ class Answers:
         if count != self.starts("machines.nodes", 1):
             said["machines.nodes"] = (count, "machines")
         places = {"nodes": "machines", **dict.fromkeys(("openshift", "image", "serve"), "cluster")}
-        elsewhere = [section for section in places if places[section] != self.where and self.starts(section)]
+        elsewhere = [
+            section for section in places if places[section] != self.where and self.starts(section)
+        ]
         said |= dict.fromkeys(elsewhere, (None, "it runs elsewhere"))
         if self.where == "machines":
-            each = [{"address": address, "gpus": list(self.numbers or range(gpus))} for address in self.addresses]
+            each = [
+                {"address": address, "gpus": list(self.numbers or range(gpus))}
+                for address in self.addresses
+            ]
             if each != self.starts("nodes.machines"):
-                said["nodes.machines"] = (each, "the main one first, each with the numbers of its GPUs")
+                said["nodes.machines"] = (
+                    each,
+                    "the main one first, each with the numbers of its GPUs",
+                )
             if self.results or not self.starts("nodes"):
-                said["nodes.output_dir"] = (self.results or SHARED, "results, on storage that all machines share")
+                said["nodes.output_dir"] = (
+                    self.results or SHARED,
+                    "results, on storage that all machines share",
+                )
         if self.where == "cluster":
             if facts and facts.gated:
                 # The rule about gated models uses this name of the secret, too.
-                said["openshift.hub_token_secret"] = ("hub-token", "this model needs a token for the hub")
+                said["openshift.hub_token_secret"] = (
+                    "hub-token",
+                    "this model needs a token for the hub",
+                )
             said["openshift.namespace"] = (self.namespace, "project on the cluster")
         return said
 
 
 def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
-    return [Override(setting, None, value, copying.NEW, why) for setting, (value, why) in said.items()]
+    return [
+        Override(setting, None, value, copying.NEW, why) for setting, (value, why) in said.items()
+    ]
 
 
 STEPS = 100  # a model hardly learns in fewer steps, so few rows get smaller batches
@@ -374,8 +484,9 @@ CHOSEN = ("machines.", "model.base.")
 
 @dataclass(frozen=True)
 class Draft:
-    """A copy of the recipe `origin` under another name. changes: all changes of the copy; wished: those that the person
-    asked for; moved: those that only write a file's new path; files: by the setting that names each."""
+    """A copy of the recipe `origin` under another name. changes: all changes of the copy; wished:
+    those that the person asked for; moved: those that only write a file's new path; files: by the
+    setting that names each."""
 
     origin: Document
     text: str
@@ -389,16 +500,23 @@ class Draft:
     def judged(self) -> tuple[Recipe | None, list[Problem]]:
         folder = Path(self.origin.file).parent
         # Files that are not copied yet are examined at their old path.
-        there = {name: folder / file for name, file in self.files.items() if not Path(beside(file, folder)).exists()}
+        there = {
+            name: folder / file
+            for name, file in self.files.items()
+            if not Path(beside(file, folder)).exists()
+        }
         moved = [Override(name, None, str(file)) for name, file in there.items() if file.is_file()]
         return judge(parse(str(self.target), copying.edit(self.text, moved)))
 
     @property
     def mended_later(self) -> list[Problem]:
-        """The problem that a newly named model is unknown, which a lock file beside the copy fixes."""
+        """The problem that a newly named model is unknown, which a lock file beside the copy
+        fixes."""
         recipe, problems = self.judged
         named = any(change.setting == "model.base" for change in self.wished)
-        return [problem for problem in problems if named and recipe and problem == unknown_model(recipe)]
+        return [
+            problem for problem in problems if named and recipe and problem == unknown_model(recipe)
+        ]
 
     @property
     def errors(self) -> list[Problem]:
@@ -413,20 +531,31 @@ class Draft:
         return self.judged[0]
 
 
-def draft(document: Document, name: str, wishes: list[Override], mending: Sequence[Override] = ()) -> Draft:
-    """The copy of a recipe under a new name, with changes, before anything is written. Errors with a single possible
-    fix are fixed by `mending`, and for another model notes too, but no setting that the person asked for."""
-    origin, target = Path(document.file), Path(f"{name}.yaml")
-    wished, asked = by_schema.as_text(document, wishes), {change.setting for change in wishes}
+def draft(
+    document: Document, name: str, wishes: list[Override], mending: Sequence[Override] = ()
+) -> Draft:
+    """The copy of a recipe under a new name, with changes, before anything is written. Errors with
+    a single possible fix are fixed by `mending`, and for another model notes too, but no setting
+    that the person asked for."""
+    origin = Path(document.file)
+    target = Path(f"{name}.yaml")
+    wished = by_schema.as_text(document, wishes)
+    asked = {change.setting for change in wishes}
     changes = [*wished, *mending]
     own = _with_followers(document, changes)
     # Every file and folder that a recipe names, in any section. Models on the hub are neither.
     named = {path: file for path, file in leaves(document.data, bool) if path[-1] in ABOUT["files"]}
     for change in own:
         named.pop(change.path, None)
-    files = {".".join(map(str, path)): file for path, file in named.items() if isinstance(file, str)}
+    files = {
+        ".".join(map(str, path)): file for path, file in named.items() if isinstance(file, str)
+    }
     called = {setting: beside(file, origin.parent) for setting, file in files.items()}
-    moved = [Override(setting, None, name, copying.NEW) for setting, name in called.items() if name != files[setting]]
+    moved = [
+        Override(setting, None, name, copying.NEW)
+        for setting, name in called.items()
+        if name != files[setting]
+    ]
     changed = with_followers(document, own)
     text = copying.edited(copying.edit(copying.rename(document, name), moved), changed)
     schema = packaged.schema_file(document.data["scenario"])
@@ -439,12 +568,15 @@ def draft(document: Document, name: str, wishes: list[Override], mending: Sequen
         for problem in (made.judged[1] if "model.base" in asked else made.errors)
         if problem.mends and problem.mends[0] not in asked
     ]
-    return draft(document, name, wishes, mends) if mends else made
+    if mends:
+        return draft(document, name, wishes, mends)
+    return made
 
 
 def beside(name: str, folder: Path) -> str:
-    """The path in the copy of a file or folder that a recipe in `folder` names. Files are copied below the folder of
-    the copy, also from above the recipe (`../data/x.csv`). Folders may be large, so they are not copied."""
+    """The path in the copy of a file or folder that a recipe in `folder` names. Files are copied
+    below the folder of the copy, also from above the recipe (`../data/x.csv`). Folders may be
+    large, so they are not copied."""
     if not Path(name).is_absolute() and os.path.isdir(folder / name):
         return os.path.relpath(folder / name)
     return re.sub(r"^(\.\./)+", "", name)
@@ -455,15 +587,20 @@ def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft
 
 
 def first_rows(name: str, answers: Answers, most: int) -> tuple[RowsRequest, list[RenderedExample]]:
-    """The data of the first stage that reads any, on this machine, and its first rows as the model sees them; none for
-    images. Raises Stop if they cannot be read."""
+    """The data of the first stage that reads any, on this machine, and its first rows as the model
+    sees them; none for images. Raises Stop if they cannot be read."""
     recipe = drafted(name, replace(answers, where="here", addresses=())).recipe
-    data = next(stage.data for stage in scenarios.translate(recipe, scenarios.place(recipe)).stages if stage.data)
+    data = next(
+        stage.data
+        for stage in scenarios.translate(recipe, scenarios.place(recipe)).stages
+        if stage.data
+    )
     return data, [row for row in islice(scenarios.seen(data) or (), most) if not row.picture]
 
 
 def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
-    """The catalog's models for such data, the smallest first, each with the need of the first way that fits a card."""
+    """The catalog's models for such data, the smallest first, each with the need of the first way
+    that fits a card."""
     models = filter(None, map(catalog.model, catalog.model_ids()))
     suited = [model for model in models if answers.of.rows == "text" or model.chat_template]
     found = [(model, need) for model in suited if (need := need_of(model, answers))]
@@ -471,18 +608,24 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
 
 
 def trained_here(name: str, answers: Answers) -> Iterator[tuple[str, Prediction]]:
-    """The models that this machine's CPU can train on such data in a day, the smallest first, each with its time."""
+    """The models that this machine's CPU can train on such data in a day, the smallest first, each
+    with its time."""
     like = [packaged.like for packaged in catalog.packaged_models()]
     small = sorted(
-        filter(None, map(catalog.model, catalog.model_ids())), key=lambda model: model.parameters or math.inf
+        filter(None, map(catalog.model, catalog.model_ids())),
+        key=lambda model: model.parameters or math.inf,
     )
     suited = [
-        model.id for model in small if model.id not in like and (answers.of.rows == "text" or model.chat_template)
+        model.id
+        for model in small
+        if model.id not in like and (answers.of.rows == "text" or model.chat_template)
     ]
     for base in [SMALL_MODEL, *suited[:MOST_TRIED_HERE]]:
         with suppress(Stop):
             recipe = drafted(name, replace(answers, model=base)).recipe
-            stages = this_machine.processor_run(recipe, folder(recipe.name, "run")).predictions.values()
+            stages = this_machine.processor_run(
+                recipe, folder(recipe.name, "run")
+            ).predictions.values()
             first = next(iter(stages), Prediction())
             if first.seconds is not None and first.seconds < A_DAY and not first.too_large:
                 yield base, first
@@ -495,28 +638,41 @@ def need_of(model: catalog.Model, answers: Answers) -> Need | None:
 
 
 def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draft:
-    """The complete recipe: with a batch that fits its GPU and makes enough steps, other changes to fit, questions from
-    its own data, and a description. sets: further settings of the person, which win. Raises Stop if it has errors, or
-    if no change makes it fit its GPU."""
+    """The complete recipe: with a batch that fits its GPU and makes enough steps, other changes to
+    fit, questions from its own data, and a description. sets: further settings of the person, which
+    win. Raises Stop if it has errors, or if no change makes it fit its GPU."""
     told: dict[str, tuple[Any, str]] = {}
     if not answers.of.keeps:
-        count, of = math.prod(answers.count), f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
+        count = math.prod(answers.count)
+        if answers.base:
+            of = f" for {answers.base.rpartition('/')[2]}"
+        else:
+            of = ""
         gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
         if answers.on_cpu:
             gpus = "this machine's CPU"
-        described = f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
+        described = (
+            f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
+        )
         told["description"] = (described, "")
         # Three short questions of validation rows, far from each other.
-        asked = {} if on_hub(answers.data) else dict.fromkeys(_held_out(name, answers))
-        if few := evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], 3):
-            told["demo.questions"] = (few, "of held-out rows; the model answers them before and after training")
+        if on_hub(answers.data):
+            asked = {}
+        else:
+            asked = dict.fromkeys(_held_out(name, answers))
+        few = evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], 3)
+        if few:
+            told["demo.questions"] = (
+                few,
+                "of held-out rows; the model answers them before and after training",
+            )
     more = [*_overrides(told), *sets]
     return drafted(name, answers, [*_fitting(name, answers, more), *more])
 
 
 def _held_out(name: str, answers: Answers) -> list[str]:
-    """The questions of the rows that preparation would hold out, or the beginnings of documents; if the file is large,
-    of its first rows. Raises Stop if the rows cannot be read."""
+    """The questions of the rows that preparation would hold out, or the beginnings of documents; if
+    the file is large, of its first rows. Raises Stop if the rows cannot be read."""
     data, first = first_rows(name, answers, AMONG)
     beginning = [example.asked for example in first]
     files = [Path(one["path"]) for one in data.get("sets", ()) if one["path"]]
@@ -525,19 +681,25 @@ def _held_out(name: str, answers: Answers) -> list[str]:
     # Too few rows, or too many bad ones, are reported when they are prepared.
     with suppress(Stop):
         if data["kind"] == "plain-text":
-            return [example.asked for example in reading(scenarios.preparer(data).first)(data, "validation")]
+            return [
+                example.asked
+                for example in reading(scenarios.preparer(data).first)(data, "validation")
+            ]
         from pyarrow import parquet
 
         with TemporaryDirectory() as folder:
             # With a sample, here of all rows, preparation skips checks that only reports need.
             scenarios.prepare(data, Path(folder), sample_rows=sys.maxsize)
-            asked = parquet.read_table(Path(folder) / "validation.parquet", columns=["full-question"])
+            asked = parquet.read_table(
+                Path(folder) / "validation.parquet", columns=["full-question"]
+            )
         return [str(question) for question in asked["full-question"].to_pylist()]
     return beginning
 
 
 def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override]:
-    """The changes that make the recipe fit its GPU and its machine, with a batch for about STEPS steps or more."""
+    """The changes that make the recipe fit its GPU and its machine, with a batch for about STEPS
+    steps or more."""
     changes: list[Override] = []
 
     def again(*made: Override) -> Planned:
@@ -558,19 +720,28 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
     if planned.fits is False:
         # An offer must leave the model and its machines unchanged.
         offered = (offer.changes for offer in recipe_offers.of(planned))
-        kept = (one for one in offered if not any(f"{each.setting}.".startswith(CHOSEN) for each in one))
-        if (found := next(kept, None)) is None:
+        kept = (
+            one for one in offered if not any(f"{each.setting}.".startswith(CHOSEN) for each in one)
+        )
+        found = next(kept, None)
+        if found is None:
             raise Stop(*worded("start.nothing-fits", answers=answers))
-        planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found))
+        planned = again(
+            *(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found)
+        )
     if answers.of.keeps:
         return changes
     stage = planned.forecasts[0]
-    work, steps = stage.workload, stage.steps or STEPS
+    work = stage.workload
+    steps = stage.steps or STEPS
     usual = work.micro_batch_size * work.accumulation
     wanted = max(answers.way.least, work.fewest_rows, _power(usual * min(1, steps / STEPS)))
     micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
     sizes = {
-        "train.gradient_accumulation_steps": (wanted // micro, "micro batches added up before each step"),
+        "train.gradient_accumulation_steps": (
+            wanted // micro,
+            "micro batches added up before each step",
+        ),
         "train.micro_batch_size": (micro, "rows at once on one GPU"),
     }
     planned = again(*_overrides(sizes))
@@ -583,7 +754,14 @@ def _memory(planned: Planned) -> list[Override]:
     gib = storage.wanted_memory(planned.plan, planned.forecasts)
     if gib * 2**30 <= units.size(planned.recipe.machines.memory):
         return []
-    return _overrides({"machines.memory": (f"{gib} GiB", "main memory that it needs; write what your machine has")})
+    return _overrides(
+        {
+            "machines.memory": (
+                f"{gib} GiB",
+                "main memory that it needs; write what your machine has",
+            )
+        }
+    )
 
 
 def _power(count: float) -> int:
@@ -592,9 +770,12 @@ def _power(count: float) -> int:
 
 
 def write(made: Draft) -> list[Path]:
-    """Writes the recipe and its files, and returns the files; writes nothing if the recipe has errors."""
-    scenario, folder = made.origin.data["scenario"], Path(made.origin.file).parent
-    model, lock_file = str(made.origin.lookup(("model", "base"))), Path(lock.LOCK)
+    """Writes the recipe and its files, and returns the files; writes nothing if the recipe has
+    errors."""
+    scenario = made.origin.data["scenario"]
+    folder = Path(made.origin.file).parent
+    model = str(made.origin.lookup(("model", "base")))
+    lock_file = Path(lock.LOCK)
     schema = Path(packaged.schema_file(scenario).name)
     with ExitStack() as undo:
         copied = _copied(made.files.values(), folder, undo)
@@ -602,14 +783,18 @@ def write(made: Draft) -> list[Path]:
         entry = lock.entries(folder / lock.LOCK).get(model)
         if entry is not None and model not in lock.entries(lock_file):
             if lock_file.exists():
-                undo.callback(lock_file.write_text, lock_file.read_text(encoding="utf-8"), encoding="utf-8")
+                undo.callback(
+                    lock_file.write_text, lock_file.read_text(encoding="utf-8"), encoding="utf-8"
+                )
             else:
                 undo.callback(lock_file.unlink, missing_ok=True)
             lock.add(lock_file, model, entry)
             copied.append(lock_file)
         vars(made).pop("judged", None)  # a lock file and other copies are there by now
         if made.errors:
-            raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])
+            raise Stop(
+                [*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))]
+            )
         undo.pop_all()
     made.target.write_text(made.text, encoding="utf-8")
     schema.write_text(by_schema.schema_text(scenario), encoding="utf-8")
@@ -617,7 +802,8 @@ def write(made: Draft) -> list[Path]:
 
 
 def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
-    """Copies the files that a recipe names from its folder to this one. undo: removes them after an error."""
+    """Copies the files that a recipe names from its folder to this one. undo: removes them after an
+    error."""
     files = [name for name in named if not Path(name).is_absolute() and (folder / name).is_file()]
     sources: dict[Path, Path] = {}
     for name in files:
@@ -648,23 +834,34 @@ def starter(source: str) -> Document:
 
 
 def minimal_starter(source: str) -> Document:
-    """The minimal starter of a starter's scenario: one with the same data, else the one with the scenario's name."""
+    """The minimal starter of a starter's scenario: one with the same data, else the one with the
+    scenario's name."""
     if source not in packaged.named():
         starter(source)
         starters = listed(path.stem for path in packaged.starters())
         raise Stop(*worded("start.minimal-of-file", source=source, starters=starters))
     wanted = read(packaged.named()[source])
-    scenario, hub = wanted.data["scenario"], wanted.lookup(("data", "hub"))
-    fitting = [document for file in packaged.minimal() if (document := read(file)).data["scenario"] == scenario]
+    scenario = wanted.data["scenario"]
+    hub = wanted.lookup(("data", "hub"))
+    fitting = [
+        document
+        for file in packaged.minimal()
+        if (document := read(file)).data["scenario"] == scenario
+    ]
     if not fitting:
         raise Stop(f"The scenario `{scenario}` has no minimal starter.", "Leave out `--minimal`.")
-    return max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario))
+    return max(
+        fitting,
+        key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario),
+    )
 
 
 def _with_followers(document: Document, changes: list[Override]) -> list[Override]:
-    """A copy's changes, and those that follow from a new model or new data: settings that were about the old one go, and
-    the description is another. What the person changes too stays."""
-    others, settings, new = list[Override](), {change.setting for change in changes}, list[str]()
+    """A copy's changes, and those that follow from a new model or new data: settings that were
+    about the old one go, and the description is another. What the person changes too stays."""
+    others = list[Override]()
+    settings = {change.setting for change in changes}
+    new = list[str]()
     for change in changes:
         before = document.lookup(change.path)
         data = change.path[-1] in ("path", "hub") and "data" in change.path
@@ -674,17 +871,26 @@ def _with_followers(document: Document, changes: list[Override]) -> list[Overrid
         if data:
             others += _about_data(document, change, settings)
         elif before is not None:
-            named = (name for name in ABOUT["model"] if document.lookup(path_of(name)) not in (None, "main", False))
+            named = (
+                name
+                for name in ABOUT["model"]
+                if document.lookup(path_of(name)) not in (None, "main", False)
+            )
             others += _overrides(dict.fromkeys(named, (None, f"was about {before}")))
     if new and "description" in document.data:
         called = f"A copy of {document.data['name']} with {' and '.join(new)}"
         others += _overrides({"description": (called, "what `recipe list` shows")})
-    kept = (one for one in others if not any(f"{one.setting}.".startswith(f"{own}.") for own in settings))
+    kept = (
+        one
+        for one in others
+        if not any(f"{one.setting}.".startswith(f"{own}.") for own in settings)
+    )
     return [*changes, *kept]
 
 
 def _about_data(document: Document, change: Override, settings: set[str]) -> Iterator[Override]:
-    """The changes that follow from a new `path` or `hub` of data. settings: those that the person changes."""
+    """The changes that follow from a new `path` or `hub` of data. settings: those that the person
+    changes."""
     home, _, last = change.setting.rpartition(".")
     section = document.lookup(change.path[:-1])
     if not isinstance(section, dict) or change.after == section.get("sample"):
@@ -693,11 +899,19 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
     def other(name: str, value: Any = None, why: str = "belonged to the old data") -> Override:
         return Override(f"{home}.{name}", None, value, change.by, why)
 
-    columns: list[str] = catalog.dataset(change.after).get("columns", []) if last == "hub" else []
+    columns: list[str]
+    if last == "hub":
+        columns = catalog.dataset(change.after).get("columns", [])
+    else:
+        columns = []
     if last == "path":
         with suppress(row_files.Unreadable, OSError, ValueError):
             columns = rows.columns(Path(change.after), section.get("split"))
-    same_subject = home == "data" and last == "path" and _is_same_subject(document, section, Path(change.after))
+    same_subject = (
+        home == "data"
+        and last == "path"
+        and _is_same_subject(document, section, Path(change.after))
+    )
     about = [*ABOUT["source"], *ABOUT["validation"]]
     if not same_subject and "songs" not in section:
         about.append("system_prompt")
@@ -717,18 +931,26 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
     if home == "data" and not same_subject and isinstance(demo := document.lookup(("demo",)), dict):
         # The demo's questions about the old data; those about the new data come from its rows.
         asked = [name for name in DEMO_QUESTIONS if name in demo]
-        for name in ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]:
+        for name in (
+            ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]
+        ):
             yield Override(name, None, None, change.by, "asked about the old data")
 
 
 def _is_same_subject(document: Document, section: Section, file: Path) -> bool:
-    """Whether the rows of a new file support the recipe's prompt and demo questions, whatever their columns are called."""
+    """Whether the rows of a new file support the recipe's prompt and demo questions, whatever their
+    columns are called."""
     demo = document.lookup(("demo",))
-    questions = demo.get("questions") if isinstance(demo, dict) else None
+    if isinstance(demo, dict):
+        questions = demo.get("questions")
+    else:
+        questions = None
     if not questions or "songs" in section:
         return False
     support = Support(questions, section.get("system_prompt") or "")
-    source = DataSource(hub=None, revision=None, subset=None, split=section.get("split"), path=str(file))
+    source = DataSource(
+        hub=None, revision=None, subset=None, split=section.get("split"), path=str(file)
+    )
     try:
         for row in islice(rows.good(source), JUDGED_ROWS):
             support.add(" ".join(value for value in row.values() if isinstance(value, str)))
@@ -741,16 +963,24 @@ JUDGED_ROWS = 5000  # of a new file
 
 
 def _song_columns(section: Section, found: list[str]) -> list[tuple[str, Any, str]]:
-    """The settings for the columns of songs, each with its value and why, if the new data has two or more with other
-    names; artist and genre can make a question."""
-    songs, known = section.get("songs"), {name.lower(): name for name in found}
-    named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
+    """The settings for the columns of songs, each with its value and why, if the new data has two
+    or more with other names; artist and genre can make a question."""
+    songs = section.get("songs")
+    known = {name.lower(): name for name in found}
+    if isinstance(songs, dict):
+        named = [songs.get(name, name) for name in ("instruction", "lyrics")]
+    else:
+        named = []
     if len(found) < 2 or set(named) <= set(found):
         return []
     asking, answer = guess(found)
     if {"artist", "genre"} <= set(known) and "instruction" not in known:
         why = "of the new columns"
-        return [("songs", None, why), ("question", SONG.format(**known), why), ("answer", f"[{answer}]", why)]
+        return [
+            ("songs", None, why),
+            ("question", SONG.format(**known), why),
+            ("answer", f"[{answer}]", why),
+        ]
     if asking.lower() not in COLUMNS["question"]:
         return []  # a first column is seldom a request for a song
     why = "its name in the new file"

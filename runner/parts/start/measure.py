@@ -1,5 +1,6 @@
-"""`recipe doctor RECIPE --gpu`: a few minutes of a stage's training at full size on this machine, beside its plan. The
-weights are random numbers in the shape of the recipe's model, and images are random too, so nothing is downloaded."""
+"""`recipe doctor RECIPE --gpu`: a few minutes of a stage's training at full size on this machine,
+beside its plan. The weights are random numbers in the shape of the recipe's model, and images are
+random too, so nothing is downloaded."""
 
 import csv
 import io
@@ -35,12 +36,13 @@ BY = "doctor --gpu"
 SECONDS, LONGEST = 150, "3 min"
 ENOUGH_STEPS, FEWEST_STEPS, ROWS = 40, 3, 2000
 TABLES = Path(__file__).with_suffix(".toml")
-LARGE = 1_000_000  # larger files are weights and the state of the optimizer, which have no use afterwards
+# larger files are weights and the state of the optimizer, which have no use afterwards
+LARGE = 1_000_000
 
 
 class Measured(NamedTuple):
-    """The substitutions of a measurement. gpus: the driver's names of those that the recipe may use here. run: its
-    folder. blocks: tokens of a block, for one context length of a pretraining."""
+    """The substitutions of a measurement. gpus: the driver's names of those that the recipe may use
+    here. run: its folder. blocks: tokens of a block, for one context length of a pretraining."""
 
     gpus: list[str]
     run: Path
@@ -50,35 +52,59 @@ class Measured(NamedTuple):
         alone = [{"sequence_len": self.blocks, "until": 1}]
         table = rehearsal.table("pretraining" if self.blocks else "others", TABLES, alone=alone)
         images = recipe.settings["model"].knows("image_size")
-        data = _random_images(recipe, self.run) if images else rehearsal.data(recipe, file)
+        data: Iterable[Override]
+        if images:
+            data = _random_images(recipe, self.run)
+        else:
+            data = rehearsal.data(recipe, file)
         made = [*data, *rehearsal.split(recipe), *rehearsal.substitutes(recipe, table)]
         made += this_machine.changes_for(recipe, self.gpus)
         if self.gpus:
-            made.append(Override("machines.gpu", None, catalog.label_of(self.gpus[0]), BY, "this machine's"))
+            made.append(
+                Override("machines.gpu", None, catalog.label_of(self.gpus[0]), BY, "this machine's")
+            )
         return made
 
     def stands_in(self, recipe: Recipe, folder: Path) -> Mapping[str, object]:
-        if not recipe.settings["model"].knows("base"):  # the network starts from random weights anyway
+        if not recipe.settings["model"].knows(
+            "base"
+        ):  # the network starts from random weights anyway
             return {}
-        return {"twin": {**rehearsal.twin_of(recipe, folder / rehearsal.TWIN), "layers": 0}, "sample_rows": ROWS}
+        return {
+            "twin": {**rehearsal.twin_of(recipe, folder / rehearsal.TWIN), "layers": 0},
+            "sample_rows": ROWS,
+        }
 
     def after_data(self, recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
-        few, home = "a measurement takes minutes", PRETRAIN if self.blocks else "train"
+        few = "a measurement takes minutes"
+        home = PRETRAIN if self.blocks else "train"
         table = rehearsal.table("substitutes", TABLES, twin=str(folder / rehearsal.TWIN))
-        made = [*rehearsal.substitutes(recipe, table), Override("limits.time", None, LONGEST, BY, few)]
+        made = [
+            *rehearsal.substitutes(recipe, table),
+            Override("limits.time", None, LONGEST, BY, few),
+        ]
         here = changed(recipe, made)[0]
         (planned,) = forecast.of(here, scenarios.translate(here, RunFolder.at(folder).place()))
         _require_memory(planned)
-        if steps := planned.steps:
-            pace = planned.time.step_seconds if planned.time else 0.0
-            count = max(FEWEST_STEPS, min(ENOUGH_STEPS, int(SECONDS / pace) if pace else ENOUGH_STEPS))
+        steps = planned.steps
+        if steps:
+            if planned.time:
+                pace = planned.time.step_seconds
+            else:
+                pace = 0.0
+            count = max(
+                FEWEST_STEPS, min(ENOUGH_STEPS, int(SECONDS / pace) if pace else ENOUGH_STEPS)
+            )
             # One evaluation and one checkpoint, at the end.
             length: dict[str, float | None] = {"eval_steps": count, "save_steps": count}
             if self.blocks:
                 length |= {"steps": count, "warmup_ratio": None, "warmup_steps": 1}
             else:
                 length |= {"epochs": round(recipe.train.epochs * count / steps, 3)}
-            made += [Override(f"{home}.{name}", None, one, BY, f"about {count} steps") for name, one in length.items()]
+            made += [
+                Override(f"{home}.{name}", None, one, BY, f"about {count} steps")
+                for name, one in length.items()
+            ]
         return made
 
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
@@ -90,18 +116,22 @@ class Measured(NamedTuple):
 
 def _require_memory(planned: forecast.Forecast) -> None:
     if planned.never_fits:
-        need, have = units.gib(planned.memory.total), units.gib(planned.usable or 0)
+        need = units.gib(planned.memory.total)
+        have = units.gib(planned.usable or 0)
         raise Stop(*worded("start.too-large-to-measure", need=need, have=have))
 
 
 def _random_images(recipe: Recipe, folder: Path) -> Iterator[Override]:
-    """Images of random pixels in the recipe's size and classes, as a Parquet file in the folder. There are enough for
-    two steps with full batches."""
+    """Images of random pixels in the recipe's size and classes, as a Parquet file in the folder.
+    There are enough for two steps with full batches."""
     import numpy as np
     from datasets import Dataset, Features, Image, Value
 
-    model, data, file = recipe.model, recipe.data, folder / "random-images.parquet"
-    draw, pixels = np.random.default_rng(recipe.train.seed), (model.image_size, model.image_size, 3)
+    model = recipe.model
+    data = recipe.data
+    file = folder / "random-images.parquet"
+    draw = np.random.default_rng(recipe.train.seed)
+    pixels = (model.image_size, model.image_size, 3)
     count = max(ROWS, 4 * model.classes, 3 * common.effective_batch_size(recipe))
     rows = {
         data.image_column: [draw.integers(256, size=pixels, dtype=np.uint8) for _ in range(count)],
@@ -114,8 +144,8 @@ def _random_images(recipe: Recipe, folder: Path) -> Iterator[Override]:
 
 
 def stage_of(recipe: Recipe, run: RunFolder, name: str | None) -> forecast.Forecast:
-    """The forecast of a stage of a recipe, by default of the one that needs the most memory. Raises Stop if there is no
-    such stage, or if the planner has no formulas for it."""
+    """The forecast of a stage of a recipe, by default of the one that needs the most memory. Raises
+    Stop if there is no such stage, or if the planner has no formulas for it."""
     plan = scenarios.translate(recipe, run.place())
     try:
         forecasts = forecast.of(recipe, plan, look=False)
@@ -128,49 +158,79 @@ def stage_of(recipe: Recipe, run: RunFolder, name: str | None) -> forecast.Forec
     return max(forecasts, key=lambda each: each.memory.total)
 
 
-def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override], stage: str | None = None) -> None:
-    """Trains in the run folder, prints what it took beside its plan, and keeps that for `recipe plan`. Of several stages
-    one is trained, as if it were alone. Raises Stop as `stage_of`, and if this machine's memory is too small."""
-    chosen, whole = stage_of(recipe, run, stage).stage, scenarios.in_stages(recipe)
+def measure(
+    recipe: Recipe, run: RunFolder, changes: Iterable[Override], stage: str | None = None
+) -> None:
+    """Trains in the run folder, prints what it took beside its plan, and keeps that for `recipe
+    plan`. Of several stages one is trained, as if it were alone. Raises Stop as `stage_of`, and if
+    this machine's memory is too small."""
+    chosen = stage_of(recipe, run, stage).stage
+    whole = scenarios.in_stages(recipe)
     if whole.stage_recipes:
         say(f"Stage `{chosen.name}` is measured.")
-        recipe, changes = whole.of_stage(chosen.name), ()  # the changes are in it
-    blocks = chosen.config["sequence_len"] if PRETRAIN in recipe.settings else 0
+        # the changes are in it
+        recipe = whole.of_stage(chosen.name)
+        changes = ()
+    if PRETRAIN in recipe.settings:
+        blocks = chosen.config["sequence_len"]
+    else:
+        blocks = 0
     gpus, devices = this_machine.gpus_here(recipe)
     run.mark("running", processor=not gpus)
-    env = {"CUDA_VISIBLE_DEVICES": devices} if gpus else {"OMP_NUM_THREADS": str(threads())}
+    if gpus:
+        env = {"CUDA_VISIBLE_DEVICES": devices}
+    else:
+        env = {"OMP_NUM_THREADS": str(threads())}
     if not gpus:
         say("This machine has no GPU, so its CPU is measured.")
         processor.measure()
     running.rehearse(
-        recipe, run, None, pipeline.Selection(), say, watch, changes, own=Measured(gpus, run.path, blocks), env=env
+        recipe,
+        run,
+        None,
+        pipeline.Selection(),
+        say,
+        watch,
+        changes,
+        own=Measured(gpus, run.path, blocks),
+        env=env,
     )
     plan = inference.plan_of(recipe, run)
     (summary,) = pipeline.summaries(plan)
-    say(f"\ntrained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters, {summary.steps} steps")
+    say(
+        f"\ntrained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters, {summary.steps} steps"
+    )
     for line in calibration.after(recipe, run):
         say(line)
     if summary.gpu:
         (planned,) = forecast.of(changed(recipe, run.overrides)[0], plan)
         if summary.gpu_driver_gib:
             shown = planned.memory.shown / GIB
-            say(f"The driver counted {summary.gpu_driver_gib:.1f} GiB; planned were {shown:.1f} GiB.")
-        if row := public_line(recipe, planned, summary):
-            say(f"\nThis line has nothing private in it; it would help others in benchmarks/outside/public.csv:\n{row}")
+            say(
+                f"The driver counted {summary.gpu_driver_gib:.1f} GiB; planned were {shown:.1f} GiB."
+            )
+        row = public_line(recipe, planned, summary)
+        if row:
+            say(
+                f"\nThis line has nothing private in it; it would help others in benchmarks/outside/public.csv:\n{row}"
+            )
     for file in run.path.rglob("*"):
         if file.is_file() and not file.is_symlink() and file.stat().st_size > LARGE:
             file.unlink()
 
 
 def public_line(recipe: Recipe, planned: forecast.Forecast, summary: Summary) -> str:
-    """The measurement as a row of the table of published runs. Empty without a GPU, for a model that is not in the
-    catalog, and for last layers and preferences, for which the table has no columns."""
-    work, base = planned.workload, recipe.model.get("base")
+    """The measurement as a row of the table of published runs. Empty without a GPU, for a model
+    that is not in the catalog, and for last layers and preferences, for which the table has no
+    columns."""
+    work = planned.workload
+    base = recipe.model.get("base")
     if not summary.gpu or base not in catalog.model_ids() or not isinstance(work, Workload):
         return ""
     if work.unfrozen or work.objective != "sft":
         return ""
-    adapter, tokens = work.adapter, work.lengths.mean
+    adapter = work.adapter
+    tokens = work.lengths.mean
     step = work.row_tokens * work.answers * work.micro_batch_size * work.accumulation
     facts = SimpleNamespace(
         source="recipe doctor --gpu",

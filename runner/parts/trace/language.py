@@ -1,7 +1,9 @@
-"""Exact: the real model, built as its trainer builds it, takes training steps on fake tensors; every byte is counted.
+"""Exact: the real model, built as its trainer builds it, takes training steps on fake tensors;
+every byte is counted.
 
-There are no weights, no GPU and no data: PyTorch's FakeTensorMode has only shapes and dtypes. Code for GPUs alone
-(FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that allocate the same memory."""
+There are no weights, no GPU and no data: PyTorch's FakeTensorMode has only shapes and dtypes. Code
+for GPUs alone (FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that allocate the
+same memory."""
 
 import gc
 import re
@@ -27,15 +29,20 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def trace(run: Run, operations: bool = True) -> Traced:
-    """A step and an evaluation on one GPU, without ZeRO and offloading. Raises ValueError if no model can be built."""
+    """A step and an evaluation on one GPU, without ZeRO and offloading. Raises ValueError if no
+    model can be built."""
     if isinstance(run, Workload):
         return _measured(run, partial(build, run), partial(forward, run), operations)
     from runner.parts.images import network
     from runner.parts.images.formulas import Images
 
     assert isinstance(run, Images)
-    image_size, mixed = run.image_size, run.precision != "fp32"
-    half = DTYPES[run.precision] if mixed else torch.bfloat16
+    image_size = run.image_size
+    mixed = run.precision != "fp32"
+    if mixed:
+        half = DTYPES[run.precision]
+    else:
+        half = torch.bfloat16
     built = partial(network.build, run.architecture, run.width, run.classes)
 
     def loss(model: Any, rows: int, reference: None) -> torch.Tensor:
@@ -47,13 +54,23 @@ def trace(run: Run, operations: bool = True) -> Traced:
 
 
 def _measured(
-    run: Run, build: Callable[[], Any], forward: Callable[..., torch.Tensor], operations: bool = True
+    run: Run,
+    build: Callable[[], Any],
+    forward: Callable[..., torch.Tensor],
+    operations: bool = True,
 ) -> Traced:
-    """Two micro batches at most, a step and an evaluation. forward: gives the loss of a model on a number of rows.
-    operations: whether to count them too, which takes half as long again."""
+    """Two micro batches at most, a step and an evaluation. forward: gives the loss of a model on a
+    number of rows. operations: whether to count them too, which takes half as long again."""
     started = time.monotonic()
-    live, mesh, reference = stand_ins.Live(), pretended_mesh(run), None
-    with FakeTensorMode(allow_non_fake_inputs=True), live, live.resizing(), stand_ins.plain_kernels():
+    live = stand_ins.Live()
+    mesh = pretended_mesh(run)
+    reference = None
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        live,
+        live.resizing(),
+        stand_ins.plain_kernels(),
+    ):
         model = build()
         counts = _counts(model)
         buckets = spread(run, model, mesh)
@@ -81,10 +98,13 @@ def _measured(
             _backward(run, loss)
             del loss
         gc.collect()
-        gradients = sum(_size(parameter.grad) for parameter in trained if parameter.grad is not None)
+        gradients = sum(
+            _size(parameter.grad) for parameter in trained if parameter.grad is not None
+        )
         torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
         _finish(optimizer)
-        peak, at = live.peak, live.at
+        peak = live.peak
+        at = live.at
         model.eval()
         live.reset()
         with torch.no_grad():
@@ -112,18 +132,30 @@ def _measured(
 
 
 def _counts(model: torch.nn.Module) -> tuple[int, int]:
-    """How many numbers all parameters have, and the trained ones; a packed parameter has more numbers than entries."""
+    """How many numbers all parameters have, and the trained ones; a packed parameter has more
+    numbers than entries."""
     kinds = (stand_ins.FourBit, stand_ins.EightBit)
-    packed = {module.weight: prod(module.shape) for module in model.modules() if isinstance(module, kinds)}
-    everything = {parameter: packed.get(parameter, parameter.numel()) for parameter in model.parameters()}
-    return sum(everything.values()), sum(size for part, size in everything.items() if part.requires_grad)
+    packed = {
+        module.weight: prod(module.shape) for module in model.modules() if isinstance(module, kinds)
+    }
+    everything = {
+        parameter: packed.get(parameter, parameter.numel()) for parameter in model.parameters()
+    }
+    return sum(everything.values()), sum(
+        size for part, size in everything.items() if part.requires_grad
+    )
 
 
 def forward(
-    workload: Workload, model: torch.nn.Module, rows: int, device: str = "cpu", reference: torch.nn.Module | None = None
+    workload: Workload,
+    model: torch.nn.Module,
+    rows: int,
+    device: str = "cpu",
+    reference: torch.nn.Module | None = None,
 ) -> torch.Tensor:
-    """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32.
-    reference: the frozen model beside it in preference training; None if the adapter is switched off instead."""
+    """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to
+    fp32. reference: the frozen model beside it in preference training; None if the adapter is
+    switched off instead."""
     shape = rows * workload.answers, workload.most_tokens // workload.context
     tokens = torch.zeros(shape, dtype=torch.long, device=device)
 
@@ -131,10 +163,15 @@ def forward(
         from accelerate.utils import convert_to_fp32
 
         mixed = workload.precision != "fp32"
-        half = DTYPES[workload.precision] if mixed else torch.bfloat16
+        if mixed:
+            half = DTYPES[workload.precision]
+        else:
+            half = torch.bfloat16
         with stand_ins.autocast_seen(mixed), torch.autocast(device, dtype=half, enabled=mixed):
             answer = of(input_ids=tokens, use_cache=False, **more)
-        return convert_to_fp32(answer) if mixed else answer
+        if mixed:
+            return convert_to_fp32(answer)
+        return answer
 
     if workload.generated:
         logits = output(model, logits_to_keep=workload.generated + 1).logits
@@ -143,24 +180,34 @@ def forward(
         chosen, rejected = output(model).logits.squeeze(-1).chunk(2)
         return -torch.nn.functional.logsigmoid(chosen - rejected).mean()
     if workload.passes_beside:
-        compared = stand_ins.loss if workload.objective == "dpo" else stand_ins.unpaired
+        if workload.objective == "dpo":
+            compared = stand_ins.loss
+        else:
+            compared = stand_ins.unpaired
         return compared(model, reference, output, tokens)
     if workload.objective != "sft":
         return stand_ins.alone(workload.objective, output(model).logits, tokens)
     return output(model, labels=tokens)["loss"]
 
 
-def _grouped(left: Sequence[int], right: Sequence[int], *given: Any, out_shape: Sequence[int], **named: Any) -> int:
-    """Operations of one product a group: with a weight for each of the groups that the rows fall into, or over the rows
-    of each group, whose numbers are unknown before it runs; their sum is all rows."""
-    return 2 * prod(left) * right[-1] if len(left) == 2 else 2 * prod(out_shape) * left[-1]
+def _grouped(
+    left: Sequence[int], right: Sequence[int], *given: Any, out_shape: Sequence[int], **named: Any
+) -> int:
+    """Operations of one product a group: with a weight for each of the groups that the rows fall
+    into, or over the rows of each group, whose numbers are unknown before it runs; their sum is all
+    rows."""
+    if len(left) == 2:
+        return 2 * prod(left) * right[-1]
+    return 2 * prod(out_shape) * left[-1]
 
 
-# PyTorch's own counter has no formula for these (2.13, torch/utils/flop_counter.py): products of a mixture of experts,
-# and the attention of processors, which stands for the GPU's own.
+# PyTorch's own counter has no formula for these (2.13, torch/utils/flop_counter.py): products of a
+# mixture of experts, and the attention of processors, which stands for the GPU's own.
 UNCOUNTED = {
     torch.ops.aten._grouped_mm: _grouped,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **named: sdpa_flop_count(*shapes[:3]),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **named: (
+        sdpa_flop_count(*shapes[:3])
+    ),
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
         lambda *shapes, **named: sdpa_backward_flop_count(*shapes[:4])
     ),
@@ -168,7 +215,8 @@ UNCOUNTED = {
 
 
 def _backward(run: Run, loss: torch.Tensor) -> None:
-    """Checkpointing repeats layers under the autocast of their forward pass, which peft must see then too."""
+    """Checkpointing repeats layers under the autocast of their forward pass, which peft must see
+    then too."""
     with stand_ins.autocast_seen(run.precision != "fp32"):
         loss.backward()
 
@@ -185,11 +233,13 @@ def _size(tensor: torch.Tensor) -> int:
     return int(local.numel() * local.itemsize)
 
 
-# Building: the model and the optimizer as Axolotl has them when training begins, without a weight being loaded.
+# Building: the model and the optimizer as Axolotl has them when training begins, without a weight
+# being loaded.
 
 
 def hf_config(workload: Workload) -> Any:
-    """The model's config: a folder's or the hub cache's own if there is one, else built from the catalog."""
+    """The model's config: a folder's or the hub cache's own if there is one, else built from the
+    catalog."""
     from transformers import AutoConfig
 
     model = workload.model
@@ -205,8 +255,9 @@ def hf_config(workload: Workload) -> Any:
 
 
 def attentions(config: Any) -> tuple[str, ...]:
-    """The kinds of attention that a model of this config supports, by the names that Axolotl asks for; the fastest
-    first. Raises KeyError if transformers has no causal language model of its type."""
+    """The kinds of attention that a model of this config supports, by the names that Axolotl asks
+    for; the fastest first. Raises KeyError if transformers has no causal language model of its
+    type."""
     from transformers import AutoModelForCausalLM
 
     known = AutoModelForCausalLM._model_mapping[type(config)]
@@ -216,35 +267,54 @@ def attentions(config: Any) -> tuple[str, ...]:
 
 
 def _attention(workload: Workload, config: Any) -> str:
-    """The attention to trace: a stand-in, or, for a class with its own, what it runs on a processor."""
+    """The attention to trace: a stand-in, or, for a class with its own, what it runs on a
+    processor."""
     from transformers import AutoModelForCausalLM
 
     if workload.attention == "eager":
         return "eager"
     if AutoModelForCausalLM._model_mapping[type(config)]._can_set_attn_implementation():
-        # On a GPU SDPA runs kernels like FlashAttention's; on a CPU it would repeat keys and values for every head.
-        return stand_ins.PADDED if parameters.repeated(workload) else stand_ins.ATTENTION
-    return "sdpa" if "sdpa" in attentions(config) else "eager"
+        # On a GPU SDPA runs kernels like FlashAttention's; on a CPU it would repeat keys and values
+        # for every head.
+        if parameters.repeated(workload):
+            return stand_ins.PADDED
+        return stand_ins.ATTENTION
+    if "sdpa" in attentions(config):
+        return "sdpa"
+    return "eager"
 
 
 def build(workload: Workload, real: bool = False) -> torch.nn.Module:
-    """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts, checkpointing.
-    real: for a GPU, with its own attention code instead of the stand-in (4-bit layers are stand-ins even so)."""
+    """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts,
+    checkpointing. real: for a GPU, with its own attention code instead of the stand-in (4-bit
+    layers are stand-ins even so)."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     without_gpu_kernels()
-    config, kind = hf_config(workload), AutoModelForCausalLM
+    config = hf_config(workload)
+    kind = AutoModelForCausalLM
     if workload.objective == "reward":
-        config.num_labels, config.pad_token_id, kind = 1, 0, AutoModelForSequenceClassification
-    dtype = torch.float32 if workload.in_full else DTYPES[workload.precision]
-    attention = workload.attention if real else _attention(workload, config)
+        config.num_labels = 1
+        config.pad_token_id = 0
+        kind = AutoModelForSequenceClassification
+    if workload.in_full:
+        dtype = torch.float32
+    else:
+        dtype = DTYPES[workload.precision]
+    if real:
+        attention = workload.attention
+    else:
+        attention = _attention(workload, config)
     model = kind.from_config(config, dtype=dtype, attn_implementation=attention)
     model.config.use_cache = False
     if workload.fused_loss in ("fused", "cut") and not real:
         stand_ins.fuse_loss(model, liger=workload.fused_loss == "fused")
-    # FSDP splits and gathers packed numbers as numbers of the run's own type (Axolotl 0.19.0, `bnb_4bit_quant_storage`);
-    # those in 8 bits are as many bytes.
-    stored = DTYPES[workload.precision] if workload.sharding == "fsdp" else torch.uint8
+    # FSDP splits and gathers packed numbers as numbers of the run's own type (Axolotl 0.19.0,
+    # `bnb_4bit_quant_storage`); those in 8 bits are as many bytes.
+    if workload.sharding == "fsdp":
+        stored = DTYPES[workload.precision]
+    else:
+        stored = torch.uint8
     if workload.adapter and workload.adapter.eight_bit:
         stand_ins.pack(model, 8, partial(stand_ins.EightBit, stored=stored))
     if workload.adapter and workload.adapter.four_bit:
@@ -254,7 +324,9 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
             raise Stop(*worded("trace.no-checkpointing", workload=workload))
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if workload.adapter:
-        model = _with_adapter(model, workload.adapter, real, kind is AutoModelForSequenceClassification)
+        model = _with_adapter(
+            model, workload.adapter, real, kind is AutoModelForSequenceClassification
+        )
     else:
         for name, parameter in model.named_parameters():
             parameter.requires_grad = workload.trains(name)
@@ -266,8 +338,8 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
 
 
 def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> None:
-    """Puts the parameters that `concerns` chooses into fp32, wherever they are tied. (`module.to` swaps tensors, which
-    is impossible while they are watched.)"""
+    """Puts the parameters that `concerns` chooses into fp32, wherever they are tied. (`module.to`
+    swaps tensors, which is impossible while they are watched.)"""
     wanted = [old for name, old in model.named_parameters() if concerns(name, old)]
     made = {old: torch.nn.Parameter(old.detach().float(), old.requires_grad) for old in wanted}
     for module in model.modules():
@@ -279,11 +351,21 @@ def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> N
 def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    linear = {name: module for name, module in model.named_modules() if isinstance(module, stand_ins.LINEAR)}
+    linear = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, stand_ins.LINEAR)
+    }
     own = {name.rpartition(".")[2] for name in linear}
-    outside = model.score if scores else model.get_output_embeddings()
+    if scores:
+        outside = model.score
+    else:
+        outside = model.get_output_embeddings()
     own -= {name.rpartition(".")[2] for name, module in linear.items() if module is outside}
-    there = any(re.fullmatch(adapter.pattern, name) for name in linear) if adapter.pattern else own & {*adapter.targets}
+    if adapter.pattern:
+        there = any(re.fullmatch(adapter.pattern, name) for name in linear)
+    else:
+        there = bool(own & {*adapter.targets})
     if not there and (adapter.pattern or adapter.targets):
         named = adapter.pattern or listed(sorted(adapter.targets))
         raise Stop(*worded("trace.no-such-layers", targets=named, own=listed(sorted(own))))
@@ -298,7 +380,8 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any
     if real:
         return get_peft_model(model, config)
     if scores:
-        # PEFT trains a copy of this layer, and copying a fake tensor damages the memory of the process (PyTorch 2.13).
+        # PEFT trains a copy of this layer, and copying a fake tensor damages the memory of the
+        # process (PyTorch 2.13).
         outside.__deepcopy__ = lambda _: torch.nn.Linear(
             outside.in_features, outside.out_features, bias=False, dtype=outside.weight.dtype
         )
@@ -310,26 +393,36 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any
 
 def optimizer_of(run: Run, model: torch.nn.Module) -> torch.optim.Optimizer:
     """The optimizer over the trained parameters; a stand-in for all but PyTorch's AdamW and SGD."""
-    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    named = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     if run.optimizer == "sgd":
         return torch.optim.SGD(named.values())
     if run.optimizer in ("adamw_torch_fused", "adamw_torch"):
-        # On a GPU plain AdamW works on lists of tensors, with temporaries as large as what it updates.
+        # On a GPU plain AdamW works on lists of tensors, with temporaries as large as what it
+        # updates.
         fused = run.optimizer.endswith("fused")
         return torch.optim.AdamW(named.values(), fused=fused, foreach=not fused)
     embeddings = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
     in_full = {parameter for module in embeddings for parameter in module.parameters()}
     # Under FSDP the optimizer is torchao's, which treats embeddings like the rest.
-    return stand_ins.Keeping(named, run.rule, in_full if run.rule.embeddings and run.sharding != "fsdp" else set())
+    return stand_ins.Keeping(
+        named, run.rule, in_full if run.rule.embeddings and run.sharding != "fsdp" else set()
+    )
 
 
 def spread(run: Run, model: Any, mesh: Any) -> list[torch.Tensor]:
-    """Splits the model over several GPUs as the run does (ZeRO is not traced), and returns DDP's buckets.
-    FSDP2 as Axolotl 0.19.0 prepares it (monkeypatch/accelerate/fsdp2.py, fsdp2_prepare_model): one unit for each of an
-    adapter's two matrices, one for each layer, and one for the rest, all split again after the forward pass, as the
-    recipe asks; trained weights in fp32, as the runner holds them."""
+    """Splits the model over several GPUs as the run does (ZeRO is not traced), and returns DDP's
+    buckets. FSDP2 as Axolotl 0.19.0 prepares it (monkeypatch/accelerate/fsdp2.py,
+    fsdp2_prepare_model): one unit for each of an adapter's two matrices, one for each layer, and
+    one for the rest, all split again after the forward pass, as the recipe asks; trained weights in
+    fp32, as the runner holds them."""
     if run.sharding == "ddp":
-        return [torch.empty_like(parameter) for parameter in model.parameters() if parameter.requires_grad]
+        return [
+            torch.empty_like(parameter)
+            for parameter in model.parameters()
+            if parameter.requires_grad
+        ]
     if run.sharding != "fsdp" or not isinstance(run, Workload):
         return []
     from peft.tuners.lora import LoraLayer
@@ -339,9 +432,15 @@ def spread(run: Run, model: Any, mesh: Any) -> list[torch.Tensor]:
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half, output_dtype=half)
     split = partial(fully_shard, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     _raise(model, lambda _, parameter: parameter.requires_grad and parameter.dtype != torch.float32)
-    base = model.get_base_model() if run.adapter else model
+    if run.adapter:
+        base = model.get_base_model()
+    else:
+        base = model
     base.tie_weights()
-    units = {run.model.layer_class} if run.model.layer_class else set(base._no_split_modules or ())
+    if run.model.layer_class:
+        units = {run.model.layer_class}
+    else:
+        units = set(base._no_split_modules or ())
     # The innermost first, as Axolotl goes through them.
     for module in reversed(list(base.modules())):
         if isinstance(module, LoraLayer):

@@ -1,4 +1,5 @@
-"""Stand-ins for code for GPUs alone, which allocate the same memory; losses on preferences; the count of live bytes."""
+"""Stand-ins for code for GPUs alone, which allocate the same memory; losses on preferences; the
+count of live bytes."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -22,21 +23,25 @@ from runner.parts.planner.parameters import outside
 # GPT-2 and its relatives have a linear class of their own.
 LINEAR = (nn.Linear, Conv1D)
 ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
-# PyTorch's allocator for GPUs hands out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
+# PyTorch's allocator for GPUs hands out multiples of this (c10/cuda/CUDACachingAllocator.cpp,
+# kMinBlockSize).
 BLOCK = 512
 BETA = 0.1  # of losses on preferences
-# Operations of each pass of the attention below, which PyTorch's counter does not see; cleared before each count.
+# Operations of each pass of the attention below, which PyTorch's counter does not see; cleared
+# before each count.
 counted: list[int] = []
 
 
 class _Flash(torch.autograd.Function):
-    """FlashAttention 2's memory: forward keeps q, k, v, the output and the log-sum-exp; backward has an fp32
-    accumulator for dq, and dk, dv for all heads before they are summed into groups (`mha_bwd`, csrc/flash_api.cpp).
-    Operations: 2 a pair and channel for each of the two products forward, and 2.5 times as many backward (arXiv
-    2307.08691, section 4.1)."""
+    """FlashAttention 2's memory: forward keeps q, k, v, the output and the log-sum-exp; backward
+    has an fp32 accumulator for dq, and dk, dv for all heads before they are summed into groups
+    (`mha_bwd`, csrc/flash_api.cpp). Operations: 2 a pair and channel for each of the two products
+    forward, and 2.5 times as many backward (arXiv 2307.08691, section 4.1)."""
 
     @staticmethod
-    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pairs: int) -> Any:
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pairs: int
+    ) -> Any:
         output = torch.empty_like(query)
         lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(query, key, value, output, lse)
@@ -47,8 +52,12 @@ class _Flash(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         query, key, value, _, lse = ctx.saved_tensors
-        accumulator, delta = torch.empty_like(query, dtype=torch.float32), torch.empty_like(lse)
-        wide = [torch.empty_like(query) for _ in range(2)] if query.shape[2] != key.shape[2] else []
+        accumulator = torch.empty_like(query, dtype=torch.float32)
+        delta = torch.empty_like(lse)
+        if query.shape[2] != key.shape[2]:
+            wide = [torch.empty_like(query) for _ in range(2)]
+        else:
+            wide = []
         gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         del accumulator, delta, wide
         counted.append(ctx.operations * 5 // 2)
@@ -56,15 +65,25 @@ class _Flash(torch.autograd.Function):
 
 
 def flash(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **named: Any
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    **named: Any,
 ) -> tuple[Any, None]:
-    """Attention in transformers' interface: query (batch, heads, tokens, head size); output (batch, tokens, heads, …).
-    Values narrower than queries are padded, and the output cut, as transformers does it (`flash_attention_forward`)."""
-    width, narrow = query.shape[-1], value.shape[-1]
+    """Attention in transformers' interface: query (batch, heads, tokens, head size); output (batch,
+    tokens, heads, …). Values narrower than queries are padded, and the output cut, as transformers
+    does it (`flash_attention_forward`)."""
+    width = query.shape[-1]
+    narrow = value.shape[-1]
     if narrow != width:
         value = torch.nn.functional.pad(value, [0, width - narrow])
-    # The (query, key) pairs of a head: half of all if attention is causal, and no more keys than a window holds.
-    queries, keys, causal = query.shape[2], key.shape[2], named.get("is_causal")
+    # The (query, key) pairs of a head: half of all if attention is causal, and no more keys than a
+    # window holds.
+    queries = query.shape[2]
+    keys = key.shape[2]
+    causal = named.get("is_causal")
     pairs = queries * keys
     if (getattr(module, "is_causal", True) if causal is None else causal) and queries == keys:
         window = min(named.get("sliding_window") or keys, keys)
@@ -74,8 +93,16 @@ def flash(
     return output if narrow == width else output[..., :narrow], None
 
 
-def padded(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *given: Any, **kwargs: Any) -> Any:
-    """SDPA beside a mask for padding: transformers repeats keys and values for every head (5.16, `use_gqa_in_sdpa`)."""
+def padded(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *given: Any,
+    **kwargs: Any,
+) -> Any:
+    """SDPA beside a mask for padding: transformers repeats keys and values for every head (5.16,
+    `use_gqa_in_sdpa`)."""
     from transformers.integrations.sdpa_attention import repeat_kv
 
     count = getattr(module, "num_key_value_groups", 1)
@@ -87,7 +114,8 @@ AttentionInterface.register(PADDED, padded)
 
 
 class _MatMul4Bit(torch.autograd.Function):
-    """bitsandbytes' MatMul4Bit: keeps no input, and unpacks the weight for a moment in both directions."""
+    """bitsandbytes' MatMul4Bit: keeps no input, and unpacks the weight for a moment in both
+    directions."""
 
     @staticmethod
     def forward(ctx: Any, given: torch.Tensor, packed: torch.Tensor, shape: Any) -> Any:
@@ -107,29 +135,39 @@ class _MatMul4Bit(torch.autograd.Function):
 
 
 class FourBit(bnb.nn.Linear4bit):
-    """A linear layer whose weight is in 4 bits with double quantisation: half a byte a number, and for each 64
-    numbers a byte, for each 16,384 numbers 4 bytes (arXiv 2305.14314, section 3).
-    old: a linear layer, or one of GPT-2's, whose weight is turned. stored: the type that the packed numbers are held as."""
+    """A linear layer whose weight is in 4 bits with double quantisation: half a byte a number, and
+    for each 64 numbers a byte, for each 16,384 numbers 4 bytes (arXiv 2305.14314, section 3). old:
+    a linear layer, or one of GPT-2's, whose weight is turned. stored: the type that the packed
+    numbers are held as."""
 
     def __init__(self, old: nn.Linear | Conv1D, dtype: torch.dtype, stored: torch.dtype) -> None:
         nn.Module.__init__(self)
         shape = tuple(old.weight.shape)
-        self.shape, self.compute_dtype = shape[::-1] if isinstance(old, Conv1D) else shape, dtype
+        if isinstance(old, Conv1D):
+            self.shape = shape[::-1]
+        else:
+            self.shape = shape
+        self.compute_dtype = dtype
         self.out_features, self.in_features = self.shape
         count = old.weight.numel()
         packed = torch.empty((count // 2 // stored.itemsize, 1), dtype=stored)
         self.weight = nn.Parameter(packed, requires_grad=False)
-        self.weight.compress_statistics, self.weight.quant_type = True, "nf4"
+        self.weight.compress_statistics = True
+        self.weight.quant_type = "nf4"
         self.scales = nn.Buffer(torch.empty(count // 64, dtype=torch.uint8))
         self.scales_of_scales = nn.Buffer(torch.empty(count // 16384, dtype=torch.float32))
         self.bias = old.bias
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
-        # bitsandbytes gives back what it is given; under autocast that is the half precision of the run.
+        # bitsandbytes gives back what it is given; under autocast that is the half precision of the
+        # run.
         output = _MatMul4Bit.apply(given.to(self.compute_dtype), self.weight, self.shape)
-        return output if self.bias is None else output + self.bias.to(output.dtype)
+        if self.bias is None:
+            return output
+        return output + self.bias.to(output.dtype)
 
-    # DoRA asks for the weights, of this kind of layer by HQQ's names (peft 0.20.0, utils/integrations.py).
+    # DoRA asks for the weights, of this kind of layer by HQQ's names (peft 0.20.0,
+    # utils/integrations.py).
     W_q = property(lambda self: self.weight)
 
     def dequantize(self) -> torch.Tensor:
@@ -137,7 +175,8 @@ class FourBit(bnb.nn.Linear4bit):
 
 
 def pack(model: nn.Module, bits: int, packed: Callable[[Any], nn.Module]) -> None:
-    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does."""
+    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers
+    does."""
     setattr(model, f"is_loaded_in_{bits}bit", True)
     head = model.get_output_embeddings()
     for parent in list(model.modules()):
@@ -147,8 +186,9 @@ def pack(model: nn.Module, bits: int, packed: Callable[[Any], nn.Module]) -> Non
 
 
 class _MatMul8Bit(torch.autograd.Function):
-    """bitsandbytes' MatMul8bitLt (0.50.2): keeps its input; multiplies by way of half-precision and 8-bit copies of it and a
-    product in 32 bits, whose half-precision form it casts; and unpacks the weight backward."""
+    """bitsandbytes' MatMul8bitLt (0.50.2): keeps its input; multiplies by way of half-precision and
+    8-bit copies of it and a product in 32 bits, whose half-precision form it casts; and unpacks the
+    weight backward."""
 
     @staticmethod
     def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor) -> Any:
@@ -171,25 +211,38 @@ class EightBit(bnb.nn.Linear8bitLt):
     def __init__(self, old: nn.Linear | Conv1D, stored: torch.dtype) -> None:
         nn.Module.__init__(self)
         shape = tuple(old.weight.shape)
-        self.shape = shape[::-1] if isinstance(old, Conv1D) else shape
+        if isinstance(old, Conv1D):
+            self.shape = shape[::-1]
+        else:
+            self.shape = shape
         self.out_features, self.in_features = self.shape
         numbers = torch.empty(self.out_features, self.in_features // stored.itemsize, dtype=stored)
         self.weight = nn.Parameter(numbers, requires_grad=False)
         self.scales = nn.Buffer(torch.empty(self.out_features, dtype=torch.float32))
-        self.state, self.index, self.bias = bnb.MatmulLtState(), None, old.bias
+        self.state = bnb.MatmulLtState()
+        self.index = None
+        self.bias = old.bias
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         device = given.device.type
-        half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else given.dtype
+        if torch.is_autocast_enabled(device):
+            half = torch.get_autocast_dtype(device)
+        else:
+            half = given.dtype
         output = _MatMul8Bit.apply(given.to(half), self.weight.view(torch.int8))
-        return output if self.bias is None else output + self.bias.to(output.dtype)
+        if self.bias is None:
+            return output
+        return output + self.bias.to(output.dtype)
 
 
 def gpu_dropout(model: nn.Module) -> None:
-    """Dropout as on a GPU, where it keeps a mask of one byte a number; on a CPU it keeps the noise itself."""
+    """Dropout as on a GPU, where it keeps a mask of one byte a number; on a CPU it keeps the noise
+    itself."""
 
     def dropped(given: torch.Tensor, own: nn.Dropout) -> torch.Tensor:
-        return torch.native_dropout(given, own.p, True)[0] if own.training and own.p > 0 else given
+        if own.training and own.p > 0:
+            return torch.native_dropout(given, own.p, True)[0]
+        return given
 
     for module in model.modules():
         if type(module) is nn.Dropout:
@@ -197,32 +250,42 @@ def gpu_dropout(model: nn.Module) -> None:
 
 
 def applied(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
-    """Replaces `nn.Module._apply`: `module.to` then creates new parameters. PyTorch 2.13 would swap the tensors of fake
-    ones instead, which is impossible while they are watched."""
+    """Replaces `nn.Module._apply`: `module.to` then creates new parameters. PyTorch 2.13 would swap
+    the tensors of fake ones instead, which is impossible while they are watched."""
     for child in self.children():
         child._apply(convert)
     for name, old in self._parameters.items():
         if old is not None:
             self._parameters[name] = nn.Parameter(convert(old.detach()), old.requires_grad)
     for name, old in self._buffers.items():
-        self._buffers[name] = None if old is None else convert(old)
+        if old is None:
+            self._buffers[name] = None
+        else:
+            self._buffers[name] = convert(old)
     return self
 
 
 class _FusedLoss(torch.autograd.Function):
-    """A fused linear cross-entropy: logits of a chunk at a time, and both gradients made in the forward pass. Liger's
-    (0.8.1, ops/fused_linear_cross_entropy.py) takes a power of two of rows at a time, and adds each chunk's gradient of
-    a head in half precision by way of a copy in fp32."""
+    """A fused linear cross-entropy: logits of a chunk at a time, and both gradients made in the
+    forward pass. Liger's (0.8.1, ops/fused_linear_cross_entropy.py) takes a power of two of rows at
+    a time, and adds each chunk's gradient of a head in half precision by way of a copy in fp32."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, liger: bool, training: bool) -> Any:
-        rows, width = hidden.numel() // hidden.shape[-1], hidden.shape[-1]
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, liger: bool, training: bool
+    ) -> Any:
+        rows = hidden.numel() // hidden.shape[-1]
+        width = hidden.shape[-1]
         at_once = -(-rows // max(1, -(-weight.shape[0] // width)))
         if liger:
             at_once = min(rows, 1 << (at_once - 1).bit_length())
         learned = training and ctx.needs_input_grad[1]
-        gradients = [torch.empty_like(hidden)] if training else []
-        gradients += [torch.empty_like(weight)] if learned else []
+        if training:
+            gradients = [torch.empty_like(hidden)]
+        else:
+            gradients = []
+        if learned:
+            gradients += [torch.empty_like(weight)]
         chunk = hidden.new_empty((at_once, weight.shape[0]))
         loss = hidden.new_empty((), dtype=torch.float32)
         if liger and learned and weight.dtype != torch.float32:
@@ -240,25 +303,31 @@ class _FusedLoss(torch.autograd.Function):
 
 
 def fuse_loss(model: nn.Module, liger: bool) -> None:
-    """Replaces LM head and loss by a fused loss: Liger's in training, Cut Cross-Entropy in evaluation too."""
+    """Replaces LM head and loss by a fused loss: Liger's in training, Cut Cross-Entropy in
+    evaluation too."""
     head = model.get_output_embeddings()
-    plain_head, plain_loss = head.forward, model.loss_function
+    plain_head = head.forward
+    plain_loss = model.loss_function
 
     def fused() -> bool:
         return model.training or not liger
 
     def forward(hidden: torch.Tensor) -> Any:
-        return _FusedLoss.apply(hidden, head.weight, liger, model.training) if fused() else plain_head(hidden)
+        if fused():
+            return _FusedLoss.apply(hidden, head.weight, liger, model.training)
+        return plain_head(hidden)
 
     head.forward = forward
-    model.loss_function = lambda logits, *given, **named: logits if fused() else plain_loss(logits, *given, **named)
+    model.loss_function = lambda logits, *given, **named: (
+        logits if fused() else plain_loss(logits, *given, **named)
+    )
 
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Makes models use PyTorch alone, even if a package with kernels for GPUs is installed, as transformers does for an
-    export (5.16.1, `use_kernel_func_from_hub_with_fallback`). PyTorch then multiplies experts of any type, but knows
-    the shape of their product only for BF16 (2.13)."""
+    """Makes models use PyTorch alone, even if a package with kernels for GPUs is installed, as
+    transformers does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`). PyTorch then
+    multiplies experts of any type, but knows the shape of their product only for BF16 (2.13)."""
     from torch import _meta_registrations as shapes
     from transformers.integrations import hub_kernels
 
@@ -273,19 +342,27 @@ def plain_kernels() -> Iterator[None]:
 def autocast_seen(enabled: bool) -> AbstractContextManager[object]:
     """peft asks whether autocast is on without naming a device, which means the GPU's."""
     known = torch.is_autocast_enabled
-    return patch.object(torch, "is_autocast_enabled", lambda device=None: known(device) if device else enabled)
+    return patch.object(
+        torch, "is_autocast_enabled", lambda device=None: known(device) if device else enabled
+    )
 
 
 class Keeping(torch.optim.Optimizer):
-    """An optimizer that holds what the catalog's table says. in_full: parameters whose state is always in 32 bits."""
+    """An optimizer that holds what the catalog's table says. in_full: parameters whose state is
+    always in 32 bits."""
 
-    def __init__(self, named: Mapping[str, nn.Parameter], rule: Optimizer, in_full: set[nn.Parameter]) -> None:
+    def __init__(
+        self, named: Mapping[str, nn.Parameter], rule: Optimizer, in_full: set[nn.Parameter]
+    ) -> None:
         super().__init__(list(named.values()), {})
-        self.rule, self.in_full = rule, in_full
+        self.rule = rule
+        self.in_full = in_full
         self.outside = {parameter for name, parameter in named.items() if outside(name)}
 
     def step(self, closure: Any = None) -> None:
-        given = [one for group in self.param_groups for one in group["params"] if one.grad is not None]
+        given = [
+            one for group in self.param_groups for one in group["params"] if one.grad is not None
+        ]
         for parameter in given:
             if not self.state[parameter]:
                 self.state[parameter] = dict(enumerate(self._state(parameter)))
@@ -295,9 +372,12 @@ class Keeping(torch.optim.Optimizer):
         del beside
 
     def _state(self, parameter: torch.Tensor) -> Iterator[torch.Tensor]:
-        rule, own = self.rule, parameter.detach()
-        own = own.to_local() if isinstance(own, DTensor) else own
-        count, bits = own.numel(), rule.bits or 8 * own.element_size()
+        rule = self.rule
+        own = parameter.detach()
+        if isinstance(own, DTensor):
+            own = own.to_local()
+        count = own.numel()
+        bits = rule.bits or 8 * own.element_size()
         if rule.factored and own.dim() > 1:
             count = own[..., 0].numel() + own[..., 0, :].numel()
         if rule.bits and (count < 4096 or parameter in self.in_full):
@@ -309,27 +389,36 @@ class Keeping(torch.optim.Optimizer):
 
 
 class Live(TorchDispatchMode):
-    """Counts the storages that are alive, in bytes. peak: the most since the last `reset`; at: the operation there."""
+    """Counts the storages that are alive, in bytes. peak: the most since the last `reset`; at: the
+    operation there."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes = self.peak = 0
         self.at = ""
-        self._sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, list[int]] = weakref.WeakKeyDictionary()
+        self._sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, list[int]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def reset(self) -> None:
-        self.peak, self.at = self.bytes, ""
+        self.peak = self.bytes
+        self.at = ""
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
-            # A fake tensor has no number to test, so conditions (a layer dropped by chance, an empty mask) are false.
+            # A fake tensor has no number to test, so conditions (a layer dropped by chance, an
+            # empty mask) are false.
             return False
         result = function(*args, **(kwargs or {}))
         before = self.peak
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 # A DTensor's own storage would be as large as the whole.
-                storage = (leaf._local_tensor if isinstance(leaf, DTensor) else leaf).untyped_storage()
+                storage = (
+                    leaf._local_tensor if isinstance(leaf, DTensor) else leaf
+                ).untyped_storage()
                 if storage not in self._sizes:
                     self._count(storage)
         if self.peak > before:
@@ -352,7 +441,8 @@ class Live(TorchDispatchMode):
 
     @contextmanager
     def resizing(self) -> Iterator[None]:
-        """Notices that FSDP2 frees gathered weights and takes them back by resizing, outside of every operation."""
+        """Notices that FSDP2 frees gathered weights and takes them back by resizing, outside of
+        every operation."""
         own = torch.UntypedStorage.resize_
 
         def resize(storage: torch.UntypedStorage, size: int) -> None:
@@ -364,21 +454,23 @@ class Live(TorchDispatchMode):
 
 
 def alone(objective: str, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """The loss of TRL's ORPO and of its SimPO (1.9, trl.experimental), which ask no reference: of the mean
-    log-probabilities of both answers' words, and ORPO's also of the chosen one's text."""
+    """The loss of TRL's ORPO and of its SimPO (1.9, trl.experimental), which ask no reference: of
+    the mean log-probabilities of both answers' words, and ORPO's also of the chosen one's text."""
     from trl.trainer.utils import selective_log_softmax
 
     gain = selective_log_softmax(logits[:, :-1, :], tokens[:, 1:]).mean(-1).chunk(2, dim=0)
     compared = -torch.nn.functional.logsigmoid(BETA * (gain[0] - gain[1])).mean()
     if objective != "orpo":
         return compared
-    chosen, words = logits.chunk(2, dim=0)[0], tokens.chunk(2, dim=0)[0]
+    chosen = logits.chunk(2, dim=0)[0]
+    words = tokens.chunk(2, dim=0)[0]
     text = chosen[..., :-1, :].contiguous().view(-1, logits.shape[-1])
     return compared + torch.nn.functional.cross_entropy(text, words[..., 1:].reshape(-1))
 
 
 def own_answers(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-    """The loss of TRL's GRPO (1.9) on the words of answers that the model wrote itself, and the entropy that it logs."""
+    """The loss of TRL's GRPO (1.9) on the words of answers that the model wrote itself, and the
+    entropy that it logs."""
     from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
     logits = logits[:, :-1, :][:, -words.shape[1] :, :]
@@ -393,10 +485,10 @@ def own_answers(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
 def loss(
     model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor
 ) -> torch.Tensor:
-    """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov et al. 2023, arXiv
-    2305.18290), in the order of TRL 1.9's `_compute_loss`. Values that are only logged are computed too, because they
-    take memory. reference: None if an adapter is switched off instead. output: gives a model's output for `tokens`
-    (rows, length)."""
+    """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov
+    et al. 2023, arXiv 2305.18290), in the order of TRL 1.9's `_compute_loss`. Values that are only
+    logged are computed too, because they take memory. reference: None if an adapter is switched off
+    instead. output: gives a model's output for `tokens` (rows, length)."""
     from trl.trainer.utils import entropy_from_logits
 
     outputs = output(model)
@@ -409,7 +501,9 @@ def loss(
     with torch.no_grad():
         entropy_from_logits(shifted := outputs.logits[..., :-1, :].detach())
         for side in shifted.chunk(2, dim=0):
-            side.reshape(-1, side.shape[-1]).clone().mean(-1).sum()  # every word of it counts at worst
+            side.reshape(-1, side.shape[-1]).clone().mean(
+                -1
+            ).sum()  # every word of it counts at worst
         shifted.chunk(2, dim=0)[0].argmax(dim=-1)
     return losses.mean()
 
@@ -417,11 +511,14 @@ def loss(
 def unpaired(
     model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor
 ) -> torch.Tensor:
-    """KTO's loss over good answers (Ethayarajh et al. 2024, arXiv 2402.01306), which bad ones take too. The rest is as in
-    `loss`."""
+    """KTO's loss over good answers (Ethayarajh et al. 2024, arXiv 2402.01306), which bad ones take
+    too. The rest is as in `loss`."""
     from trl.trainer.utils import entropy_from_logits
 
-    first = model if reference is None else reference
+    if reference is None:
+        first = model
+    else:
+        first = reference
     with torch.no_grad():
         other = _answers(output(model).logits, tokens)
     outputs = output(model)

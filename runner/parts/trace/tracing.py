@@ -1,4 +1,5 @@
-"""Trace: the real model takes training steps on fake tensors, and every byte is counted. torch is imported late."""
+"""Trace: the real model takes training steps on fake tensors, and every byte is counted. torch is
+imported late."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,31 +24,41 @@ from runner.tools.text import json_text, template
 
 
 def trace(run: Run, operations: bool = True) -> Traced:
-    """A training step and an evaluation of a run on one GPU. operations: whether to count them too, which takes half as
-    long again. Raises Stop without the packages for it, ValueError where they cannot build the model."""
+    """A training step and an evaluation of a run on one GPU. operations: whether to count them too,
+    which takes half as long again. Raises Stop without the packages for it, ValueError where they
+    cannot build the model."""
     traced: Traced = _language().trace(run, operations)
     return traced
 
 
 def _language() -> ModuleType:
-    """The module that traces. Raises Stop without the packages for it, which are installed together."""
+    """The module that traces. Raises Stop without the packages for it, which are installed
+    together."""
     hush()
     try:
         from runner.parts.trace import language
     except ImportError:
-        raise Stop("`--exact` needs packages that are not installed.", packaged.install("train")) from None
+        raise Stop(
+            "`--exact` needs packages that are not installed.", packaged.install("train")
+        ) from None
     return language
 
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:
-    """The trace of a model without formulas, of the catalog, or by `config.json` in a folder or the hub's cache. Raises
-    Stop if that file is not here, transformers would not train the model, or fake tensors cannot follow its code."""
-    language, name, kind = _language(), str(folder or run.model.id), run.model.model_type
+    """The trace of a model without formulas, of the catalog, or by `config.json` in a folder or the
+    hub's cache. Raises Stop if that file is not here, transformers would not train the model, or
+    fake tensors cannot follow its code."""
+    language = _language()
+    name = str(folder or run.model.id)
+    kind = run.model.model_type
     try:
         from transformers import AutoConfig
 
         known = run.model.parameters is not None
-        config = language.hf_config(run) if known else AutoConfig.from_pretrained(name, local_files_only=True)
+        if known:
+            config = language.hf_config(run)
+        else:
+            config = AutoConfig.from_pretrained(name, local_files_only=True)
     except Exception as error:  # each class judges its own settings, in its own way
         raise Stop(*worded("trace.needs-config", run=run, kind=kind, reason=_said(error))) from None
     try:
@@ -76,21 +87,31 @@ BASIS = "Measured on fake tensors; CUDA context and allocator slack are assumed.
 
 
 def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_json: bool) -> int:
-    """Prints the traces of models without formulas in the form of `recipe plan`; 1 if one does not fit."""
+    """Prints the traces of models without formulas in the form of `recipe plan`; 1 if one does not
+    fit."""
     stages = []
     for forecast in forecasts:
         if isinstance(run := forecast.workload, Workload):
             traced = any_architecture(run, recipe.base_folder)
-            needed, left = memory.whole(run, max(traced.peak, traced.evaluation_peak)), sorted(left_out(run))
-            fits = None if forecast.usable is None else needed <= forecast.usable
+            needed = memory.whole(run, max(traced.peak, traced.evaluation_peak))
+            left = sorted(left_out(run))
+            if forecast.usable is None:
+                fits = None
+            else:
+                fits = needed <= forecast.usable
             known = {"one": forecast, "run": run, "traced": traced, "needed": needed}
             more = SimpleNamespace(**known, fits=fits, time=None, without=left)
             stages.append(named(packaged.toml(__file__, "stage.toml"), more))
             if not as_json:
                 title = f"Stage {forecast.stage.name}, by trace alone"
-                caption = "ZeRO and offloading are not traced; what they save is subtracted." if left else None
+                if left:
+                    caption = "ZeRO and offloading are not traced; what they save is subtracted."
+                else:
+                    caption = None
                 table = Table(title=title, caption=caption, title_justify="left", show_header=False)
-                rows = template(Path(__file__).with_name("stage.txt.jinja"), units=units).render(known)
+                rows = template(Path(__file__).with_name("stage.txt.jinja"), units=units).render(
+                    known
+                )
                 for row in rows.splitlines():
                     table.add_row(*row.split(" | "))
                 Console(width=120).print(table)

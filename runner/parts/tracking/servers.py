@@ -1,5 +1,5 @@
-"""Tracking: a run at MLflow or Weights & Biases, with the same names in both. Without PyTorch, because the command that
-started training sends the results at the end."""
+"""Tracking: a run at MLflow or Weights & Biases, with the same names in both. Without PyTorch,
+because the command that started training sends the results at the end."""
 
 import os
 import re
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from runner.data.report import REPORT_FILE
 from runner.plan import tracker
@@ -29,8 +30,8 @@ MOST = 100  # parameters in a request to MLflow
 
 @dataclass(frozen=True)
 class Tracked(Record):
-    """A stage's run at a tracking server. tool: `mlflow` or `wandb`; server, workspace: MLflow's; run: its id there;
-    empty if it is not there. fault: why something is missing there, in words."""
+    """A stage's run at a tracking server. tool: `mlflow` or `wandb`; server, workspace: MLflow's;
+    run: its id there; empty if it is not there. fault: why something is missing there, in words."""
 
     FILE = TRACKED
     tool: str = ""
@@ -46,25 +47,38 @@ class MLflow:
 
     title = "MLflow"
 
-    def open(self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]) -> Tracked:
+    def open(
+        self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]
+    ) -> Tracked:
         """Creates a run, or continues the known one."""
         # A model may be exported where these are not set.
         there = {"MLFLOW_TRACKING_URI": known.server, "MLFLOW_WORKSPACE": known.workspace}
-        os.environ.update(MLFLOW | {name: value for name, value in there.items() if value} | os.environ)
+        os.environ.update(
+            MLFLOW | {name: value for name, value in there.items() if value} | os.environ
+        )
         import mlflow
         from mlflow.entities import Metric, Param
 
-        self.metric, self.client, self.run = Metric, mlflow.MlflowClient(), known.run
+        self.metric = Metric
+        self.client = mlflow.MlflowClient()
+        self.run = known.run
         if known.run:
             self.client.update_run(known.run, status=RUNNING)
             return known
         project = os.environ.get("MLFLOW_EXPERIMENT_NAME") or known.project
-        experiment, every = mlflow.set_experiment(project).experiment_id, [*parameters]
+        experiment = mlflow.set_experiment(project).experiment_id
+        every = [*parameters]
         self.run = self.client.create_run(experiment, run_name=name, tags=tags).info.run_id
         for start in range(0, len(every), MOST):
-            sent = [Param(allowed(setting), parameters[setting]) for setting in every[start : start + MOST]]
+            sent = [
+                Param(allowed(setting), parameters[setting])
+                for setting in every[start : start + MOST]
+            ]
             self.client.log_batch(self.run, params=sent)
-        where = {"server": mlflow.get_tracking_uri(), "workspace": os.environ.get("MLFLOW_WORKSPACE", "")}
+        where = {
+            "server": mlflow.get_tracking_uri(),
+            "workspace": os.environ.get("MLFLOW_WORKSPACE", ""),
+        }
         return replace(known, **where, project=project, run=self.run)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -96,11 +110,17 @@ def allowed(name: str) -> str:
 class Wandb:
     title = "Weights & Biases"
 
-    def open(self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]) -> Tracked:
+    def open(
+        self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]
+    ) -> Tracked:
         import wandb
 
         project = (known.run and known.project) or os.environ.get("WANDB_PROJECT") or known.project
-        resumed = {"id": known.run, "resume": "allow"} if known.run else {"config": {**parameters, **tags}}
+        resumed: dict[str, Any]
+        if known.run:
+            resumed = {"id": known.run, "resume": "allow"}
+        else:
+            resumed = {"config": {**parameters, **tags}}
         patience = wandb.Settings(init_timeout=SECONDS)
         self.run = wandb.init(project=project, name=name or None, settings=patience, **resumed)
         self.run.define_metric("*", step_metric="step")
@@ -126,33 +146,61 @@ class Wandb:
 
 
 Tool = MLflow | Wandb
-TOOLS: Mapping[str, type[Tool]] = {"mlflow": MLflow, "wandb": Wandb}  # keys: as `runner.plan.tracker` returns them
+TOOLS: Mapping[str, type[Tool]] = {
+    "mlflow": MLflow,
+    "wandb": Wandb,
+}  # keys: as `runner.plan.tracker` returns them
 
 
 def away(known: Tracked, error: Exception, folder: Path) -> str:
     """Why a server lacks something, and where it is instead."""
     # Of a chain of errors, the last one names the cause.
     _, chained, reason = str(error).rpartition("Caused by ")
-    reason = reason.rpartition(": ")[2].strip("\"')") if chained else shortened(reason, 300).rstrip(".")
-    return " ".join(worded("tracking.away", title=TOOLS[known.tool].title, reason=reason, folder=folder))
+    if chained:
+        reason = reason.rpartition(": ")[2].strip("\"')")
+    else:
+        reason = shortened(reason, 300).rstrip(".")
+    return " ".join(
+        worded("tracking.away", title=TOOLS[known.tool].title, reason=reason, folder=folder)
+    )
 
 
 def send(folder: StageFolder, tell: Tell) -> None:
-    """Sends what a stage has left to the server that got its curves, if any. It never makes a run fail."""
+    """Sends what a stage has left to the server that got its curves, if any. It never makes a run
+    fail."""
 
     def leave(tool: Tool) -> None:
-        if measured := read_record(folder.path / EVALUATION).get("metrics"):
-            steps = folder.summary.steps if folder.summary else 0
+        measured = read_record(folder.path / EVALUATION).get("metrics")
+        if measured:
+            if folder.summary:
+                steps = folder.summary.steps
+            else:
+                steps = 0
             tool.log(steps, {f"evaluation.{name}": value for name, value in measured.items()})
         # The hashes that lead from a model to its run, named as in an exported model.
-        data, run = Path(folder.plan.place.data_dir), folder.run
+        data = Path(folder.plan.place.data_dir)
+        run = folder.run
         prepared = {file: read_record(file).get("key") for file in sorted(data.rglob(REPORT_FILE))}
-        tags = {".".join((*file.parent.relative_to(data).parts, "data_hash")): key for file, key in prepared.items()}
-        planned = read_record(run.path / PLANNED)  # missing in pods, which change nothing of the recipe
-        tags |= {"run": run.state.id, "stage": folder.stage.name, "weights_hash": folder.model_hash()}
+        tags = {
+            ".".join((*file.parent.relative_to(data).parts, "data_hash")): key
+            for file, key in prepared.items()
+        }
+        planned = read_record(
+            run.path / PLANNED
+        )  # missing in pods, which change nothing of the recipe
+        tags |= {
+            "run": run.state.id,
+            "stage": folder.stage.name,
+            "weights_hash": folder.model_hash(),
+        }
         tags |= {"recipe_fingerprint": planned.get("fingerprint")}
-        recipe, page = Path(folder.stage.config["recipe_runner"]["recipe_file"]), run.path / PAGE
-        files = [recipe, page, *(folder.path / name for name in (SUMMARY, ANSWERS, EVALUATION, PROMOTION))]
+        recipe = Path(folder.stage.config["recipe_runner"]["recipe_file"])
+        page = run.path / PAGE
+        files = [
+            recipe,
+            page,
+            *(folder.path / name for name in (SUMMARY, ANSWERS, EVALUATION, PROMOTION)),
+        ]
         done = folder.state.status in ("finished", pipeline.OUT_OF_TIME)
         known = {name: text for name, text in tags.items() if text}
         tool.leave(known, [file for file in files if file.is_file()], FINISHED if done else FAILED)
@@ -173,7 +221,8 @@ def _at_server(folder: StageFolder, tell: Tell, work: Callable[[Tool], None]) ->
     known = Tracked.read(folder.path)
     if not known or known.tool != tracker(folder.stage.config):
         return
-    if server := folder.stage.config.get("mlflow_tracking_uri"):
+    server = folder.stage.config.get("mlflow_tracking_uri")
+    if server:
         os.environ["MLFLOW_TRACKING_URI"] = server  # as Axolotl does
     try:
         if known.run:

@@ -18,13 +18,18 @@ AGAIN = 600.0  # seconds until a server that was away is asked again
 
 
 class Tracking(TrainerCallback):
-    """Sends the curves to MLflow or Weights & Biases, under the Trainer's names. A server that is away or refuses ends
-    nothing: what it lacks is sent later, or the record says why it is missing there."""
+    """Sends the curves to MLflow or Weights & Biases, under the Trainer's names. A server that is
+    away or refuses ends nothing: what it lacks is sent later, or the record says why it is missing
+    there."""
 
     def __init__(self, tool: str, settings: RunSettings) -> None:
-        self.settings, self.folder = settings, Path(settings.run_dir)
+        self.settings = settings
+        self.folder = Path(settings.run_dir)
         known = servers.Tracked.read(self.folder)
-        self.known = known if known.tool == tool else servers.Tracked(tool=tool)
+        if known.tool == tool:
+            self.known = known
+        else:
+            self.known = servers.Tracked(tool=tool)
         self.tool: servers.Tool | None = None
         self.unsent: list[tuple[int, Mapping[str, float]]] = []
         self.next_try = 0.0
@@ -33,7 +38,11 @@ class Tracking(TrainerCallback):
         self._send(state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        numbers = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
+        numbers = {
+            name: float(value)
+            for name, value in (logs or {}).items()
+            if isinstance(value, int | float)
+        }
         self.unsent.append((state.global_step, numbers))
         self._send(state)
 
@@ -47,11 +56,18 @@ class Tracking(TrainerCallback):
         known = self.known
         try:
             if self.tool is None:
-                recipe, folder, tool = self.settings.name, self.folder.name, servers.TOOLS[known.tool]()
+                recipe = self.settings.name
+                folder = self.folder.name
+                tool = servers.TOOLS[known.tool]()
                 tags = {"recipe": recipe, "recipe_fingerprint": self.settings.fingerprint}
                 started = replace(known, project=known.project or recipe)
-                name = folder if folder.startswith(recipe) else f"{recipe}/{folder}"
-                self.known = tool.open(started, name, flat(read_record(Path(self.settings.recipe_file))), tags)
+                if folder.startswith(recipe):
+                    name = folder
+                else:
+                    name = f"{recipe}/{folder}"
+                self.known = tool.open(
+                    started, name, flat(read_record(Path(self.settings.recipe_file))), tags
+                )
                 self.tool = tool
             while self.unsent:
                 self.tool.log(*self.unsent[0])
@@ -67,9 +83,10 @@ class Tracking(TrainerCallback):
 
 
 def trackers(config: EngineConfig, settings: RunSettings) -> list[TrainerCallback]:
-    """The callback of an engine's config, whose own it switches off: those of transformers 5.16.1 and Axolotl end
-    training if the server is away."""
-    if not (tool := tracker(config)):
+    """The callback of an engine's config, whose own it switches off: those of transformers 5.16.1
+    and Axolotl end training if the server is away."""
+    tool = tracker(config)
+    if not tool:
         return []
     if "trainer" in config:
         config["trainer"]["report_to"] = "none"

@@ -1,7 +1,9 @@
-"""Scenarios that train a language model in one stage, on rows of any kind. They differ in the weights that are trained.
+"""Scenarios that train a language model in one stage, on rows of any kind. They differ in the
+weights that are trained.
 
-`lora` trains a low-rank adapter beside a frozen model (Hu et al. 2021, arXiv 2106.09685), kept in 4 bits with qlora
-(Dettmers et al. 2023, arXiv 2305.14314); `last-layers` the last layers; `full` and `causal-lm` every weight."""
+`lora` trains a low-rank adapter beside a frozen model (Hu et al. 2021, arXiv 2106.09685), kept in 4
+bits with qlora (Dettmers et al. 2023, arXiv 2305.14314); `last-layers` the last layers; `full` and
+`causal-lm` every weight."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -21,12 +23,15 @@ from runner.tools.problem import Problem, listed, setting, worded
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     facts = common.batch_facts(recipe)
-    return common.plan(recipe, place, lambda at: common.rows_and_training(recipe, at, training(recipe, at)), facts)
+    return common.plan(
+        recipe, place, lambda at: common.rows_and_training(recipe, at, training(recipe, at)), facts
+    )
 
 
 def training(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains."""
-    what, whole = measurable(recipe)[""], config(recipe, place)
+    what = measurable(recipe)[""]
+    whole = config(recipe, place)
     shared, shared_files = sharding.settings(recipe, place)
     shared |= own.for_axolotl if (own := recipe.settings.get("sharding")) else {}
     return axolotl.stage(
@@ -37,13 +42,16 @@ def training(recipe: Recipe, place: Place) -> Stage:
         name="train",
         data=asdict(rows(recipe, place), dict_factory=stated),
         files=shared_files,
-        model=common.fetched_model(recipe) if place.model_dir and not common.mounted(recipe, place) else None,
+        model=common.fetched_model(recipe)
+        if place.model_dir and not common.mounted(recipe, place)
+        else None,
     )
 
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
     """The recipe's settings for Axolotl, without those that follow from its machines."""
-    held_out, is_text = common.validates(recipe), recipe.rows == TEXT
+    held_out = common.validates(recipe)
+    is_text = recipe.rows == TEXT
     how: EngineConfig = {}
     if recipe.rows == PROMPTS:
         how = dict(axolotl.own_answers(recipe))
@@ -66,7 +74,8 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
             held_out,
             recipe.data.get("thinking_field"),
         ),
-        # Tokenised rows are beside the data if everything is prepared in advance, else on each machine.
+        # Tokenised rows are beside the data if everything is prepared in advance, else on each
+        # machine.
         "dataset_prepared_path": f"{place.data_dir if place.prepared else place.scratch_dir}/tokenised",
         **how,
         **axolotl.training(recipe, place, held_out),
@@ -95,16 +104,24 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
         own["answer_tokens"] = recipe.train.answer_tokens
     tokens = axolotl.special_tokens(recipe)
     if not tokens or recipe.data.chat_template == OWN:
-        # The tokenizer's own template is used; ChatML's tokens count for it if nothing else is known.
+        # The tokenizer's own template is used; ChatML's tokens count for it if nothing else is
+        # known.
         tokens = replace(tokens or catalog.chat_template("chatml"), axolotl=OWN)
     return common.rows(kind, recipe, place, recipe.data, special_tokens=tokens, **own)
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    asked = parts.hook("of_songs")(recipe)[1].asked if recipe.rows == SONGS and recipe.data.songs else {}
+    if recipe.rows == SONGS and recipe.data.songs:
+        asked = parts.hook("of_songs")(recipe)[1].asked
+    else:
+        asked = {}
     # For a model's own answers, each reward.
     asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
-    return {"": Measurable(common.measured_as(recipe.rows), asked, common.validates(recipe), recipe.pretrained)}
+    return {
+        "": Measurable(
+            common.measured_as(recipe.rows), asked, common.validates(recipe), recipe.pretrained
+        )
+    }
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
@@ -114,33 +131,50 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
         return {}
     facts = recipe.facts
     if "adapter" not in train:
-        patterns = unfrozen_parameters(facts, train.last_layers, train.lm_head and not recipe.scores)
-        patterns += [f"^{SCORE}$"] if recipe.scores and patterns else []
-        return {"unfrozen_parameters": patterns} if patterns else {}
-    # Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, no code of the
-    # model's own, and no weights in 8 bits, and are for models that write. With DoRA they would use the weight norms from
-    # before the first step, because fused and 8-bit AdamW keep a tensor's version (Axolotl 0.19.0, kernels/lora.py,
-    # _compute_dora_scale; torch 2.13). Axolotl refuses them beside `nvfp4_merge_aware`.
+        patterns = unfrozen_parameters(
+            facts, train.last_layers, train.lm_head and not recipe.scores
+        )
+        if recipe.scores and patterns:
+            patterns += [f"^{SCORE}$"]
+        if patterns:
+            return {"unfrozen_parameters": patterns}
+        return {}
+    # Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and
+    # value, no code of the model's own, and no weights in 8 bits, and are for models that write.
+    # With DoRA they would use the weight norms from before the first step, because fused and 8-bit
+    # AdamW keep a tensor's version (Axolotl 0.19.0, kernels/lora.py, _compute_dora_scale; torch
+    # 2.13). Axolotl refuses them beside `nvfp4_merge_aware`.
     fused = place.accelerator and facts.fused_lora and not recipe.model.get("trust_remote_code")
     fused = fused and not (train.get("use_dora") or train.get("eight_bit_base") or recipe.scores)
     fused = fused and not (recipe.advanced.plain().get("axolotl") or {}).get("nvfp4_merge_aware")
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
-        **({"lora_target_parameters": list(facts.family.get("experts", ()))} if train.get("lora_experts") else {}),
+        **(
+            {"lora_target_parameters": list(facts.family.get("experts", ()))}
+            if train.get("lora_experts")
+            else {}
+        ),
         # Axolotl does this only with CUDA.
-        **({"quantize_moe_experts": True} if train.get("quantize_experts") and place.accelerator else {}),
+        **(
+            {"quantize_moe_experts": True}
+            if train.get("quantize_experts") and place.accelerator
+            else {}
+        ),
         "lora_target_modules": train.lora_pattern or adapted(facts, train),
-        **dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused),
+        **dict.fromkeys(
+            ("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused
+        ),
     }
 
 
-SCORE = "score.weight"  # the layer that makes a score of an answer's last word (transformers 5.16, modeling_layers.py)
+# the layer that makes a score of an answer's last word (transformers 5.16, modeling_layers.py)
+SCORE = "score.weight"
 
 
 def unfrozen_parameters(model: catalog.Model, last_layers: int, lm_head: bool) -> list[str]:
-    """Patterns, as Axolotl's `unfrozen_parameters` reads them, for the last layers and the LM head; none for the whole
-    model. A tied LM head has no parameter of its own: its weight is the embedding's, and unfreezing `lm_head` by name
-    would unfreeze nothing."""
+    """Patterns, as Axolotl's `unfrozen_parameters` reads them, for the last layers and the LM head;
+    none for the whole model. A tied LM head has no parameter of its own: its weight is the
+    embedding's, and unfreezing `lm_head` by name would unfreeze nothing."""
     first = model.num_hidden_layers - last_layers
     if first == 0 and lm_head:
         return []
@@ -152,18 +186,24 @@ def unfrozen_parameters(model: catalog.Model, last_layers: int, lm_head: bool) -
 
 def adapted(facts: catalog.Model, train: Any) -> list[str]:
     """The linear layers with an adapter, by their names in a transformer layer. Raises re.error."""
-    if whole := train.get("lora_pattern"):
+    whole = train.get("lora_pattern")
+    if whole:
         return [name for name in facts.named(whole) if name in facts.linear]
     # A name that matches none of the known layers is passed on unchanged.
-    asked = facts.linear if train.get("lora_layers") is None else train.lora_layers
+    if train.get("lora_layers") is None:
+        asked = facts.linear
+    else:
+        asked = train.lora_layers
     named = (name for one in asked for name in [*facts.fitting(one)] or [one])
     return list(dict.fromkeys(named))
 
 
 def pattern(recipe: Recipe) -> Iterator[Problem]:
     """A pattern that peft would refuse."""
-    facts, train = recipe.model_facts, recipe.train
-    if not (asked := train.get("lora_pattern")):
+    facts = recipe.model_facts
+    train = recipe.train
+    asked = train.get("lora_pattern")
+    if not asked:
         return
     try:
         re.compile(asked)
@@ -174,18 +214,31 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
     # For an architecture outside the catalog, only a trace shows the layers.
     if not facts or facts.model_type not in catalog.model_types():
         return
-    names, missed = facts.named(asked), facts.family.get("missed", {})
-    if name := next((name for name in names if name in missed), ""):
+    names = facts.named(asked)
+    missed = facts.family.get("missed", {})
+    name = next((name for name in names if name in missed), "")
+    if name:
         said = _without_adapter(facts, name)
     elif other := next((path for path, linear in found.items() if not linear), ""):
         said = worded("scenarios.pattern-beyond", asked=asked, other=other)
     elif re.fullmatch(asked, head_module(facts)):
         said = _head_with_adapter(facts, asked)
     elif not found:
-        linear, example = listed(facts.linear), facts.linear_path(0, facts.linear[0])
-        said = worded("scenarios.pattern-for-nothing", recipe=recipe, asked=asked, linear=linear, example=example)
-    elif facts.family.get("names_alone") and (others := facts.matched(facts.pattern_of(names)).keys() - found.keys()):
-        said = worded("scenarios.pattern-of-names", facts=facts, other=min(others), names=listed(names))
+        linear = listed(facts.linear)
+        example = facts.linear_path(0, facts.linear[0])
+        said = worded(
+            "scenarios.pattern-for-nothing",
+            recipe=recipe,
+            asked=asked,
+            linear=linear,
+            example=example,
+        )
+    elif facts.family.get("names_alone") and (
+        others := facts.matched(facts.pattern_of(names)).keys() - found.keys()
+    ):
+        said = worded(
+            "scenarios.pattern-of-names", facts=facts, other=min(others), names=listed(names)
+        )
     else:
         return
     yield recipe.problem("train.lora_pattern", *said)
@@ -196,7 +249,8 @@ def _no_pattern(name: str, error: re.error) -> tuple[str, str]:
 
 
 def _without_adapter(facts: catalog.Model, name: str) -> tuple[str, str]:
-    why, linear = facts.family["missed"][name.rpartition(".")[2]], listed(facts.linear)
+    why = facts.family["missed"][name.rpartition(".")[2]]
+    linear = listed(facts.linear)
     return worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
 
 
@@ -206,7 +260,8 @@ def head_module(facts: catalog.Model) -> str:
 
 
 def _head_with_adapter(facts: catalog.Model, asked: str) -> tuple[str, str]:
-    """Why the LM head gets no adapter. Liger 0.8.1 (`transformers/model/llama.py`) passes `lm_head.weight` to the fused loss."""
+    """Why the LM head gets no adapter. Liger 0.8.1 (`transformers/model/llama.py`) passes
+    `lm_head.weight` to the fused loss."""
     why = "The fused losses multiply by its own weights and skip an adapter, which would learn nothing."
     if facts.tied:
         why = f"{why} This model also uses these weights as its embedding, which a merge would change, too."
@@ -231,22 +286,29 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
             if found and not some:
                 continue
             if some:
-                said = worded("scenarios.some-layers", name=name, some=some, facts=facts, found=listed(found))
+                said = worded(
+                    "scenarios.some-layers", name=name, some=some, facts=facts, found=listed(found)
+                )
             elif name.rpartition(".")[2] in facts.family.get("missed", {}):
                 said = _without_adapter(facts, name)
             elif re.fullmatch(rf"(.*\.)?({name})", head_module(facts)):
                 said = _head_with_adapter(facts, name)
             else:
-                said = worded("scenarios.no-such-layer", recipe=recipe, name=name, linear=listed(facts.linear))
+                said = worded(
+                    "scenarios.no-such-layer", recipe=recipe, name=name, linear=listed(facts.linear)
+                )
         yield recipe.problem(("train", "lora_layers", index), *said)
 
 
-# What the table of contradictions can name beside settings; together: the answers that are compared at once.
+# What the table of contradictions can name beside settings; together: the answers that are compared
+# at once.
 ANSWERS: Mapping[str, Callable[[Recipe], Any]] = {
     "questions": lambda recipe: recipe.demo_questions,
     "step_answers": common.effective_batch_size,
     "odd_step": lambda recipe: common.effective_batch_size(recipe) % recipe.train.generations,
-    "together": lambda recipe: common.replicas(recipe) * (recipe.train.eval_batch_size or recipe.train.generations),
+    "together": lambda recipe: (
+        common.replicas(recipe) * (recipe.train.eval_batch_size or recipe.train.generations)
+    ),
     "odd_evaluation": lambda recipe: ANSWERS["together"](recipe) % recipe.train.generations,
 }
 
@@ -265,9 +327,18 @@ def plain_text(recipe: Recipe, place: Place, **own: Any) -> PlainText:
         **own,
     )
     # For the validation loss alone: a split of each data set, or a file.
-    held_out = [replace(one, split=split, share=1.0) for one in plain.sets] if (split := data.validation_split) else []
-    if path := common.data_file(recipe, place, data.validation_path):
-        held_out.append(TextSet(hub=None, revision=None, subset=None, split=data.split, path=path, text=data.text))
+    split = data.validation_split
+    if split:
+        held_out = [replace(one, split=split, share=1.0) for one in plain.sets]
+    else:
+        held_out = []
+    path = common.data_file(recipe, place, data.validation_path)
+    if path:
+        held_out.append(
+            TextSet(
+                hub=None, revision=None, subset=None, split=data.split, path=path, text=data.text
+            )
+        )
     return replace(plain, validation_sets=tuple(held_out))
 
 
@@ -277,19 +348,30 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         return
     given = [name for name in common.GIVES_VALIDATION if data.get(name)]
     if len(given) > 1:
-        yield recipe.problem(("data", given[1]), *worded("scenarios.several-validations", given=listed(given)))
+        yield recipe.problem(
+            ("data", given[1]), *worded("scenarios.several-validations", given=listed(given))
+        )
     for name, source in (("validation_split", "hub"), ("validation_path", "path")):
         # A file works with any list of data sets; a split must exist in each.
         lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
         if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
-            said = worded("scenarios.validation-needs", name=name, source=source, lacking=setting(lacking[0]))
+            said = worded(
+                "scenarios.validation-needs", name=name, source=source, lacking=setting(lacking[0])
+            )
             yield recipe.problem(("data", name), *said)
-    file, split = data.get("validation_path"), data.get("validation_split")
-    trained = [(recipe.folder / name).resolve() for _, one in recipe.data_sets() if (name := one.get("path"))]
+    file = data.get("validation_path")
+    split = data.get("validation_split")
+    trained = [
+        (recipe.folder / name).resolve()
+        for _, one in recipe.data_sets()
+        if (name := one.get("path"))
+    ]
     same_file = file and (recipe.folder / file).resolve() in trained
     if same_file or (split and split == data.get("split")):
         said = worded("scenarios.validation-is-training", text=file if same_file else split)
-        yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), *said)
+        yield recipe.problem(
+            ("data", "validation_path" if same_file else "validation_split"), *said
+        )
 
 
 RULES = (contradictions(__file__, **ANSWERS), pattern, layers, one_validation)

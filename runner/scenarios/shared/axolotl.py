@@ -1,5 +1,5 @@
-"""Translates a recipe's sections into Axolotl's settings (its config reference, 0.19.0). Settings that Axolotl lacks go
-to the runner's plugin, under `recipe_runner`."""
+"""Translates a recipe's sections into Axolotl's settings (its config reference, 0.19.0). Settings
+that Axolotl lacks go to the runner's plugin, under `recipe_runner`."""
 
 import json
 import math
@@ -22,7 +22,8 @@ PLUGIN = "runner.training.plugin.RecipePlugin"  # the name that images of 0.1 al
 LIGER_PARTS = {"rope": "rope", "rms_norm": "rms_norm", "glu": "glu_activation"}
 FLASH = "flash_attention_2"
 CONFIG_FILE = "axolotl.yaml"
-# How many questions of validation rows are asked before and after training if the recipe names none.
+# How many questions of validation rows are asked before and after training if the recipe names
+# none.
 ASKED_OF_ROWS = 5
 # Axolotl 0.19.0 reports its use to a server by default, and may hang if that cannot be reached.
 UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
@@ -48,21 +49,37 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def fused(recipe: Recipe, place: Place) -> EngineConfig:
-    """What Liger computes instead of PyTorch: loss, normalisation, rotary positions, feed-forward."""
-    facts, loss = recipe.model_facts, recipe.train.get("cross_entropy", "plain")
+    """What Liger computes instead of PyTorch: loss, normalisation, rotary positions,
+    feed-forward."""
+    facts = recipe.model_facts
+    loss = recipe.train.get("cross_entropy", "plain")
     if common.shared_by(recipe)[1] > 1:  # Liger's kernels need whole matrices
         facts = None
     if loss == "auto":
-        # Logits are micro batch × sequence length × vocabulary numbers, which can be more than all weights.
-        loss = "fused" if facts and facts.model_type in catalog.fused_loss_models() else "chunked"
+        # Logits are micro batch × sequence length × vocabulary numbers, which can be more than all
+        # weights.
+        if facts and facts.model_type in catalog.fused_loss_models():
+            loss = "fused"
+        else:
+            loss = "chunked"
     kernels: dict[str, bool] = {}
-    # They are compiled for a GPU, and replace transformers' classes, which a model's own code does not use.
-    if facts and recipe.train.kernels != "none" and place.accelerator and not recipe.model.trust_remote_code:
+    # They are compiled for a GPU, and replace transformers' classes, which a model's own code does
+    # not use.
+    if (
+        facts
+        and recipe.train.kernels != "none"
+        and place.accelerator
+        and not recipe.model.trust_remote_code
+    ):
         # Those that liger-kernel 0.8.1 computes as transformers does.
         kernels = dict(catalog.table("fused-kernels").get(facts.model_type, {}))
         if kernels.get("glu"):
             kernels["glu"] = facts.usual_glu
-    config: EngineConfig = {"chunked_cross_entropy": True} if loss == "chunked" else {}
+    config: EngineConfig
+    if loss == "chunked":
+        config = {"chunked_cross_entropy": True}
+    else:
+        config = {}
     if loss == "fused" or any(kernels.values()):
         config |= {"plugins": [LIGER], "liger_fused_linear_cross_entropy": loss == "fused"}
         config |= {f"liger_{part}": kernels.get(name, False) for name, part in LIGER_PARTS.items()}
@@ -76,9 +93,13 @@ def compiles(recipe: Recipe) -> bool:
 
 def faster(recipe: Recipe) -> EngineConfig:
     """The settings for the section `speed` of a recipe of one stage."""
-    if not (speed := recipe.settings.get("speed")):
+    speed = recipe.settings.get("speed")
+    if not speed:
         return {}
-    mode = speed["compile"] if compiles(recipe) else None
+    if compiles(recipe):
+        mode = speed["compile"]
+    else:
+        mode = None
     config: EngineConfig = {**speed.for_axolotl, **products(recipe, bool(speed.get("fp8")), mode)}
     if speed.get("persistent_workers") and speed.get("data_workers"):
         config["recipe_runner"] = {"persistent_workers": True}
@@ -87,17 +108,24 @@ def faster(recipe: Recipe) -> EngineConfig:
 
 def products(recipe: Recipe, fp8: bool, compile_mode: str | None) -> EngineConfig:
     """How matrices are multiplied: in 8 bits, or compiled. compile_mode: None for not compiled."""
-    config: EngineConfig = {"fp8": True} if fp8 else {}
+    config: EngineConfig
+    if fp8:
+        config = {"fp8": True}
+    else:
+        config = {}
     if fp8 and common.by_fsdp(recipe):
         # Shards are exchanged as 8-bit numbers, half the bytes of bf16.
         config["fp8_enable_fsdp_float8_all_gather"] = True
-    return config | ({"torch_compile": True, "torch_compile_mode": compile_mode} if compile_mode else {})
+    return config | (
+        {"torch_compile": True, "torch_compile_mode": compile_mode} if compile_mode else {}
+    )
 
 
 def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
-    """Whether the rows of a micro batch become one, without padding: FlashAttention separates them by their lengths; on
-    a processor a mask does. Compiled stages join no rows, because each joined batch has another shape. Models
-    whose classes mix joined rows join none, and ring attention keeps apart only packed ones."""
+    """Whether the rows of a micro batch become one, without padding: FlashAttention separates them
+    by their lengths; on a processor a mask does. Compiled stages join no rows, because each joined
+    batch has another shape. Models whose classes mix joined rows join none, and ring attention
+    keeps apart only packed ones."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
     apart = recipe.model_facts is None or not recipe.model_facts.mixes_rows(recipe.model.attention)
@@ -112,19 +140,34 @@ def packing(recipe: Recipe, place: Place) -> EngineConfig:
     if recipe.train.packing == "pack":
         return dict(common.table("packed"))
     # Axolotl accepts it only for FlashAttention; otherwise the runner's plugin sets it.
-    elsewhere = {"recipe_runner": {"flatten": True}} if joined and not place.accelerator else {}
+    if joined and not place.accelerator:
+        elsewhere = {"recipe_runner": {"flatten": True}}
+    else:
+        elsewhere = {}
     return {"sample_packing": False, "batch_flattening": joined and place.accelerator, **elsewhere}
 
 
 def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConfig:
-    """Optimisation, evaluation and checkpoints. The model with the lowest validation loss or the highest reward is
-    kept; without held-out rows the last one."""
-    train, resumed, rewarded = recipe.train, {}, recipe.rows == PROMPTS
+    """Optimisation, evaluation and checkpoints. The model with the lowest validation loss or the
+    highest reward is kept; without held-out rows the last one."""
+    train = recipe.train
+    resumed = {}
+    rewarded = recipe.rows == PROMPTS
     # An evaluation by features needs whole groups of answers, too.
-    evaluated = train.generations if recipe.by_features else train.micro_batch_size
-    best = {"metric_for_best_model": "eval_reward" if rewarded else "eval_loss", "greater_is_better": rewarded}
-    if named := recipe.settings.get("resume_from"):
-        checkpoint = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
+    if recipe.by_features:
+        evaluated = train.generations
+    else:
+        evaluated = train.micro_batch_size
+    best = {
+        "metric_for_best_model": "eval_reward" if rewarded else "eval_loss",
+        "greater_is_better": rewarded,
+    }
+    named = recipe.settings.get("resume_from")
+    if named:
+        if named.startswith("/"):
+            checkpoint = named
+        else:
+            checkpoint = f"{place.checkpoints_dir}/{named}"
         resumed = {"resume_from_checkpoint": checkpoint, "auto_resume_from_checkpoints": False}
     return {
         **train.for_axolotl,
@@ -144,43 +187,73 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
 def reporting(tool: str, name: str) -> EngineConfig:
     """The tool that shows curves. W&B and MLflow need a project name."""
     project = {"wandb": "wandb_project", "mlflow": "mlflow_experiment_name"}.get(tool)
-    return {f"use_{tool}": True, **({project: name} if project else {})} if tool != "none" else {}
+    if tool != "none":
+        return {f"use_{tool}": True, **({project: name} if project else {})}
+    return {}
 
 
 def special_tokens(recipe: Recipe) -> catalog.ChatTemplate | None:
-    """The special tokens of each message: the recipe's, else the model's own. None if only the tokenizer knows them."""
+    """The special tokens of each message: the recipe's, else the model's own. None if only the
+    tokenizer knows them."""
     asked = recipe.data.get("chat_template")
-    name = asked if asked in ("chatml", None) else recipe.facts.chat_template
+    if asked in ("chatml", None):
+        name = asked
+    else:
+        name = recipe.facts.chat_template
     if asked == MISTRAL:
         return replace(catalog.chat_template("mistral"), axolotl=MISTRAL)
-    return catalog.chat_template(name) if name else None
+    if name:
+        return catalog.chat_template(name)
+    return None
 
 
 def datasets(
-    folder: str, rows: str, train_on: TrainOn = "assistant", validates: bool = True, thoughts: str | None = None
+    folder: str,
+    rows: str,
+    train_on: TrainOn = "assistant",
+    validates: bool = True,
+    thoughts: str | None = None,
 ) -> EngineConfig:
-    """The prepared rows in a folder. thoughts: the field of a turn with these. Text and prompts are used unchanged. In
-    conversations, the trained turns, each with its end-of-turn token, are the assistant's, only the last of these
-    (which prepared rows mark), or all."""
-    reads: EngineConfig = dict(common.table("reads")[rows if rows in common.table("reads") else CONVERSATIONS])
+    """The prepared rows in a folder. thoughts: the field of a turn with these. Text and prompts are
+    used unchanged. In conversations, the trained turns, each with its end-of-turn token, are the
+    assistant's, only the last of these (which prepared rows mark), or all."""
+    reads: EngineConfig = dict(
+        common.table("reads")[rows if rows in common.table("reads") else CONVERSATIONS]
+    )
     if reads["type"] == "chat_template":
         every = sorted(set(conversation_formats.ROLES.values()))
-        reads["roles_to_train"] = every if train_on == "all" else ["assistant"]
+        if train_on == "all":
+            reads["roles_to_train"] = every
+        else:
+            reads["roles_to_train"] = ["assistant"]
         reads |= {"message_field_training": TRAINING} if train_on == "last" else {}
         reads["train_on_eos"] = "turn"
-        reads |= {"field_thinking": thoughts, "template_thinking_key": thoughts} if thoughts == THINKING else {}
+        reads |= (
+            {"field_thinking": thoughts, "template_thinking_key": thoughts}
+            if thoughts == THINKING
+            else {}
+        )
     train, validation = (
         {"path": f"{folder}/{split}.parquet", "ds_type": "parquet", "split": "train", **reads}
         for split in ("train", "validation")
     )
-    return {"datasets": [train], **({"test_datasets": [validation]} if validates else {}), "val_set_size": 0}
+    return {
+        "datasets": [train],
+        **({"test_datasets": [validation]} if validates else {}),
+        "val_set_size": 0,
+    }
 
 
 def own_answers(recipe: Recipe) -> EngineConfig:
-    """How a model learns from its own answers: TRL's settings; and the rewards of the part for them, unless features are
-    compared."""
-    train, rows = recipe.train, common.effective_batch_size(recipe)
-    rewarded: EngineConfig = {} if recipe.by_features else parts.hook("rewarded")(recipe)
+    """How a model learns from its own answers: TRL's settings; and the rewards of the part for
+    them, unless features are compared."""
+    train = recipe.train
+    rows = common.effective_batch_size(recipe)
+    rewarded: EngineConfig
+    if recipe.by_features:
+        rewarded = {}
+    else:
+        rewarded = parts.hook("rewarded")(recipe)
     trl = {
         "num_generations": train.generations,
         # Rows of all processes together; without it, Axolotl 0.19.0 would compare the rows of one.
@@ -189,12 +262,17 @@ def own_answers(recipe: Recipe) -> EngineConfig:
         "temperature": train.temperature,
         **rewarded.get("trl", {}),
     }
-    fast: EngineConfig = {"recipe_runner": rewarded["recipe_runner"]} if rewarded else {}
+    fast: EngineConfig
+    if rewarded:
+        fast = {"recipe_runner": rewarded["recipe_runner"]}
+    else:
+        fast = {}
     if train.generator != "transformers":
         trl |= common.table(train.generator)
     if train.generator == "vllm":
         fast["vllm"] = {"gpu_memory_utilization": train.vllm_memory, "tensor_parallel_size": 1}
-    if address := train.get("vllm_server"):
+    address = train.get("vllm_server")
+    if address:
         host, _, port = address.rpartition(":")
         trl |= {"vllm_server_host": host, "vllm_server_port": int(port)}
     if recipe.by_features:
@@ -205,14 +283,18 @@ def own_answers(recipe: Recipe) -> EngineConfig:
 
 def template(recipe: Recipe) -> EngineConfig:
     """The chat template of conversations and preferences, and its tokens."""
-    facts, known = recipe.facts, special_tokens(recipe)
+    facts = recipe.facts
+    known = special_tokens(recipe)
     if recipe.data.chat_template == MISTRAL:
         return {"tokenizer_use_mistral_common": True}
-    tokens: EngineConfig = {"chat_template": known.axolotl if known and recipe.data.chat_template != OWN else OWN}
+    tokens: EngineConfig = {
+        "chat_template": known.axolotl if known and recipe.data.chat_template != OWN else OWN
+    }
     if known and tokens["chat_template"] == "jinja":
         tokens["chat_template_jinja"] = jinja(known)
     if known and known.end != facts.eos_token:
-        # Axolotl looks for end-of-text at the end of a turn; with this one untrained, answers would not end.
+        # Axolotl looks for end-of-text at the end of a turn; with this one untrained, answers would
+        # not end.
         tokens["eot_tokens"] = [known.end]
     if facts.pad_token:
         tokens["special_tokens"] = {"pad_token": facts.pad_token}
@@ -232,14 +314,21 @@ def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
         "chat": "chat_template" in recipe.data,
         "questions": [question for _, question in recipe.demo_questions],
         **({} if recipe.demo_questions else {"of_rows": ASKED_OF_ROWS}),
-        "categories": {question: category for category, question in recipe.demo_questions if category},
+        "categories": {
+            question: category for category, question in recipe.demo_questions if category
+        },
         "max_new_tokens": recipe.demo.max_new_tokens,
-        "graded_questions": recipe.demo.get("graded_questions") or 0,  # only questions with answers have it
+        "graded_questions": recipe.demo.get("graded_questions")
+        or 0,  # only questions with answers have it
         "turn_end": tokens.end if tokens else None,
         "trust_remote_code": recipe.model.trust_remote_code,
     }
     # DeepSpeed stores fp32 weights itself, and fp32 needs no change.
-    raises = recipe.model.precision != "fp32" and not common.by_zero(recipe) and "adapter" not in recipe.train
+    raises = (
+        recipe.model.precision != "fp32"
+        and not common.by_zero(recipe)
+        and "adapter" not in recipe.train
+    )
     fp32 = raises and master_weights(recipe, recipe.model.precision) == "fp32"
     return {
         "plugins": [*config.get("plugins", ()), PLUGIN],
@@ -254,9 +343,15 @@ def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
 
 
 def stage(
-    recipe: Recipe, place: Place, config: EngineConfig, evaluation: Evaluation, section: str | None = "", **own: Any
+    recipe: Recipe,
+    place: Place,
+    config: EngineConfig,
+    evaluation: Evaluation,
+    section: str | None = "",
+    **own: Any,
 ) -> Stage:
-    """A stage that Axolotl trains. evaluation, section: as in `common.measured`; own: further fields of the Stage."""
+    """A stage that Axolotl trains. evaluation, section: as in `common.measured`; own: further
+    fields of the Stage."""
     machines = common.machines(recipe, place)
     gates, evaluation = common.measured(recipe, evaluation, section)
     return Stage(
@@ -267,8 +362,9 @@ def stage(
         env={
             **common.common_environment(recipe, place),
             **UNTRACKED,
-            # Axolotl would start one process for each core of the machine, whatever the pod's share. 0: none, because a
-            # rehearsal's few rows are tokenised before another process has started.
+            # Axolotl would start one process for each core of the machine, whatever the pod's
+            # share. 0: none, because a rehearsal's few rows are tokenised before another process
+            # has started.
             tokenizers.TOKENISING_PROCESSES: str(machines.cpus) if place.accelerator else "0",
             "TOKENIZERS_PARALLELISM": "false",
         },
@@ -281,15 +377,21 @@ def stage(
 
 
 def master_weights(recipe: Recipe, precision: str) -> Literal["fp32", "bf16"]:
-    """The format of stored weights. precision: of the computation; torch unscales fp16's gradients only in fp32."""
-    return "bf16" if precision in ("bf16", "fp8") and recipe.model.master_weights == "bf16" else "fp32"
+    """The format of stored weights. precision: of the computation; torch unscales fp16's gradients
+    only in fp32."""
+    if precision in ("bf16", "fp8") and recipe.model.master_weights == "bf16":
+        return "bf16"
+    return "fp32"
 
 
 def with_advanced(
-    recipe: Recipe, config: EngineConfig, home: str = "axolotl", sections: tuple[str, ...] = ("model", "train", "data")
+    recipe: Recipe,
+    config: EngineConfig,
+    home: str = "axolotl",
+    sections: tuple[str, ...] = ("model", "train", "data"),
 ) -> EngineConfig:
-    """The recipe's own Axolotl settings (`advanced.<home>`) on top. sections: those that `config` follows from. Raises
-    Stop for one that contradicts them, or that Axolotl refuses here."""
+    """The recipe's own Axolotl settings (`advanced.<home>`) on top. sections: those that `config`
+    follows from. Raises Stop for one that contradicts them, or that Axolotl refuses here."""
     extra = recipe.advanced.plain().get(home) or {}
     if not extra:
         return config
@@ -301,9 +403,13 @@ def with_advanced(
     for key, value in extra.items():
         made = config.get(key)
         if isinstance(value, dict) and isinstance(made, dict):
-            # Settings inside it that the recipe does not make are added, for example more special tokens.
+            # Settings inside it that the recipe does not make are added, for example more special
+            # tokens.
             extra[key] = {**made, **value}
-            config = {**config, key: {**made, **{name: one for name, one in value.items() if name not in made}}}
+            config = {
+                **config,
+                key: {**made, **{name: one for name, one in value.items() if name not in made}},
+            }
     for plugin, settings in catalog.axolotl_settings()["plugins"].items():
         loaded = any(one.startswith(plugin.rpartition(".")[0]) for one in config["plugins"])
         for key in () if loaded else [name for name in extra if name in settings]:
@@ -311,28 +417,47 @@ def with_advanced(
     for key, value in extra.items():
         if key in config and config[key] != value:
             # The recipe's settings that determine this one of Axolotl's.
-            homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
+            homes = [
+                f"{section}.{name}"
+                for section in sections
+                for name in recipe.settings[section].making(key)
+            ]
             message = f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
-            hint = f"Delete it, and change {listed(homes, 'or')} instead." if homes else "Delete it."
+            if homes:
+                hint = f"Delete it, and change {listed(homes, 'or')} instead."
+            else:
+                hint = "Delete it."
             wrong.append((key, (message, hint)))
         others = config | {name: other for name, other in extra.items() if name != key}
-        if why := refusal(key, value, others):
-            said = worded("scenarios.axolotl-refuses", version=catalog.AXOLOTL_VERSION, key=key, why=why)
+        why = refusal(key, value, others)
+        if why:
+            said = worded(
+                "scenarios.axolotl-refuses", version=catalog.AXOLOTL_VERSION, key=key, why=why
+            )
             wrong.append((key, said))
     if wrong:
-        raise Stop(recipe.document.problem(("advanced", home, key), *said, key=True) for key, said in wrong)
+        raise Stop(
+            recipe.document.problem(("advanced", home, key), *said, key=True) for key, said in wrong
+        )
     return config | extra
 
 
 def refusal(setting: str, value: Any, config: EngineConfig) -> str | None:
-    """Why Axolotl would refuse a setting beside a config of the runner, as the end of a sentence, or None."""
+    """Why Axolotl would refuse a setting beside a config of the runner, as the end of a sentence,
+    or None."""
     if value is None or setting in config:
         return None
-    values = value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        values = value
+    else:
+        values = [value]
     for known in catalog.table("axolotl-refusals").values():
         off = not known.get("even_off") and (value is False or value == [])
-        least, good = known.get("above", math.inf), known.get("fine", ())
-        fine = values and all(one in good or (isinstance(one, int | float) and one > least) for one in values)
+        least = known.get("above", math.inf)
+        good = known.get("fine", ())
+        fine = values and all(
+            one in good or (isinstance(one, int | float) and one > least) for one in values
+        )
         refused = setting in known["settings"] and not (off or fine)
         if refused and applies(config, known.get("when", ()), known.get("unless", ())):
             return str(known["why"])

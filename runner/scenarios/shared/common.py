@@ -1,4 +1,5 @@
-"""What all scenarios share: batch, learning rate, machines, intervals, data, and how stages become a Plan."""
+"""What all scenarios share: batch, learning rate, machines, intervals, data, and how stages become
+a Plan."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,20 +26,27 @@ from runner.tools.text import json_text, yaml_text
 Made = TypeVar("Made")
 
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")  # the sections about training
-# The stage that prepares the rows; and the stage, with its work, that only downloads the base model.
+# The stage that prepares the rows; and the stage, with its work, that only downloads the base
+# model.
 DATA = "data"
 FETCHING = "model"
 
 
 def measured_as(rows: str) -> Kind:
     """How a stage is measured, by the rows that it learns from."""
-    return "chat" if rows in (CONVERSATIONS, SONGS) else cast(Kind, rows)
+    if rows in (CONVERSATIONS, SONGS):
+        return "chat"
+    return cast(Kind, rows)
 
 
 def learning_rate(recipe: Recipe) -> float:
-    """The optimizer's learning rate; linear scaling multiplies it by the replicas (arXiv 1706.02677, section 2.1)."""
+    """The optimizer's learning rate; linear scaling multiplies it by the replicas (arXiv
+    1706.02677, section 2.1)."""
     section = recipe.training
-    scale = replicas(recipe) if section.get("learning_rate_scaling") == "linear" else 1
+    if section.get("learning_rate_scaling") == "linear":
+        scale = replicas(recipe)
+    else:
+        scale = 1
     # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
     return float(f"{section.learning_rate * scale:.12g}")
 
@@ -61,7 +69,8 @@ def shared_by(recipe: Recipe) -> tuple[int, int]:
 
 
 def replicas(recipe: Recipe) -> int:
-    """How many micro batches are computed at the same time: one on each GPU, or on each group that shares rows."""
+    """How many micro batches are computed at the same time: one on each GPU, or on each group that
+    shares rows."""
     context, tensor = shared_by(recipe)
     return max(1, world_size(recipe) // (context * tensor))
 
@@ -73,7 +82,9 @@ def by_fsdp(recipe: Recipe) -> bool:
 
 def by_zero(recipe: Recipe) -> bool:
     """Whether DeepSpeed splits the model's state, or moves some of it off a single GPU."""
-    return by_zero_alone(recipe) or (world_size(recipe) > 1 and recipe.distribution.startswith("zero"))
+    return by_zero_alone(recipe) or (
+        world_size(recipe) > 1 and recipe.distribution.startswith("zero")
+    )
 
 
 def by_zero_alone(recipe: Recipe) -> bool:
@@ -81,20 +92,28 @@ def by_zero_alone(recipe: Recipe) -> bool:
     if not recipe.distribution.startswith("zero"):
         return False
     section = recipe.settings.get("sharding") or {}
-    return any(section.get(f"offload_{name}") not in (None, "none") for name in ("optimizer", "weights"))
+    return any(
+        section.get(f"offload_{name}") not in (None, "none") for name in ("optimizer", "weights")
+    )
 
 
 def machines(recipe: Recipe, place: Place) -> Machines:
-    """The machines of the stages at a place; pods get a part of them. Limits follow from requests or the reverse;
-    without either, pods get what the machines can give."""
-    stated, counts = recipe.machines, recipe.gpu_counts
-    uneven, size = counts if len(set(counts)) > 1 else (), units.size(stated.memory) / hardware.GIB
-    whole = Machines(stated.nodes, stated.gpus_per_node, stated.gpu, size, stated.cpus, uneven=uneven)
+    """The machines of the stages at a place; pods get a part of them. Limits follow from requests
+    or the reverse; without either, pods get what the machines can give."""
+    stated = recipe.machines
+    counts = recipe.gpu_counts
+    uneven = counts if len(set(counts)) > 1 else ()
+    size = units.size(stated.memory) / hardware.GIB
+    whole = Machines(
+        stated.nodes, stated.gpus_per_node, stated.gpu, size, stated.cpus, uneven=uneven
+    )
     if not place.on_cluster:
         return whole
     site = recipe.openshift
     assert site is not None  # a place on a cluster follows from it
-    asked, most, left = site.requests, site.limits, float(hardware.pod_memory_gib(whole.memory_gib * hardware.GIB))
+    asked = site.requests
+    most = site.limits
+    left = float(hardware.pod_memory_gib(whole.memory_gib * hardware.GIB))
     memory = gib(asked.memory) or min(left, gib(most.memory) or left)
     cpus = asked.cpus or min(hardware.pod_cpus(whole.cpus), most.cpus or whole.cpus)
     limited = replace(whole, memory_gib=gib(most.memory) or memory, cpus=most.cpus or cpus)
@@ -102,22 +121,31 @@ def machines(recipe: Recipe, place: Place) -> Machines:
 
 
 def gib(stated: str | None) -> float | None:
-    return units.size(stated) / hardware.GIB if stated else None
+    if stated:
+        return units.size(stated) / hardware.GIB
+    return None
 
 
 def shared_memory_gib(runs_on: Machines) -> int:
-    """`/dev/shm` of a machine, GiB: a quarter of its memory, at most 8 for each GPU, for NCCL and data loaders."""
+    """`/dev/shm` of a machine, GiB: a quarter of its memory, at most 8 for each GPU, for NCCL and
+    data loaders."""
     return min(8 * max(1, runs_on.gpus_per_node), max(1, int(runs_on.memory_gib // 4)))
 
 
 def batch_facts(recipe: Recipe) -> Mapping[str, float]:
-    """World size, rows (or tokens, if packed) of a step, and the learning rate before and after scaling."""
-    own, rows = recipe.training, effective_batch_size(recipe)
+    """World size, rows (or tokens, if packed) of a step, and the learning rate before and after
+    scaling."""
+    own = recipe.training
+    rows = effective_batch_size(recipe)
     return {
         "world_size": world_size(recipe),
         "effective_batch_size": rows,
         # The data decides how many rows become one packed row.
-        **({"effective_batch_tokens": rows * recipe.model.sequence_len} if own.get("packing") == "pack" else {}),
+        **(
+            {"effective_batch_tokens": rows * recipe.model.sequence_len}
+            if own.get("packing") == "pack"
+            else {}
+        ),
         "base_learning_rate": own.learning_rate,
         "learning_rate": learning_rate(recipe),
     }
@@ -129,8 +157,8 @@ def ddp_bucket_mb(recipe: Recipe) -> int:
 
 
 def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
-    """The run's facts for the training process, under `recipe_runner` in its config; and the settings of the runner's
-    plugin: checkpoints at their own steps, and early stopping."""
+    """The run's facts for the training process, under `recipe_runner` in its config; and the
+    settings of the runner's plugin: checkpoints at their own steps, and early stopping."""
     every, stopping = (recipe.training.get(name) for name in ("save_steps", "early_stopping"))
     return {
         "name": recipe.name,
@@ -146,16 +174,25 @@ def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
 
 
 def time_limit(recipe: Recipe) -> dict[str, float]:
-    """The recipe's time limit as the training process reads it, in seconds; nothing if there is none."""
+    """The recipe's time limit as the training process reads it, in seconds; nothing if there is
+    none."""
     stated = (recipe.settings.get("limits") or {}).get("time")
-    return {"time_limit_seconds": units.seconds(stated)} if stated else {}
+    if stated:
+        return {"time_limit_seconds": units.seconds(stated)}
+    return {}
 
 
 def evaluated(section: Settings, validates: bool = True) -> EngineConfig:
-    """Evaluation and saving, by steps or after each epoch: the Trainer keeps the best evaluated checkpoint. The runner
-    saves those in between (see `run_facts`). validates: whether there is an evaluation."""
+    """Evaluation and saving, by steps or after each epoch: the Trainer keeps the best evaluated
+    checkpoint. The runner saves those in between (see `run_facts`). validates: whether there is an
+    evaluation."""
     every = section.get("eval_steps" if validates else "save_steps")
-    unit, steps = ("steps", {"save_steps": every}) if every else ("epoch", {})
+    if every:
+        unit = "steps"
+        steps = {"save_steps": every}
+    else:
+        unit = "epoch"
+        steps = {}
     saved = {"save_strategy": unit, **steps}
     if not validates:
         return {"eval_strategy": "no", **saved}
@@ -167,7 +204,8 @@ GIVES_VALIDATION = ("validation_split", "validation_path", "validation_share")
 
 
 def validates(recipe: Recipe) -> bool:
-    """Whether the recipe holds out rows; without them, there is no evaluation, and the last weights are kept."""
+    """Whether the recipe holds out rows; without them, there is no evaluation, and the last weights
+    are kept."""
     if "data" not in recipe.settings or recipe.rows != TEXT:
         return True
     return any(recipe.data.get(name) for name in GIVES_VALIDATION)
@@ -182,7 +220,8 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
 
 
 def made(kind: type[Made], section: Settings, **own: Any) -> Made:
-    """A `kind` with fields from `own`, else from the section's settings of the same names, else defaults."""
+    """A `kind` with fields from `own`, else from the section's settings of the same names, else
+    defaults."""
     stated = {}
     for field in fields(cast(Any, kind)):
         value = section.get(field.name)
@@ -192,24 +231,31 @@ def made(kind: type[Made], section: Settings, **own: Any) -> Made:
 
 
 def rows(kind: type[Made], recipe: Recipe, place: Place, data: Settings, **own: Any) -> Made:
-    """The rows of a section that names data, as a `kind` of DataSets. own: fields that no setting gives."""
+    """The rows of a section that names data, as a `kind` of DataSets. own: fields that no setting
+    gives."""
     of_set = get_args(get_type_hints(kind)["sets"])[0]
     sets = []
     for _, one in sets_of((), data):
         of_file = {"path": data_file(recipe, place, one.get("path"))}
-        form = {"form": stated(one["form"], one.get("question"), one.get("answer"))} if of_set is ChatSet else {}
+        if of_set is ChatSet:
+            form = {"form": stated(one["form"], one.get("question"), one.get("answer"))}
+        else:
+            form = {}
         sets.append(made(of_set, one, **of_file, **form))
     return made(kind, data, **{"sets": tuple(sets), **own})
 
 
 def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
-    """The base model at a place: the folder of its download (if `fetched`), its own folder, that of a packaged model on
-    this machine, or its name on the hub."""
+    """The base model at a place: the folder of its download (if `fetched`), its own folder, that of
+    a packaged model on this machine, or its name on the hub."""
     if place.model_dir and (fetched or mounted(recipe, place)):
         return place.model_dir
-    if packaged_model := catalog.packaged_model(recipe.model.base):
+    packaged_model = catalog.packaged_model(recipe.model.base)
+    if packaged_model:
         return str(packaged_models.folder_of(packaged_model))
-    return (data_file(recipe, place, recipe.model.base) if recipe.base_folder else None) or str(recipe.model.base)
+    return (data_file(recipe, place, recipe.model.base) if recipe.base_folder else None) or str(
+        recipe.model.base
+    )
 
 
 def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
@@ -218,7 +264,8 @@ def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
-    """The path of a recipe's file for preparation: beside the recipe, in the pods' folder, on a claim, or an address."""
+    """The path of a recipe's file for preparation: beside the recipe, in the pods' folder, on a
+    claim, or an address."""
     if name is None:
         return None
     if remote(name):
@@ -226,14 +273,18 @@ def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
     if place.files_dir is None or recipe.on_claim(name):
         return str(recipe.folder / name)
     # Absolute paths and `..` also stay below that folder.
-    parts = ("up" if part == ".." else part for part in Path(os.path.normpath(name)).parts if part != "/")
+    parts = (
+        "up" if part == ".." else part for part in Path(os.path.normpath(name)).parts if part != "/"
+    )
     return "/".join((place.files_dir, *parts))
 
 
 # The config of a stage of the runner's own work; see `runner.entrypoints.prepare`.
 WORK_FILE = "work.json"
 WORK = "runner.entrypoints.prepare"
-GUARD = "runner.entrypoints.stage"  # the check of the records on a claim before a stage starts in a pod
+GUARD = (
+    "runner.entrypoints.stage"  # the check of the records on a claim before a stage starts in a pod
+)
 
 
 def work(
@@ -245,7 +296,8 @@ def work(
     parts: Mapping[str, tuple[str, ...]] | None = None,
     pods: int = 1,
 ) -> Stage:
-    """A stage of the runner's own work, which needs no GPU. config: `work` names it; pods: how many share it."""
+    """A stage of the runner's own work, which needs no GPU. config: `work` names it; pods: how many
+    share it."""
     here = place.below(name)
     return Stage(
         name=name,
@@ -264,18 +316,26 @@ def work(
     )
 
 
-# Tokenising is over in minutes, so a modest machine is enough: the request fits one with 16 GB and 4 threads.
-PREPARING = Machines(1, 0, "GPUs", memory_gib=16.0, cpus=4, requested_memory_gib=8.0, requested_cpus=3)
+# Tokenising is over in minutes, so a modest machine is enough: the request fits one with 16 GB and
+# 4 threads.
+PREPARING = Machines(
+    1, 0, "GPUs", memory_gib=16.0, cpus=4, requested_memory_gib=8.0, requested_cpus=3
+)
 
 
 def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator[Stage]:
-    """The stages `data` and `train`. If everything is prepared in advance, `data` also downloads the base model, and
-    proves what Axolotl will train. Pods with data in their image have no stage `data`, but one that downloads the
-    model, if there is one."""
+    """The stages `data` and `train`. If everything is prepared in advance, `data` also downloads
+    the base model, and proves what Axolotl will train. Pods with data in their image have no stage
+    `data`, but one that downloads the model, if there is one."""
     if place.on_cluster and not place.prepared:
         if training.model:
             model = {**training.model, "folder": place.model_dir}
-            yield work(place, FETCHING, {"work": FETCHING, "out": place.model_dir, "model": model}, PREPARING)
+            yield work(
+                place,
+                FETCHING,
+                {"work": FETCHING, "out": place.model_dir, "model": model},
+                PREPARING,
+            )
             training = replace(training, reads={FETCHING: ()})
         yield training
         return
@@ -289,7 +349,9 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
     # A song does not tell what may be asked about it.
     if training.data.get("kind") == "chat" and recipe.demo_questions:
         config["questions"] = [question for _, question in recipe.demo_questions]
-    yield proving(recipe, place, work(place, DATA, config, PREPARING), [training] if place.prepared else [])
+    yield proving(
+        recipe, place, work(place, DATA, config, PREPARING), [training] if place.prepared else []
+    )
     yield replace(training, reads={DATA: ()})
 
 
@@ -305,21 +367,32 @@ def proving(
     trained: Iterable[Stage],
     models: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Stage:
-    """The data stage, which also proves what Axolotl trains before a GPU is reserved. models: by stage, the facts
-    (`model`) and the `tokenizer` of its base model, if that does not exist yet."""
+    """The data stage, which also proves what Axolotl trains before a GPU is reserved. models: by
+    stage, the facts (`model`) and the `tokenizer` of its base model, if that does not exist yet."""
     axolotl = [stage for stage in trained if stage.engine == "axolotl"]
     if not axolotl:
         return replace(data, config={**data.config, "proofs": None, "proven_for": {}})
-    stages, settings, texts, of_steps = {}, {}, [], tuple(table("of-steps")["names"])
+    stages = {}
+    settings = {}
+    texts = []
+    of_steps = tuple(table("of-steps")["names"])
     for stage in axolotl:
-        file = f"{stage.name}.yaml" if stage.folder else stage.config_file
+        if stage.folder:
+            file = f"{stage.name}.yaml"
+        else:
+            file = stage.config_file
         texts.append(LazyArtifact(file, partial(_text, recipe, stage)))
         out = "/".join(filter(None, (proof_dir(place), stage.folder)))
         config = f"{place.below(data.folder).config_dir}/{file}"
         stages[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
         # The stage runs again only if a setting has changed that may affect how rows are trained.
-        known = {name: plans.without_place(value, place) for name, value in plans.learned_from(stage.config)}
-        settings[stage.name] = content_hash({name: known[name] for name in known if not name.startswith(of_steps)})
+        known = {
+            name: plans.without_place(value, place)
+            for name, value in plans.learned_from(stage.config)
+        }
+        settings[stage.name] = content_hash(
+            {name: known[name] for name in known if not name.startswith(of_steps)}
+        )
     return replace(
         data,
         config={**data.config, "proofs": stages, "proven_for": settings},
@@ -336,7 +409,9 @@ def proof_dir(place: Place) -> str:
 def mounted(recipe: Recipe, place: Place) -> str:
     """The image with the base model that pods of a cluster mount; empty for none."""
     base = (recipe.settings.get("model") or {}).get("base")
-    return str(base).removeprefix("oci://") if place.on_cluster and in_image(base) else ""
+    if place.on_cluster and in_image(base):
+        return str(base).removeprefix("oci://")
+    return ""
 
 
 def fetched_model(recipe: Recipe) -> Mapping[str, object]:
@@ -346,32 +421,55 @@ def fetched_model(recipe: Recipe) -> Mapping[str, object]:
 
 
 def fetched_ahead(recipe: Recipe, place: Place) -> Mapping[str, object] | None:
-    """The base model that the data stage downloads, and its folder; None if training does that, or nothing must."""
-    ahead = place.model_dir and (place.prepared or remote(recipe.model.base)) and not mounted(recipe, place)
-    return {**fetched_model(recipe), "folder": place.model_dir} if ahead else None
+    """The base model that the data stage downloads, and its folder; None if training does that, or
+    nothing must."""
+    ahead = (
+        place.model_dir
+        and (place.prepared or remote(recipe.model.base))
+        and not mounted(recipe, place)
+    )
+    if ahead:
+        return {**fetched_model(recipe), "folder": place.model_dir}
+    return None
 
 
-def measured(recipe: Recipe, evaluation: Evaluation, section: str | None = "") -> tuple[tuple[Gate, ...], Evaluation]:
-    """A stage's gates and how it is measured. section: with the gates, "" for the recipe itself, None for none."""
+def measured(
+    recipe: Recipe, evaluation: Evaluation, section: str | None = ""
+) -> tuple[tuple[Gate, ...], Evaluation]:
+    """A stage's gates and how it is measured. section: with the gates, "" for the recipe itself,
+    None for none."""
     for hook in parts.hooks("measured"):
         return cast(tuple[tuple[Gate, ...], Evaluation], hook(recipe, evaluation, section))
     return (), evaluation
 
 
 def plan(
-    recipe: Recipe, place: Place, stages: Callable[[Place], Iterable[Stage]], facts: Mapping[str, Any] | None = None
+    recipe: Recipe,
+    place: Place,
+    stages: Callable[[Place], Iterable[Stage]],
+    facts: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The Plan of the stages that `stages` makes at a place, with their keys and config texts. On a cluster each
-    stage's checkpoints are under its own key, and its pods check earlier stages and their gates."""
+    """The Plan of the stages that `stages` makes at a place, with their keys and config texts. On a
+    cluster each stage's checkpoints are under its own key, and its pods check earlier stages and
+    their gates."""
     if place.model_dir is None and remote((recipe.settings.get("model") or {}).get("base")):
-        place = replace(place, model_dir=f"{place.run_dir}/fetched_model")  # no trainer reads such an address
+        place = replace(
+            place, model_dir=f"{place.run_dir}/fetched_model"
+        )  # no trainer reads such an address
     bare = list(stages(place))
     judged_only = place.checkpoint_keys is None
-    by_stage = {} if judged_only else plans.keys(bare, place)
+    if judged_only:
+        by_stage = {}
+    else:
+        by_stage = plans.keys(bare, place)
     if place.on_cluster and not judged_only:
-        place = replace(place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare})
+        place = replace(
+            place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare}
+        )
         bare = list(stages(place))
-    places = {name: one.plain() for name in ("openshift", "nodes") if (one := recipe.settings.get(name))}
+    places = {
+        name: one.plain() for name in ("openshift", "nodes") if (one := recipe.settings.get(name))
+    }
     whole = Plan(
         name=recipe.name,
         scenario=recipe.scenario,
@@ -400,14 +498,19 @@ def written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
     """The stage with changes, and with the texts of its files."""
     files = [LazyArtifact(stage.config_file, partial(_text, recipe, stage))]
     if stage.trains:
-        files.append(LazyArtifact(plans.RECIPE_FILE, lambda: json_text(recipe.settings.plain()) + "\n"))
+        files.append(
+            LazyArtifact(plans.RECIPE_FILE, lambda: json_text(recipe.settings.plain()) + "\n")
+        )
     return replace(stage, files=(*files, *stage.files), **changes)
 
 
 def _text(recipe: Recipe, stage: Stage) -> str:
     if not stage.trains:
         return json_text(stage.config) + "\n"
-    reader = f"Axolotl {catalog.AXOLOTL_VERSION}" if stage.engine == "axolotl" else f"its own engine `{stage.engine}`"
+    if stage.engine == "axolotl":
+        reader = f"Axolotl {catalog.AXOLOTL_VERSION}"
+    else:
+        reader = f"its own engine `{stage.engine}`"
     return (
         f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for {reader}.\n"
         "# Change the recipe and render again; changes made here are lost.\n"

@@ -1,4 +1,5 @@
-"""Contradictions between settings: rules from tables beside modules, in terms of settings, derived values and facts."""
+"""Contradictions between settings: rules from tables beside modules, in terms of settings, derived
+values and facts."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -24,12 +25,18 @@ from runner.tools import packaged
 from runner.tools.problem import Problem
 
 
-def contradictions(file: str, **own: Callable[[Recipe], Any]) -> Callable[[Recipe], Iterator[Problem]]:
-    """The rule of the `contradictions.toml` beside a module (the one in `runner/check/` explains the entries). file: the
-    module's `__file__`; own: what its rows can name further to DERIVED."""
-    rows, derived = [], {**DERIVED, **own}
+def contradictions(
+    file: str, **own: Callable[[Recipe], Any]
+) -> Callable[[Recipe], Iterator[Problem]]:
+    """The rule of the `contradictions.toml` beside a module (the one in `runner/check/` explains
+    the entries). file: the module's `__file__`; own: what its rows can name further to DERIVED."""
+    rows = []
+    derived = {**DERIVED, **own}
     for row in packaged.toml(file, "contradictions.toml")["rows"]:
-        homes = TRAINING_SECTIONS if row["when"][0][0] == "*" else row.get("each", ("",))
+        if row["when"][0][0] == "*":
+            homes = TRAINING_SECTIONS
+        else:
+            homes = row.get("each", ("",))
         terms = {}
         for home in homes:
             stated = (row.get(key, ()) for key in ("when", "unless"))
@@ -38,9 +45,10 @@ def contradictions(file: str, **own: Callable[[Recipe], Any]) -> Callable[[Recip
 
     def rule(recipe: Recipe) -> Iterator[Problem]:
         absent = [name for name in TRAINING_SECTIONS if not recipe.sections.get(name)]
-        # passed: the sections without a further problem: absent ones, and those that had one, or a setting that the schema
-        # refused, in this row or those that an `else` continues.
-        known, passed = Known(recipe=recipe, derived=derived), list[str]()
+        # passed: the sections without a further problem: absent ones, and those that had one, or a
+        # setting that the schema refused, in this row or those that an `else` continues.
+        known = Known(recipe=recipe, derived=derived)
+        passed = list[str]()
         for row, terms in rows:
             passed = passed if "else" in row else [*absent]
             for home, (when, unless) in terms.items():
@@ -51,7 +59,9 @@ def contradictions(file: str, **own: Callable[[Recipe], Any]) -> Callable[[Recip
                         continue
                     passed.append(home)
                     problem = _problem(recipe, row, known, home, named(when[0]))
-                except BrokenSetting:  # nothing to judge, also for the rows that follow; `suppress` takes longer
+                except (
+                    BrokenSetting
+                ):  # nothing to judge, also for the rows that follow; `suppress` takes longer
                     passed.append(home)
                     continue
                 yield problem
@@ -62,10 +72,12 @@ def contradictions(file: str, **own: Callable[[Recipe], Any]) -> Callable[[Recip
 
 
 class Known(dict[str, Any]):
-    """What a table of contradictions can name: the sections of its `recipe`, and what is `derived` when first read."""
+    """What a table of contradictions can name: the sections of its `recipe`, and what is `derived`
+    when first read."""
 
     def __missing__(self, name: str) -> Any:
-        derived, recipe = self["derived"], self["recipe"]
+        derived = self["derived"]
+        recipe = self["recipe"]
         value = self[name] = derived[name](recipe) if name in derived else recipe.settings[name]
         return value
 
@@ -75,13 +87,18 @@ def _problem(recipe: Recipe, row: Mapping[str, Any], known: Known, home: str, at
     known |= {"home": home, "value": value_at(known, at)}
     texts = (str(row.get(key, "")).replace("[*]", f"[{home}]") for key in ("says", "do", "mending"))
     says, do, mending = (text.format_map(known) for text in texts)
-    about = recipe.note if row.get("note") else recipe.problem
+    if row.get("note"):
+        about = recipe.note
+    else:
+        about = recipe.problem
     return about(at, says, do, mending=reading.scalar(mending), key=row.get("key", False))
 
 
 def _facts(recipe: Recipe) -> Mapping[str, Any]:
-    """The facts about the base model, and what follows from them; of an unknown one, the usual attention."""
-    if (facts := recipe.model_facts) is None:
+    """The facts about the base model, and what follows from them; of an unknown one, the usual
+    attention."""
+    facts = recipe.model_facts
+    if facts is None:
         return {"attention": "sdpa"}
     return vars(facts) | {
         "attention": facts.family.get("attention", "sdpa"),
@@ -94,7 +111,8 @@ def _facts(recipe: Recipe) -> Mapping[str, Any]:
 
 def _gpu(recipe: Recipe) -> Mapping[str, Any]:
     """The facts about the GPU; empty if it is unknown."""
-    if (gpu := catalog.gpu(recipe.machines.gpu)) is None:
+    gpu = catalog.gpu(recipe.machines.gpu)
+    if gpu is None:
         return {}
     return vars(gpu) | {
         "older": not gpu.bf16,
@@ -118,39 +136,70 @@ def _optimizers(recipe: Recipe) -> Mapping[str, Any]:
             asked = section.get("optimizer")
         except BrokenSetting:  # the other sections are judged
             continue
-        if facts := catalog.optimizers().get(asked or ""):
+        facts = catalog.optimizers().get(asked or "")
+        if facts:
             found[name] = vars(facts)
     return found
 
 
 def _fitting_steps(recipe: Recipe) -> Mapping[str, int | None]:
-    """By section, the longest interval of checkpoints up to its own that fits its evaluations; None if its own does."""
+    """By section, the longest interval of checkpoints up to its own that fits its evaluations; None
+    if its own does."""
     found = {}
     for name, section in recipe.sections.items():
         try:
-            evaluation, saving = section.get("eval_steps") or 0, section.get("save_steps") or 0
+            evaluation = section.get("eval_steps") or 0
+            saving = section.get("save_steps") or 0
         except BrokenSetting:  # the other sections are judged
             continue
         steps = min(evaluation, saving)
         while steps and evaluation % steps:
             steps -= 1
-        found[name] = steps if steps != saving and name != "pretrain" else None
+        if steps != saving and name != "pretrain":
+            found[name] = steps
+        else:
+            found[name] = None
     return found
 
 
-# zero_alone: whether one GPU needs DeepSpeed; sharers: GPUs that work on one row; odd_groups: the GPUs that are then left
-# over; odd_heads: the heads left over if GPUs share matrices.
+# zero_alone: whether one GPU needs DeepSpeed; sharers: GPUs that work on one row; odd_groups: the
+# GPUs that are then left over; odd_heads: the heads left over if GPUs share matrices.
 DERIVED: Mapping[str, Callable[[Recipe], Any]] = {
-    **{"facts": _facts, "gpus": world_size, "fsdp": by_fsdp, "zero": by_zero, "zero_alone": by_zero_alone},
-    **{"replicas": replicas, "learning_rate": learning_rate, "gpu": _gpu, "optimizers": _optimizers},
-    **{"validates": validates, "fitting_steps": _fitting_steps, "lacks_attention": _lacks_attention},
-    "groups": lambda recipe: f"{replicas(recipe)}{'' if shared_by(recipe) == (1, 1) else ' groups of'}",
-    "other_batch": lambda recipe: (
-        rows if (rows := effective_batch_size(recipe)) != recipe.train.effective_batch_size else None
+    **{
+        "facts": _facts,
+        "gpus": world_size,
+        "fsdp": by_fsdp,
+        "zero": by_zero,
+        "zero_alone": by_zero_alone,
+    },
+    **{
+        "replicas": replicas,
+        "learning_rate": learning_rate,
+        "gpu": _gpu,
+        "optimizers": _optimizers,
+    },
+    **{
+        "validates": validates,
+        "fitting_steps": _fitting_steps,
+        "lacks_attention": _lacks_attention,
+    },
+    "groups": lambda recipe: (
+        f"{replicas(recipe)}{'' if shared_by(recipe) == (1, 1) else ' groups of'}"
     ),
-    "batch_tokens": lambda recipe: (recipe.train.effective_batch_size or 0) * recipe.model.sequence_len,
+    "other_batch": lambda recipe: (
+        rows
+        if (rows := effective_batch_size(recipe)) != recipe.train.effective_batch_size
+        else None
+    ),
+    "batch_tokens": lambda recipe: (
+        (recipe.train.effective_batch_size or 0) * recipe.model.sequence_len
+    ),
     "sharers": lambda recipe: math.prod(shared_by(recipe)),
     "odd_groups": lambda recipe: world_size(recipe) % math.prod(shared_by(recipe)),
-    "odd_heads": lambda recipe: recipe.model_facts and recipe.model_facts.num_key_value_heads % shared_by(recipe)[1],
-    "mixes_rows": lambda recipe: recipe.model_facts and recipe.model_facts.mixes_rows(recipe.model.attention),
+    "odd_heads": lambda recipe: (
+        recipe.model_facts and recipe.model_facts.num_key_value_heads % shared_by(recipe)[1]
+    ),
+    "mixes_rows": lambda recipe: (
+        recipe.model_facts and recipe.model_facts.mixes_rows(recipe.model.attention)
+    ),
 }

@@ -1,5 +1,6 @@
-"""The rehearsal of a language model on rows: its substitutions, each an Override that is printed and saved, and its
-condition for success. A setting that the recipe lacks is not substituted. The tables are in `rehearsal.toml`."""
+"""The rehearsal of a language model on rows: its substitutions, each an Override that is printed
+and saved, and its condition for success. A setting that the recipe lacks is not substituted. The
+tables are in `rehearsal.toml`."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +39,8 @@ MAX_GRADED = 3  # questions of rows; gates may need the result, but its answers 
 MIN_GAIN = 0.10
 MIN_RISE = 0.05
 MIN_STEPS = 30
-# The reason for small batches: with fewer steps, a twin learns too few of the rows' words to use them.
+# The reason for small batches: with fewer steps, a twin learns too few of the rows' words to use
+# them.
 ENOUGH_STEPS = 50
 MAX_RANK = 16
 # Answers to each prompt, for a model that learns from its own answers.
@@ -53,25 +55,36 @@ Row = tuple[str, Any, str]  # of a table: the setting, its value, and the reason
 
 
 def table(name: str, file: Path = OWN, **computed: Any) -> list[Row]:
-    """A table of rehearsal.toml, or of another file, with what it calls `{name}` from `computed`."""
+    """A table of rehearsal.toml, or of another file, with what it calls `{name}` from
+    `computed`."""
     filled = {f"{{{one}}}": value for one, value in computed.items()}
-    rows = ((row["of"], row.get("value"), row["why"]) for row in packaged.toml(str(file), file.name)[name])
+    rows = (
+        (row["of"], row.get("value"), row["why"])
+        for row in packaged.toml(str(file), file.name)[name]
+    )
     return [
-        (of, filled.get(value, value) if isinstance(value, str) else value, why.format_map(computed))
+        (
+            of,
+            filled.get(value, value) if isinstance(value, str) else value,
+            why.format_map(computed),
+        )
         for of, value, why in rows
     ]
 
 
 @cache
 def needs_gpu() -> list[tuple[str, tuple[str, ...], Any, str]]:
-    """Settings that need a GPU, with `*` for each section that trains: the values that need it, empty for all; the
-    equivalent on a processor; and the reason."""
+    """Settings that need a GPU, with `*` for each section that trains: the values that need it,
+    empty for all; the equivalent on a processor; and the reason."""
     rows = []
     for row in packaged.toml(str(OWN), OWN.name)["needs-gpu"]:
-        values, value = tuple(row.get("values", ())), row.get("value")
+        values = tuple(row.get("values", ()))
+        value = row.get("value")
         pairs = [(values, value)]
         if values == ("optimizers",):
-            pairs = [((name,), one.whole) for name, one in catalog.optimizers().items() if one.whole]
+            pairs = [
+                ((name,), one.whole) for name, one in catalog.optimizers().items() if one.whole
+            ]
         rows += [(row["of"], *pair, row["why"]) for pair in pairs]
     return rows
 
@@ -82,14 +95,20 @@ def substitute(setting: str, value: Any, why: str) -> Override:
 
 def substitutes(recipe: Recipe, table: Iterable[Row]) -> list[Override]:
     """Overrides of a table, without settings that have no value in the recipe."""
-    return [change for row in table if value_at(recipe.settings, (change := substitute(*row)).path) is not None]
+    return [
+        change
+        for row in table
+        if value_at(recipe.settings, (change := substitute(*row)).path) is not None
+    ]
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
     made = data(recipe, file)
     if recipe.rows != TEXT:
         return [*made, *split(recipe), *gates(recipe), *kernels(recipe)]
-    one_file = any(change.path[-1] == "path" and change.after for change in made) or not common.validates(recipe)
+    one_file = any(
+        change.path[-1] == "path" and change.after for change in made
+    ) or not common.validates(recipe)
     shortest = min(64, recipe.model.sequence_len)
     made.append(substitute("model.sequence_len", shortest, "short blocks make quick steps"))
     made += kernels(recipe)
@@ -104,17 +123,26 @@ def kernels(recipe: Recipe) -> list[Override]:
     """The substitutions of settings whose kernels need a GPU."""
     known = catalog.axolotl_settings()["plugins"]
     whose = {axolotl.LIGER: "Liger's", "axolotl.integrations.kernels.KernelsPlugin": "the experts'"}
-    found = [(key, f"{owner} kernels need a GPU") for plugin, owner in whose.items() for key in known[plugin]]
+    found = [
+        (key, f"{owner} kernels need a GPU")
+        for plugin, owner in whose.items()
+        for key in known[plugin]
+    ]
     return substitutes(recipe, [(f"advanced.axolotl.{key}", None, why) for key, why in found])
 
 
 def real(recipe: Recipe, model: str) -> list[Override]:
-    """Substitutions for a real base model: a packaged model, or one in a folder. Raises Stop if the recipe has no base
-    model, or the folder holds none."""
+    """Substitutions for a real base model: a packaged model, or one in a folder. Raises Stop if the
+    recipe has no base model, or the folder holds none."""
     if not recipe.settings["model"].knows("base"):
-        raise Stop("`--model` replaces the base model, but this recipe has none.", "Leave out `--model`.")
+        raise Stop(
+            "`--model` replaces the base model, but this recipe has none.", "Leave out `--model`."
+        )
     if recipe.stage_recipes:
-        raise Stop("`--model` trains a real model in one stage, but this recipe has several.", "Leave out `--model`.")
+        raise Stop(
+            "`--model` trains a real model in one stage, but this recipe has several.",
+            "Leave out `--model`.",
+        )
     packaged_model = catalog.packaged_model(model)
     if packaged_model is None:
         model = os.path.abspath(model)
@@ -125,13 +153,28 @@ def real(recipe: Recipe, model: str) -> list[Override]:
     return [base, *substitutes(recipe, local), *without_gpu(recipe, BY)]
 
 
-def after_data(recipe: Recipe, rows: PreparedRows, folder: Path, own: Path | None = None) -> list[Override]:
-    """The substitutions that depend on the rows. own: the folder of the twin, if it is not the usual one."""
-    joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
-    kernel = "FlexAttention" if recipe.model.attention == "flex_attention" else "FlashAttention"
-    mask = "; a mask separates joined rows instead" if joined else ""
-    attention = "eager" if recipe.model.attention == "eager" else recipe.facts.family.get("attention", "sdpa")
-    written, pattern = min(40, recipe.demo.max_new_tokens), recipe.train.get("lora_pattern")
+def after_data(
+    recipe: Recipe, rows: PreparedRows, folder: Path, own: Path | None = None
+) -> list[Override]:
+    """The substitutions that depend on the rows. own: the folder of the twin, if it is not the
+    usual one."""
+    joined = "packing" in recipe.train and axolotl.joins_rows(
+        recipe, recipe.train, accelerator=True
+    )
+    if recipe.model.attention == "flex_attention":
+        kernel = "FlexAttention"
+    else:
+        kernel = "FlashAttention"
+    if joined:
+        mask = "; a mask separates joined rows instead"
+    else:
+        mask = ""
+    if recipe.model.attention == "eager":
+        attention = "eager"
+    else:
+        attention = recipe.facts.family.get("attention", "sdpa")
+    written = min(40, recipe.demo.max_new_tokens)
+    pattern = recipe.train.get("lora_pattern")
     small = replace(recipe.facts, num_hidden_layers=layers(recipe))
     if pattern and not small.matched(pattern):
         pattern = small.pattern_of(recipe.facts.named(pattern) or recipe.facts.linear)
@@ -140,13 +183,21 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path, own: Path | Non
     end = table("twin-end", written=written, graded=graded, pattern=pattern)
     base = substitute("model.base", str(own or folder / TWIN), _made(recipe))
     train = recipe.train
-    adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
-    made = [*substitutes(recipe, model), *without_kernels(recipe, BY, "speed."), *substitutes(recipe, end)]
+    if "lora_rank" in train:
+        adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha)
+    else:
+        adapter = []
+    made = [
+        *substitutes(recipe, model),
+        *without_kernels(recipe, BY, "speed."),
+        *substitutes(recipe, end),
+    ]
     return [*made, *training(recipe, rows), *adapter, base]
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
-    """Additions to the data stage's config: a seeded draw of the rows, and the twin. folder: of the run."""
+    """Additions to the data stage's config: a seeded draw of the rows, and the twin. folder: of the
+    run."""
     return {"twin": twin_of(recipe, folder / TWIN), "sample_rows": MAX_ROWS}
 
 
@@ -156,17 +207,24 @@ def twin_of(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 
 def judge(plan: Plan, summaries: Summaries) -> None:
-    """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better. A real model
-    must only improve."""
+    """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 %
+    better. A real model must only improve."""
     tiny = not plan.stages[0].config.get("real_model")
     for summary in summaries:
         if summary.first_reward is not None:
-            start, highest = summary.first_reward, summary.best_reward or 0.0
+            start = summary.first_reward
+            highest = summary.best_reward or 0.0
             # Of answers to held-out prompts; a twin's must rise by MIN_RISE.
             if highest - start < (MIN_RISE if tiny else 1e-6):
-                raise Stop(*worded("scenarios.reward-not-risen", summary=summary, first=start, best=highest))
+                raise Stop(
+                    *worded(
+                        "scenarios.reward-not-risen", summary=summary, first=start, best=highest
+                    )
+                )
             continue
-        first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
+        first = summary.first_validation_loss
+        best = summary.best_validation_loss
+        steps = summary.steps
         if tiny and steps < MIN_STEPS and not summary.early_stop:
             raise Stop(*worded("scenarios.too-few-steps", steps=steps, min_steps=MIN_STEPS))
         if first is None or best is None:
@@ -175,12 +233,18 @@ def judge(plan: Plan, summaries: Summaries) -> None:
             preferred(summary.first_preference_accuracy, summary.last_preference_accuracy)
         gain = 1 - best / first if first else 0.0
         if gain < MIN_GAIN if tiny else gain <= 0:
-            needed = f", {gain:.1%} better, but needs {MIN_GAIN:.0%}" if tiny else ""
-            raise Stop(*worded("scenarios.did-not-learn", plan=plan, first=first, best=best, needed=needed))
+            if tiny:
+                needed = f", {gain:.1%} better, but needs {MIN_GAIN:.0%}"
+            else:
+                needed = ""
+            raise Stop(
+                *worded("scenarios.did-not-learn", plan=plan, first=first, best=best, needed=needed)
+            )
 
 
 def preferred(first: float | None, last: float | None) -> None:
-    """Raises Stop unless the better answers were preferred more often at the end. first, last: the accuracies."""
+    """Raises Stop unless the better answers were preferred more often at the end. first, last: the
+    accuracies."""
     if first is None or last is None or not last > first:
         raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
 
@@ -193,32 +257,50 @@ def data(recipe: Recipe, file: str | None) -> list[Override]:
         ours = [substitute(f"demo.{name}", None, why) for name in DEMO_QUESTIONS if name in asked]
         return [*overrides.from_data_option(file), *ours]
     other = "`recipe rehearse … --data FILE`, or "
-    return [change for home, one in sets_of(("data",), recipe.data) for change in sample(recipe, home, one, other)]
+    return [
+        change
+        for home, one in sets_of(("data",), recipe.data)
+        for change in sample(recipe, home, one, other)
+    ]
 
 
 def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list[Override]:
-    """The sample of a data set that is not on this machine, or a share of a large file. other: another way to name
-    rows, for the message. Raises Stop if there is neither."""
-    name, own = setting(home), data.get("path")
+    """The sample of a data set that is not on this machine, or a share of a large file. other:
+    another way to name rows, for the message. Raises Stop if there is neither."""
+    name = setting(home)
+    own = data.get("path")
     if own and (not recipe.elsewhere(own) or (recipe.folder / own).exists()):
         return _share(recipe, home, data)
-    if file := data.get("sample"):
+    file = data.get("sample")
+    if file:
         why = "the recipe's own sample, so nothing is downloaded"
         return [substitute(f"{name}.hub", None, why), substitute(f"{name}.path", file, why)]
-    raise Stop(recipe.document.problem(home, *worded("scenarios.no-local-rows", name=name, other=other), key=True))
+    raise Stop(
+        recipe.document.problem(
+            home, *worded("scenarios.no-local-rows", name=name, other=other), key=True
+        )
+    )
 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
     file = recipe.folder / data["path"]
-    size = file.stat().st_size if file.is_file() else 0
+    if file.is_file():
+        size = file.stat().st_size
+    else:
+        size = 0
     if size <= LARGE or not (data.knows("sets") or data.knows("share")):
         return []
-    name, share = setting(home), float(f"{data.get('share', 1) * LARGE / size:.2g}")
+    name = setting(home)
+    share = float(f"{data.get('share', 1) * LARGE / size:.2g}")
     why = f"a seeded draw of {size / 1e6:,.0f} MB"
     if "sets" in home:
         return [substitute(f"{name}.share", share, why)]
     # Only an entry of `sets` has a share, so the lines about the data set move there.
-    there = {key: value for key in OF_A_FILE if (value := recipe.document.lookup((*home, key))) is not None}
+    there = {
+        key: value
+        for key in OF_A_FILE
+        if (value := recipe.document.lookup((*home, key))) is not None
+    }
     one = {key: value for key, value in there.items() if key != "sample"}
     return [
         substitute(f"{name}.sets", [{**one, "share": share}], why),
@@ -230,7 +312,9 @@ def split(recipe: Recipe) -> list[Override]:
     share = recipe.data.get("validation_share")
     if share is None or share >= MIN_VALIDATION_SHARE:
         return []
-    return [substitute("data.validation_share", MIN_VALIDATION_SHARE, "of few rows, enough to judge by")]
+    return [
+        substitute("data.validation_share", MIN_VALIDATION_SHARE, "of few rows, enough to judge by")
+    ]
 
 
 def gates(recipe: Recipe) -> Iterator[Override]:
@@ -240,29 +324,38 @@ def gates(recipe: Recipe) -> Iterator[Override]:
 
 
 PLAIN = "eager"  # attention that every class has, by a mask
-LONGEST_MASKED = 8192  # tokens; scores grow with the square, 2 GB in one layer of a twin with 8 heads
+LONGEST_MASKED = (
+    8192  # tokens; scores grow with the square, 2 GB in one layer of a twin with 8 heads
+)
 ONLY_THERE = "only a kernel for GPUs keeps such packed rows apart"
 
 
 def packs(recipe: Recipe, section: Settings) -> bool:
-    """Whether rows are packed here too: some classes, and all if rows are long, need a kernel for GPUs that keeps them apart."""
+    """Whether rows are packed here too: some classes, and all if rows are long, need a kernel for
+    GPUs that keeps them apart."""
     mixes = recipe.model_facts and recipe.model_facts.mixes_rows(PLAIN)
     masked = (recipe.model.get("sequence_len") or 0) <= LONGEST_MASKED and not mixes
     return section.get("packing") == "pack" and masked
 
 
 def packing(recipe: Recipe, home: str, section: Settings) -> Override:
-    """The packing: rows are joined only if a GPU would join them. home: of the section with `packing`."""
+    """The packing: rows are joined only if a GPU would join them. home: of the section with
+    `packing`."""
     if packs(recipe, section):
         return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True):
-        return substitute(f"{home}.packing", "auto", "a mask separates joined rows; FlashAttention needs a GPU")
+        return substitute(
+            f"{home}.packing", "auto", "a mask separates joined rows; FlashAttention needs a GPU"
+        )
     as_there = section.get("packing") != "pack"
-    return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU" if as_there else ONLY_THERE)
+    return substitute(
+        f"{home}.packing", "none", "rows are padded, as on the GPU" if as_there else ONLY_THERE
+    )
 
 
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
-    """Processes instead of GPUs. A tiny language model is three times as fast in one process as in two."""
+    """Processes instead of GPUs. A tiny language model is three times as fast in one process as in
+    two."""
     several = f"{processes} processes on the CPU, connected by gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
     here = overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone)
@@ -270,7 +363,8 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
 
 
 def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
-    """The changes that let a recipe train on this machine's processor, in full size, with the same computation."""
+    """The changes that let a recipe train on this machine's processor, in full size, with the same
+    computation."""
     yield from overrides.of_each(recipe, lambda name, one: _without_gpu(one, by))
 
 
@@ -290,23 +384,38 @@ def without_kernels(recipe: Recipe, by: str, beginning: str = "") -> Iterator[Ov
         for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
             change = Override(name.replace("*", home), None, value, by, why)
             now = value_at(recipe.settings, change.path)
-            if change.setting.startswith(beginning) and now not in (None, value) and (not values or now in values):
+            if (
+                change.setting.startswith(beginning)
+                and now not in (None, value)
+                and (not values or now in values)
+            ):
                 yield change
 
 
 def training(recipe: Recipe, rows: PreparedRows, real: bool = False) -> list[Override]:
-    """One process instead of the machines, and batches small enough for at least 50 steps. real: whether a real model
-    trains, not a twin."""
-    chosen, count = recipe.train, rows.train_rows
+    """One process instead of the machines, and batches small enough for at least 50 steps. real:
+    whether a real model trains, not a twin."""
+    chosen = recipe.train
+    count = rows.train_rows
     if packs(recipe, chosen):
         # Several rows make a packed one; a fifth is reserved for incomplete last blocks.
-        count = max(1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4)
-    most_rows, most_batches = (2, 1) if real else (8, 2)
-    micro, epochs = min(chosen.micro_batch_size, most_rows), chosen.epochs
+        count = max(
+            1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4
+        )
+    if real:
+        most_rows = 2
+        most_batches = 1
+    else:
+        most_rows = 8
+        most_batches = 2
+    micro = min(chosen.micro_batch_size, most_rows)
+    epochs = chosen.epochs
     accumulation = min(chosen.gradient_accumulation_steps, most_batches)
     answers = 1
     if recipe.rows == PROMPTS:
-        answers, micro, accumulation = ANSWERS, 4 * ANSWERS, 1
+        answers = ANSWERS
+        micro = 4 * ANSWERS
+        accumulation = 1
 
     def steps() -> int:
         return int(count * answers // (micro * accumulation) * epochs)
@@ -321,14 +430,30 @@ def training(recipe: Recipe, rows: PreparedRows, real: bool = False) -> list[Ove
     while steps() < ENOUGH_STEPS:
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
-    rate, larger = (0.0005, "few steps") if real else (0.005, "a tiny twin needs larger steps")
+    if real:
+        rate = 0.0005
+        larger = "few steps"
+    else:
+        rate = 0.005
+        larger = "a tiny twin needs larger steps"
     rate *= catalog.optimizers()[chosen.optimizer].rate
     if recipe.rows in (PREFERENCES, LABELS) or recipe.by_features:
         rate /= 10
-    of_answers = toy_task(recipe) if recipe.rows == PROMPTS and not real else []
+    if recipe.rows == PROMPTS and not real:
+        of_answers = toy_task(recipe)
+    else:
+        of_answers = []
     of_answers += substitutes(recipe, table("features"))
-    third, tenth = max(1, steps() // 3), max(1, steps() // 10)
-    sizes = {"micro": micro, "accumulation": accumulation, "epochs": epochs, "rate": rate, "few": few, "larger": larger}
+    third = max(1, steps() // 3)
+    tenth = max(1, steps() // 10)
+    sizes = {
+        "micro": micro,
+        "accumulation": accumulation,
+        "epochs": epochs,
+        "rate": rate,
+        "few": few,
+        "larger": larger,
+    }
     return [
         *on_processors(recipe, 1),
         *substitutes(recipe, table("training", OWN, **sizes)),
@@ -345,9 +470,12 @@ def toy_task(recipe: Recipe) -> list[Override]:
     """Short answers without vLLM; with rewards, one that a twin can learn. Features need none."""
     tokens = min(16, recipe.train.answer_tokens)
     short = substitutes(recipe, table("answers", answers=ANSWERS, tokens=tokens))
-    if not (section := recipe.settings.get("rewards")):
+    section = recipe.settings.get("rewards")
+    if not section:
         return short
-    weight = sum(abs(float(rule["weight"])) for name, rule in section.plain().items() if name != "overlap")
+    weight = sum(
+        abs(float(rule["weight"])) for name, rule in section.plain().items() if name != "overlap"
+    )
     toy = {"of": "question", "weight": max(1.0, weight)}
     return [*short, *(substitute(*row) for row in table("toy-task", toy=toy))]
 
@@ -355,7 +483,9 @@ def toy_task(recipe: Recipe) -> list[Override]:
 def any_improvement(home: str, section: Settings) -> Iterator[Override]:
     """Early stopping by any improvement."""
     if section.get("early_stopping"):
-        yield substitute(f"{home}.early_stopping.min_improvement", 0, "a tiny model's losses have another size")
+        yield substitute(
+            f"{home}.early_stopping.min_improvement", 0, "a tiny model's losses have another size"
+        )
 
 
 def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
@@ -364,7 +494,9 @@ def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
         return []
     return [
         substitute(f"{setting}rank", MAX_RANK, f"the twin is {twin.WIDTH} wide"),
-        substitute(f"{setting}alpha", max(1, round(alpha * MAX_RANK / rank)), "in the ratio of the recipe"),
+        substitute(
+            f"{setting}alpha", max(1, round(alpha * MAX_RANK / rank)), "in the ratio of the recipe"
+        ),
     ]
 
 
@@ -374,8 +506,12 @@ def layers(recipe: Recipe) -> int:
 
 
 def _made(recipe: Recipe) -> str:
-    facts, chat = recipe.facts, "chat_template" in recipe.data
-    reads = "general English, also after your questions" if chat else "general English"
+    facts = recipe.facts
+    chat = "chat_template" in recipe.data
+    if chat:
+        reads = "general English, also after your questions"
+    else:
+        reads = "general English"
     return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer made from these rows; it first learns {reads}, but none of your {'answers' if chat else 'texts'}; it avoids repeating words (repetition penalty {twin.REPETITION_PENALTY:g})"
 
 

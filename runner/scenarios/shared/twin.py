@@ -1,6 +1,7 @@
-"""Tiny twin: a model of the base model's architecture, small enough for any machine, and warmed up. It first learns to
-speak from the project's general text, alone and as answers to the questions of the training rows, without sentences
-that share three words in a row with the rows. So words of the rows that it uses later come from the rows."""
+"""Tiny twin: a model of the base model's architecture, small enough for any machine, and warmed up.
+It first learns to speak from the project's general text, alone and as answers to the questions of
+the training rows, without sentences that share three words in a row with the rows. So words of the
+rows that it uses later come from the rows."""
 
 import random
 import re
@@ -31,16 +32,25 @@ REPETITION_PENALTY = 1.3
 
 
 def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
-    """The twin's sizes: the original's shape (grouped heads, tied or not), `WIDTH` wide. All are multiples of 32, as
-    bitsandbytes 0.50.2 needs for 4 bits on a processor."""
+    """The twin's sizes: the original's shape (grouped heads, tied or not), `WIDTH` wide. All are
+    multiples of 32, as bitsandbytes 0.50.2 needs for 4 bits on a processor."""
     # llama.cpp supports no Phi whose heads together are wider than the model.
     heads = min(WIDTH // HEAD if model.model_type == "phi3" else 4, model.num_attention_heads)
-    # Gemma 3 scales attention scores by its own number; llama.cpp assumes a head's width, as in the original.
-    scale = {"query_pre_attn_scalar": HEAD} if model.model_type.startswith("gemma3") else {}
+    # Gemma 3 scales attention scores by its own number; llama.cpp assumes a head's width, as in the
+    # original.
+    if model.model_type.startswith("gemma3"):
+        scale = {"query_pre_attn_scalar": HEAD}
+    else:
+        scale = {}
     groups = max(1, model.num_attention_heads // model.num_key_value_heads)
     # What is 0 in the original, such as experts, is 0 here.
-    own = model.own | {name: size for name, size in model.family.get("twin", {}).items() if model.own.get(name, size)}
-    if kinds := list(dict.fromkeys(own.get("layer_types", ()))):
+    own = model.own | {
+        name: size
+        for name, size in model.family.get("twin", {}).items()
+        if model.own.get(name, size)
+    }
+    kinds = list(dict.fromkeys(own.get("layer_types", ())))
+    if kinds:
         own["layer_types"] = [kinds[layer % len(kinds)] for layer in range(layers)]
     return {
         "hidden_size": WIDTH,
@@ -57,9 +67,11 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
     }
 
 
-def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, folder: Path) -> dict[str, Any]:
-    """The twin that a data stage must make, as plain settings for `tokenizer_for` and `build`. layers: 0 for the whole
-    model, in bf16."""
+def wanted(
+    model: Model, special_tokens: ChatTemplate, layers: int, seed: int, folder: Path
+) -> dict[str, Any]:
+    """The twin that a data stage must make, as plain settings for `tokenizer_for` and `build`.
+    layers: 0 for the whole model, in bf16."""
     return {
         "folder": str(folder),
         "model": asdict(model),
@@ -70,17 +82,24 @@ def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, f
     }
 
 
-def tokenizer_for(twin: Mapping[str, Any], besides: Iterable[str] = ()) -> Callable[[list[str]], Any]:
-    """A function from texts of rows to the twin's tokenizer, trained on them and on `besides`. Deletes another twin."""
+def tokenizer_for(
+    twin: Mapping[str, Any], besides: Iterable[str] = ()
+) -> Callable[[list[str]], Any]:
+    """A function from texts of rows to the twin's tokenizer, trained on them and on `besides`.
+    Deletes another twin."""
     folder = Path(twin["folder"])
     if read_json(folder / MADE_FROM) != dict(twin):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         write_json(folder / MADE_FROM, dict(twin))
-    template = ChatTemplate(**twin["special_tokens"] | {"tokens": tuple(twin["special_tokens"]["tokens"])})
+    template = ChatTemplate(
+        **twin["special_tokens"] | {"tokens": tuple(twin["special_tokens"]["tokens"])}
+    )
 
     def tokenizer(texts: Iterable[str]) -> Any:
-        made = tokenizers.train(chain(texts, besides), folder, of_facts(twin["model"]), template, twin["vocabulary"])
+        made = tokenizers.train(
+            chain(texts, besides), folder, of_facts(twin["model"]), template, twin["vocabulary"]
+        )
         made.said_as = str(made.name_or_path)  # rows are not judged by its lengths and its template
         return made
 
@@ -88,21 +107,31 @@ def tokenizer_for(twin: Mapping[str, Any], besides: Iterable[str] = ()) -> Calla
 
 
 def build(twin: Mapping[str, Any], first: Callable[..., None] | None = None) -> None:
-    """Writes the twin's weights beside its tokenizer, unless they exist. first: trains the random weights in place."""
-    folder, model = Path(twin["folder"]), of_facts(twin["model"])
+    """Writes the twin's weights beside its tokenizer, unless they exist. first: trains the random
+    weights in place."""
+    folder = Path(twin["folder"])
+    model = of_facts(twin["model"])
     if (folder / "config.json").is_file():
         return
     words = tokenizer_in(folder)
-    numbers = {f"{name}_token_id": getattr(words, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    ready = partial(first, tokenizer=words) if first else None
+    numbers = {
+        f"{name}_token_id": getattr(words, f"{name}_token_id") for name in ("bos", "eos", "pad")
+    }
+    if first:
+        ready = partial(first, tokenizer=words)
+    else:
+        ready = None
     if twin["layers"]:
-        _write(model, folder, geometry(model, twin["layers"], len(words)), twin["seed"], numbers, ready)
+        _write(
+            model, folder, geometry(model, twin["layers"], len(words)), twin["seed"], numbers, ready
+        )
     else:
         _write(model, folder, model.sizes, twin["seed"], numbers, dtype="bfloat16")
 
 
 def bare(model: Model, folder: Path) -> None:
-    """A twin of two layers without a tokenizer, with an entry for each of the model's own tokens."""
+    """A twin of two layers without a tokenizer, with an entry for each of the model's own
+    tokens."""
     from transformers import CONFIG_MAPPING
 
     numbers = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
@@ -121,7 +150,8 @@ def _write(
     ready: Callable[[Any], None] | None = None,
     dtype: str = "float32",
 ) -> None:
-    """Writes a model of these sizes with random weights, which `ready` may train. numbers: of special tokens."""
+    """Writes a model of these sizes with random weights, which `ready` may train. numbers: of
+    special tokens."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -138,7 +168,9 @@ def _write(
         built.generation_config.repetition_penalty = REPETITION_PENALTY
     built.save_pretrained(str(folder / ".weights"))
     # config.json comes last: it shows that the twin is complete.
-    for file in sorted((folder / ".weights").iterdir(), key=lambda file: file.name == "config.json"):
+    for file in sorted(
+        (folder / ".weights").iterdir(), key=lambda file: file.name == "config.json"
+    ):
         file.replace(folder / file.name)
     (folder / ".weights").rmdir()
 
@@ -148,7 +180,8 @@ DRAWN = 2**18 - 5  # random numbers; a prime, so that no two rows of a matrix ar
 
 @contextmanager
 def _drawing_once() -> Iterator[None]:
-    """A context in which larger tensors repeat their first random numbers: drawing billions takes a CPU minutes."""
+    """A context in which larger tensors repeat their first random numbers: drawing billions takes a
+    CPU minutes."""
     from torch import Tensor
 
     def repeating(draw: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,13 +228,15 @@ def in_a_row(text: str) -> set[tuple[str, ...]]:
 
 
 def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path, seed: int) -> None:
-    """Trains all weights in place: the same rows and seed give the same weights. documents: plain text, paragraphs
-    between empty lines. rows: the folder with the prepared rows; only training questions are asked."""
+    """Trains all weights in place: the same rows and seed give the same weights. documents: plain
+    text, paragraphs between empty lines. rows: the folder with the prepared rows; only training
+    questions are asked."""
     import torch
 
     from runner.trainer.generation import taught
 
-    prompts, taken = _asked(rows, tokenizer), set[tuple[str, ...]]()
+    prompts = _asked(rows, tokenizer)
+    taken = set[tuple[str, ...]]()
     for side in ("train", "validation"):
         for text in taught(_rows(rows / f"{side}.parquet"), tokenizer):
             taken |= in_a_row(text)
@@ -209,14 +244,19 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
     if not texts:
         return  # the rows are this very text
     blocks = _blocks(texts, prompts, tokenizer, random.Random(seed))
-    embeddings = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
-    matrices, others = list[Any](), list[Any]()
+    embeddings = {
+        id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())
+    }
+    matrices = list[Any]()
+    others = list[Any]()
     with torch.no_grad():
         for weights in model.parameters():
             own = weights.dim() == 2 and id(weights) not in embeddings
             (matrices if own else others).append(weights)
             if weights.dim() == 2:
-                weights.normal_(0.0, MATRIX_SIZE / weights.shape[1] ** 0.5 if own else EMBEDDING_SIZE)
+                weights.normal_(
+                    0.0, MATRIX_SIZE / weights.shape[1] ** 0.5 if own else EMBEDDING_SIZE
+                )
     adamw = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0)
     momenta = [torch.zeros_like(matrix) for matrix in matrices]
     model.train()
@@ -232,8 +272,9 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
 
 
 def _muon(matrix: Any, momentum: Any, rate: float) -> None:
-    """A step of Muon (Jordan et al., 2024) in place: it changes a matrix equally in every direction, which helps with so few
-    steps. In fp32, because torch's own computes in bf16, which takes a processor ten times as long."""
+    """A step of Muon (Jordan et al., 2024) in place: it changes a matrix equally in every
+    direction, which helps with so few steps. In fp32, because torch's own computes in bf16, which
+    takes a processor ten times as long."""
     import torch
 
     with torch.no_grad():
@@ -245,11 +286,15 @@ def _muon(matrix: Any, momentum: Any, rate: float) -> None:
         for _ in range(3):
             square = found @ found.T
             found = NEWTON[0] * found + (NEWTON[1] * square + NEWTON[2] * square @ square) @ found
-        matrix.sub_(found.T if tall else found, alpha=rate * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5)
+        matrix.sub_(
+            found.T if tall else found,
+            alpha=rate * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5,
+        )
 
 
 def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterator[str]:
-    """The paragraphs of prose, without the sentences that have `OWN_WORDS` words in a row in common with `taken`."""
+    """The paragraphs of prose, without the sentences that have `OWN_WORDS` words in a row in common
+    with `taken`."""
     for document in documents:
         for paragraph in document.split("\n\n"):
             if "\n" in paragraph:
@@ -263,14 +308,17 @@ def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterato
 def _blocks(
     texts: Sequence[str], prompts: Sequence[list[int]], tokenizer: Any, draw: random.Random
 ) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
-    """`STEPS` steps of blocks to learn, with labels: each paragraph alone, and one after each prompt, in an order that is
-    drawn again whenever all are read. Without end tokens, because with them some twins would write nothing."""
+    """`STEPS` steps of blocks to learn, with labels: each paragraph alone, and one after each
+    prompt, in an order that is drawn again whenever all are read. Without end tokens, because with
+    them some twins would write nothing."""
     answers = [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
     readings = list(zip(answers, answers, strict=True))
     for prompt, answer in zip(prompts, cycle(answers), strict=False):
         asked = prompt[-ASKED:]
         readings.append(([*asked, *answer], [NOT_LEARNED] * len(asked) + answer))
-    read, learned, size = list[int](), list[int](), BLOCKS * LENGTH
+    read = list[int]()
+    learned = list[int]()
+    size = BLOCKS * LENGTH
     for _ in range(STEPS):
         while len(read) < size:
             draw.shuffle(readings)
@@ -279,7 +327,8 @@ def _blocks(
                 learned += labels
         rows = range(0, size, LENGTH)
         yield [read[at : at + LENGTH] for at in rows], [learned[at : at + LENGTH] for at in rows]
-        read, learned = read[size:], learned[size:]
+        read = read[size:]
+        learned = learned[size:]
 
 
 def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -287,7 +336,8 @@ def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _asked(rows: Path, tokenizer: Any) -> list[list[int]]:
-    """The tokens of each training row's first question, in the model's format; nothing for plain text."""
+    """The tokens of each training row's first question, in the model's format; nothing for plain
+    text."""
     prompts = []
     for row in _rows(rows / "train.parquet"):
         turns = takewhile(lambda turn: turn["role"] != "assistant", row.get("messages") or ())

@@ -54,8 +54,12 @@ def test_a_recipe_is_none_of_axolotls_files():
 
 
 def test_settings_that_axolotl_drops_are_named_with_their_line(golden_message):
-    golden_message("\n".join(found("lora_rnak: 8\neta_min: 0.1\ncolour: blue\ndebug:\n")), "at the top")
-    golden_message("\n".join(found("    fields: text\n", FILE.partition("output_dir")[0])), "of a data set")
+    golden_message(
+        "\n".join(found("lora_rnak: 8\neta_min: 0.1\ncolour: blue\ndebug:\n")), "at the top"
+    )
+    golden_message(
+        "\n".join(found("    fields: text\n", FILE.partition("output_dir")[0])), "of a data set"
+    )
     fsdp = "fsdp_config:\n  fsdp_offload_params: true\n  fsdp_limit_all_gathers: true\n  offload: true\n"
     golden_message("\n".join(found(fsdp)), "of a section")
 
@@ -75,13 +79,18 @@ def test_wrong_kinds_and_bounds_are_named(golden_message):
     lines = "warmup_steps: 0.1\nlogging_steps: -1\ntokens:\n  bos_token: a\nchat_template: lama3\nload_in_4bit: maybe\n"
     golden_message("\n".join(found(lines)))
     golden_message(
-        "\n".join(found(text=FILE.replace("- path: data/questions.jsonl\n    type: alpaca", "- alpaca"))), "data"
+        "\n".join(
+            found(text=FILE.replace("- path: data/questions.jsonl\n    type: alpaca", "- alpaca"))
+        ),
+        "data",
     )
 
 
 def test_values_are_read_as_axolotl_reads_them():
     """By PyYAML and pydantic: words for true, digits with `_`, numbers in quotes."""
-    lines = 'tf32: yes\nsave_steps: "20"\nmin_sample_len: 1_000\njagged_restart_anneal_steps: false\n'
+    lines = (
+        'tf32: yes\nsave_steps: "20"\nmin_sample_len: 1_000\njagged_restart_anneal_steps: false\n'
+    )
     assert found(lines) == []
     assert len(found('tf32: "yess"\n')) == 1
 
@@ -90,7 +99,9 @@ def test_values_are_read_as_axolotl_reads_them():
 def test_each_contradiction_is_found_at_its_line(row):
     data = built(row)
     text = yaml.safe_dump(data, sort_keys=False)
-    problem = next(one for one in checking.contradictions(parse("a.yaml", text)) if one.message == row["says"])
+    problem = next(
+        one for one in checking.contradictions(parse("a.yaml", text)) if one.message == row["says"]
+    )
     key = re.split("[=>~?]", row["when"][0])[0].split(".")[-1]
     assert problem.source.strip().startswith(key) and problem.hint == row["do"]
 
@@ -99,11 +110,24 @@ def test_each_contradiction_is_found_at_its_line(row):
 VALUES: dict[str, Any] = {
     "base_model": "Qwen/Qwen2.5-0.5B",
     **dict.fromkeys(
-        ("warmup_steps", "save_steps", "eval_steps", "max_steps", "batch_size", "gradient_accumulation_steps"), 10
+        (
+            "warmup_steps",
+            "save_steps",
+            "eval_steps",
+            "max_steps",
+            "batch_size",
+            "gradient_accumulation_steps",
+        ),
+        10,
     ),
-    **dict.fromkeys(("saves_per_epoch", "evals_per_epoch", "early_stopping_patience", "eval_table_size"), 2),
+    **dict.fromkeys(
+        ("saves_per_epoch", "evals_per_epoch", "early_stopping_patience", "eval_table_size"), 2
+    ),
     **dict.fromkeys(("val_set_size", "warmup_ratio", "lora_dropout", "rpo_alpha"), 0.1),
-    **{key: [{"path": "x", "type": "completion"}] for key in ("test_datasets", "pretraining_dataset")},
+    **{
+        key: [{"path": "x", "type": "completion"}]
+        for key in ("test_datasets", "pretraining_dataset")
+    },
     **dict.fromkeys(("save_strategy", "eval_strategy"), "epoch"),
     "rl": "dpo",
     "attn_implementation": "flash",
@@ -136,14 +160,22 @@ PATTERNS = {".*falcon.*": "x/falcon-7b", ".*mpt.*": "x/mpt-7b"}
 
 
 def built(row: dict[str, Any]) -> dict[str, Any]:
-    """A file for which a row of contradictions.toml is true, and which has nothing else against it."""
-    data = {"base_model": "x/y", "datasets": [{"path": "x", "type": "alpaca"}], "output_dir": "o", "learning_rate": 0.1}
+    """A file for which a row of contradictions.toml is true, and which has nothing else against
+    it."""
+    data = {
+        "base_model": "x/y",
+        "datasets": [{"path": "x", "type": "alpaca"}],
+        "output_dir": "o",
+        "learning_rate": 0.1,
+    }
     data |= {"micro_batch_size": 1, "gradient_accumulation_steps": 1}
     # What another rule needs beside the row's own lines.
     if {"load_in_4bit", "load_in_8bit"} & {*row["when"]} and "adapter" not in row.get("unless", ()):
         data["adapter"] = "lora"
     if "quantize_moe_experts" in row["when"]:
-        data |= {"adapter": "lora"} | ({"load_in_4bit": True} if "lora_target_linear" in row["when"] else {})
+        data |= {"adapter": "lora"} | (
+            {"load_in_4bit": True} if "lora_target_linear" in row["when"] else {}
+        )
     for term in row["when"]:
         name, sign, asked = (*re.split("([=>~?])", term, maxsplit=1), "", "")[:3]
         value: Any = yaml.safe_load(asked.split("|")[0]) if sign == "=" else VALUES.get(name, True)
@@ -177,7 +209,9 @@ def test_check_reads_the_file_as_it_is(tmp_path, recipe_command, golden_message)
     done = recipe_command("check", "mine.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     golden_message(done.stdout + done.stderr, "without faults")
-    (tmp_path / "other.yml").write_text(FILE + "lora_rank: 8\nload_in_4bit: true\nqat: {weight_dtype: int4}\n", "utf-8")
+    (tmp_path / "other.yml").write_text(
+        FILE + "lora_rank: 8\nload_in_4bit: true\nqat: {weight_dtype: int4}\n", "utf-8"
+    )
     (tmp_path / "values.yaml").write_text("replicas: 1\n", "utf-8")
     done = recipe_command("check", ".", cwd=tmp_path)
     assert done.returncode == 1
@@ -191,7 +225,9 @@ def test_no_example_of_axolotl_has_a_false_alarm():
 
     gpu, judged, wrong = catalog.gpu("NVIDIA-H100-80GB-HBM3"), 0, []
     assert gpu
-    for file in sorted(path for path in Path(EXAMPLES or "").rglob("*.y*ml") if batch.is_meant(path)):
+    for file in sorted(
+        path for path in Path(EXAMPLES or "").rglob("*.y*ml") if batch.is_meant(path)
+    ):
         data = yaml.safe_load(file.read_text("utf-8"))
         judged += 1
         PluginManager._instance = None  # those of the file before it judge too
@@ -202,9 +238,15 @@ def test_no_example_of_axolotl_has_a_false_alarm():
             # What is not installed here is no fault of the file.
             refuses = "" if isinstance(error, ImportError) else str(error)
         errors = [one for one in examine(file) if one.severity == "error"]
-        dropped = [one for one in errors if "drops it" in one.message or "drops the line" in one.message]
+        dropped = [
+            one for one in errors if "drops it" in one.message or "drops the line" in one.message
+        ]
         unknown = {key.rpartition(".")[2] for key in unknown_keys(data)}
         if bool(refuses) != (len(errors) > len(dropped)):
             wrong.append((file.name, refuses, errors))
-        wrong += [(file.name, one.message) for one in dropped if not any(f"`{key}`" in one.message for key in unknown)]
+        wrong += [
+            (file.name, one.message)
+            for one in dropped
+            if not any(f"`{key}`" in one.message for key in unknown)
+        ]
     assert judged == 267 and wrong == []

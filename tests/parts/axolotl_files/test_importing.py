@@ -96,24 +96,36 @@ def test_each_kind_of_file_becomes_its_recipe(case, text, golden_message):
 
 def test_a_switch_in_place_of_a_number_becomes_the_number_that_axolotl_reads():
     made = made_of(
-        FILE + "relora: true\njagged_restart_steps: 20\njagged_restart_warmup_steps: true\nlora_on_cpu: false\n"
+        FILE
+        + "relora: true\njagged_restart_steps: 20\njagged_restart_warmup_steps: true\nlora_on_cpu: false\n"
     )
     own = {path[-1]: value for path, value in made.values.items() if path[0] == "advanced"}
-    assert own["jagged_restart_warmup_steps"] == 1 and own["lora_on_cpu"] is False and own["relora"] is True
+    assert (
+        own["jagged_restart_warmup_steps"] == 1
+        and own["lora_on_cpu"] is False
+        and own["relora"] is True
+    )
     assert type(own["jagged_restart_warmup_steps"]) is int
 
 
 def test_numbers_with_marks_between_their_digits_are_read_as_axolotl_does():
-    made = made_of(FILE.replace("sequence_len: ", "sequence_len: 1_0") + "min_sample_len: 1_000\nwandb_name: 1_0a\n")
+    made = made_of(
+        FILE.replace("sequence_len: ", "sequence_len: 1_0")
+        + "min_sample_len: 1_000\nwandb_name: 1_0a\n"
+    )
     assert (
-        made.values["model", "sequence_len"] == 102048 and made.values["advanced", "axolotl", "min_sample_len"] == 1000
+        made.values["model", "sequence_len"] == 102048
+        and made.values["advanced", "axolotl", "min_sample_len"] == 1000
     )
 
 
 def test_gpus_that_share_rows_are_as_many_as_the_file_needs(golden_message):
     one_row = FILE.replace("micro_batch_size: 4", "micro_batch_size: 1")
     made = made_of(one_row + "context_parallel_size: 2\n")
-    assert made.values["sharding", "context_parallel_size"] == 2 and made.values["machines", "gpus_per_node"] == 2
+    assert (
+        made.values["sharding", "context_parallel_size"] == 2
+        and made.values["machines", "gpus_per_node"] == 2
+    )
     assert ("distribution",) not in made.values and not made.refused
     many = (
         one_row.replace("bnb_8bit", "torch_8bit")
@@ -135,7 +147,10 @@ def test_single_files_of_a_set_on_the_hub_are_kept(golden_message):
 
 def test_chatml_needs_its_tokens():
     """A model of another template learns it if the file adds the tokens."""
-    other = FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "mistralai/Mistral-7B-Instruct-v0.3") + "chat_template: chatml\n"
+    other = (
+        FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "mistralai/Mistral-7B-Instruct-v0.3")
+        + "chat_template: chatml\n"
+    )
     assert importing.judged(made_of(other))
     added = "special_tokens: {bos_token: <|im_start|>, eos_token: <|im_end|>}\nlora_modules_to_save: [embed_tokens, lm_head]\n"
     assert not importing.judged(made_of(other + added))
@@ -178,21 +193,33 @@ deepspeed: mine.json
 
 def test_what_no_recipe_can_say_is_refused_by_name(golden_message):
     made = made_of(REFUSED)
-    golden_message("\n".join(f"{one.line}: {one.message} {one.hint}".rstrip() for one in made.refused))
+    golden_message(
+        "\n".join(f"{one.line}: {one.message} {one.hint}".rstrip() for one in made.refused)
+    )
 
 
 @pytest.mark.parametrize(
     ("lines", "parts"),
     [
-        ("deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json\n", {"optimizer": "cpu", "weights": "cpu"}),
+        (
+            "deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json\n",
+            {"optimizer": "cpu", "weights": "cpu"},
+        ),
         ("deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_params.json\n", {"weights": "cpu"}),
-        ("fsdp_version: 2\nfsdp_config: {offload_params: true}\n", {"optimizer": "cpu", "weights": "cpu"}),
+        (
+            "fsdp_version: 2\nfsdp_config: {offload_params: true}\n",
+            {"optimizer": "cpu", "weights": "cpu"},
+        ),
         ("deepspeed: deepspeed_configs/zero3_bf16.json\n", {}),
     ],
 )
 def test_offloading_is_imported(lines, parts):
     made = made_of(FILE.replace("adamw_bnb_8bit", "adamw_torch_fused") + lines)
-    found = {path[1].removeprefix("offload_"): value for path, value in made.values.items() if path[0] == "sharding"}
+    found = {
+        path[1].removeprefix("offload_"): value
+        for path, value in made.values.items()
+        if path[0] == "sharding"
+    }
     assert found == parts
     assert not any("ZeRO-3" in note.message for note in made.notes)
     assert importing.judged(made) == []
@@ -218,7 +245,10 @@ def test_offloading_is_imported(lines, parts):
             "adapter: lora\nload_in_8bit: true\nlora_target_modules: [q_proj]\nquantize_moe_experts: true\n"
             "fsdp_version: 2\nfsdp_config: {offload_params: false}\n",
             ("adapter", "load_in", "lora_target_linear"),
-            {("train", "eight_bit_base"): True, ("advanced", "axolotl", "quantize_moe_experts"): True},
+            {
+                ("train", "eight_bit_base"): True,
+                ("advanced", "axolotl", "quantize_moe_experts"): True,
+            },
         ),
         (
             "deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json\n",
@@ -226,11 +256,20 @@ def test_offloading_is_imported(lines, parts):
             {("train", "optimizer"): "adamw_bnb_8bit", ("sharding", "offload_optimizer"): "cpu"},
         ),
     ],
-    ids=["experts alone", "half precision without autocast", "8 bits under FSDP", "8 bits beside the GPU"],
+    ids=[
+        "experts alone",
+        "half precision without autocast",
+        "8 bits under FSDP",
+        "8 bits beside the GPU",
+    ],
 )
 def test_what_few_files_ask_for_comes_back_the_same(lines, without_, said):
     text = (
-        without(FILE.replace("adamw_bnb_8bit", "adamw_torch_fused") if "fsdp" in lines else FILE, "colour", *without_)
+        without(
+            FILE.replace("adamw_bnb_8bit", "adamw_torch_fused") if "fsdp" in lines else FILE,
+            "colour",
+            *without_,
+        )
         + lines
     )
     made = made_of(text)
@@ -249,20 +288,35 @@ def test_what_few_files_ask_for_comes_back_the_same(lines, without_, said):
     ],
 )
 def test_fsdp_becomes_zero_where_fsdp_2_lacks_the_optimizer(optimizer, more, way):
-    text = without(FILE.replace("adamw_bnb_8bit", optimizer), "colour", *(("adapter", "load_in") if more else ()))
-    made = made_of(f"{text}{more}fsdp: [full_shard]\nfsdp_config: {{state_dict_type: FULL_STATE_DICT}}\n")
+    text = without(
+        FILE.replace("adamw_bnb_8bit", optimizer),
+        "colour",
+        *(("adapter", "load_in") if more else ()),
+    )
+    made = made_of(
+        f"{text}{more}fsdp: [full_shard]\nfsdp_config: {{state_dict_type: FULL_STATE_DICT}}\n"
+    )
     assert made.values["distribution",] == way
     assert any("ZeRO-3" in note.message for note in made.notes) == (way == "zero3")
     assert bool(importing.judged(made)) == bool(more)
 
 
 def test_a_deepspeed_file_of_ones_own_is_named():
-    (note,) = [note for note in made_of(FILE + "deepspeed: mine/zero3.json\n").notes if "ZeRO-3" in note.message]
+    (note,) = [
+        note
+        for note in made_of(FILE + "deepspeed: mine/zero3.json\n").notes
+        if "ZeRO-3" in note.message
+    ]
     assert "leaves out" in note.message and note.source == "deepspeed: mine/zero3.json"
 
 
 def test_the_usual_lines_about_the_tokenizer_are_imported():
-    assert importing.judged(made_of(FILE + "model_type: AutoModelForCausalLM\ntokenizer_type: AutoTokenizer\n")) == []
+    assert (
+        importing.judged(
+            made_of(FILE + "model_type: AutoModelForCausalLM\ntokenizer_type: AutoTokenizer\n")
+        )
+        == []
+    )
 
 
 def test_rows_that_would_see_each_other_are_not_packed():
@@ -286,7 +340,9 @@ def test_a_problem_of_the_recipe_is_at_the_line_of_the_file():
     text = FILE + "load_in_8bit: true\n"
     with pytest.raises(Stop):  # Axolotl itself
         made_of(text)
-    (problem,) = importing.judged(made_of(FILE + "reward_model: false\nlora_on_cpu: true\nfp8: true\n"))
+    (problem,) = importing.judged(
+        made_of(FILE + "reward_model: false\nlora_on_cpu: true\nfp8: true\n")
+    )
     assert problem.source == "fp8: true"
     with pytest.raises(Stop) as stop:
         made_of("scenario: lora\n")
@@ -298,7 +354,9 @@ def test_the_command_writes_the_recipe_or_nothing(tmp_path, recipe_command, gold
     done = recipe_command("import", "mine.yml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     golden_message(done.stdout + done.stderr, "written")
-    done = recipe_command("import", "mine.yml", "-o", "own.yaml", "--set", "machines.gpu=NVIDIA-L40S", cwd=tmp_path)
+    done = recipe_command(
+        "import", "mine.yml", "-o", "own.yaml", "--set", "machines.gpu=NVIDIA-L40S", cwd=tmp_path
+    )
     assert done.returncode == 0 and "names no GPU" not in done.stdout
     assert (tmp_path / "lora.schema.json").is_file()
     recipe, _, _ = load(tmp_path / "mine.yaml")
@@ -322,7 +380,9 @@ def test_the_command_writes_the_recipe_or_nothing(tmp_path, recipe_command, gold
     done = recipe_command("import", "code.yml", "--set", f"model.revision={'0' * 40}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert load(tmp_path / "code.yaml")[0].model_revision == "0" * 40
-    (tmp_path / "other.yml").write_text(FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "somebody/model"), "utf-8")
+    (tmp_path / "other.yml").write_text(
+        FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "somebody/model"), "utf-8"
+    )
     done = recipe_command("import", "other.yml", cwd=tmp_path)
     golden_message(done.stderr, "of a model that is not in the catalog")
 
@@ -404,7 +464,8 @@ nvfp4_merge_aware: true
 def test_axolotl_reads_what_is_rendered_as_the_same_configuration():
     for text in (
         FILE,
-        FILE + "plugins: [axolotl.integrations.liger.LigerPlugin]\nliger_rope: true\nliger_rms_norm: true\n",
+        FILE
+        + "plugins: [axolotl.integrations.liger.LigerPlugin]\nliger_rope: true\nliger_rms_norm: true\n",
         without(FILE.replace("flash_attention_2", "flex_attention"), "bf16"),
         without(FILE.replace("qlora", "lora"), "load_in_4bit") + NVFP4,
         without(FILE, "lora", "load_in", "adapter").replace("bf16: auto", "fp8: true"),
@@ -417,7 +478,9 @@ def test_axolotl_reads_what_is_rendered_as_the_same_configuration():
 
 def test_every_setting_that_is_left_to_the_runner_exists():
     schema = catalog.axolotl_settings()
-    known = {*schema["properties"]} | {key for settings in schema["plugins"].values() for key in settings}
+    known = {*schema["properties"]} | {
+        key for settings in schema["plugins"].values() for key in settings
+    }
     for group in importing.table()["runner"].values():
         assert {*group["settings"]} <= known
     for name in importing.table()["defaults"]:

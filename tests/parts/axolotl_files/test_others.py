@@ -74,7 +74,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/dataset_info.json").write_text(json.dumps(SETS), "utf-8")
     talk = [{"from": "human", "value": "Who are you?"}, {"from": "gpt", "value": "A model."}]
-    rows = [json.dumps({"conversations": [{**talk[0], "value": f"Who are you, {one}?"}, talk[1]]}) for one in range(40)]
+    rows = [
+        json.dumps({"conversations": [{**talk[0], "value": f"Who are you, {one}?"}, talk[1]]})
+        for one in range(40)
+    ]
     (tmp_path / "data/talks.jsonl").write_text("\n".join(rows), "utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -89,7 +92,9 @@ def made_of(text: str) -> importing.Import:
 def changed(text: str, **settings: Any) -> str:
     """A file with other settings; None deletes one."""
     data = yaml.safe_load(text) | settings
-    return yaml.safe_dump({key: value for key, value in data.items() if value is not None}, sort_keys=False)
+    return yaml.safe_dump(
+        {key: value for key, value in data.items() if value is not None}, sort_keys=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +157,9 @@ def test_each_kind_of_trls_files_becomes_its_recipe(case, text, folder, golden_m
 )  # fmt: skip
 def test_what_no_recipe_can_say_is_refused_by_name(case, text, folder, golden_message):
     refused = made_of(text).refused
-    golden_message("\n".join(f"{one.line}: {one.message} {one.hint}".rstrip() for one in refused), case)
+    golden_message(
+        "\n".join(f"{one.line}: {one.message} {one.hint}".rstrip() for one in refused), case
+    )
 
 
 def test_losses_in_a_list_are_refused_in_words(folder):
@@ -167,11 +174,18 @@ def test_a_loss_of_another_command_of_trl_is_none_of_dpo(loss):
 
 
 def test_a_setting_of_another_trainer_is_refused_by_name_if_it_is_on(folder):
-    preferences = "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: a/b\nbeta: 0.2\nneat_packing: "
+    preferences = (
+        "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: a/b\nbeta: 0.2\nneat_packing: "
+    )
     assert not made_of(f"{preferences}no\n").refused
-    wrong = [*made_of(f"{preferences}yes\n").refused, *made_of(changed(FACTORY, dtype="bfloat16")).refused]
+    wrong = [
+        *made_of(f"{preferences}yes\n").refused,
+        *made_of(changed(FACTORY, dtype="bfloat16")).refused,
+    ]
     named = [("neat_packing", "TRL"), ("dtype", "LLaMA-Factory")]
-    assert [one.message for one in wrong] == [f"Recipes have no setting for `{key}` of {name}." for key, name in named]
+    assert [one.message for one in wrong] == [
+        f"Recipes have no setting for `{key}` of {name}." for key, name in named
+    ]
 
 
 def test_an_empty_technique_is_refused(folder):
@@ -180,7 +194,9 @@ def test_an_empty_technique_is_refused(folder):
 
 
 def test_a_command_that_no_recipe_can_say_and_a_variable_are_refused(golden_message):
-    (problem,) = others.read(others.command_line("a.sh", COMMAND.replace("trl sft", "trl rloo")), "trl").refused
+    (problem,) = others.read(
+        others.command_line("a.sh", COMMAND.replace("trl sft", "trl rloo")), "trl"
+    ).refused
     golden_message(f"{problem.line}: {problem.message} {problem.hint}", "another command")
     with pytest.raises(Stop) as stop:
         others.command_line("a.sh", COMMAND.replace("Qwen/Qwen2.5-0.5B-Instruct", '"$MODEL"'))
@@ -226,7 +242,11 @@ def test_settings_that_mean_something_together(text, setting, value):
     [
         {"hf_hub_url": "a/b", "columns": None, "tags": None},
         {"hf_hub_url": "a/b", "columns": ["prompt"]},
-        {"hf_hub_url": "a/b", "formatting": "sharegpt", "tags": {"user_tag": "gpt", "assistant_tag": "human"}},
+        {
+            "hf_hub_url": "a/b",
+            "formatting": "sharegpt",
+            "tags": {"user_tag": "gpt", "assistant_tag": "human"},
+        },
         {"hf_hub_url": "a/b", "split": "train[:10%]"},
     ],
 )
@@ -238,12 +258,16 @@ def test_descriptions_of_data_sets_as_people_write_them(one, folder):
     assert strange or made.values["data", "split"] == one.get("split", "train[:100]")
 
 
-def test_the_command_writes_recipes_whose_files_are_named_from_their_folder(folder, recipe_command, golden_message):
+def test_the_command_writes_recipes_whose_files_are_named_from_their_folder(
+    folder, recipe_command, golden_message
+):
     (folder / "sub").mkdir()
     (folder / "sub/mine.yaml").write_text(FACTORY, "utf-8")
     done = recipe_command("check", "sub/mine.yaml", cwd=folder)
     assert done.returncode == 0, done.stderr
-    done = recipe_command("import", "sub/mine.yaml", "--set", "machines.gpu=NVIDIA-L40S", cwd=folder)
+    done = recipe_command(
+        "import", "sub/mine.yaml", "--set", "machines.gpu=NVIDIA-L40S", cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     golden_message(done.stdout + done.stderr, "LLaMA-Factory")
     recipe, _, _ = load(folder / "mine.yaml")
@@ -252,15 +276,30 @@ def test_the_command_writes_recipes_whose_files_are_named_from_their_folder(fold
     done = recipe_command("import", "job.sh", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert load(folder / "job.yaml")[0].train.lora_rank == 32
-    done = recipe_command("import", "job.sh", "--without", "packing", "-o", "other.yaml", cwd=folder)
+    done = recipe_command(
+        "import", "job.sh", "--without", "packing", "-o", "other.yaml", cwd=folder
+    )
     assert done.returncode == 0 and load(folder / "other.yaml")[0].train.packing == "none"
 
 
 def test_nothing_that_a_file_holds_ends_in_a_traceback(folder):
     draw, ends = random.Random(7), {True: 0, False: 0}
     files = [FACTORY, "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: a/b\nuse_peft: true\n"]
-    keys = [key for facts in others.table().values() for key in (*facts.get("settings", ()), *facts.get("unread", ()))]
-    more = ["stage", "finetuning_type", "quantization_bit", "dataset", "datasets", "val_size", "report_to", "deepspeed"]
+    keys = [
+        key
+        for facts in others.table().values()
+        for key in (*facts.get("settings", ()), *facts.get("unread", ()))
+    ]
+    more = [
+        "stage",
+        "finetuning_type",
+        "quantization_bit",
+        "dataset",
+        "datasets",
+        "val_size",
+        "report_to",
+        "deepspeed",
+    ]
     for number in range(120):
         data = yaml.safe_load(files[number % 2])
         for _ in range(draw.choice((1, 2, 4))):
@@ -274,9 +313,14 @@ def test_nothing_that_a_file_holds_ends_in_a_traceback(folder):
 
 
 def defaults(module: str) -> dict[str, Any]:
-    """The fields of a module's dataclasses that are written with plain defaults, without importing it."""
+    """The fields of a module's dataclasses that are written with plain defaults, without importing
+    it."""
     found: dict[str, Any] = {}
-    origin = Path(find_spec(module.partition(".")[0]).origin).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    origin = (
+        Path(find_spec(module.partition(".")[0]).origin)
+        .parent.joinpath(*module.split(".")[1:])
+        .with_suffix(".py")
+    )
     for node in ast.walk(ast.parse(origin.read_text("utf-8"))):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             value: ast.expr | None = node.value
@@ -291,7 +335,9 @@ def test_trl_has_the_settings_and_their_defaults():
     for module in ("transformers.training_args", "trl.trainer.base_config", "trl.trainer.kto_config",
                    "trl.trainer.dpo_config", "trl.trainer.model_config", "trl.scripts.utils"):  # fmt: skip
         known |= defaults(module)
-    known |= {key: value for key, value in defaults("trl.trainer.sft_config").items() if key not in known}
+    known |= {
+        key: value for key, value in defaults("trl.trainer.sft_config").items() if key not in known
+    }
     facts = others.table()["trl"]
     launcher = {"num_processes", "accelerate_config"}
     for key, (_, *default) in facts["settings"].items():
@@ -300,5 +346,7 @@ def test_trl_has_the_settings_and_their_defaults():
         assert key in known or key in launcher, key
         if default and known[key] not in (..., None):
             assert default == [known[key]], key
-    assert {*facts["template"], *facts["unread"], "assistant_only_loss"} <= known.keys() | {"reward_funcs"}
+    assert {*facts["template"], *facts["unread"], "assistant_only_loss"} <= known.keys() | {
+        "reward_funcs"
+    }
     assert defaults("trl.trainer.sft_config")["learning_rate"] == 2e-5

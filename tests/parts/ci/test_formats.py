@@ -1,4 +1,5 @@
-"""`recipe check` for programs: SARIF, JUnit, GitLab's code quality and GitHub's lines, of the same problems; and the quiet ways."""
+"""`recipe check` for programs: SARIF, JUnit, GitLab's code quality and GitHub's lines, of the same
+problems; and the quiet ways."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from runner.tools.problem import Problem
 from tests.conftest import RECIPES, ROOT
 
 GOOD = ROOT / "recipes" / "minimal" / "lora.yaml"
-ERROR = Problem("a b/ü.yaml", 3, 5, "`epocs` is not a setting, 100 %.", "Did you mean `epochs`?", "    epocs: 3", 5)
+ERROR = Problem(
+    "a b/ü.yaml",
+    3,
+    5,
+    "`epocs` is not a setting, 100 %.",
+    "Did you mean `epochs`?",
+    "    epocs: 3",
+    5,
+)
 NOTE = Problem("good.yaml", 2, 1, "This is late: a, b.", severity="note", source="x: 1")
 WHOLE = Problem("gone.yaml", 0, 0, "There is no such file.")
 OPTION = Problem("--set train.epochs=-3", 0, 0, "`epochs` must be more than 0.\nReally.")
@@ -40,7 +49,9 @@ def test_sarif_says_where_each_problem_is_in_characters():
     }
     assert places[2] == {"artifactLocation": {"uri": "gone.yaml"}} and places[3] is None
     assert run["columnKind"] == "unicodeCodePoints"
-    assert results[0]["message"]["text"] == "`epocs` is not a setting, 100 %. Did you mean `epochs`?"
+    assert (
+        results[0]["message"]["text"] == "`epocs` is not a setting, 100 %. Did you mean `epochs`?"
+    )
 
 
 def test_a_fingerprint_stays_when_lines_are_added_above():
@@ -68,13 +79,18 @@ def test_junit_has_a_test_for_each_recipe_and_one_for_the_command_line():
 
 def test_junit_takes_what_xml_cannot_write():
     odd = Problem("x\x01.yaml", 1, 1, "`\x0b\ud800<&>` is no name.")
-    root = ElementTree.fromstring(formats.formats()["junit"]([odd.file], CheckReport(1, (odd,))).encode())
+    root = ElementTree.fromstring(
+        formats.formats()["junit"]([odd.file], CheckReport(1, (odd,))).encode()
+    )
     assert root.find(".//failure").get("message") == "`\ufffd\ufffd<&>` is no name."
 
 
 def test_gitlab_gets_a_line_of_every_problem():
     report = json.loads(formats.formats()["gitlab"](FILES, VERDICT))
-    assert [(one["location"]["path"], one["location"]["lines"]["begin"], one["severity"]) for one in report] == [
+    assert [
+        (one["location"]["path"], one["location"]["lines"]["begin"], one["severity"])
+        for one in report
+    ] == [
         ("a b/ü.yaml", 3, "major"),
         ("good.yaml", 2, "info"),
         ("gone.yaml", 1, "major"),
@@ -106,7 +122,12 @@ def test_every_form_is_whole_where_nothing_is_wrong(style, capsys):
 def test_quiet_says_errors_alone(tmp_path, capsys):
     assert cli._code(["check", str(ROOT / "recipes" / "gemma.yaml"), "--quiet"]) == 0
     assert capsys.readouterr().out == ""
-    assert cli._code(["check", str(ROOT / "recipes" / "gemma.yaml"), "--quiet", "--set", "train.epochs=-3"]) == 1
+    assert (
+        cli._code(
+            ["check", str(ROOT / "recipes" / "gemma.yaml"), "--quiet", "--set", "train.epochs=-3"]
+        )
+        == 1
+    )
     said = capsys.readouterr().out
     assert "--set train.epochs=-3" in said and "note:" not in said and "checked" not in said
 
@@ -114,18 +135,29 @@ def test_quiet_says_errors_alone(tmp_path, capsys):
 def test_a_recipe_may_come_on_standard_input():
     def check(text: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
         command = [sys.executable, "-m", "runner", "check", "-", *options]
-        return subprocess.run(command, input=text, capture_output=True, cwd=GOOD.parent, env={"PYTHONPATH": str(ROOT)})
+        return subprocess.run(
+            command, input=text, capture_output=True, cwd=GOOD.parent, env={"PYTHONPATH": str(ROOT)}
+        )
 
     done = check(GOOD.read_bytes())
-    assert done.returncode == 0 and b"1 recipe checked, no problems." in done.stdout, done.stdout + done.stderr
-    assert done.stderr.endswith(b"Next: recipe plan RECIPE\n"), "no other command reads standard input"
-    done = check(GOOD.read_bytes().replace(b"scenario:", b"epocs: 3\nscenario:"), "--format", "junit")
+    assert done.returncode == 0 and b"1 recipe checked, no problems." in done.stdout, (
+        done.stdout + done.stderr
+    )
+    assert done.stderr.endswith(b"Next: recipe plan RECIPE\n"), (
+        "no other command reads standard input"
+    )
+    done = check(
+        GOOD.read_bytes().replace(b"scenario:", b"epocs: 3\nscenario:"), "--format", "junit"
+    )
     root = ElementTree.fromstring(done.stdout)
     assert done.returncode == 1
     assert [case.get("name") for case in root.iter("testcase")] == ["standard input"]
     assert b"standard input:3:1: `epocs`" in done.stdout
     done = check(b"\xff\xfe")
-    assert done.returncode == 1 and "standard input: This file is not UTF-8 text." in done.stdout.decode()
+    assert (
+        done.returncode == 1
+        and "standard input: This file is not UTF-8 text." in done.stdout.decode()
+    )
 
 
 def test_several_processes_find_what_one_does(monkeypatch):
@@ -136,4 +168,6 @@ def test_several_processes_find_what_one_does(monkeypatch):
     monkeypatch.setattr(batch, "cores", lambda: 2)
     hundreds = [Path(f"{number}.yaml") for number in range(500)]
     assert [batch.processes(hundreds[:many]) for many in (1, 199, 200, 500)] == [1, 1, 2, 2]
-    assert batch.processes([*hundreds, "-"]) == 1, "another process cannot read this one's standard input"
+    assert batch.processes([*hundreds, "-"]) == 1, (
+        "another process cannot read this one's standard input"
+    )

@@ -1,5 +1,6 @@
-"""What changes in a pull request: which recipes, their problems beside the lines, and one comment that every push brings up to date.
-The forges are small servers of this machine that answer as their APIs do."""
+"""What changes in a pull request: which recipes, their problems beside the lines, and one comment
+that every push brings up to date. The forges are small servers of this machine that answer as their
+APIs do."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ TEXT = (ROOT / "recipes" / "minimal" / "lora.yaml").read_text("utf-8")
 
 
 class Forge:
-    """The comments of one pull request, and what was asked. refuses: the status that every change is answered with."""
+    """The comments of one pull request, and what was asked. refuses: the status that every change
+    is answered with."""
 
     def __init__(self) -> None:
         self.comments = [{"id": n, "body": f"> {MARK}\nquoted"} for n in range(1, 104)]
@@ -87,7 +89,9 @@ def forge() -> Iterator[tuple[Forge, str]]:
 
 def git(folder: Path, *arguments: str) -> str:
     who = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.fixture
@@ -120,7 +124,11 @@ def commit(home: Path) -> None:
 def on_github(tmp_path: Path, base: str, address: str, **more: str) -> dict[str, str]:
     event = tmp_path / "event.json"
     event.write_text(json.dumps({"pull_request": {"number": 7, "base": {"sha": base}}}))
-    known = {"GITHUB_EVENT_PATH": str(event), "GITHUB_API_URL": address, "GITHUB_REPOSITORY": "me/demos"}
+    known = {
+        "GITHUB_EVENT_PATH": str(event),
+        "GITHUB_API_URL": address,
+        "GITHUB_REPOSITORY": "me/demos",
+    }
     return known | {"RECIPE_TOKEN": "secret"} | more
 
 
@@ -136,7 +144,9 @@ def test_recipes_that_a_request_changes_are_found_and_nothing_else(repository):
         changed("0" * 40, ["."])
 
 
-def test_a_pull_request_gets_its_lines_and_one_comment_that_is_brought_up_to_date(repository, tmp_path, capsys):
+def test_a_pull_request_gets_its_lines_and_one_comment_that_is_brought_up_to_date(
+    repository, tmp_path, capsys
+):
     home, base = repository
     recipe(home, "kept.yaml", "machines:", "train: {epochs: 7}\nmachines:")
     recipe(home, "new.yaml", "name: ", "name: new-")
@@ -151,7 +161,11 @@ def test_a_pull_request_gets_its_lines_and_one_comment_that_is_brought_up_to_dat
         (comment,) = state.own
         assert summary.read_text() == comment
         assert state.headers["Authorization"] == "Bearer secret"
-        assert "### `kept.yaml`\n\n| setting |" in comment and "| train.epochs |" in comment and "| 7 |" in comment
+        assert (
+            "### `kept.yaml`\n\n| setting |" in comment
+            and "| train.epochs |" in comment
+            and "| 7 |" in comment
+        )
         assert "| train: GPU memory |" in comment and "axolotl.yaml: num\\_epochs" in comment
         assert "### `new.yaml`\n\nA new recipe.\n\n| plan |" in comment
         assert "### `wrong.yaml`\n\nIt has errors" in comment
@@ -166,7 +180,10 @@ def test_a_pull_request_gets_its_lines_and_one_comment_that_is_brought_up_to_dat
         assert pull_request.main(["github", "demos"], environment) == 0
         assert state.own == [f"{MARK}\nNo recipe changes any more."]
         issues = "/repos/me/demos/issues"
-        assert state.asked == [("POST", f"{issues}/7/comments"), *[("PATCH", f"{issues}/comments/1000")] * 2]
+        assert state.asked == [
+            ("POST", f"{issues}/7/comments"),
+            *[("PATCH", f"{issues}/comments/1000")] * 2,
+        ]
 
 
 def test_a_request_that_changes_no_recipe_gets_no_comment(repository, tmp_path, capsys):
@@ -242,7 +259,9 @@ def test_a_long_comment_is_cut_at_a_line(repository, monkeypatch):
     commit(home)
     monkeypatch.setattr(pull_request, "MOST_LETTERS", 200)
     text = pull_request.told(changed(base, ["."]), base)
-    assert len(text) < 300 and text.endswith("|\n\nThe rest is too long for a comment: `recipe diff --plan` shows it.")
+    assert len(text) < 300 and text.endswith(
+        "|\n\nThe rest is too long for a comment: `recipe diff --plan` shows it."
+    )
 
 
 def scripts() -> dict[str, str]:
@@ -253,20 +272,33 @@ def scripts() -> dict[str, str]:
 
 
 def test_shellcheck_finds_nothing_wrong_in_the_action_and_the_template():
-    checker = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    checker = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which(
+        "shellcheck"
+    )
     if not checker:
         pytest.skip("shellcheck is not installed; `make install` brings it")
     assert len(scripts()) == 3
     for name, text in scripts().items():
         assert "${{" not in text, f"{name}: what others write would be read as a command"
-        done = subprocess.run([checker, "--shell=bash", "-"], input=text, capture_output=True, text=True)
+        done = subprocess.run(
+            [checker, "--shell=bash", "-"], input=text, capture_output=True, text=True
+        )
         assert done.returncode == 0, f"{name}\n{done.stdout}"
 
 
-@pytest.mark.parametrize(("schema", "file"), [("github-actions", "action.yml"), ("gitlab-ci", "ci/gitlab.yml")])
+@pytest.mark.parametrize(
+    ("schema", "file"), [("github-actions", "action.yml"), ("gitlab-ci", "ci/gitlab.yml")]
+)
 def test_the_forges_own_schemas_take_the_files(schema, file):
     done = subprocess.run(
-        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", str(ROOT / file)],
+        [
+            sys.executable,
+            "-m",
+            "check_jsonschema",
+            "--builtin-schema",
+            f"vendor.{schema}",
+            str(ROOT / file),
+        ],
         capture_output=True,
         text=True,
     )
@@ -276,7 +308,9 @@ def test_the_forges_own_schemas_take_the_files(schema, file):
 @pytest.mark.long
 def test_pre_commit_runs_the_hook_in_a_repository(tmp_path, monkeypatch):
     """It installs this checkout as it is committed, so it needs a package index."""
-    pytest.importorskip("pre_commit", reason="pre-commit is not installed; the extra `dev` brings it")
+    pytest.importorskip(
+        "pre_commit", reason="pre-commit is not installed; the extra `dev` brings it"
+    )
     home = tmp_path / "demos"
     shutil.copytree(ROOT / "recipes" / "data", home / "data")
     recipe(home, "recipes/good.yaml")
@@ -284,13 +318,23 @@ def test_pre_commit_runs_the_hook_in_a_repository(tmp_path, monkeypatch):
     git(tmp_path, "init", "-q", "demos")
     commit(home)
     monkeypatch.setenv("PRE_COMMIT_HOME", str(tmp_path / "cache"))
-    hook = [sys.executable, "-m", "pre_commit", "try-repo", str(ROOT), "recipe-check", "--all-files"]
+    hook = [
+        sys.executable,
+        "-m",
+        "pre_commit",
+        "try-repo",
+        str(ROOT),
+        "recipe-check",
+        "--all-files",
+    ]
     done = subprocess.run(hook, cwd=home, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Passed" in done.stdout
     recipe(home, "recipes/wrong.yaml", "scenario: lora", "scenario: lora\nepocs: 3")
     git(home, "add", "-A")
     done = subprocess.run(hook, cwd=home, capture_output=True, text=True)
-    assert done.returncode == 1 and "recipes/wrong.yaml" in done.stdout and "`epocs` is not a setting" in done.stdout, (
-        done.stdout
-    )
+    assert (
+        done.returncode == 1
+        and "recipes/wrong.yaml" in done.stdout
+        and "`epocs` is not a setting" in done.stdout
+    ), done.stdout

@@ -46,7 +46,13 @@ def row(line: int, answer: str, question: str = "What is it?") -> ExaminedRow:
 
 def test_rows_that_share_most_of_their_phrases_are_near_duplicates():
     other = "Boil the water for a minute, let it cool, and keep it in a clean bottle that you have rinsed with a part of it."
-    rows = [row(1, WORDS), row(2, other), row(3, WORDS + " indeed"), row(7, WORDS.upper() + "!"), row(9, "Short.")]
+    rows = [
+        row(1, WORDS),
+        row(2, other),
+        row(3, WORDS + " indeed"),
+        row(7, WORDS.upper() + "!"),
+        row(9, "Short."),
+    ]
     assert found(rows)["near duplicates"] == (3, 7)
 
 
@@ -56,7 +62,10 @@ def test_short_answers_are_named():
 
 @pytest.mark.parametrize(("alike", "one_sided"), [(4, False), (5, True)])
 def test_answers_that_begin_alike_in_more_than_a_fifth_are_one_sided(alike, one_sided):
-    rows = [row(n, f"{'Of course, my' if n < alike else f'number {n} is'} friend {n}") for n in range(20)]
+    rows = [
+        row(n, f"{'Of course, my' if n < alike else f'number {n} is'} friend {n}")
+        for n in range(20)
+    ]
     assert found(rows).get("one-sided answers") == (tuple(range(alike)) if one_sided else None)
 
 
@@ -93,7 +102,9 @@ IMPERSONAL = [
 def test_likely_personal_data_is_named_by_its_line_and_never_said(kind, tmp_path):
     rows = [
         row(n, text)
-        for n, text in enumerate([*PERSONAL[kind], *IMPERSONAL, *chain.from_iterable(PERSONAL.values())], 1)
+        for n, text in enumerate(
+            [*PERSONAL[kind], *IMPERSONAL, *chain.from_iterable(PERSONAL.values())], 1
+        )
     ]
     lines = found(rows)[kind]
     assert lines[: len(PERSONAL[kind])] == tuple(range(1, len(PERSONAL[kind]) + 1))
@@ -105,12 +116,19 @@ def test_likely_personal_data_is_named_by_its_line_and_never_said(kind, tmp_path
 
 
 def test_rows_in_another_language_are_named():
-    german = "Der Palstek ist ein Knoten, mit dem man eine feste Schlaufe macht, die sich nicht zuzieht."
-    assert found([row(n, german if n == 4 else WORDS, "") for n in range(1, 8)])["languages"] == (4,)
+    german = (
+        "Der Palstek ist ein Knoten, mit dem man eine feste Schlaufe macht, die sich nicht zuzieht."
+    )
+    assert found([row(n, german if n == 4 else WORDS, "") for n in range(1, 8)])["languages"] == (
+        4,
+    )
 
 
 def test_of_much_text_a_sample_is_looked_through_and_that_is_said(tmp_path, monkeypatch):
-    rows = [{"topic": "t", "question": f"Question {n}?", "answer": f"Answer {n}. {WORDS}"} for n in range(400)]
+    rows = [
+        {"topic": "t", "question": f"Question {n}?", "answer": f"Answer {n}. {WORDS}"}
+        for n in range(400)
+    ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     monkeypatch.setattr(doctor, "MOST_CHARACTERS", 20_000)
     report = prepare(wanted(tmp_path / "rows.jsonl"), tmp_path / "out")
@@ -122,23 +140,33 @@ def test_of_much_text_a_sample_is_looked_through_and_that_is_said(tmp_path, monk
 
 
 def test_findings_are_said_with_lines_and_a_remedy(tmp_path, golden_message):
-    rows = [{"topic": "t", "question": f"Question {n}?", "answer": f"As I said, {n}. {WORDS}"} for n in range(30)]
+    rows = [
+        {"topic": "t", "question": f"Question {n}?", "answer": f"As I said, {n}. {WORDS}"}
+        for n in range(30)
+    ]
     rows[7]["answer"] = "Yes."
     rows[9]["answer"] = "Mail jane@company.org."
     rows[11] = rows[10]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows) + "{broken\n")
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps(each) + "\n" for each in rows) + "{broken\n"
+    )
     report = prepare(wanted(tmp_path / "rows.jsonl"), tmp_path / "out")
     lines = list(report.lines())
-    golden_message("\n".join(lines[next(n for n, line in enumerate(lines) if line.startswith("examined")) :]))
+    golden_message(
+        "\n".join(lines[next(n for n, line in enumerate(lines) if line.startswith("examined")) :])
+    )
 
 
 def test_documents_are_looked_through_as_conversations_are(tmp_path, golden_message):
-    """Duplicates, empty and short ones, other languages, personal data: each with its lines and a remedy."""
+    """Duplicates, empty and short ones, other languages, personal data: each with its lines and a
+    remedy."""
     draw, words = random.Random(1), WORDS.split()
     texts = [" ".join(draw.choices(words, k=40)) for _ in range(100)]
     texts[9] = texts[3]
     texts[20] = texts[4] + " Indeed."
-    texts[30] = "Der Palstek ist ein Knoten, mit dem man eine feste Schlaufe macht, die sich nicht zuzieht."
+    texts[30] = (
+        "Der Palstek ist ein Knoten, mit dem man eine feste Schlaufe macht, die sich nicht zuzieht."
+    )
     texts[40] = texts[40] + " Write to jane.doe@mail.company.org."
     texts[50] = "Yes."
     texts[60] = " "
@@ -155,11 +183,15 @@ def test_documents_are_looked_through_as_conversations_are(tmp_path, golden_mess
     golden_message("\n".join([told[1], *lines_of("examined", report)]))
     again = blocks.prepare(plain, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
     assert list(again.lines()) == told
-    rehearsed = blocks.prepare(plain, tmp_path / "few", tokenizer_for=lambda _: tokenizer, sample_rows=5)
+    rehearsed = blocks.prepare(
+        plain, tmp_path / "few", tokenizer_for=lambda _: tokenizer, sample_rows=5
+    )
     assert not rehearsed.findings and not rehearsed.looked_at
 
 
-def test_of_a_long_stream_no_more_is_held_than_is_looked_at_and_equal_texts_come_together(monkeypatch):
+def test_of_a_long_stream_no_more_is_held_than_is_looked_at_and_equal_texts_come_together(
+    monkeypatch,
+):
     monkeypatch.setattr(doctor, "MOST_CHARACTERS", 5000)
     drawn = DrawingExaminer(Report())
     for line in range(2000):
@@ -167,11 +199,14 @@ def test_of_a_long_stream_no_more_is_held_than_is_looked_at_and_equal_texts_come
         assert drawn.characters <= 5000
     lines = [each.line for _, each in drawn.held]
     assert drawn.of == 2000 and len(lines) >= 8 and lines == sorted(lines)
-    assert {line % 1000 for line in lines if line < 1000} == {line % 1000 for line in lines if line >= 1000}
+    assert {line % 1000 for line in lines if line < 1000} == {
+        line % 1000 for line in lines if line >= 1000
+    }
 
 
 def test_preferences_are_looked_through_as_conversations_are(tmp_path, golden_message):
-    """What training cuts of long ones, beside what holds for conversations; unequal answers alone are kept."""
+    """What training cuts of long ones, beside what holds for conversations; unequal answers alone
+    are kept."""
     draw, words = random.Random(1), WORDS.split()
 
     def said(count: int) -> str:
@@ -187,7 +222,9 @@ def test_preferences_are_looked_through_as_conversations_are(tmp_path, golden_me
     rows[19] = {**rows[18], "good": rows[18]["good"] + "!"}
     file = tmp_path / "pairs.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tokenizer = tokenizers.train(map(str, rows), tmp_path / "tokenizer", None, chat_template("chatml"), 400)
+    tokenizer = tokenizers.train(
+        map(str, rows), tmp_path / "tokenizer", None, chat_template("chatml"), 400
+    )
     source = {"hub": None, "revision": None, "subset": None, "split": None, "path": str(file)}
     asked = Preferences(
         sets=(PreferenceSet(**source, prompt="[q]", chosen="[good]", rejected="[bad]"),), system_prompt="Be brief.",
@@ -196,13 +233,18 @@ def test_preferences_are_looked_through_as_conversations_are(tmp_path, golden_me
     )  # fmt: skip
     report = chat.prepare(asked, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
     assert report.token_lengths["max"] > 200 and report.train_rows + report.validation_rows == 57
-    golden_message("\n".join(line for line in report.lines() if not line.startswith(("tokens", "bytes", "rows in"))))
+    golden_message(
+        "\n".join(
+            line for line in report.lines() if not line.startswith(("tokens", "bytes", "rows in"))
+        )
+    )
     kept = list(chat.prepare(asked, tmp_path / "out", tokenizer_for=lambda _: tokenizer).lines())
     assert kept == list(report.lines())
 
 
 def test_labels_are_judged(tmp_path, golden_message):
-    """Rare ones, with the weight that makes up for them, and an answer with both; bad answers may be short and alike."""
+    """Rare ones, with the weight that makes up for them, and an answer with both; bad answers may
+    be short and alike."""
 
     def report(rows: list[dict]) -> str:
         file = tmp_path / f"{len(rows)}.jsonl"
@@ -213,15 +255,26 @@ def test_labels_are_judged(tmp_path, golden_message):
             validation_share=0.1, max_lost_share=0.1, seed=1, sequence_len=128, special_tokens=chat_template("chatml"),
         )  # fmt: skip
         lines = chat.prepare(asked, tmp_path / f"out{len(rows)}").lines()
-        return "\n".join(line for line in lines if not line.startswith(("tokens", "bytes", "rows in")))
+        return "\n".join(
+            line for line in lines if not line.startswith(("tokens", "bytes", "rows in"))
+        )
 
     draw, words = random.Random(1), WORDS.split()
     rows = [
-        {"prompt": f"Is it {number}?", "completion": " ".join(draw.choices(words, k=12)), "label": True}
+        {
+            "prompt": f"Is it {number}?",
+            "completion": " ".join(draw.choices(words, k=12)),
+            "label": True,
+        }
         for number in range(80)
     ]
-    bad = [{"prompt": f"Why {number}?", "completion": "No idea.", "label": False} for number in range(20)]
-    golden_message(report([*rows, *bad, {**rows[3], "label": "false"}, {**rows[4], "completion": ""}]))
+    bad = [
+        {"prompt": f"Why {number}?", "completion": "No idea.", "label": False}
+        for number in range(20)
+    ]
+    golden_message(
+        report([*rows, *bad, {**rows[3], "label": "false"}, {**rows[4], "completion": ""}])
+    )
     swapped = [{**row, "label": not row["label"]} for row in [*rows, *bad]]
     golden_message(next(line for line in report(swapped).split("\n") if "kto_" in line), "swapped")
     with pytest.raises(Stop) as stopped:

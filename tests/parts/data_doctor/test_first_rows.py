@@ -1,4 +1,5 @@
-"""What `recipe check` says of the first rows of a local file: notes, with line numbers, and nothing of what is personal."""
+"""What `recipe check` says of the first rows of a local file: notes, with line numbers, and nothing
+of what is personal."""
 
 from __future__ import annotations
 
@@ -17,19 +18,28 @@ def notes(folder, rows: list[str], **data):
     recipe["data"] = {"path": "rows.jsonl", "question": "[q]", "answer": "[a]"} | data
     (folder / "my.yaml").write_text(yaml.safe_dump(recipe))
     problems = examine(folder / "my.yaml")
-    return [problem for problem in problems if "rows of" in problem.message and problem.severity == "note"]
+    return [
+        problem
+        for problem in problems
+        if "rows of" in problem.message and problem.severity == "note"
+    ]
 
 
 def row(number: int, answer: str) -> str:
     return json.dumps({"q": f"What is {number}?", "a": answer})
 
 
-GOOD = [row(n, f"The number {n} is one of many numbers, and number {n + 1} is the next.") for n in range(3)]
+GOOD = [
+    row(n, f"The number {n} is one of many numbers, and number {n + 1} is the next.")
+    for n in range(3)
+]
 CASES = {
     "broken": [*GOOD, "{broken", row(5, " ")],
     "personal": [*GOOD, row(4, "Ask jane.doe@company.org about it.")],
     "short": [row(n, "No." if n == 4 else f"{n} is one of many numbers.") for n in range(20)],
-    "one-sided": [row(n, f"{'As I said' if n % 2 else f'Number {n}'} it is {n} and so on.") for n in range(30)],
+    "one-sided": [
+        row(n, f"{'As I said' if n % 2 else f'Number {n}'} it is {n} and so on.") for n in range(30)
+    ],
 }
 
 

@@ -1,4 +1,5 @@
-"""The page of `recipe edit` in a real browser: its process, a tab on it, and what is done and seen there."""
+"""The page of `recipe edit` in a real browser: its process, a tab on it, and what is done and seen
+there."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from tests.parts.report.browser import Browser, found
 needs_nicegui = pytest.mark.skipif(
     find_spec("nicegui") is None, reason="NiceGUI is not here (pip install 'recipe-runner[edit]')"
 )
-in_browser = pytest.mark.skipif(found() is None, reason="no Chromium here (apt-get install chromium)")
+in_browser = pytest.mark.skipif(
+    found() is None, reason="no Chromium here (apt-get install chromium)"
+)
 # So high that every line of the text is there.
 WIDTH, HEIGHT = 1440, 2600
 CLEAN = "document.querySelector('.recipe-summary')?.innerText == 'no errors, no notes'"
@@ -34,7 +37,9 @@ def editing(folder: Path, path: str, **env: str):
     said = folder / "said.txt"
     with (
         said.open("w") as errors,
-        subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(
+            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
     ):
         try:
             assert process.stdout
@@ -50,11 +55,21 @@ def editing(folder: Path, path: str, **env: str):
 class Tab(Browser):
     """The page in a tab of its own browser."""
 
-    def show(self, address: str, width: int = WIDTH, height: int = HEIGHT, dark: bool = False) -> None:
+    def show(
+        self, address: str, width: int = WIDTH, height: int = HEIGHT, dark: bool = False
+    ) -> None:
         """Opens the page, and waits until its text can be typed in and has been judged."""
         self.open(address, dark=dark)
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self.until("document.querySelector('.recipe-attached') && document.querySelector('.recipe-summary')")
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        self.until(
+            "document.querySelector('.recipe-attached') && document.querySelector('.recipe-summary')"
+        )
         code = "import('nicegui-codemirror').then((m) => void (window.view = m.EditorView.findFromDOM(document.querySelector('.cm-editor'))))"
         self.ask("Runtime.evaluate", expression=code, awaitPromise=True)
 

@@ -25,14 +25,20 @@ def found() -> str | None:
 
 
 class LanguageServer:
-    """`texts` are opened under the names of files, whose first line says where their schema lies."""
+    """`texts` are opened under the names of files, whose first line says where their schema
+    lies."""
 
     def __init__(self, root: Path) -> None:
-        self.process = subprocess.Popen([found() or "", "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [found() or "", "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         self.buffer, self.number = b"", 0
         self.diagnostics: dict[str, list[dict[str, Any]]] = {}
         capabilities = {
-            "textDocument": {"completion": {"completionItem": {"documentationFormat": ["markdown"]}}, "hover": {}},
+            "textDocument": {
+                "completion": {"completionItem": {"documentationFormat": ["markdown"]}},
+                "hover": {},
+            },
             "workspace": {"configuration": True},
         }
         self.ask("initialize", processId=None, rootUri=root.as_uri(), capabilities=capabilities)
@@ -48,7 +54,9 @@ class LanguageServer:
     def open(self, file: Path, text: str) -> list[dict[str, Any]]:
         """What it finds wrong in a text that is said to lie at `file`, each at one of its own."""
         uri = file.as_uri()
-        assert uri not in self.diagnostics, f"{file} is open already, and its diagnostics could be those of before"
+        assert uri not in self.diagnostics, (
+            f"{file} is open already, and its diagnostics could be those of before"
+        )
         known = {"uri": uri, "languageId": "yaml", "version": 1, "text": text}
         self.tell("textDocument/didOpen", textDocument=known)
         while uri not in self.diagnostics:
@@ -64,7 +72,10 @@ class LanguageServer:
         return self.ask("textDocument/hover", **self._at(file, line, column))["contents"]["value"]
 
     def _at(self, file: Path, line: int, column: int) -> dict[str, Any]:
-        return {"textDocument": {"uri": file.as_uri()}, "position": {"line": line, "character": column}}
+        return {
+            "textDocument": {"uri": file.as_uri()},
+            "position": {"line": line, "character": column},
+        }
 
     def ask(self, method: str, **params: Any) -> Any:
         self.number += 1
@@ -88,7 +99,14 @@ class LanguageServer:
             self.diagnostics[message["params"]["uri"]] = message["params"]["diagnostics"]
         elif message.get("method") == "workspace/configuration":
             # It asks for the sections yaml, http, [yaml] and others. Nothing is fetched.
-            settings = {"yaml": {"schemaStore": {"enable": False}, "validate": True, "hover": True, "completion": True}}
+            settings = {
+                "yaml": {
+                    "schemaStore": {"enable": False},
+                    "validate": True,
+                    "hover": True,
+                    "completion": True,
+                }
+            }
             answer = [settings.get(item.get("section")) for item in message["params"]["items"]]
             self._send({"id": message["id"], "result": answer})
         elif "id" in message and "method" in message:
@@ -103,7 +121,9 @@ class LanguageServer:
                 self.buffer = rest[length:]
                 return json.loads(rest[:length])
             assert self.process.stdout
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0, end - time.monotonic()))
+            ready, _, _ = select.select(
+                [self.process.stdout], [], [], max(0, end - time.monotonic())
+            )
             more = os.read(self.process.stdout.fileno(), 1 << 20) if ready else b""
             assert more, "the language server says nothing"
             self.buffer += more

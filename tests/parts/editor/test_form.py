@@ -1,4 +1,5 @@
-"""What the page proposes, explains and writes: from the schema, at a place of a text, with every comment kept."""
+"""What the page proposes, explains and writes: from the schema, at a place of a text, with every
+comment kept."""
 
 from __future__ import annotations
 
@@ -24,14 +25,19 @@ def proposed(text: str) -> set[str]:
     """At the `|` of a text."""
     before = text[: text.index("|")]
     line = before.count("\n")
-    return {one.label for one in judging.proposals(text.replace("|", ""), line, len(before.rpartition("\n")[2]))}
+    return {
+        one.label
+        for one in judging.proposals(text.replace("|", ""), line, len(before.rpartition("\n")[2]))
+    }
 
 
 def test_settings_of_the_section_are_proposed_that_are_not_there_yet():
     text = "scenario: lora\ntrain:\n  epochs: 3\n  |\n  seed: 1\ndata:\n  path: x\n"
     known = set(by_schema.schema("lora")["properties"]["train"]["properties"])
     assert proposed(text) == known - {"epochs", "seed"}
-    assert proposed("scenario: lora\n|\nname: x\n") == set(by_schema.schema("lora")["properties"]) - {
+    assert proposed("scenario: lora\n|\nname: x\n") == set(
+        by_schema.schema("lora")["properties"]
+    ) - {
         "scenario",
         "name",
     }
@@ -39,7 +45,9 @@ def test_settings_of_the_section_are_proposed_that_are_not_there_yet():
 
 
 def test_lists_of_sections_are_followed():
-    item = by_schema.schema("lora")["properties"]["data"]["properties"]["sets"]["items"]["properties"]
+    item = by_schema.schema("lora")["properties"]["data"]["properties"]["sets"]["items"][
+        "properties"
+    ]
     start = "scenario: lora\ndata:\n  sets:\n"
     assert proposed(f"{start}    - |\n") == set(item)
     assert proposed(f"{start}    - path: a\n    - |\n") == set(item)
@@ -65,7 +73,11 @@ def test_every_setting_of_a_starter_is_explained_at_its_line(path):
     for where, place in document.keys.items():
         part = schema
         for key in where:
-            part = part.get("items", {}) if isinstance(key, int) else part.get("properties", {}).get(key, {})
+            part = (
+                part.get("items", {})
+                if isinstance(key, int)
+                else part.get("properties", {}).get(key, {})
+            )
         # Settings in braces share their line, which is explained by what begins it.
         first = not document.text.splitlines()[place.line - 1][: place.column - 1].strip(" -")
         if part and first:
@@ -80,13 +92,17 @@ def test_every_setting_of_a_starter_is_explained_at_its_line(path):
 @pytest.mark.parametrize("path", RECIPES, **IDS)
 def test_each_field_shows_its_setting_and_writes_it_with_the_comments_kept(path):
     document = reading.read(path)
-    comments = [line.partition(" #")[2].strip() for line in document.text.splitlines() if " #" in line]
+    comments = [
+        line.partition(" #")[2].strip() for line in document.text.splitlines() if " #" in line
+    ]
     fields = [field for section in form.sections(document) for field in section.fields]
     assert len(fields) > 50
     written = 0
     for field in fields:
         assert field.value == document.lookup(field.path)
-        value = {"whole": 7, "number": 0.5, "yes": not field.value, "lines": ["a", "b: c"]}.get(field.kind, "x y")
+        value = {"whole": 7, "number": 0.5, "yes": not field.value, "lines": ["a", "b: c"]}.get(
+            field.kind, "x y"
+        )
         text = form.changed(document, field.path, value)
         made = reading.parse("a recipe", text)
         assert made.lookup(field.path) == value
@@ -101,7 +117,10 @@ def test_each_field_shows_its_setting_and_writes_it_with_the_comments_kept(path)
 def test_a_field_that_is_emptied_is_taken_away(edited):
     document = reading.read(edited())
     assert (
-        "epochs" not in form.changed(document, ("train", "epochs"), None).partition("train:")[2].partition("data:")[0]
+        "epochs"
+        not in form.changed(document, ("train", "epochs"), None)
+        .partition("train:")[2]
+        .partition("data:")[0]
     )
     assert form.changed(document, ("train", "early_stopping", "patience"), None) == document.text
 
@@ -136,11 +155,16 @@ def test_a_fault_of_our_own_is_a_problem_and_the_next_text_is_judged(edited, mon
 
 
 def test_what_does_not_fit_is_planned_all_the_same(edited):
-    batch = ("micro_batch_size: 8", "micro_batch_size: 32"), ("effective_batch_size: 64", "effective_batch_size: 256")
+    batch = (
+        ("micro_batch_size: 8", "micro_batch_size: 32"),
+        ("effective_batch_size: 64", "effective_batch_size: 256"),
+    )
     path = edited(("gpu: NVIDIA-L40S", "gpu: NVIDIA-A10"), *batch)
     judged = judging.judge(path.read_text("utf-8"), path, 2.0)
     assert judged.recipe
-    assert not judged.stages[0].fits and judged.stages[0].memory.total > (judged.stages[0].usable or 0)
+    assert not judged.stages[0].fits and judged.stages[0].memory.total > (
+        judged.stages[0].usable or 0
+    )
     assert "does not fit" in judged.sentences[0] and "at 2" in judged.sentences[2]
 
 
@@ -153,7 +177,10 @@ def test_three_rows_are_shown_as_the_model_sees_them():
     assert {kind for kind, rows in shown.items() if len(rows) == 3} == shown.keys()
     assert {kind for name, kind in shown if name == "seven-b"} == {"pretrain", "sft", "dpo", "lora"}
     texts = {kind: [row.text for row in rows] for kind, rows in shown.items()}
-    assert all(text.startswith("<|im_start|>system\nYou teach practical skills") for text in texts["survival", "train"])
+    assert all(
+        text.startswith("<|im_start|>system\nYou teach practical skills")
+        for text in texts["survival", "train"]
+    )
     assert all("<|end|>" in text for text in texts["lyrics", "train"])
     for documents in (("gemma", "train"), ("seven-b", "pretrain")):
         assert all(len(text) > 50 and "<|" not in text for text in texts[documents])

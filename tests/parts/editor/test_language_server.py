@@ -1,4 +1,5 @@
-"""Editors: the language server that they use for YAML takes every recipe, and knows what a recipe may say."""
+"""Editors: the language server that they use for YAML takes every recipe, and knows what a recipe
+may say."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from tests.conftest import RECIPES, ROOT, STARTERS
 from tests.parts.editor import language_server
 
 pytestmark = pytest.mark.skipif(
-    language_server.found() is None, reason="no yaml-language-server here (`make language-server`, with node)"
+    language_server.found() is None,
+    reason="no yaml-language-server here (`make language-server`, with node)",
 )
 
 
@@ -69,7 +71,9 @@ def test_gpus_and_models_are_proposed_with_what_they_have(server):
     server.open(file, f"{first}\nmodel:\n  base: \nmachines:\n  gpu: \n")
     models, gpus = server.complete(file, 2, 8), server.complete(file, 4, 7)
     assert set(models) >= set(catalog.model_ids()) and set(gpus) >= set(catalog.gpu_names())
-    assert "3,836,021,760 parameters, licence mit" in str(models["microsoft/Phi-4-mini-instruct"]["documentation"])
+    assert "3,836,021,760 parameters, licence mit" in str(
+        models["microsoft/Phi-4-mini-instruct"]["documentation"]
+    )
     assert "training can have" in str(gpus["NVIDIA-A100-SXM4-80GB"]["documentation"])
     assert "44.4 GiB" in str(gpus["NVIDIA-L40S"]["documentation"])
 
@@ -82,13 +86,18 @@ def test_pointing_at_a_setting_says_what_it_does_its_bounds_and_its_default(serv
     line = next(n for n, line in enumerate(text.splitlines()) if line.startswith("  epochs:"))
     said = server.hover(file, line, 4)
     assert "How many times training goes through all rows" in said
-    assert "For conversations, songs and text: a number, more than 0 and at most 1,000. Default: `3`." in said
+    assert (
+        "For conversations, songs and text: a number, more than 0 and at most 1,000. Default: `3`."
+        in said
+    )
 
 
 def test_what_is_wrong_is_flagged_at_its_line_in_plain_words(server):
     path = ROOT / "recipes" / "survival.yaml"
     text = path.read_text("utf-8")
-    changed = text.replace("  epochs:", "  epocs:").replace("\nname: survival", "\nname: Survival_1")
+    changed = text.replace("  epochs:", "  epocs:").replace(
+        "\nname: survival", "\nname: Survival_1"
+    )
     lines = changed.splitlines()
     found = {
         lines[each["range"]["start"]["line"]].split(":")[0].strip(): each

@@ -1,4 +1,5 @@
-"""`recipe edit` in a real browser: what is typed is judged, mended by the form and saved; and nobody else gets in."""
+"""`recipe edit` in a real browser: what is typed is judged, mended by the form and saved; and
+nobody else gets in."""
 
 from __future__ import annotations
 
@@ -20,12 +21,16 @@ def test_a_mistake_is_shown_at_its_line_mended_by_the_form_and_saved(copy, tmp_p
     with editing(tmp_path, "mine.yaml") as address, tab_of(address, tmp_path / "profile") as tab:
         tab.until(CLEAN)
         # Nothing comes from elsewhere, and the token is no longer in the address.
-        loaded = tab.value("performance.getEntriesByType('resource').map(entry => new URL(entry.name).hostname)")
+        loaded = tab.value(
+            "performance.getEntriesByType('resource').map(entry => new URL(entry.name).hostname)"
+        )
         assert len(loaded) > 10 and set(loaded) == {"127.0.0.1"}
         assert "token" not in tab.value("location.href")
         tab.replace("  sequence_len:", "1024", "8")
         tab.until("document.querySelector('.recipe-line-error')")
-        assert tab.value("document.querySelector('.recipe-line-error').textContent").startswith("  sequence_len: 8")
+        assert tab.value("document.querySelector('.recipe-line-error').textContent").startswith(
+            "  sequence_len: 8"
+        )
         assert tab.value("document.querySelector('.recipe-error').textContent") == "8"
         tab.until_says(".recipe-summary", "1 error")
         assert "must be at least 32" in tab.says(".recipe-problem")
@@ -84,7 +89,9 @@ def test_proposals_meanings_and_the_verdict_come_as_one_types(copy, tmp_path):
         tab.click("[aria-label='price per GPU hour']")
         tab.type("2.5")
         tab.press("Enter", 13)
-        tab.until("document.querySelector('.recipe-verdict').innerText.includes('GPU hours at 2.5 each')")
+        tab.until(
+            "document.querySelector('.recipe-verdict').innerText.includes('GPU hours at 2.5 each')"
+        )
         assert tab.complaints == []
 
 
@@ -110,7 +117,9 @@ def test_three_rows_of_each_kind_are_shown(recipe_command, tmp_path, starter, ki
         tab.push(".recipe-show-rows", "Show three rows")
         tab.until(f"document.querySelectorAll('.recipe-row').length == {3 * (kinds or 1)}")
         assert tab.value("document.querySelectorAll('.recipe-kind').length") == kinds
-        drawn = tab.value("Array.from(document.querySelectorAll('.recipe-row img')).map((one) => one.naturalWidth)")
+        drawn = tab.value(
+            "Array.from(document.querySelectorAll('.recipe-row img')).map((one) => one.naturalWidth)"
+        )
         assert drawn == ([32] * 3 if starter == "resnet" else [])
         assert tab.complaints == []
 
@@ -120,15 +129,27 @@ def test_three_rows_of_each_kind_are_shown(recipe_command, tmp_path, starter, ki
 def test_check_asks_the_hub_and_what_it_says_stands_at_its_line(tmp_path, hub):  # noqa: F811
     from tests.check.test_online import RECIPE
 
-    (tmp_path / "mine.yaml").write_text(RECIPE.replace('"[question]"', '"[query]"', 1), encoding="utf-8")
-    asked = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": "", "HF_HUB_OFFLINE": ""}
-    with editing(tmp_path, "mine.yaml", **asked) as address, tab_of(address, tmp_path / "profile") as tab:
+    (tmp_path / "mine.yaml").write_text(
+        RECIPE.replace('"[question]"', '"[query]"', 1), encoding="utf-8"
+    )
+    asked = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_TOKEN": "",
+        "HF_HUB_OFFLINE": "",
+    }
+    with (
+        editing(tmp_path, "mine.yaml", **asked) as address,
+        tab_of(address, tmp_path / "profile") as tab,
+    ):
         tab.until_says(".recipe-summary", "no errors")
         hub.asked.clear()
         tab.click(".recipe-check")
         tab.until_says(".recipe-summary", "1 error")
         assert hub.asked
-        assert tab.says(".recipe-is-error .recipe-where") == "line 7" and "query" in tab.says(".recipe-is-error")
+        assert tab.says(".recipe-is-error .recipe-where") == "line 7" and "query" in tab.says(
+            ".recipe-is-error"
+        )
         # The line in the text is marked by another message than the list below it.
         tab.until("document.querySelector('.recipe-line-error')")
         assert tab.value("document.querySelector('.recipe-line-error').textContent").startswith(
@@ -148,7 +169,10 @@ def test_what_cannot_be_read_is_said_and_leaves_the_text(copy, tmp_path):
         tab.until(CLEAN)
         tab.replace("  epochs:", "epochs: 4", "epochs: [4")
         tab.until("document.querySelector('.recipe-line-error')")
-        assert tab.value("getComputedStyle(document.querySelector('.recipe-fields')).display") == "none"
+        assert (
+            tab.value("getComputedStyle(document.querySelector('.recipe-fields')).display")
+            == "none"
+        )
         assert tab.says(".recipe-waiting")
         tab.replace("  epochs:", "[4", "4")
         tab.until(CLEAN)
@@ -176,7 +200,8 @@ def test_what_cannot_be_read_is_said_and_leaves_the_text(copy, tmp_path):
 @in_browser
 @pytest.mark.long
 def test_what_is_typed_while_the_form_writes_is_kept_and_both_are_saved(copy, tmp_path):
-    """In the same moment: the form's change goes by the server, which knows nothing yet of what is typed."""
+    """In the same moment: the form's change goes by the server, which knows nothing yet of what is
+    typed."""
     wanted = copy.read_text("utf-8").replace("sequence_len: 1024", "sequence_len: 512")
     with editing(tmp_path, "mine.yaml") as address, tab_of(address, tmp_path / "profile") as tab:
         tab.until(CLEAN)
@@ -222,7 +247,9 @@ def test_the_curve_and_the_log_of_a_rehearsal_keep_their_height_on_every_screen(
 def test_nobody_gets_in_without_the_token_or_from_another_page(copy, tmp_path):
     def status(address: str, **headers: str) -> int:
         try:
-            with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=60) as answer:
+            with urllib.request.urlopen(
+                urllib.request.Request(address, headers=headers), timeout=60
+            ) as answer:
                 return answer.status
         except urllib.error.HTTPError as error:
             return error.code
@@ -246,7 +273,10 @@ def test_nobody_gets_in_without_the_token_or_from_another_page(copy, tmp_path):
         assert "is not the name of a recipe" in said("report?name=../../elsewhere")
         # Before the first run, the page explains how to get one, and leads back.
         no_report = said("report?name=mine")
-        assert "There is no run of mine" in no_report and "press <strong>Rehearse</strong>" in no_report
+        assert (
+            "There is no run of mine" in no_report
+            and "press <strong>Rehearse</strong>" in no_report
+        )
         assert '<a href="/">' in no_report
         copy.unlink()
         assert "This file does not exist." in said("")

@@ -1,4 +1,5 @@
-"""A rehearsal from the page: with a live curve to its end, stopped, failed, and ended with the page."""
+"""A rehearsal from the page: with a live curve to its end, stopped, failed, and ended with the
+page."""
 
 from __future__ import annotations
 
@@ -26,14 +27,19 @@ LAST_LINE = "((log, end) => end && end.bottom <= log.bottom + 1)(...['', ' > div
 
 
 def processes(folder: Path) -> list[str]:
-    """The command lines of processes that work on something in a folder, the page's own left out."""
+    """The command lines of processes that work on something in a folder, the page's own left
+    out."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = file.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if any(str(folder) in word for word in words) and "edit" not in words and "chrom" not in words[0]:
+        if (
+            any(str(folder) in word for word in words)
+            and "edit" not in words
+            and "chrom" not in words[0]
+        ):
             found.append(" ".join(words))
     return found
 
@@ -49,7 +55,9 @@ def test_a_rehearsal_is_stopped_goes_on_and_ends_with_a_curve_and_a_report(copy,
     with editing(tmp_path, str(copy)) as address, tab_of(address, tmp_path / "profile") as tab:
         tab.until(CLEAN)
         tab.replace("  epochs:", "4", "3")
-        tab.until("document.querySelector('.recipe-rehearse').innerText.includes('Save and rehearse')")
+        tab.until(
+            "document.querySelector('.recipe-rehearse').innerText.includes('Save and rehearse')"
+        )
         tab.click(".recipe-rehearse")
         tab.until("document.querySelector('.recipe-rehearse').innerText.includes('Stop')")
         assert "epochs: 3" in copy.read_text("utf-8")

@@ -1,4 +1,5 @@
-"""Comments of a recipe hold for it also after a command has changed a value: over all starters and all their settings."""
+"""Comments of a recipe hold for it also after a command has changed a value: over all starters and
+all their settings."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def edited(file: Any, *changes: Override) -> str:
 def test_a_file_of_another_trainer_is_not_rewritten(tmp_path):
     path = tmp_path / "axolotl.yaml"
     path.write_text(
-        "base_model: a/b  # 7 layers\ndatasets:\n- {path: a/b, type: alpaca}\nlearning_rate: 1e-4\n", "utf-8"
+        "base_model: a/b  # 7 layers\ndatasets:\n- {path: a/b, type: alpaca}\nlearning_rate: 1e-4\n",
+        "utf-8",
     )
     document, _ = as_recipe(read(path)) or pytest.fail("it is Axolotl's")
     with pytest.raises(Stop, match="cannot write this change into a file of this form"):
@@ -59,24 +61,36 @@ def test_what_was_said_of_a_changed_value_is_said_no_more(path):
     says = partial(by_schema.sentence, document.data["scenario"])
     for place, key in document.keys.items():
         value, said = document.lookup(place), comment(lines[key.line - 1])
-        if not said or isinstance(value, dict | list | None) or "\n" in str(value) or "{" in lines[key.line - 1]:
+        if (
+            not said
+            or isinstance(value, dict | list | None)
+            or "\n" in str(value)
+            or "{" in lines[key.line - 1]
+        ):
             continue
         setting, looked_at = ".".join(map(str, place)), looked_at + 1
         text = edited(path, Override(setting, None, another(value), "a test"))
         after = text.splitlines()
-        assert parse("x", text).lookup(place) == another(value) and len(after) == len(lines), setting
+        assert parse("x", text).lookup(place) == another(value) and len(after) == len(lines), (
+            setting
+        )
         now = comment(after[key.line - 1])
         sentence = says(place)
         generic = now == sentence[:1].lower() + sentence[1:] or now == sentence
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        assert generic or (number and not NUMBER.search(now) and set(now.split("; ")) <= set(said.split("; "))), (
+        assert generic or (
+            number and not NUMBER.search(now) and set(now.split("; ")) <= set(said.split("; "))
+        ), (
             setting,
             now,
         )
         assert now, setting
         for old, new in zip(lines, after, strict=True):
             # Elsewhere only figures go, or a whole comment for what the schema says.
-            assert old.partition(" #")[0].rstrip() == new.partition(" #")[0].rstrip() or old == lines[key.line - 1]
+            assert (
+                old.partition(" #")[0].rstrip() == new.partition(" #")[0].rstrip()
+                or old == lines[key.line - 1]
+            )
             assert bool(comment(old)) == bool(comment(new)), (setting, new)
             if old != new and old != lines[key.line - 1]:
                 assert NUMBER.search(comment(old)), (setting, old)
@@ -85,12 +99,17 @@ def test_what_was_said_of_a_changed_value_is_said_no_more(path):
 
 def test_figures_go_with_what_they_were_reckoned_from():
     text = edited(SURVIVAL, *from_options(["model.base=someone/model"]))
-    assert comment(line_of(text, "train.keep_checkpoints")) == "checkpoints on disk; higher lets you go back further"
+    assert (
+        comment(line_of(text, "train.keep_checkpoints"))
+        == "checkpoints on disk; higher lets you go back further"
+    )
     assert (
         comment(line_of(text, "train.lm_head"))
         == "also train the step from numbers to words (and the embedding, tied to it)"
     )
-    assert comment(line_of(text, "limits.gpu_memory")).startswith("the most memory that the run may take")
+    assert comment(line_of(text, "limits.gpu_memory")).startswith(
+        "the most memory that the run may take"
+    )
     # Neither what the rows are nor what the machines have is another model's.
     before = SURVIVAL.read_text("utf-8")
     for setting in ("data.hub", "machines.memory", "machines.gpu", "openshift.restart_policy"):
@@ -99,7 +118,10 @@ def test_figures_go_with_what_they_were_reckoned_from():
 
 def test_the_words_beside_a_choice_are_those_of_the_choice():
     text = edited(SURVIVAL, *from_options(["distribution=zero2", "train.epochs=9"]))
-    assert line_of(text, "distribution") == "distribution: zero2                   # how several GPUs share the work"
+    assert (
+        line_of(text, "distribution")
+        == "distribution: zero2                   # how several GPUs share the work"
+    )
     assert line_of(text, "train.epochs") == (
         "  epochs: 9                           # passes through all rows; more passes teach more, until the model memorises the rows"
     )
@@ -107,30 +129,45 @@ def test_the_words_beside_a_choice_are_those_of_the_choice():
 
 def test_what_is_said_of_one_stage_stays_when_another_changes():
     before = (ROOT / "recipes/sft-dpo.yaml").read_text("utf-8").splitlines()
-    text = edited(ROOT / "recipes/sft-dpo.yaml", *from_options(["stages.1.train.micro_batch_size=2"]))
+    text = edited(
+        ROOT / "recipes/sft-dpo.yaml", *from_options(["stages.1.train.micro_batch_size=2"])
+    )
     changed = [new for old, new in zip(before, text.splitlines(), strict=True) if old != new]
-    assert changed[0] == "      micro_batch_size: 2             # pairs at once on one GPU; two answers each"
+    assert (
+        changed[0]
+        == "      micro_batch_size: 2             # pairs at once on one GPU; two answers each"
+    )
     assert "4 × 4 = 16 rows" in text and "7 billion weights take 6 GB" in text
 
 
 def test_where_a_recipe_lives_changes_no_figure():
     before = SURVIVAL.read_text("utf-8").splitlines()
     after = edited(SURVIVAL, *from_options(["openshift.namespace=mine", "name=mine"])).splitlines()
-    changed = [old.split(":")[0].strip() for old, new in zip(before, after, strict=True) if old != new]
+    changed = [
+        old.split(":")[0].strip() for old, new in zip(before, after, strict=True) if old != new
+    ]
     assert changed == ["name", "namespace"]
 
 
 def test_a_copy_says_of_its_starter_what_the_starter_said_of_itself(recipe_command, tmp_path):
-    done = recipe_command("new", "small", "--from", "seven-b", "--set", "model.layers=12", cwd=tmp_path)
+    done = recipe_command(
+        "new", "small", "--from", "seven-b", "--set", "model.layers=12", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "small.yaml").read_text("utf-8")
     (line,) = [line for line in text.splitlines() if "6,083,055,616" in line]
-    assert line.startswith("# Copied from seven-b: trains a language model of 6,083,055,616 parameters")
+    assert line.startswith(
+        "# Copied from seven-b: trains a language model of 6,083,055,616 parameters"
+    )
 
 
 def test_an_offer_that_is_written_leaves_no_words_about_the_other_card(tmp_path, recipe_command):
     recipe = tmp_path / "small.yaml"
-    text = (ROOT / "recipes" / "minimal" / "last-layers.yaml").read_text("utf-8").replace("../data/", "data/")
+    text = (
+        (ROOT / "recipes" / "minimal" / "last-layers.yaml")
+        .read_text("utf-8")
+        .replace("../data/", "data/")
+    )
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "survival-sample.jsonl").write_bytes(
         (ROOT / "recipes/data/survival-sample.jsonl").read_bytes()
@@ -146,7 +183,9 @@ def test_an_offer_that_is_written_leaves_no_words_about_the_other_card(tmp_path,
 
     offers = json.loads(said)["offers"]
     number = next(
-        n for n, offer in enumerate(offers, 1) if any(line.startswith("machines.gpu:") for line in offer["lines"])
+        n
+        for n, offer in enumerate(offers, 1)
+        if any(line.startswith("machines.gpu:") for line in offer["lines"])
     )
     done = recipe_command("plan", recipe, "--apply", str(number))
     assert done.returncode == 0, done.stderr

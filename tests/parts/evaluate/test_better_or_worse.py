@@ -1,4 +1,5 @@
-"""Better or worse: a tiny model that was trained on a rule passes its gates, and one that was trained on noise is refused."""
+"""Better or worse: a tiny model that was trained on a rule passes its gates, and one that was
+trained on noise is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +25,12 @@ pytestmark = [pytest.mark.heavy, pytest.mark.long]
 
 LYRICS = ROOT / "recipes" / "lyrics.yaml"
 GENRES = {"moon": "jazz", "engine": "rock", "prairie": "country", "neon": "disco"}
-ASKED = ["accuracy.genre >= 0.6", "improvement.perplexity >= 0.3", "forgetting <= 1", "generated_tokens >= 1"]
+ASKED = [
+    "accuracy.genre >= 0.6",
+    "improvement.perplexity >= 0.3",
+    "forgetting <= 1",
+    "generated_tokens >= 1",
+]
 
 
 def rows(count: int, rule: bool) -> list[tuple[str, str]]:
@@ -56,7 +62,8 @@ def rows(count: int, rule: bool) -> list[tuple[str, str]]:
 
 
 def trained(folder: Path, rule: bool) -> StageFolder:
-    """A finished run of the lyrics recipe whose model has learned from such rows, without the engine."""
+    """A finished run of the lyrics recipe whose model has learned from such rows, without the
+    engine."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -79,26 +86,37 @@ def trained(folder: Path, rule: bool) -> StageFolder:
     records.keep_held_out(made[:40], folder)
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    optimizer, width = torch.optim.AdamW(model.parameters(), lr=3e-3), max(len(each["labels"]) for each in made)
+    optimizer, width = (
+        torch.optim.AdamW(model.parameters(), lr=3e-3),
+        max(len(each["labels"]) for each in made),
+    )
     numbers, labels = (
         torch.tensor([each[name] + [fill] * (width - len(each[name])) for each in made[40:]])
         for name, fill in (("input_ids", tokenizer.pad_token_id), ("labels", -100))
     )
-    # General text beside the rows, as in any good mixture: without it whether the model forgets too much, or says anything at
-    # all, is so near its threshold that the processor's rounding decides.
+    # General text beside the rows, as in any good mixture: without it whether the model forgets too
+    # much, or says anything at all, is so near its threshold that the processor's rounding decides.
     text = tokenizer(" ".join(general_documents()), add_special_tokens=False)["input_ids"]
     general = torch.tensor(text).unfold(0, width, width)
     for _ in range(6):
         for chosen in torch.randperm(len(numbers)).split(12):
             beside = general[torch.randint(len(general), (2,))]
-            read, learned = torch.cat((numbers[chosen], beside)), torch.cat((labels[chosen], beside))
+            read, learned = (
+                torch.cat((numbers[chosen], beside)),
+                torch.cat((labels[chosen], beside)),
+            )
             model(input_ids=read, labels=learned).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     run = RunFolder(folder, "rehearsal")
     run.mark("finished", recipe=recipe.name)
     plan = plan_in(
-        folder, "lyrics", f"gates={json.dumps(ASKED)}", f"model.base={base}", accelerator=False, on_cluster=False
+        folder,
+        "lyrics",
+        f"gates={json.dumps(ASKED)}",
+        f"model.base={base}",
+        accelerator=False,
+        on_cluster=False,
     )
     finish(plan)
     stage = StageFolder(plan, plan.stage("train"))
@@ -120,7 +138,12 @@ def test_what_was_trained_on_a_rule_passes(ruled):
     folder = ruled
     record, verdicts = gates.record(folder), gates.verdicts(folder, look=True)
     assert isinstance(record, gates.Measurement) and gates.passed(verdicts), (record, verdicts)
-    assert record.metrics["accuracy.genre"] == record.metrics["accuracy"] >= 0.6 > record.before["accuracy.genre"]
+    assert (
+        record.metrics["accuracy.genre"]
+        == record.metrics["accuracy"]
+        >= 0.6
+        > record.before["accuracy.genre"]
+    )
     gain = 1 - record.metrics["perplexity"] / record.before["perplexity"]
     assert record.metrics["improvement.perplexity"] == pytest.approx(gain)
     rise = record.metrics["general_loss"] - record.before["general_loss"]
@@ -166,5 +189,7 @@ def test_what_was_trained_on_noise_is_refused(tmp_path, recipe_command):
     assert isinstance(known, gates.Measurement)
     lines = shown(folder, known, "markdown").splitlines()
     assert "The gate is **closed**." in lines
-    assert any(line.startswith("| `accuracy.genre >= 0.6` |") and "misses" in line for line in lines)
+    assert any(
+        line.startswith("| `accuracy.genre >= 0.6` |") and "misses" in line for line in lines
+    )
     assert any(line.startswith("| `perplexity` |") for line in lines)

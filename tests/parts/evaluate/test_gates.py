@@ -51,7 +51,9 @@ def test_a_metric_that_holds_promotes():
         ([BELOW_15], ("--checkpoint", "."), "a checkpoint opens no gate"),
     ],
 )
-def test_an_evaluation_ends_with_what_it_means_for_the_gates(tmp_path, monkeypatch, asked, options, said):
+def test_an_evaluation_ends_with_what_it_means_for_the_gates(
+    tmp_path, monkeypatch, asked, options, said
+):
     run = RunFolder(tmp_path, "run")
     folder = SimpleNamespace(stage=SimpleNamespace(name="train", gates=asked), run=run)
     monkeypatch.setattr("runner.run.inference.folder_of", lambda *_: folder)
@@ -88,7 +90,9 @@ def test_each_comparison_means_what_it_says(gate, value, holds):
 def test_what_is_no_finite_number_never_promotes(value):
     for comparison in ("<", "<=", ">", ">="):
         for threshold in (-1e9, 0.0, 1e9):
-            verdicts = judge([Gate("perplexity", comparison, threshold)], record(perplexity=value), HERE)
+            verdicts = judge(
+                [Gate("perplexity", comparison, threshold)], record(perplexity=value), HERE
+            )
             assert not passed(verdicts), (comparison, threshold)
 
 
@@ -152,7 +156,10 @@ def test_no_gate_at_all_never_promotes():
     assert not passed([])
 
 
-NOTHING, ODD = "no evaluation was recorded, or the record is unreadable", "the record is not that of an evaluation"
+NOTHING, ODD = (
+    "no evaluation was recorded, or the record is unreadable",
+    "the record is not that of an evaluation",
+)
 UNSEALED = "the record is not sealed, so its author is unknown"
 CHANGED = "the record was edited, or sealed with another key than yours"
 
@@ -189,10 +196,16 @@ def test_a_record_that_cannot_be_read_never_promotes(broken, why, tmp_path):
     assert gates.current(folder) is None
 
 
-@pytest.mark.parametrize("missing", [None, 3, [], {"perplexity": "the model did not load"}], ids=str)
+@pytest.mark.parametrize(
+    "missing", [None, 3, [], {"perplexity": "the model did not load"}], ids=str
+)
 def test_why_a_metric_is_missing_is_told_where_the_record_says_it(missing):
-    (verdict,) = judge([BELOW_15], Measurement.of(vars(HERE) | {"metrics": {}, "missing": missing}), HERE)
-    assert verdict.why == ("the model did not load" if isinstance(missing, dict) else "it was not measured")
+    (verdict,) = judge(
+        [BELOW_15], Measurement.of(vars(HERE) | {"metrics": {}, "missing": missing}), HERE
+    )
+    assert verdict.why == (
+        "the model did not load" if isinstance(missing, dict) else "it was not measured"
+    )
 
 
 @pytest.mark.parametrize("part", ["run", "stage", "inputs", "model", "rows", "code", "settings"])
@@ -217,13 +230,18 @@ def test_a_subject_without_a_model_never_matches_a_record_without_one():
 @pytest.mark.parametrize("threshold", [math.nan, math.inf, -math.inf])
 def test_a_threshold_that_is_no_number_never_promotes(threshold):
     for comparison in ("<", "<=", ">", ">="):
-        assert not passed(judge([Gate("perplexity", comparison, threshold)], record(perplexity=1.0), HERE))
+        assert not passed(
+            judge([Gate("perplexity", comparison, threshold)], record(perplexity=1.0), HERE)
+        )
 
 
 def test_a_gate_reads_as_it_is_written():
     assert metrics.parse("perplexity < 15") == BELOW_15
     assert metrics.parse("loss_rise.3 <= -2e-2") == Gate("loss_rise.3", "<=", -0.02)
-    assert str(metrics.parse("lm_eval.hellaswag.acc_norm >= 0.35")) == "lm_eval.hellaswag.acc_norm >= 0.35"
+    assert (
+        str(metrics.parse("lm_eval.hellaswag.acc_norm >= 0.35"))
+        == "lm_eval.hellaswag.acc_norm >= 0.35"
+    )
 
 
 def problems(*options: str) -> list:
@@ -258,7 +276,9 @@ def test_check_says_which_metric_was_meant(tmp_path):
 
 def test_check_knows_that_a_task_must_be_listed(golden_message):
     (problem,) = problems(
-        "evaluation.tasks=[arc_easy]", "sft.gates=[perplexity < 15]", "dpo.gates=[preference_accuracy >= 0.6]"
+        "evaluation.tasks=[arc_easy]",
+        "sft.gates=[perplexity < 15]",
+        "dpo.gates=[preference_accuracy >= 0.6]",
     )
     assert "`lm_eval.hellaswag.acc_norm`" in problem.message
     golden_message(problem)
@@ -277,7 +297,9 @@ def test_check_knows_that_losses_on_other_rows_cannot_be_compared():
 
 @pytest.mark.parametrize("stage", ["pretrain", "sft", "dpo"])
 def test_gates_are_obligatory_after_pretraining_sft_and_dpo(stage):
-    assert any(f"`{stage}` lacks `gates`" in problem.message for problem in problems(f"{stage}.gates="))
+    assert any(
+        f"`{stage}` lacks `gates`" in problem.message for problem in problems(f"{stage}.gates=")
+    )
     assert any("`gates` is empty" in problem.message for problem in problems(f"{stage}.gates=[]"))
 
 
@@ -345,7 +367,9 @@ def test_without_held_out_rows_nothing_is_known_of_them():
         load(ROOT / "recipes" / "gemma.yaml", from_options(without))
 
 
-@pytest.mark.parametrize("gate", ["accuracy >= 60", "perplexity < 0.5", "improvement.perplexity >= 10"])
+@pytest.mark.parametrize(
+    "gate", ["accuracy >= 60", "perplexity < 0.5", "improvement.perplexity >= 10"]
+)
 def test_check_refuses_a_gate_beyond_what_its_metric_can_be(gate, golden_message):
     with pytest.raises(Stop) as stop:
         load(ROOT / "recipes" / "lyrics.yaml", from_options([f"gates={json.dumps([gate])}"]))
@@ -353,7 +377,9 @@ def test_check_refuses_a_gate_beyond_what_its_metric_can_be(gate, golden_message
 
 
 def test_gates_of_a_simple_recipe_hang_on_its_training_and_change_nothing_that_is_trained(tmp_path):
-    bare, gated = (plan_in(tmp_path, "survival", *some) for some in ((), ('gates=["forgetting <= 0.05"]',)))
+    bare, gated = (
+        plan_in(tmp_path, "survival", *some) for some in ((), ('gates=["forgetting <= 0.05"]',))
+    )
     assert [stage.gates for stage in gated.stages] == [(), (Gate("forgetting", "<=", 0.05),)]
     assert (bare.has_gates, gated.has_gates) == (False, True)
     assert bare.stage("train").evaluation.kind == "chat" and bare.fingerprint == gated.fingerprint
@@ -383,7 +409,9 @@ class Letters:
     """A tokenizer whose tokens are letters, 0 a special one."""
 
     def decode(self, numbers, skip_special_tokens=False):
-        return "".join(chr(number) if number else "" if skip_special_tokens else "<end>" for number in numbers)
+        return "".join(
+            chr(number) if number else "" if skip_special_tokens else "<end>" for number in numbers
+        )
 
 
 @pytest.mark.parametrize(
@@ -418,7 +446,10 @@ def test_of_many_held_out_rows_some_evenly_apart_are_kept(tmp_path):
     ("lengths", "least"),
     [
         ([8192] * 4000, 120),  # more tokens than are kept
-        ([8192] * 2000 + [16] * 2000, 200),  # long rows of one data set before short ones of another
+        (
+            [8192] * 2000 + [16] * 2000,
+            200,
+        ),  # long rows of one data set before short ones of another
         ([16] * 2000 + [8192] * 2000, 200),
         ([20_000, 4_000] * 300, 60),
         ([2_000_000, 3_000_000], 1),  # each alone is too long, and one is kept all the same
@@ -431,7 +462,9 @@ def test_held_out_rows_are_evenly_apart_where_tokens_are_the_limit(tmp_path, len
 
     records.keep_held_out(Rows(lengths), tmp_path)
     kept = [ids[0] for ids, _ in records.read_held_out(tmp_path / "held_out.parquet").rows]
-    assert least <= len(kept) <= 512 and sum(lengths[number] for number in kept) <= max(1_000_000, lengths[0])
+    assert least <= len(kept) <= 512 and sum(lengths[number] for number in kept) <= max(
+        1_000_000, lengths[0]
+    )
     apart = [after - before for before, after in itertools.pairwise(kept)]
     even = len(lengths) / len(kept)
     assert all(even - 8 < gap < even + 8 for gap in apart) and kept[-1] >= len(lengths) - even - 8
@@ -443,10 +476,21 @@ def scored(**metrics):
     found.metrics |= evaluate.scores(
         {
             "results": {
-                "wikitext": {"alias": "wikitext", "word_perplexity,none": 12.0, "word_perplexity_stderr,none": 0.1},
-                "gsm8k": {"exact_match,strict-match": 0.1, "exact_match,flexible-extract": 0.4, "odd,none": 1.0},
+                "wikitext": {
+                    "alias": "wikitext",
+                    "word_perplexity,none": 12.0,
+                    "word_perplexity_stderr,none": 0.1,
+                },
+                "gsm8k": {
+                    "exact_match,strict-match": 0.1,
+                    "exact_match,flexible-extract": 0.4,
+                    "odd,none": 1.0,
+                },
             },
-            "higher_is_better": {"wikitext": {"word_perplexity": False}, "gsm8k": {"exact_match": True}},
+            "higher_is_better": {
+                "wikitext": {"word_perplexity": False},
+                "gsm8k": {"exact_match": True},
+            },
         },
         found,
     )
@@ -455,7 +499,9 @@ def scored(**metrics):
 
 def test_a_score_counted_in_several_ways_must_name_one():
     found = scored()
-    assert "lm_eval.gsm8k.exact_match" not in found.metrics, "the lenient way would stand for the strict one"
+    assert "lm_eval.gsm8k.exact_match" not in found.metrics, (
+        "the lenient way would stand for the strict one"
+    )
     assert "`exact_match,strict-match`" in found.missing["lm_eval.gsm8k.exact_match"]
     assert found.metrics["lm_eval.gsm8k.exact_match,strict-match"] == 0.1
     assert found.metrics["lm_eval.wikitext.word_perplexity"] == 12.0
@@ -476,30 +522,60 @@ def test_a_gate_and_a_promotion_are_about_the_weights_that_lie_there(tmp_path):
     plan = plan_in(tmp_path, "seven-b")
     finish(plan)
     folder = StageFolder(plan, plan.stage("sft"))
-    metrics = {"perplexity": 20.0, "generated_tokens": 16, "regression.lm_eval.hellaswag.acc_norm": 0.0}
+    metrics = {
+        "perplexity": 20.0,
+        "generated_tokens": 16,
+        "regression.lm_eval.hellaswag.acc_norm": 0.0,
+    }
     measured(folder, metrics=metrics)
     promotion = gates.promote(folder, "Ada Lovelace", "the demo is tomorrow")
     assert gates.promotion(folder, look=True) == promotion
     whole = json.loads((folder.path / "promotion.json").read_text())
-    assert list(whole) == ["by", "reason", "at", "missed", "run", "stage", "inputs", "model", "gates"]
+    assert list(whole) == [
+        "by",
+        "reason",
+        "at",
+        "missed",
+        "run",
+        "stage",
+        "inputs",
+        "model",
+        "gates",
+    ]
     for part in whole:
         for broken in (None, 3, "", [], "x", [1], [{}], {}, [*whole["missed"], {}]):
             (folder.path / "promotion.json").write_text(json.dumps(whole | {part: broken}))
             lenient = part in ("by", "reason", "at") and broken == "x"
-            assert (gates.promotion(folder) is not None) == lenient, f"{part}: {broken} makes it no promotion"
-        (folder.path / "promotion.json").write_text(json.dumps({name: whole[name] for name in whole if name != part}))
+            assert (gates.promotion(folder) is not None) == lenient, (
+                f"{part}: {broken} makes it no promotion"
+            )
+        (folder.path / "promotion.json").write_text(
+            json.dumps({name: whole[name] for name in whole if name != part})
+        )
         assert gates.promotion(folder) is None
     # As older versions have written them.
-    figures = [{"metric": of["metric"], "wanted": of["threshold"], "got": of["got"]} for of in whole["missed"]]
-    (folder.path / "promotion.json").write_text(json.dumps(whole | {"missed": figures, "of": "tomorrow"}))
+    figures = [
+        {"metric": of["metric"], "wanted": of["threshold"], "got": of["got"]}
+        for of in whole["missed"]
+    ]
+    (folder.path / "promotion.json").write_text(
+        json.dumps(whole | {"missed": figures, "of": "tomorrow"})
+    )
     assert gates.promotion(folder).lines == promotion.lines
     promotion.write(folder.path)
     (folder.model / "model.safetensors").write_text("something else")
     assert gates.promotion(folder, look=True) is None
-    assert {verdict.why for verdict in gates.verdicts(folder, look=True)} == {"measured on another model"}
+    assert {verdict.why for verdict in gates.verdicts(folder, look=True)} == {
+        "measured on another model"
+    }
     with pytest.raises(Stop, match="no finished result"):
         gates.promote(folder, "Ada Lovelace", "the demo is tomorrow")
-    for broken in ("[]", '"x"', '{"outputs": [1], "inputs": 3, "status": "finished"}', "[" * 100_000):
+    for broken in (
+        "[]",
+        '"x"',
+        '{"outputs": [1], "inputs": 3, "status": "finished"}',
+        "[" * 100_000,
+    ):
         (folder.path / "stage.json").write_text(broken)
         assert gates.subject(folder) is None and pipeline.decision_on(folder).action != "keep"
 
@@ -511,7 +587,11 @@ def sft(tmp_path) -> StageFolder:
     plan = plan_in(tmp_path, "seven-b")
     finish(plan)
     folder = StageFolder(plan, plan.stage("sft"))
-    metrics = {"perplexity": 3.0, "generated_tokens": 16, "regression.lm_eval.hellaswag.acc_norm": 0.0}
+    metrics = {
+        "perplexity": 3.0,
+        "generated_tokens": 16,
+        "regression.lm_eval.hellaswag.acc_norm": 0.0,
+    }
     (folder.model / "config.json").write_text('{"rope_theta": 1e4}')
     folder.mark("finished", outputs=folder.outputs())
     measured(folder, metrics=metrics)
@@ -536,11 +616,15 @@ def test_a_number_that_was_edited_by_hand_is_found_out(sft):
 def test_a_file_beside_the_weights_that_was_changed_or_added_closes_the_gate(sft):
     for name in ("config.json", "generation_config.json"):
         (sft.model / name).write_text('{"rope_theta": 1e6}')
-        assert {verdict.why for verdict in gates.verdicts(sft, look=True)} == {"measured on another model"}
+        assert {verdict.why for verdict in gates.verdicts(sft, look=True)} == {
+            "measured on another model"
+        }
         assert not gates.opened(sft, look=True)[0]
 
 
-def test_the_key_is_made_once_and_lies_in_the_persons_own_folder(sft, tmp_path_factory, monkeypatch):
+def test_the_key_is_made_once_and_lies_in_the_persons_own_folder(
+    sft, tmp_path_factory, monkeypatch
+):
     record = json.loads((sft.path / "evaluation.json").read_text())
     monkeypatch.delenv("RECIPE_RUNNER_KEY")
     settings = tmp_path_factory.mktemp("settings")
@@ -560,7 +644,8 @@ def test_the_key_is_made_once_and_lies_in_the_persons_own_folder(sft, tmp_path_f
 
 
 def test_a_namespace_has_a_key_of_its_own_and_seals_of_before_are_still_read(monkeypatch):
-    """Pods seal with the namespace's key, made from that of whoever sent first; that person reads both, nobody else does."""
+    """Pods seal with the namespace's key, made from that of whoever sent first; that person reads
+    both, nobody else does."""
     record = {"metrics": {"perplexity": 7.5}, "run": "r1"}
     mine, theirs = "ab" * 32, "cd" * 32
 
@@ -569,7 +654,11 @@ def test_a_namespace_has_a_key_of_its_own_and_seals_of_before_are_still_read(mon
         return seal.key(make=False, namespace=space)
 
     one, another = of(mine, "team-a"), of(mine, "team-b")
-    assert one.startswith("team-a:") and mine not in one and len({one, another, of(theirs, "team-a")}) == 3
+    assert (
+        one.startswith("team-a:")
+        and mine not in one
+        and len({one, another, of(theirs, "team-a")}) == 3
+    )
     assert one.partition(":")[2] != another.partition(":")[2]
 
     def sealed(key: str) -> dict:
@@ -582,12 +671,14 @@ def test_a_namespace_has_a_key_of_its_own_and_seals_of_before_are_still_read(mon
 
     in_pod, before = sealed(one), sealed(mine)
     assert in_pod["digest"].startswith("team-a:") and ":" not in before["digest"]
-    # Fetched results are read on the desk of whoever made the Secret, by the key of no other person and in no other namespace.
+    # Fetched results are read on the desk of whoever made the Secret, by the key of no other person
+    # and in no other namespace.
     assert read(in_pod, mine) == "" and read(in_pod, one) == ""
     assert read(in_pod, theirs) == read(in_pod, another) == CHANGED
     # The key of a namespace opens nothing of its owner's own.
     assert read(before, one) == CHANGED and read(sealed(another), one) == CHANGED
-    # A Secret of an earlier release has a person's own key; what was sealed with it is still read, there and at home.
+    # A Secret of an earlier release has a person's own key; what was sealed with it is still read,
+    # there and at home.
     assert read(before, mine) == ""
     for spoilt in (
         before | {"run": "r2"},
@@ -607,7 +698,9 @@ def test_how_a_stage_is_measured_decides_whether_a_record_still_holds(tmp_path):
         return gates.subject(StageFolder(plan, plan.stage("sft"))).settings
 
     first = settings()
-    assert settings("sft.gates.0=perplexity < 14") == first, "a threshold is judged, and not measured"
+    assert settings("sft.gates.0=perplexity < 14") == first, (
+        "a threshold is judged, and not measured"
+    )
     assert settings(data_dir=f"{tmp_path}/data/../data") == first
     assert settings("evaluation.prompt=The recipe") != first
     assert settings("evaluation.limit=7") != first
@@ -646,16 +739,36 @@ def test_what_a_process_is_told_to_measure_comes_over_whole(tmp_path, monkeypatc
         known = gates.measure(folder)
         asked = asdict(stage.evaluation) | {"rows": f"{tmp_path}/{stage.name}/held_out.parquet"}
         assert asked.items() <= asdict(told[-1]).items()
-        assert told[-1].base == stage.config["base_model"] and told[-1].model.endswith(f"{stage.name}/best_model")
+        assert told[-1].base == stage.config["base_model"] and told[-1].model.endswith(
+            f"{stage.name}/best_model"
+        )
         assert known == gates.record(folder) == gates.current(folder)
     assert [task.metrics_before for task in told] == [None, {"x": math.inf}]
-    assert gates.measure(folder, folder.model) == known, "it is the stage's own, however it is named"
+    assert gates.measure(folder, folder.model) == known, (
+        "it is the stage's own, however it is named"
+    )
     written = json.loads((tmp_path / "sft" / "evaluation.json").read_text())
-    found = ["metrics", "before", "missing", "counts", "confusion", "checkpoint", "seed", "versions", "digest"]
-    assert list(written) == [*vars(HERE), *found] and written["seed"] == 42 and written["versions"]["torch"]
+    found = [
+        "metrics",
+        "before",
+        "missing",
+        "counts",
+        "confusion",
+        "checkpoint",
+        "seed",
+        "versions",
+        "digest",
+    ]
+    assert (
+        list(written) == [*vars(HERE), *found]
+        and written["seed"] == 42
+        and written["versions"]["torch"]
+    )
 
 
-@pytest.mark.parametrize("recorded", [None, {"lm_eval.sample.acc": 0.25}], ids=["the first stage", "after another"])
+@pytest.mark.parametrize(
+    "recorded", [None, {"lm_eval.sample.acc": 0.25}], ids=["the first stage", "after another"]
+)
 def test_tasks_are_scored_before_training_too_unless_the_stage_before_has_them_on_record(
     tmp_path, monkeypatch, recorded
 ):
@@ -677,7 +790,13 @@ def test_a_score_that_lm_eval_does_not_give_is_not_put_down_to_training(tmp_path
     monkeypatch.setattr(evaluate, "load", lambda *given: ("model", "tokenizer"))
     monkeypatch.setattr(evaluate, "generated", lambda *given: 16)
     monkeypatch.setattr(evaluate, "lm_eval_scores", lambda *given: {"lm_eval.sample.acc": 0.5})
-    asked = ("perplexity", "improvement.perplexity", "loss_rise.2", "accuracy.genre", "lm_eval.sample.akk")
+    asked = (
+        "perplexity",
+        "improvement.perplexity",
+        "loss_rise.2",
+        "accuracy.genre",
+        "lm_eval.sample.akk",
+    )
     task = gates.Task(
         kind="chat", metrics=asked, tasks=("sample",), rows=str(tmp_path / "none"), model=str(tmp_path), base="",
         revision=None, trust_remote_code=False, turn_end=None, stage_dir=str(tmp_path), metrics_before=None,
@@ -687,9 +806,20 @@ def test_a_score_that_lm_eval_does_not_give_is_not_put_down_to_training(tmp_path
     found = json.loads((tmp_path / ".measured.json").read_text())
     assert found["metrics"] == {"generated_tokens": 16, "lm_eval.sample.acc": 0.5}
     missing = found["missing"]
-    assert missing["perplexity"] == missing["improvement.perplexity"] == "training saved no held-out rows"
-    assert "no history" in missing["loss_rise.2"] and missing["lm_eval.sample.akk"] == "it was not measured"
-    assert missing["accuracy.genre"] == missing["accuracy"] == "no held-out row has an answer of at most 6 words"
+    assert (
+        missing["perplexity"]
+        == missing["improvement.perplexity"]
+        == "training saved no held-out rows"
+    )
+    assert (
+        "no history" in missing["loss_rise.2"]
+        and missing["lm_eval.sample.akk"] == "it was not measured"
+    )
+    assert (
+        missing["accuracy.genre"]
+        == missing["accuracy"]
+        == "no held-out row has an answer of at most 6 words"
+    )
 
 
 def test_the_record_of_a_model_that_cannot_be_loaded_has_the_reason_alone(tmp_path):

@@ -1,4 +1,5 @@
-"""Runs with real models in them, a few hundred thousand parameters each, without the engine that trains."""
+"""Runs with real models in them, a few hundred thousand parameters each, without the engine that
+trains."""
 
 from __future__ import annotations
 
@@ -26,14 +27,17 @@ def base_of(recipe: str, folder: Path) -> Path:
     """A recipe's twin, before any training."""
     known = load(ROOT / "recipes" / f"{recipe}.yaml")[0]
     # A text has no conversations, and its twin's tokenizer the template of some.
-    wanted = twin.wanted(known.model_facts, axolotl.special_tokens(known) or chat_template("chatml"), 2, 42, folder)
+    wanted = twin.wanted(
+        known.model_facts, axolotl.special_tokens(known) or chat_template("chatml"), 2, 42, folder
+    )
     twin.tokenizer_for(wanted)(_lines())
     twin.build(wanted)
     return folder
 
 
 def base_of_pieces(folder: Path, marks_in_pieces: bool) -> Path:
-    """A small Llama whose tokenizer is one of SentencePiece, with fallback to bytes, as Llama 2 and Mistral have it.
+    """A small Llama whose tokenizer is one of SentencePiece, with fallback to bytes, as Llama 2 and
+    Mistral have it.
 
     marks_in_pieces: whether the marks of a conversation are among its own pieces, or added to them.
     """
@@ -49,13 +53,23 @@ def base_of_pieces(folder: Path, marks_in_pieces: bool) -> Path:
         user_defined_symbols=list(template.tokens) if marks_in_pieces else [],
     )  # fmt: skip
     named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer", "legacy": False, **named})
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
+    write_json(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "LlamaTokenizer", "legacy": False, **named},
+    )
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    }
     words = AutoTokenizer.from_pretrained(str(folder))
     words.add_special_tokens({"additional_special_tokens": list(template.tokens)})
     words.chat_template = jinja(template)
     words.save_pretrained(folder)
-    config = LlamaConfig(**sizes, num_key_value_heads=2, vocab_size=len(words), bos_token_id=1, eos_token_id=2)
+    config = LlamaConfig(
+        **sizes, num_key_value_heads=2, vocab_size=len(words), bos_token_id=1, eos_token_id=2
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
@@ -66,9 +80,11 @@ def _lines() -> list[str]:
     return [line for file in samples for line in file.read_text("utf-8").splitlines()]
 
 
-def run_of(folder: Path, recipe: str = "survival", *options: str, base: Path | None = None) -> RunFolder:
-    """A finished run whose model differs from its base: each weight a little, or by an adapter where the recipe trains one.
-    base: another than the recipe's twin."""
+def run_of(
+    folder: Path, recipe: str = "survival", *options: str, base: Path | None = None
+) -> RunFolder:
+    """A finished run whose model differs from its base: each weight a little, or by an adapter
+    where the recipe trains one. base: another than the recipe's twin."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -81,21 +97,29 @@ def run_of(folder: Path, recipe: str = "survival", *options: str, base: Path | N
     plan = translate(known, run.place())
     finish(plan)
     stage = StageFolder(plan, plan.stage("train"))
-    words, torch_model = AutoTokenizer.from_pretrained(base), AutoModelForCausalLM.from_pretrained(base)
+    words, torch_model = (
+        AutoTokenizer.from_pretrained(base),
+        AutoModelForCausalLM.from_pretrained(base),
+    )
     draw = torch.Generator().manual_seed(3)
     if lora:
         _adapt(stage, torch_model, words, draw)
     else:
         with torch.no_grad():
             for weight in torch_model.parameters():
-                weight += 0.3 * weight.std().nan_to_num(0) * torch.randn(weight.shape, generator=draw)
+                weight += (
+                    0.3 * weight.std().nan_to_num(0) * torch.randn(weight.shape, generator=draw)
+                )
         torch_model.save_pretrained(stage.model)
         words.save_pretrained(stage.model)
     demo = json.loads((stage.path / DEMO).read_text("utf-8"))
-    (stage.path / DEMO).write_text(json.dumps(demo | {"questions": QUESTIONS, "max_new_tokens": 12}))
+    (stage.path / DEMO).write_text(
+        json.dumps(demo | {"questions": QUESTIONS, "max_new_tokens": 12})
+    )
     (stage.path / DEMO_OUTPUTS).mkdir(exist_ok=True)
     answers = [
-        {"question": question, "before": "Hm.", "after": "<script>alert(1)</script> | so"} for question in QUESTIONS
+        {"question": question, "before": "Hm.", "after": "<script>alert(1)</script> | so"}
+        for question in QUESTIONS
     ]
     (stage.path / DEMO_OUTPUTS / "answers.json").write_text(json.dumps(answers))
     home = Path(plan.place.data_dir)
@@ -121,7 +145,9 @@ def _adapt(stage: StageFolder, model: object, words: object, draw: object) -> No
     from runner.trainer import merging
 
     layers = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
-    adapted = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=layers, task_type="CAUSAL_LM"))
+    adapted = get_peft_model(
+        model, LoraConfig(r=8, lora_alpha=16, target_modules=layers, task_type="CAUSAL_LM")
+    )
     with torch.no_grad():
         for name, weight in adapted.named_parameters():
             if "lora_B" in name:

@@ -1,5 +1,6 @@
-"""A small hub and a small Model Registry on this machine: real HTTP servers that the real clients talk to, and that keep what they are
-sent. They answer what `huggingface_hub` 1.17 and `model-registry` 0.3.18 ask."""
+"""A small hub and a small Model Registry on this machine: real HTTP servers that the real clients
+talk to, and that keep what they are sent. They answer what `huggingface_hub` 1.17 and
+`model-registry` 0.3.18 ask."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ import yaml
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Hands each request to the server's `answer`, which gives a status and what goes back as JSON."""
+    """Hands each request to the server's `answer`, which gives a status and what goes back as
+    JSON."""
 
     protocol_version = "HTTP/1.1"
 
@@ -29,7 +31,9 @@ class Handler(BaseHTTPRequestHandler):
         asked = dict(urllib.parse.parse_qsl(query))
         server: Any = self.server
         server.seen.append((self.command, path, self.headers.get("Authorization", "")))
-        if self.headers.get("Authorization") != f"Bearer {server.token}" and not path.startswith("/lfs/"):
+        if self.headers.get("Authorization") != f"Bearer {server.token}" and not path.startswith(
+            "/lfs/"
+        ):
             status, said = 401, {"error": "Invalid credentials", "message": "Invalid credentials"}
         else:
             status, said = server.answer(self.command, urllib.parse.unquote(path), asked, body)
@@ -67,7 +71,8 @@ class Server(ThreadingHTTPServer):
 
 
 class Hub(Server):
-    """Repositories by name: whether each is private, and its files; what is large comes by git's large file storage.
+    """Repositories by name: whether each is private, and its files; what is large comes by git's
+    large file storage.
 
     spoil: whether what arrives there is kept with a byte of another value."""
 
@@ -85,7 +90,11 @@ class Hub(Server):
         if path == "/api/validate-yaml":
             text = json.loads(body)["content"]
             head = yaml.safe_load(text.split("---")[1])
-            return (200, {"errors": [], "warnings": []}) if isinstance(head, dict) else (400, {"errors": ["no head"]})
+            return (
+                (200, {"errors": [], "warnings": []})
+                if isinstance(head, dict)
+                else (400, {"errors": ["no head"]})
+            )
         if stored := re.fullmatch(r"/lfs/([0-9a-f]{64})", path):
             assert hashlib.sha256(body).hexdigest() == stored[1]
             self.stored[stored[1]] = (b"?" + body[1:]) if self.spoil else body
@@ -96,26 +105,37 @@ class Hub(Server):
                 one | {"actions": {"upload": {"href": f"{self.address}/lfs/{one['oid']}"}}} for one in json.loads(body)["objects"]
             ]  # fmt: skip
             return 200, {"transfer": "basic", "objects": objects}
-        if model := re.fullmatch(r"/api/models/(.+?)(?:/(preupload|commit|revision|tree)/([^/]+))?", path):
+        if model := re.fullmatch(
+            r"/api/models/(.+?)(?:/(preupload|commit|revision|tree)/([^/]+))?", path
+        ):
             name, what, _ = model.groups()
             if name not in self.repositories:
                 return 404, {"error": "Repository not found"}
             if what == "preupload":
                 files = json.loads(body)["files"]
                 modes = [
-                    (one["path"], "lfs" if one["path"].endswith((".safetensors", ".gguf")) else "regular")
+                    (
+                        one["path"],
+                        "lfs" if one["path"].endswith((".safetensors", ".gguf")) else "regular",
+                    )
                     for one in files
                 ]
                 return 200, {
-                    "files": [{"path": file, "uploadMode": mode, "shouldIgnore": False} for file, mode in modes]
+                    "files": [
+                        {"path": file, "uploadMode": mode, "shouldIgnore": False}
+                        for file, mode in modes
+                    ]
                 }
             if what == "commit":
                 return self.commit(name, [json.loads(line) for line in body.splitlines()])
             if what == "tree":
                 files = self.repositories[name]["files"].items()
-                tree = [(file, content, hashlib.sha1(content).hexdigest()) for file, content in files]
+                tree = [
+                    (file, content, hashlib.sha1(content).hexdigest()) for file, content in files
+                ]
                 return 200, [
-                    {"type": "file", "path": file, "size": len(content), "oid": oid} for file, content, oid in tree
+                    {"type": "file", "path": file, "size": len(content), "oid": oid}
+                    for file, content, oid in tree
                 ]
             return 200, self.told(name)
         return 404, {"error": f"{method} {path}"}
@@ -123,7 +143,10 @@ class Hub(Server):
     def create(self, wanted: dict[str, Any]) -> tuple[int, Any]:
         name = f"{wanted.get('organization') or 'somebody'}/{wanted['name']}"
         if name in self.repositories:
-            return 409, {"error": "You already created this model repo", "url": f"{self.address}/{name}"}
+            return 409, {
+                "error": "You already created this model repo",
+                "url": f"{self.address}/{name}",
+            }
         self.repositories[name] = {
             "private": wanted.get("visibility") == "private",
             "files": {".gitattributes": b""},
@@ -158,15 +181,26 @@ class Hub(Server):
                 else {}
             )
             files.append({"rfilename": file, "size": len(content), **large})
-        return {"id": name, "sha": known["commit"], "private": known["private"], "siblings": files, "tags": []}
+        return {
+            "id": name,
+            "sha": known["commit"],
+            "private": known["private"],
+            "siblings": files,
+            "tags": [],
+        }
 
 
 class Registry(Server):
-    """Models, versions and artifacts, each with a number, as Kubeflow's Model Registry keeps them."""
+    """Models, versions and artifacts, each with a number, as Kubeflow's Model Registry keeps
+    them."""
 
     def __init__(self, token: str) -> None:
         super().__init__(token)
-        self.kept: dict[str, list[dict[str, Any]]] = {"registered_models": [], "model_versions": [], "artifacts": []}
+        self.kept: dict[str, list[dict[str, Any]]] = {
+            "registered_models": [],
+            "model_versions": [],
+            "artifacts": [],
+        }
         self.numbers = itertools.count(1)
         self.forgetful = False
 
@@ -188,14 +222,27 @@ class Registry(Server):
                 for entry in self.kept[one[path]]
                 if wanted.items() <= (entry | {"parent": entry.get("parent")}).items()
             ]
-            return (200, found[0]) if found else (404, {"code": "404", "message": "nothing of that name"})
+            return (
+                (200, found[0])
+                if found
+                else (404, {"code": "404", "message": "nothing of that name"})
+            )
         items = self.kept["registered_models"]
-        return 200, {"items": items, "nextPageToken": "", "pageSize": len(items), "size": len(items)}
+        return 200, {
+            "items": items,
+            "nextPageToken": "",
+            "pageSize": len(items),
+            "size": len(items),
+        }
 
     def keep(self, path: str, told: dict[str, Any]) -> tuple[int, Any]:
         parent = re.fullmatch(r"/model_versions/(\d+)/artifacts", path)
         kind = "artifacts" if parent else path.strip("/")
-        entry = told | {"id": str(next(self.numbers)), "createTimeSinceEpoch": "1", "lastUpdateTimeSinceEpoch": "1"}
+        entry = told | {
+            "id": str(next(self.numbers)),
+            "createTimeSinceEpoch": "1",
+            "lastUpdateTimeSinceEpoch": "1",
+        }
         entry["parent"] = parent[1] if parent else told.get("registeredModelId")
         if self.forgetful:
             entry.get("customProperties", {}).clear()

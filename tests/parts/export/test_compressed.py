@@ -23,7 +23,9 @@ from runner.tools.problem import Stop
 from tests.parts.export.runs import run_of, stage_of
 
 HERE = all(map(compressed.find_spec, compressed.PACKAGES))
-with_compressor = pytest.mark.skipif(not HERE, reason=f"llm-compressor is not installed: {compressed.INSTALL}")
+with_compressor = pytest.mark.skipif(
+    not HERE, reason=f"llm-compressor is not installed: {compressed.INSTALL}"
+)
 VLLM = os.environ.get("RECIPE_TEST_VLLM")
 ANSWER = """
 import json, sys
@@ -39,7 +41,8 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module", autouse=True)
 def alone() -> None:
-    """Without the pretended GPUs of a trace in this process, with which the compressor would share its work."""
+    """Without the pretended GPUs of a trace in this process, with which the compressor would share
+    its work."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
@@ -54,7 +57,8 @@ def silent(line: str) -> None:
 
 
 def without_rows(source: TrainedModel) -> TrainedModel:
-    """The same model where its training rows are not here; those of these runs are no real files."""
+    """The same model where its training rows are not here; those of these runs are no real
+    files."""
     stage = source.folder.stage
     config = {name: value for name, value in stage.config.items() if name != "datasets"}
     return source._replace(folder=replace(source.folder, stage=replace(stage, config=config)))
@@ -65,17 +69,25 @@ def without_rows(source: TrainedModel) -> TrainedModel:
 @pytest.mark.parametrize("form", compressed.FORMATS)
 @pytest.mark.parametrize("recipe", ["survival", "lyrics", "gemma"])
 def test_fewer_bits_take_less_room_and_answer_as_the_trained_model(recipe, form, tmp_path):
-    """A whole model, one with an adapter merged into it, and one that goes on with texts and knows no conversations."""
+    """A whole model, one with an adapter merged into it, and one that goes on with texts and knows
+    no conversations."""
     known, told = without_rows(trained_model.of(run_of(tmp_path / "run", recipe))), []
     folder = exporting.export(known, form, None, None, told.append)
     made, config = exporting.Export.read(folder), read_record(folder / "config.json")
     assert folder.name == made.format == form and made.proof["changed_tensors"] > 0
-    # A model as small as these has many near ties, which four bits decide otherwise; the loss below is the measure.
+    # A model as small as these has many near ties, which four bits decide otherwise; the loss below
+    # is the measure.
     share = {"fp8": 0.8, "int4": 0.5}[form]
-    assert made.proof["prompts"] == 2 and made.proof["same_tokens"] >= share * made.proof["answer_tokens"] > 0
+    assert (
+        made.proof["prompts"] == 2
+        and made.proof["same_tokens"] >= share * made.proof["answer_tokens"] > 0
+    )
     assert made.proof[f"loss_in_{form}"] - made.proof["loss"] <= compressed.FORMATS[form]["loss"]
     assert made.proof["bytes"] < 0.7 * made.proof["bytes_before"], "its embedding stays as it is"
-    bits = [group["weights"]["num_bits"] for group in config["quantization_config"]["config_groups"].values()]
+    bits = [
+        group["weights"]["num_bits"]
+        for group in config["quantization_config"]["config_groups"].values()
+    ]
     assert bits == [{"fp8": 8, "int4": 4}[form]] and f"In {form} its loss is " in told[-1]
     for name in ("generation_config.json", "tokenizer.json"):
         assert name in made.files
@@ -90,7 +102,8 @@ def test_fewer_bits_take_less_room_and_answer_as_the_trained_model(recipe, form,
 @pytest.mark.skipif(not VLLM, reason="no vLLM here; RECIPE_TEST_VLLM names a Python that has it")
 @pytest.mark.parametrize(("form", "dtype"), [("fp8", "float32"), ("int4", "bfloat16")])
 def test_vllm_serves_them_with_the_answers_of_transformers(form, dtype, whole, tmp_path):
-    """vLLM's kernel for four bits takes 16 bits beside them, so a near tie may turn out otherwise there."""
+    """vLLM's kernel for four bits takes 16 bits beside them, so a near tie may turn out otherwise
+    there."""
     folder = exporting.export(without_rows(whole), form, None, tmp_path / form, silent)
     chat, words = replace(whole.chat, model=str(folder)), words_of(whole.chat)
     answers = list(compressed.gguf.answers(chat, words, whole.questions))
@@ -100,7 +113,9 @@ def test_vllm_serves_them_with_the_answers_of_transformers(form, dtype, whole, t
     command = [str(VLLM), str(script), str(folder), dtype, prompts, str(len(answers[0].said))]
     env = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=600)
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("SAID ")] or [done.stderr[-2000:]]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("SAID ")] or [
+        done.stderr[-2000:]
+    ]
     for said, answer in zip(json.loads(line.removeprefix("SAID ")), answers, strict=True):
         sure = next((at for at, gap in enumerate(answer.gaps) if gap < 0.1), len(answer.said))
         assert tuple(said[:sure]) == answer.said[:sure] and sure >= 1
@@ -129,16 +144,26 @@ def with_rows(source: TrainedModel, table: pa.Table, folder: Path) -> TrainedMod
     return source._replace(folder=replace(source.folder, stage=replace(stage, config=config)))
 
 
-def test_layers_are_measured_with_training_rows_and_without_them_with_the_general_text(whole, tmp_path):
+def test_layers_are_measured_with_training_rows_and_without_them_with_the_general_text(
+    whole, tmp_path
+):
     words = words_of(whole.chat)
     asked = [{"role": "user", "content": "How?"}, {"role": "assistant", "content": "So."}]
     (row,) = compressed._training_rows(with_rows(whole, pa.table({"messages": [asked]}), tmp_path))
     assert "How?" in words.decode(row) and "So." in words.decode(row)
-    many = pa.table({"input_ids": [[number] * 5000 for number in range(2000)], "labels": [[0]] * 2000})
+    many = pa.table(
+        {"input_ids": [[number] * 5000 for number in range(2000)], "labels": [[0]] * 2000}
+    )
     rows = list(compressed._training_rows(with_rows(whole, many, tmp_path)))
-    assert len(rows) == compressed.ROWS and {len(row) for row in rows} == {compressed.TOKENS} and rows[-1][0] > 1900
+    assert (
+        len(rows) == compressed.ROWS
+        and {len(row) for row in rows} == {compressed.TOKENS}
+        and rows[-1][0] > 1900
+    )
     (tmp_path / "train.parquet").unlink()
-    assert list(compressed._training_rows(without_rows(whole))) == [row for row, _ in evaluate.general_rows(words)]
+    assert list(compressed._training_rows(without_rows(whole))) == [
+        row for row, _ in evaluate.general_rows(words)
+    ]
 
 
 def refusal(whole: TrainedModel, tmp_path: Path, form: str, **changes: object) -> str:
@@ -173,6 +198,8 @@ def test_what_llm_compressor_would_leave_as_it_is_is_refused(
     golden_message(refusal(whole, tmp_path, form, **changes))
 
 
-def test_without_llm_compressor_the_command_that_installs_it_is_said(whole, tmp_path, monkeypatch, golden_message):
+def test_without_llm_compressor_the_command_that_installs_it_is_said(
+    whole, tmp_path, monkeypatch, golden_message
+):
     monkeypatch.setattr(compressed, "find_spec", lambda name: None)
     golden_message(refusal(whole, tmp_path, "fp8"))

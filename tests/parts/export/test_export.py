@@ -1,4 +1,5 @@
-"""Exporting: what is proven before it is kept, what is refused before anything is written, and what the card says."""
+"""Exporting: what is proven before it is kept, what is refused before anything is written, and what
+the card says."""
 
 from __future__ import annotations
 
@@ -72,9 +73,9 @@ def test_a_whole_model_is_exported_with_proof_card_and_the_end_of_an_answer(whol
         known.stage.weights,
         "safetensors",
     )
-    assert made.proof["changed_tensors"] == 16 and set(made.files) == {file.name for file in folder.iterdir()} - {
-        "export.json"
-    }
+    assert made.proof["changed_tensors"] == 16 and set(made.files) == {
+        file.name for file in folder.iterdir()
+    } - {"export.json"}
     ends = read_record(folder / "generation_config.json")["eos_token_id"]
     assert ends == 0
     # The same again takes its place.
@@ -96,7 +97,10 @@ def test_servers_that_go_by_the_generation_config_end_an_answer_as_in_training(a
 
     words = AutoTokenizer.from_pretrained(folder)
     end = words.convert_tokens_to_ids("<|end|>")
-    assert words.eos_token != "<|end|>" and end in read_record(folder / "generation_config.json")["eos_token_id"]
+    assert (
+        words.eos_token != "<|end|>"
+        and end in read_record(folder / "generation_config.json")["eos_token_id"]
+    )
     assert "8 adapted layers are the base model's with the adapter added" in told[0]
 
 
@@ -135,11 +139,17 @@ def test_a_merge_in_half_precision_is_proven_within_its_rounding(adapted, tmp_pa
     from runner.trainer import merging
 
     stage, out = stage_of(adapted), tmp_path / "merged"
-    adapter, base = trained_model.AdapterFolder(stage.path / ADAPTER), (str(adapted.path / "base_model"), None)
+    adapter, base = (
+        trained_model.AdapterFolder(stage.path / ADAPTER),
+        (str(adapted.path / "base_model"), None),
+    )
     merging.merge(adapter.folder, out, precision)
     proof = trained_model.merged(out, adapter, base)
     assert proof["changed_tensors"] == 8 and 1e-4 < proof["largest_difference"] < 0.1
-    one, plain = "model.layers.0.self_attn.o_proj.weight", trained_model.loaded(base[0]).state_dict()
+    one, plain = (
+        "model.layers.0.self_attn.o_proj.weight",
+        trained_model.loaded(base[0]).state_dict(),
+    )
 
     def change(tensors):
         tensors[one] = ((plain[one] + tensors[one].float()) / 2).to(tensors[one].dtype)
@@ -151,7 +161,9 @@ def test_a_merge_in_half_precision_is_proven_within_its_rounding(adapted, tmp_pa
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("stable", [False, True])
-def test_a_merge_of_dora_is_proven_with_the_lengths_that_its_rows_have_learned(adapted, tmp_path, precision, stable):
+def test_a_merge_of_dora_is_proven_with_the_lengths_that_its_rows_have_learned(
+    adapted, tmp_path, precision, stable
+):
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -159,7 +171,9 @@ def test_a_merge_of_dora_is_proven_with_the_lengths_that_its_rows_have_learned(a
     from runner.trainer import merging
 
     base, out = (str(adapted.path / "base_model"), None), tmp_path / "merged"
-    told = LoraConfig(r=4, lora_alpha=8, use_dora=True, use_rslora=stable, target_modules=["o_proj", "down_proj"])
+    told = LoraConfig(
+        r=4, lora_alpha=8, use_dora=True, use_rslora=stable, target_modules=["o_proj", "down_proj"]
+    )
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(base[0]), told)
     torch.manual_seed(1)
     with torch.no_grad():
@@ -180,7 +194,10 @@ def test_a_merge_of_dora_is_proven_with_the_lengths_that_its_rows_have_learned(a
 def test_an_adapter_is_proven_beside_its_base_model(adapted, told):
     folder = exporting.export(trained_model.of(adapted), "adapter", None, None, told.append)
     made = exporting.Export.read(folder)
-    assert made.proof["from_base"] > 1e-2 > made.proof["from_merged"] and made.proof["max_lora_rank"] == 8
+    assert (
+        made.proof["from_base"] > 1e-2 > made.proof["from_merged"]
+        and made.proof["max_lora_rank"] == 8
+    )
     names = {file.name for file in folder.iterdir()}
     assert {
         "adapter_config.json",
@@ -194,16 +211,21 @@ def test_an_adapter_is_proven_beside_its_base_model(adapted, told):
 
 
 def test_a_tokenizer_that_is_one_file_of_sentencepiece_is_read(tmp_path):
-    """By transformers, which asks sentencepiece and protobuf for it: their versions must go together."""
+    """By transformers, which asks sentencepiece and protobuf for it: their versions must go
+    together."""
     base = base_of_pieces(tmp_path / "base", marks_in_pieces=True)
     (base / "tokenizer.json").unlink()
-    assert load(str(base), None, False, local_only=True).tokenize("<|im_start|>a 1")[0] == "<|im_start|>"
+    assert (
+        load(str(base), None, False, local_only=True).tokenize("<|im_start|>a 1")[0]
+        == "<|im_start|>"
+    )
 
 
 def test_an_adapter_that_does_nothing_is_refused(adapted, tmp_path):
     stage = copy(adapted, tmp_path / "run")
     rewritten(
-        stage.path / ADAPTER / trained_model.WEIGHTS, lambda tensors: {name: part * 0 for name, part in tensors.items()}
+        stage.path / ADAPTER / trained_model.WEIGHTS,
+        lambda tensors: {name: part * 0 for name, part in tensors.items()},
     )
     assert "it was lost" in refused(tmp_path / "run", "adapter", tmp_path / "out")
 
@@ -213,13 +235,18 @@ def test_an_adapter_that_does_nothing_is_refused(adapted, tmp_path):
     [
         ({"r": 513}, "its rank is 513, and vLLM serves ranks up to 512"),
         ({"rank_pattern": {"o_proj": 1024}}, "its rank is 1024"),
-        ({"modules_to_save": ["lm_head"]}, "it contains whole layers (`lm_head`, `modules_to_save`)"),
+        (
+            {"modules_to_save": ["lm_head"]},
+            "it contains whole layers (`lm_head`, `modules_to_save`)",
+        ),
         ({"bias": "all"}, "it contains biases"),
         ({"use_dora": True}, "it is a DoRA"),
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_what_servers_cannot_serve_is_refused_before_anything_is_written(adapted, tmp_path, change, said):
+def test_what_servers_cannot_serve_is_refused_before_anything_is_written(
+    adapted, tmp_path, change, said
+):
     stage = copy(adapted, tmp_path / "run")
     file = stage.path / ADAPTER / "adapter_config.json"
     file.write_text(json.dumps(read_record(file) | change))
@@ -234,15 +261,21 @@ def test_names_that_match_no_layer_are_refused(adapted, tmp_path):
     rewritten(
         file,
         lambda tensors: {
-            name.replace("model.model.layers", "model.language_model.layers"): part for name, part in tensors.items()
+            name.replace("model.model.layers", "model.language_model.layers"): part
+            for name, part in tensors.items()
         },
     )
     text = refused(tmp_path / "run", "adapter", tmp_path / "out")
-    assert "`language_model.layers.0.mlp.down_proj`, and 7 others" in text and "like the base model," in text
+    assert (
+        "`language_model.layers.0.mlp.down_proj`, and 7 others" in text
+        and "like the base model," in text
+    )
 
 
 def test_a_run_without_an_adapter_has_none_to_export(whole, tmp_path):
-    assert "trains the model itself and no adapter" in refused(whole.path, "adapter", tmp_path / "out")
+    assert "trains the model itself and no adapter" in refused(
+        whole.path, "adapter", tmp_path / "out"
+    )
 
 
 def test_a_folder_that_holds_another_model_stays(whole, adapted, tmp_path, told):
@@ -292,14 +325,21 @@ def test_the_card_has_the_facts_of_the_page_and_no_place_of_this_machine(whole, 
         assert sentence in text
     for name, value in [*sentences.results(known.stages[-1]), *sentences.metrics(known.stages[-1])]:
         assert f"| {name} | {value} |" in text
-    assert "| perplexity | 3.25 |" in text and known.planned.fingerprint in text and known.stages[-1].weights in text
+    assert (
+        "| perplexity | 3.25 |" in text
+        and known.planned.fingerprint in text
+        and known.stages[-1].weights in text
+    )
     assert "- data: cc-by-4.0" in text and "rows.jsonl" in text and "/home/somebody" not in text
     assert str(tmp_path) not in text and "lyric-professor" not in text
     # Anybody's text stays text.
     assert "<script>" not in text and "&lt;script>alert(1)&lt;/script> \\| so" in text
     read = ModelCard(text).data
     assert read.library_name == "transformers" and read.tags == ["recipe-runner"]
-    assert {one.metric_type: one.metric_value for one in read.eval_results} == {"perplexity": 3.25, "forgetting": 0.125}
+    assert {one.metric_type: one.metric_value for one in read.eval_results} == {
+        "perplexity": 3.25,
+        "forgetting": 0.125,
+    }
     # What was measured of another model says nothing of this one.
     on_record(stage)
     measured(stage, metrics={"perplexity": 3.25}, model="0" * 32)
@@ -331,8 +371,12 @@ def test_the_card_names_a_base_model_and_data_of_the_hub(whole, tmp_path):
     facts |= {"model": "HuggingFaceTB/SmolLM3-3B", "licence": "apache-2.0"}
     file.write_text(json.dumps(facts))
     head = card.head(trained_model.of(stage.run), "gguf")
-    assert "base_model: HuggingFaceTB/SmolLM3-3B" in head and "base_model_relation: quantized" in head
-    assert "license: apache-2.0" in head and "- cahlen/offline-practical-skills-qa-synthetic" in head
+    assert (
+        "base_model: HuggingFaceTB/SmolLM3-3B" in head and "base_model_relation: quantized" in head
+    )
+    assert (
+        "license: apache-2.0" in head and "- cahlen/offline-practical-skills-qa-synthetic" in head
+    )
     stage.run.mark("finished", kind="rehearsal")
     twin = card.head(trained_model.of(RunFolder.at(stage.run.path)), "gguf")
     assert "base_model" not in twin and "datasets" not in twin and "- rehearsal" in twin
@@ -344,11 +388,15 @@ class Words:
     def __init__(self, template: str) -> None:
         self.chat_template, self.bos_token = template, None
 
-    def apply_chat_template(self, conversation, add_generation_prompt=False, tokenize=False, tools=None):
+    def apply_chat_template(
+        self, conversation, add_generation_prompt=False, tokenize=False, tools=None
+    ):
         from transformers.utils.chat_template_utils import render_jinja_template
 
         texts, _ = render_jinja_template(
-            conversations=[conversation], chat_template=self.chat_template, add_generation_prompt=add_generation_prompt
+            conversations=[conversation],
+            chat_template=self.chat_template,
+            add_generation_prompt=add_generation_prompt,
         )
         return texts[0]
 
@@ -373,12 +421,19 @@ def test_a_modelfile_writes_conversations_as_the_trained_template_does(name):
     for system in (None, "Be brief."):
         talk = [{"role": "system", "content": system}] if system else []
         talk += [
-            {"role": role, "content": turn} for role, turn in zip(("user", "assistant", "user"), turns, strict=True)
+            {"role": role, "content": turn}
+            for role, turn in zip(("user", "assistant", "user"), turns, strict=True)
         ]
-        assert parts.text(system, turns) == words.apply_chat_template(talk, add_generation_prompt=True)
+        assert parts.text(system, turns) == words.apply_chat_template(
+            talk, add_generation_prompt=True
+        )
     text = card.modelfile("a.gguf", words, True, "Be brief.", ["<|end|>", "<|end|>"], 512, 1.05)
     assert "PARAMETER repeat_penalty 1.05\n" in text
-    assert text.count("PARAMETER stop") == 1 and 'SYSTEM """Be brief."""' in text and "num_ctx 512" in text
+    assert (
+        text.count("PARAMETER stop") == 1
+        and 'SYSTEM """Be brief."""' in text
+        and "num_ctx 512" in text
+    )
 
 
 GO = """package main
@@ -401,7 +456,9 @@ func main() {
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not shutil.which("go"), reason="Go, whose templates Ollama uses, is not installed")
+@pytest.mark.skipif(
+    not shutil.which("go"), reason="Go, whose templates Ollama uses, is not installed"
+)
 def test_go_writes_the_same_conversations(tmp_path):
     import subprocess
 
@@ -414,12 +471,25 @@ def test_go_writes_the_same_conversations(tmp_path):
         words = Words(jinja(chat_template(name)))
         for system in ("", "Be brief."):
             talk = [{"role": "system", "content": system}] if system else []
-            talk += [{"role": role, "content": f"{role}."} for role in ("user", "assistant", "user")]
+            talk += [
+                {"role": role, "content": f"{role}."} for role in ("user", "assistant", "user")
+            ]
             wanted.append(words.apply_chat_template(talk, add_generation_prompt=True))
             told = [{"Role": one["role"], "Content": one["content"]} for one in talk]
-            cases.append({"Template": card.go_template(card.pieces(words)), "System": system, "Messages": told})
+            cases.append(
+                {
+                    "Template": card.go_template(card.pieces(words)),
+                    "System": system,
+                    "Messages": told,
+                }
+            )
     done = subprocess.run(
-        ["go", "run", "said.go"], cwd=tmp_path, input=json.dumps(cases), capture_output=True, text=True, timeout=300
+        ["go", "run", "said.go"],
+        cwd=tmp_path,
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0 and json.loads(done.stdout) == wanted, done.stderr
 
@@ -427,11 +497,11 @@ def test_go_writes_the_same_conversations(tmp_path):
 def test_a_template_that_cannot_be_taken_apart_is_not_guessed():
     counted = "{% for m in messages %}{{ loop.index }}{{ m.role }}{{ m.content }}{% endfor %}"
     assert card.pieces(Words(counted)) is None
-    strict = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
-    )
+    strict = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
     assert card.pieces(Words(strict)) is None
-    assert "cannot be said in Go's words" in card.modelfile("a.gguf", Words(counted), True, None, [], None, 1.0)
+    assert "cannot be said in Go's words" in card.modelfile(
+        "a.gguf", Words(counted), True, None, [], None, 1.0
+    )
 
 
 def test_only_words_parted_as_gpt2_does_are_called_so(whole, tmp_path):
@@ -448,7 +518,9 @@ def test_only_words_parted_as_gpt2_does_are_called_so(whole, tmp_path):
     ):
         other.write_text(json.dumps(facts | change))
         assert not is_gpt2(other)
-    other.write_text(json.dumps(facts | {"pre_tokenizer": facts["pre_tokenizer"] | {"use_regex": False}}))
+    other.write_text(
+        json.dumps(facts | {"pre_tokenizer": facts["pre_tokenizer"] | {"use_regex": False}})
+    )
     assert not is_gpt2(other)
 
 
@@ -459,7 +531,9 @@ def test_wrong_use_is_said(whole, capsys):
         (["--quantize", "q8_0"], "`--quantize` needs `--format gguf`."),
         (["--format", "gguf", "--quantize", "q9"], "There is no format `q9`"),
     ):
-        assert _code(["export", str(whole.path), *arguments]) == 2 and said in capsys.readouterr().err
+        assert (
+            _code(["export", str(whole.path), *arguments]) == 2 and said in capsys.readouterr().err
+        )
 
 
 @pytest.mark.parametrize(

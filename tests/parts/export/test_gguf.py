@@ -1,4 +1,5 @@
-"""GGUF: llama.cpp's own converter and library, at their pinned version, on models of this project."""
+"""GGUF: llama.cpp's own converter and library, at their pinned version, on models of this
+project."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from tests.parts.export.runs import base_of_pieces, run_of, stage_of
 
 pytestmark = pytest.mark.long
 
-pytest.importorskip("llama_cpp", reason="the extra `gguf`, which is compiled for many minutes, is not installed")
+pytest.importorskip(
+    "llama_cpp", reason="the extra `gguf`, which is compiled for many minutes, is not installed"
+)
 
 GENERAL = GENERAL_TEXT.read_text("utf-8")
 
@@ -48,13 +51,21 @@ def file_in(folder: Path) -> Path:
 
 @pytest.mark.parametrize("recipe", ["survival", "lyrics", "gemma"])
 def test_llama_cpp_says_the_same_tokens_as_transformers_in_fp32(recipe, tmp_path):
-    """A whole model, one with an adapter merged into it, and one that goes on with texts and knows no conversations."""
+    """A whole model, one with an adapter merged into it, and one that goes on with texts and knows
+    no conversations."""
     known = trained_model.of(run_of(tmp_path / "run", recipe))
     folder = exporting.export(known, "gguf", None, None, lambda line: None)
     proof = exporting.Export.read(folder).proof
-    assert proof["prompts"] == 2 and proof["tokens"] >= 4 and proof["same_tokens"] == proof["tokens"]
+    assert (
+        proof["prompts"] == 2 and proof["tokens"] >= 4 and proof["same_tokens"] == proof["tokens"]
+    )
     assert proof["largest_difference_nats"] < 1e-4 and proof["changed_tensors"] > 0
-    assert {file.name for file in folder.iterdir()} == {f"{recipe}-f32.gguf", "Modelfile", "README.md", "export.json"}
+    assert {file.name for file in folder.iterdir()} == {
+        f"{recipe}-f32.gguf",
+        "Modelfile",
+        "README.md",
+        "export.json",
+    }
     told = (folder / "Modelfile").read_text("utf-8")
     assert f"FROM ./{recipe}-f32.gguf" in told and ("SYSTEM" in told) == (
         "<|im_start|>" in told or "<|user|>" in told
@@ -62,14 +73,22 @@ def test_llama_cpp_says_the_same_tokens_as_transformers_in_fp32(recipe, tmp_path
     assert f"llama-server -m {recipe}-f32.gguf" in (folder / "README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("marks_in_pieces", [True, False], ids=["marks among its pieces", "marks added"])
+@pytest.mark.parametrize(
+    "marks_in_pieces", [True, False], ids=["marks among its pieces", "marks added"]
+)
 def test_a_tokenizer_of_sentencepiece_reads_the_same_in_llama_cpp(tmp_path, marks_in_pieces):
     """Its file lies beside the base model, and is none of those that transformers 5 writes."""
     run = run_of(tmp_path / "run", base=base_of_pieces(tmp_path / "base", marks_in_pieces))
     known = trained_model.of(run)
     assert not (known.model / "tokenizer.model").exists()
-    proof = exporting.Export.read(exporting.export(known, "gguf", None, None, lambda line: None)).proof
-    assert proof["tokens"] >= 4 and proof["same_tokens"] == proof["tokens"] and proof["largest_difference_nats"] < 1e-4
+    proof = exporting.Export.read(
+        exporting.export(known, "gguf", None, None, lambda line: None)
+    ).proof
+    assert (
+        proof["tokens"] >= 4
+        and proof["same_tokens"] == proof["tokens"]
+        and proof["largest_difference_nats"] < 1e-4
+    )
 
 
 def test_fewer_bits_take_less_room_and_say_what_they_lose(whole, exported):
@@ -84,7 +103,8 @@ def test_fewer_bits_take_less_room_and_say_what_they_lose(whole, exported):
 
 
 def test_another_model_in_the_file_is_found_out(whole, exported):
-    """The file that was made of what was trained, held against the base model; and one of the base against what was trained."""
+    """The file that was made of what was trained, held against the base model; and one of the base
+    against what was trained."""
     known = trained_model.of(whole)
     other = replace(known.chat, model=str(whole.path / "base_model"))
     for kind in ("f32", "q8_0"):
@@ -97,7 +117,10 @@ def test_one_layer_that_is_wrong_is_found_out(whole, exported, tmp_path):
     """Two halves of one layer's weights, changed for each other in the file."""
     raw = bytearray(file_in(exported).read_bytes())
     end = len(raw) - 64 * 1024
-    raw[end - 32768 : end - 16384], raw[end - 16384 : end] = raw[end - 16384 : end], raw[end - 32768 : end - 16384]
+    raw[end - 32768 : end - 16384], raw[end - 16384 : end] = (
+        raw[end - 16384 : end],
+        raw[end - 32768 : end - 16384],
+    )
     (tmp_path / "model.gguf").write_bytes(raw)
     known = trained_model.of(whole)
     with pytest.raises(Stop, match="The export differs from the trained model"):
@@ -112,11 +135,18 @@ def test_a_template_or_an_end_that_was_lost_is_found_out(whole, exported, conver
     with pytest.raises(Stop, match="the chat template in the file is not the trained one"):
         gguf.prove(tmp_path / "model.gguf", "f32", known.chat, known.questions, GENERAL)
     with pytest.raises(Stop, match=r"no answer would end with `<\|im_start\|>`"):
-        gguf.prove(file_in(exported), "f32", replace(known.chat, turn_end="<|im_start|>"), known.questions, GENERAL)
+        gguf.prove(
+            file_in(exported),
+            "f32",
+            replace(known.chat, turn_end="<|im_start|>"),
+            known.questions,
+            GENERAL,
+        )
 
 
 def test_text_that_is_cut_otherwise_is_found_out(whole, converter, tmp_path):
-    """A pre-tokenizer of another name, as one would get by the base model's: digits in threes, and 'S like 's."""
+    """A pre-tokenizer of another name, as one would get by the base model's: digits in threes, and
+    'S like 's."""
     known, file = trained_model.of(whole), tmp_path / "model.gguf"
     code = (
         "import sys\n"
@@ -126,7 +156,10 @@ def test_text_that_is_cut_otherwise_is_found_out(whole, converter, tmp_path):
         "module.teach = other\nmodule.run_converter(*sys.argv[1:])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, converter, known.model, file, "f32"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-c", code, converter, known.model, file, "f32"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     with pytest.raises(Stop, match=r"llama\.cpp cuts text into other tokens"):
@@ -140,18 +173,32 @@ def test_a_file_that_is_cut_short_does_not_load(whole, exported, tmp_path):
         gguf.prove(tmp_path / "model.gguf", "f32", known.chat, known.questions, GENERAL)
 
 
-def test_an_architecture_that_the_converter_does_not_know_is_refused_with_those_that_it_does(whole, tmp_path):
+def test_an_architecture_that_the_converter_does_not_know_is_refused_with_those_that_it_does(
+    whole, tmp_path
+):
     run = tmp_path / "run"
     shutil.copytree(whole.path, run)
     stage = stage_of(RunFolder(run))
     config = stage.model / "config.json"
-    config.write_text(json.dumps(read_record(config) | {"architectures": ["SomethingNewForCausalLM"]}))
+    config.write_text(
+        json.dumps(read_record(config) | {"architectures": ["SomethingNewForCausalLM"]})
+    )
     stage.mark("finished", outputs=stage.outputs())
     with pytest.raises(Stop) as stop:
-        exporting.export(trained_model.of(RunFolder(run)), "gguf", None, tmp_path / "out", lambda line: None)
+        exporting.export(
+            trained_model.of(RunFolder(run)), "gguf", None, tmp_path / "out", lambda line: None
+        )
     text = stop.value.text
-    assert "does not know the architecture `SomethingNewForCausalLM`" in text and not (tmp_path / "out").exists()
-    assert {"SmolLM3ForCausalLM,", "Phi3ForCausalLM,", "Gemma3ForCausalLM,", "LlamaForCausalLM,"} <= set(text.split())
+    assert (
+        "does not know the architecture `SomethingNewForCausalLM`" in text
+        and not (tmp_path / "out").exists()
+    )
+    assert {
+        "SmolLM3ForCausalLM,",
+        "Phi3ForCausalLM,",
+        "Gemma3ForCausalLM,",
+        "LlamaForCausalLM,",
+    } <= set(text.split())
 
 
 def test_the_converter_is_held_against_its_hash(tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
-"""Pushing and registering: the real clients against small servers on this machine that speak what the real ones ask."""
+"""Pushing and registering: the real clients against small servers on this machine that speak what
+the real ones ask."""
 
 from __future__ import annotations
 
@@ -44,36 +45,58 @@ def hub():
 
 @pytest.fixture
 def pushing(hub, tmp_path, monkeypatch):
-    """Pushes to the small hub; what the client reads of its environment at import is put in its place."""
+    """Pushes to the small hub; what the client reads of its environment at import is put in its
+    place."""
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
-    def push(run: RunFolder, name: str = "somebody/survival", form: str = "safetensors", public: bool = False):
+    def push(
+        run: RunFolder,
+        name: str = "somebody/survival",
+        form: str = "safetensors",
+        public: bool = False,
+    ):
         told: list[str] = []
         return sending.push(trained_model.of(run), name, form, None, public, told.append), told
 
     return push
 
 
-def test_a_model_is_pushed_private_with_its_card_and_the_token_is_written_nowhere(run, hub, pushing):
+def test_a_model_is_pushed_private_with_its_card_and_the_token_is_written_nowhere(
+    run, hub, pushing
+):
     address, told = pushing(run)
     known = hub.repositories["somebody/survival"]
-    assert address == f"{hub.address}/somebody/survival" and known["private"] and "you and those" in told[-1]
+    assert (
+        address == f"{hub.address}/somebody/survival"
+        and known["private"]
+        and "you and those" in told[-1]
+    )
     folder = run.path / "export" / "safetensors"
     files = {file.name: file.read_bytes() for file in folder.iterdir()}
-    assert {name: content for name, content in known["files"].items() if name != ".gitattributes"} == files
+    assert {
+        name: content for name, content in known["files"].items() if name != ".gitattributes"
+    } == files
     assert b"# survival" in files["README.md"] and run.state.id in known["message"]
     assert Pushed.read(run.path / "export").commit == known["commit"]
     assert ("POST", "/api/validate-yaml", f"Bearer {TOKEN}") in hub.seen
-    assert not [file for file in run.path.rglob("*") if file.is_file() and TOKEN.encode() in file.read_bytes()]
+    assert not [
+        file
+        for file in run.path.rglob("*")
+        if file.is_file() and TOKEN.encode() in file.read_bytes()
+    ]
     # What lies ready is sent again as it is; what is no more there is taken away.
     known["files"]["old.bin"] = b""
     made = sha256(folder / "export.json")
     pushing(run)
-    assert sha256(folder / "export.json") == made and "old.bin" not in known["files"] and known["private"]
+    assert (
+        sha256(folder / "export.json") == made
+        and "old.bin" not in known["files"]
+        and known["private"]
+    )
     # What was measured meanwhile goes along.
     measured(stage_of(run), metrics={"perplexity": 3.25})
     pushing(run)
@@ -90,7 +113,11 @@ def test_public_is_what_somebody_says(run, hub, pushing):
 
 def test_another_model_on_the_hub_stays(run, hub, pushing):
     files = {"model.safetensors": b"theirs"}
-    hub.repositories["somebody/survival"] = {"private": True, "files": dict(files), "commit": "1" * 40}
+    hub.repositories["somebody/survival"] = {
+        "private": True,
+        "files": dict(files),
+        "commit": "1" * 40,
+    }
     with pytest.raises(Stop, match="contains another model"):
         pushing(run)
     assert hub.repositories["somebody/survival"]["files"] == files and not hub.stored
@@ -103,7 +130,9 @@ def test_what_arrives_otherwise_is_no_push(run, hub, pushing):
     assert not Pushed.read(run.path / "export")
 
 
-def test_without_a_token_or_with_a_wrong_one_nothing_is_sent(run, hub, pushing, monkeypatch, tmp_path):
+def test_without_a_token_or_with_a_wrong_one_nothing_is_sent(
+    run, hub, pushing, monkeypatch, tmp_path
+):
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     with pytest.raises(Stop, match="Invalid credentials"):
         pushing(run)
@@ -144,14 +173,21 @@ def models(monkeypatch):
 def lineage_of(server: servers.Registry) -> dict:
     (version,) = server.kept["model_versions"]
     properties = version["customProperties"].items()
-    return {name: next(value for key, value in told.items() if key.endswith("_value")) for name, told in properties}
+    return {
+        name: next(value for key, value in told.items() if key.endswith("_value"))
+        for name, told in properties
+    }
 
 
 def test_a_model_is_registered_with_where_it_comes_from(run, models):
     stage = stage_of(run)
     measured(stage, metrics={"perplexity": 3.25})
-    (run.path / "planned.json").write_text(json.dumps(read_record(run.path / "planned.json") | {"commit": "c0ffee+"}))
-    where = sending.register(trained_model.of(run), models.address, "survival", "1", "s3://bucket/survival")
+    (run.path / "planned.json").write_text(
+        json.dumps(read_record(run.path / "planned.json") | {"commit": "c0ffee+"})
+    )
+    where = sending.register(
+        trained_model.of(run), models.address, "survival", "1", "s3://bucket/survival"
+    )
     assert where == "s3://bucket/survival"
     (model,), (version,), (artifact,) = models.kept.values()
     assert (
@@ -160,16 +196,31 @@ def test_a_model_is_registered_with_where_it_comes_from(run, models):
         and artifact["parent"] == version["id"]
     )
     assert (artifact["uri"], artifact["modelFormatName"]) == ("s3://bucket/survival", "safetensors")
-    assert (artifact["modelSourceId"], artifact["modelSourceKind"]) == (run.state.id, "recipe-runner")
-    told, planned = lineage_of(models), read_record(run.path / "planned.json")
-    assert told["recipe"] == "survival.yaml" and told["recipe_fingerprint"] == planned["fingerprint"]
-    assert (
-        told["recipe_commit"] == "c0ffee+" and told["data_hash"] == "0123abcd" and told["evaluation.perplexity"] == 3.25
+    assert (artifact["modelSourceId"], artifact["modelSourceKind"]) == (
+        run.state.id,
+        "recipe-runner",
     )
-    assert told["weights_hash"] == stage.model_hash() and told["run"] == run.state.id and told["data_rows"] == "68"
-    assert "was trained" in version["description"] and all(seen[2] == "Bearer sha256~somebody" for seen in models.seen)
+    told, planned = lineage_of(models), read_record(run.path / "planned.json")
+    assert (
+        told["recipe"] == "survival.yaml" and told["recipe_fingerprint"] == planned["fingerprint"]
+    )
+    assert (
+        told["recipe_commit"] == "c0ffee+"
+        and told["data_hash"] == "0123abcd"
+        and told["evaluation.perplexity"] == 3.25
+    )
+    assert (
+        told["weights_hash"] == stage.model_hash()
+        and told["run"] == run.state.id
+        and told["data_rows"] == "68"
+    )
+    assert "was trained" in version["description"] and all(
+        seen[2] == "Bearer sha256~somebody" for seen in models.seen
+    )
     with pytest.raises(Stop, match="has a version `1`"):
-        sending.register(trained_model.of(run), models.address, "survival", "1", "s3://bucket/survival")
+        sending.register(
+            trained_model.of(run), models.address, "survival", "1", "s3://bucket/survival"
+        )
     sending.register(trained_model.of(run), models.address, "survival", "2", "s3://bucket/two")
     assert len(models.kept["registered_models"]) == 1 and len(models.kept["model_versions"]) == 2
 
@@ -219,8 +270,14 @@ def test_push_and_register_as_commands(run, models, hub, tmp_path):
 
     assert f"{hub.address}/somebody/mine" in recipe("push", str(run.path), "somebody/mine")
     said = recipe("register", str(run.path), "--registry", models.address, "--name", "mine")
-    assert "its address is hf://somebody/mine:" in said and lineage_of(models)["run"] == run.state.id
-    assert not [file for file in tmp_path.rglob("*") if file.is_file() and TOKEN.encode() in file.read_bytes()]
+    assert (
+        "its address is hf://somebody/mine:" in said and lineage_of(models)["run"] == run.state.id
+    )
+    assert not [
+        file
+        for file in tmp_path.rglob("*")
+        if file.is_file() and TOKEN.encode() in file.read_bytes()
+    ]
 
 
 def test_the_commit_of_a_recipe_goes_on_record(tmp_path):
@@ -231,7 +288,14 @@ def test_the_commit_of_a_recipe_goes_on_record(tmp_path):
     assert _commit(file) == ""
 
     def git(*arguments: str) -> str:
-        who = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com", "-c", "commit.gpgsign=false")
+        who = (
+            "-c",
+            "user.name=Somebody",
+            "-c",
+            "user.email=somebody@example.com",
+            "-c",
+            "commit.gpgsign=false",
+        )
         return subprocess.run(
             ["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True, text=True
         ).stdout.strip()

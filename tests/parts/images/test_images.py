@@ -30,7 +30,10 @@ from tests.rendering import render
 
 RECIPE = ROOT / "recipes" / "resnet.yaml"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-CODE = ("image.code_from_git.url=https://github.com/my-team/code.git", f'image.code_from_git.commit="{COMMIT}"')
+CODE = (
+    "image.code_from_git.url=https://github.com/my-team/code.git",
+    f'image.code_from_git.commit="{COMMIT}"',
+)
 
 
 def plan_of(path, *sets):
@@ -40,7 +43,9 @@ def plan_of(path, *sets):
 
 def manifest(path, *sets):
     files = {artifact.path: artifact.text for artifact in render(plan_of(path, *sets))}
-    return yaml.safe_load(next(text for name, text in files.items() if name.endswith("pytorchjob.yaml")))
+    return yaml.safe_load(
+        next(text for name, text in files.items() if name.endswith("pytorchjob.yaml"))
+    )
 
 
 def pod(path, *sets):
@@ -58,8 +63,12 @@ def wanted(path, **other):
 # The recipe
 
 
-@pytest.mark.parametrize("names", [("cats", "dogs", "owls"), ("train/cats", "train/dogs", "train/owls", "test/cats")])
-def test_a_folder_with_other_classes_than_the_recipe_says_is_told_by_check(tmp_path, golden_message, names):
+@pytest.mark.parametrize(
+    "names", [("cats", "dogs", "owls"), ("train/cats", "train/dogs", "train/owls", "test/cats")]
+)
+def test_a_folder_with_other_classes_than_the_recipe_says_is_told_by_check(
+    tmp_path, golden_message, names
+):
     for name in names:
         (tmp_path / "pets" / name).mkdir(parents=True)
     own = ("data.hub=", "data.test_split=", f"data.path={tmp_path / 'pets'}")
@@ -86,7 +95,12 @@ def test_the_network_is_the_resnet_18_for_small_images():
     # 11,173,962: the count of the well-known ResNet-18 for CIFAR-10, stem 3×3, ten classes.
     assert sum(parameter.numel() for parameter in model.parameters()) == 11_173_962
     stem = model.resnet.embedder.embedder.convolution
-    assert (stem.kernel_size, stem.stride, stem.padding, stem.bias) == ((3, 3), (1, 1), (1, 1), None)
+    assert (stem.kernel_size, stem.stride, stem.padding, stem.bias) == (
+        (3, 3),
+        (1, 1),
+        (1, 1),
+        None,
+    )
     assert not any(isinstance(module, torch.nn.MaxPool2d) for module in model.modules())
     seen = model(torch.zeros(2, 3, 32, 32), output_hidden_states=True)
     assert [state.shape[1:] for state in seen.hidden_states[1:]] == [
@@ -142,7 +156,8 @@ def test_validation_images_are_normalised_and_nothing_more(tmp_path):
     assert len(data) == 10
     batch = data.__getitems__(list(range(10)))
     again = (
-        batch["pixel_values"] * torch.tensor(report.std).view(3, 1, 1) + torch.tensor(report.mean).view(3, 1, 1)
+        batch["pixel_values"] * torch.tensor(report.std).view(3, 1, 1)
+        + torch.tensor(report.mean).view(3, 1, 1)
     ) * 255
     originals = {image.tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
     for pixels, label in zip(again.round().byte(), batch["labels"], strict=True):
@@ -159,7 +174,8 @@ def test_mean_and_deviation_are_those_of_the_training_images(tmp_path):
 
 
 def test_a_colour_that_is_the_same_everywhere_is_not_scaled(tmp_path):
-    """Else the black borders of cropped images are thousands of times as large as anything in them."""
+    """Else the black borders of cropped images are thousands of times as large as anything in
+    them."""
     images, labels = shapes.pictures(per_class=5)
     images = np.array(images)
     images[..., 1] = 10
@@ -197,18 +213,38 @@ def test_each_kind_of_source_gives_the_same_images(tmp_path):
             for image, label in zip(images[chosen], labels[chosen], strict=True)
         ]
         (tmp_path / "binary" / f"{name}.bin").write_bytes(b"".join(records))
-    (tmp_path / "binary" / "batches.meta.txt").write_text("\n".join(shapes.CLASSES) + "\n", encoding="utf-8")
+    (tmp_path / "binary" / "batches.meta.txt").write_text(
+        "\n".join(shapes.CLASSES) + "\n", encoding="utf-8"
+    )
     for index, (image, label) in enumerate(zip(images, labels, strict=True)):
-        folder = tmp_path / "folders" / ("test" if index < 10 else "train") / f"{label}-{shapes.CLASSES[label]}"
+        folder = (
+            tmp_path
+            / "folders"
+            / ("test" if index < 10 else "train")
+            / f"{label}-{shapes.CLASSES[label]}"
+        )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{index}.png").write_bytes(shapes.png(image))
     seen = {}
     for kind in ("parquet", "binary", "folders"):
         report = prepare(wanted(tmp_path / kind), tmp_path / "out" / kind)
-        assert (report.rows_in, report.train_rows, report.validation_rows, report.test_rows) == (40, 20, 10, 10)
-        splits = [training.read(tmp_path / "out" / kind / f"{split}.parquet", 32) for split in ("train", "test")]
-        seen[kind] = [sorted((p.numpy().tobytes(), int(n)) for p, n in zip(*split, strict=True)) for split in splits]
-        assert report.classes[3] == {"parquet": "cross", "binary": "cross", "folders": "3-cross"}[kind]
+        assert (report.rows_in, report.train_rows, report.validation_rows, report.test_rows) == (
+            40,
+            20,
+            10,
+            10,
+        )
+        splits = [
+            training.read(tmp_path / "out" / kind / f"{split}.parquet", 32)
+            for split in ("train", "test")
+        ]
+        seen[kind] = [
+            sorted((p.numpy().tobytes(), int(n)) for p, n in zip(*split, strict=True))
+            for split in splits
+        ]
+        assert (
+            report.classes[3] == {"parquet": "cross", "binary": "cross", "folders": "3-cross"}[kind]
+        )
     assert seen["parquet"] == seen["binary"] == seen["folders"]
 
 
@@ -216,7 +252,9 @@ def test_a_hub_that_cannot_be_reached_is_said_in_words(tmp_path, monkeypatch, go
     import datasets
 
     def load_dataset(*_, **__):
-        raise ConnectionError("HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded")
+        raise ConnectionError(
+            "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded"
+        )
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     with pytest.raises(Stop, match="`uoft-cs/cifar10`") as stop:
@@ -225,7 +263,8 @@ def test_a_hub_that_cannot_be_reached_is_said_in_words(tmp_path, monkeypatch, go
 
 
 def test_the_hub_gives_the_same_images_with_the_names_of_its_classes(tmp_path, monkeypatch):
-    """The library's own kind of dataset, as `uoft-cs/cifar10` is one; only the download is left out."""
+    """The library's own kind of dataset, as `uoft-cs/cifar10` is one; only the download is left
+    out."""
     import datasets
 
     images, labels = shapes.pictures(per_class=3)
@@ -234,13 +273,22 @@ def test_the_hub_gives_the_same_images_with_the_names_of_its_classes(tmp_path, m
     def load_dataset(name, subset, split, revision):
         asked.append((name, subset, split, revision))
         chosen = slice(0, 20) if split == "train" else slice(20, 30)
-        rows = {"img": [Image.fromarray(image) for image in images[chosen]], "label": labels[chosen].tolist()}
+        rows = {
+            "img": [Image.fromarray(image) for image in images[chosen]],
+            "label": labels[chosen].tolist(),
+        }
         kinds = {"img": datasets.Image(), "label": datasets.ClassLabel(names=list(shapes.CLASSES))}
         return datasets.Dataset.from_dict(rows, features=datasets.Features(kinds))
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    report = prepare(wanted("") | {"path": None, "hub": "uoft-cs/cifar10", "test_split": "test"}, tmp_path / "out")
-    assert asked == [("uoft-cs/cifar10", None, "train", "main"), ("uoft-cs/cifar10", None, "test", "main")]
+    report = prepare(
+        wanted("") | {"path": None, "hub": "uoft-cs/cifar10", "test_split": "test"},
+        tmp_path / "out",
+    )
+    assert asked == [
+        ("uoft-cs/cifar10", None, "train", "main"),
+        ("uoft-cs/cifar10", None, "test", "main"),
+    ]
     assert (report.train_rows, report.validation_rows, report.test_rows) == (10, 10, 10)
     assert report.classes == list(shapes.CLASSES)
     pixels, numbers = training.read(tmp_path / "out" / "test.parquet", 32)
@@ -264,7 +312,12 @@ def test_what_is_no_image_is_named_and_duplicates_go(tmp_path, golden_message):
 
     images, labels = shapes.pictures(per_class=3)
     rows = [{"bytes": shapes.png(image), "path": None} for image in images]
-    rows += [rows[0], {"bytes": b"GIF89a nonsense", "path": None}, {"bytes": None, "path": "x.png"}, rows[1]]
+    rows += [
+        rows[0],
+        {"bytes": b"GIF89a nonsense", "path": None},
+        {"bytes": None, "path": "x.png"},
+        rows[1],
+    ]
     labels = [*labels.tolist(), 0, 1, 1, 10]
     pq.write_table(pa.table({"img": rows, "label": labels}), tmp_path / "a.parquet")
     report = prepare(wanted(tmp_path / "a.parquet"), tmp_path / "out")
@@ -275,7 +328,8 @@ def test_what_is_no_image_is_named_and_duplicates_go(tmp_path, golden_message):
 
 
 def in_both(folder, shared: int):
-    """Training images, and a test that has so many of them among its own; the images of the test."""
+    """Training images, and a test that has so many of them among its own; the images of the
+    test."""
     images, labels = shapes.pictures(per_class=30)
     test = [*range(200, 300), *range(shared)]
     shapes.write(folder / "train.parquet", images[:200], labels[:200])
@@ -291,11 +345,19 @@ def test_an_image_of_the_test_that_stands_in_training_is_taken_out_there_and_nam
     assert "    train.parquet, image 1 is test.parquet, image 101" in report.lines()
     kept, _ = training.read(tmp_path / "out" / "test.parquet", 32)
     assert (kept.permute(0, 2, 3, 1).numpy() == tests).all(), "the test is what it is for everybody"
-    seen = judging.images({split: tmp_path / "out" / f"{split}.parquet" for split in SPLITS}, report.shared)
-    assert (seen.rows, seen.judged) == (report.train_rows, report.validation_rows + 101) and not seen.faults
+    seen = judging.images(
+        {split: tmp_path / "out" / f"{split}.parquet" for split in SPLITS}, report.shared
+    )
+    assert (seen.rows, seen.judged) == (
+        report.train_rows,
+        report.validation_rows + 101,
+    ) and not seen.faults
     assert prepare(wanted(tmp_path), tmp_path / "out").shared == 1
     told = list(hooks.plain(seen))
-    assert f"  none of {seen.judged:,} measured images is one of the {seen.rows:,} training images" in told
+    assert (
+        f"  none of {seen.judged:,} measured images is one of the {seen.rows:,} training images"
+        in told
+    )
 
 
 def test_a_test_that_is_a_part_of_training_ends_the_preparation(tmp_path, golden_message):
@@ -307,7 +369,9 @@ def test_a_test_that_is_a_part_of_training_ends_the_preparation(tmp_path, golden
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_measured_image_that_somebody_has_put_into_training_is_a_fault(split, tmp_path, golden_message):
+def test_a_measured_image_that_somebody_has_put_into_training_is_a_fault(
+    split, tmp_path, golden_message
+):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -315,7 +379,8 @@ def test_a_measured_image_that_somebody_has_put_into_training_is_a_fault(split, 
     prepare(wanted(tmp_path), tmp_path / "out")
     files = {name: tmp_path / "out" / f"{name}.parquet" for name in SPLITS}
     pq.write_table(
-        pa.concat_tables([pq.read_table(files["train"]), pq.read_table(files[split]).slice(2, 1)]), files["train"]
+        pa.concat_tables([pq.read_table(files["train"]), pq.read_table(files[split]).slice(2, 1)]),
+        files["train"],
     )
     seen = judging.images(files)
     assert [fault["kind"] for fault in seen.faults] == ["image_leak"]
@@ -325,19 +390,42 @@ def test_a_measured_image_that_somebody_has_put_into_training_is_a_fault(split, 
 def test_nothing_in_a_folder_of_images_goes_without_a_word(tmp_path, golden_message):
     images, _ = shapes.pictures(per_class=2)
     for index, name in enumerate(
-        ["train/cat/a.png", "train/cat/b.png", "train/dog/a.png", "train/dog/b.png", "val/cat/a.png", "test/dog/a.PNG"]
+        [
+            "train/cat/a.png",
+            "train/cat/b.png",
+            "train/dog/a.png",
+            "train/dog/b.png",
+            "val/cat/a.png",
+            "test/dog/a.PNG",
+        ]
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(shapes.png(images[index]))
-    for name in ("train/loose.png", "train/cat/c.tif", "train/dog/more/d.png", "train/dog/e.png", "test/fox/a.png"):
+    for name in (
+        "train/loose.png",
+        "train/cat/c.tif",
+        "train/dog/more/d.png",
+        "train/dog/e.png",
+        "test/fox/a.png",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"no image")
     (tmp_path / "README.md").write_text("About these images.", encoding="utf-8")
     report = prepare(wanted(tmp_path, classes=2), tmp_path / "out")
     reasons = [reason for _, reason in report.bad_lines]
-    left_out = ["train/loose.png", "train/cat/c.tif", "train/dog/e.png", "train/dog/more", "test/fox/a.png"]
+    left_out = [
+        "train/loose.png",
+        "train/cat/c.tif",
+        "train/dog/e.png",
+        "train/dog/more",
+        "test/fox/a.png",
+    ]
     assert [reason.partition(": ")[0] for reason in reasons] == left_out
-    assert (report.rows_in, report.train_rows + report.validation_rows, report.test_rows) == (11, 5, 1)
+    assert (report.rows_in, report.train_rows + report.validation_rows, report.test_rows) == (
+        11,
+        5,
+        1,
+    )
     (validation,) = [line for line in report.lines() if line.startswith("validation")]
     golden_message("\n".join([*reasons, validation]))
 
@@ -384,7 +472,8 @@ def test_prepared_images_are_used_where_their_source_is_not(tmp_path):
 
 def test_an_image_moved_to_another_class_is_prepared_anew_with_its_new_label(tmp_path):
     images, _ = shapes.pictures(per_class=2)
-    # Names of one order over all classes, as collections number them: without the folders, a move changes nothing.
+    # Names of one order over all classes, as collections number them: without the folders, a move
+    # changes nothing.
     for index, name in enumerate(["cat/1", "cat/2", "cat/3", "dog/4", "dog/5"]):
         file = tmp_path / "images" / f"{name}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -409,16 +498,28 @@ def test_every_value_of_the_recipe_reaches_the_config_and_the_job():
     plan = plan_of(RECIPE.relative_to(ROOT))
     config = yaml.safe_load(plan.stages[-1].files[0].text)
     trainer = config["trainer"]
-    assert (trainer["num_train_epochs"], trainer["per_device_train_batch_size"], trainer["learning_rate"]) == (
+    assert (
+        trainer["num_train_epochs"],
+        trainer["per_device_train_batch_size"],
+        trainer["learning_rate"],
+    ) == (
         10,
         32,
         1e-3,
     )
-    assert config["model"] == {"architecture": "resnet18", "width": 64, "image_size": 32, "classes": 10}
+    assert config["model"] == {
+        "architecture": "resnet18",
+        "width": 64,
+        "image_size": 32,
+        "classes": 10,
+    }
     assert (config["data"]["random_crop_padding"], config["data"]["random_flip"]) == (4, True)
     assert config["prepare"]["hub"] == "uoft-cs/cifar10"
     job = manifest(RECIPE)
-    assert (job["metadata"]["name"], job["metadata"]["namespace"]) == ("resnet18-cifar10-git", "rhoai-learning")
+    assert (job["metadata"]["name"], job["metadata"]["namespace"]) == (
+        "resnet18-cifar10-git",
+        "rhoai-learning",
+    )
     assert list(job["spec"]["pytorchReplicaSpecs"]) == ["Master"]
     container = pod(RECIPE)["containers"][0]
     assert container["resources"] == {
@@ -455,7 +556,10 @@ def test_a_recipe_for_images_that_cannot_work_is_refused(change, setting, golden
 
 def test_a_column_that_local_images_do_not_have_is_named(golden_message):
     with pytest.raises(Stop) as stop:
-        load(RECIPE, from_options(["data.hub=", f"data.path={shapes.FILE}", "data.image_column=image"]))
+        load(
+            RECIPE,
+            from_options(["data.hub=", f"data.path={shapes.FILE}", "data.image_column=image"]),
+        )
     assert "`image_column`" in stop.value.text and "`img`" in stop.value.text
     golden_message(stop.value)
 
@@ -493,12 +597,16 @@ def test_the_page_of_a_model_of_images_takes_a_picture(tmp_path):
     left_by_a_run(tmp_path)
     Image.new("RGB", (40, 50), (250,) * 3).save(tmp_path / "day.png")
     with servers.shown("chat", RECIPE, tmp_path, "--page") as (url, _):
-        said = Client(url, verbose=False).predict(handle_file(str(tmp_path / "day.png")), api_name="/ask")
+        said = Client(url, verbose=False).predict(
+            handle_file(str(tmp_path / "day.png")), api_name="/ask"
+        )
     shares = {each["label"]: each["confidence"] for each in said["confidences"]}
     assert set(shares) == {"night", "day"} and sum(shares.values()) == pytest.approx(1)
 
 
-def test_a_model_of_images_is_asked_with_a_picture_alone_and_in_a_chat(tmp_path, capsys, monkeypatch):
+def test_a_model_of_images_is_asked_with_a_picture_alone_and_in_a_chat(
+    tmp_path, capsys, monkeypatch
+):
     model = left_by_a_run(tmp_path)
     pictures = [tmp_path / "night.png", tmp_path / "day.jpg"]
     for picture, grey in zip(pictures, (8, 250), strict=True):
@@ -509,7 +617,9 @@ def test_a_model_of_images_is_asked_with_a_picture_alone_and_in_a_chat(tmp_path,
         assert command(["ask", str(RECIPE), str(picture), *run]) == 0
         seen[picture.stem] = dict(line.split() for line in capsys.readouterr().out.splitlines()[2:])
     assert seen["day"]["day"] != seen["night"]["day"] and set(seen["day"]) == {"night", "day"}
-    pixels = torch.from_numpy(np.asarray(Image.open(pictures[1]).resize((32, 32), Image.Resampling.BILINEAR)).copy())
+    pixels = torch.from_numpy(
+        np.asarray(Image.open(pictures[1]).resize((32, 32), Image.Resampling.BILINEAR)).copy()
+    )
     batch = (pixels.permute(2, 0, 1)[None] / 255 - 0.5) / 0.25
     with torch.no_grad():
         share = float(model.eval()(pixel_values=batch).logits.softmax(-1)[0, 1])
@@ -527,11 +637,20 @@ def test_what_is_no_picture_and_what_images_have_not_is_said(tmp_path, capsys, m
     run = ("--run", str(tmp_path))
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     for arguments, told in (
-        (["ask", str(RECIPE), "What is this?", *run], "This model classifies images. Name a picture file."),
+        (
+            ["ask", str(RECIPE), "What is this?", *run],
+            "This model classifies images. Name a picture file.",
+        ),
         (["ask", str(RECIPE), str(tmp_path / "a.png"), *run], "The weights in `"),
-        (["ask", str(RECIPE), str(tmp_path / "a.png"), "--base", *run], "model started from random weights."),
+        (
+            ["ask", str(RECIPE), str(tmp_path / "a.png"), "--base", *run],
+            "model started from random weights.",
+        ),
         (["serve", str(RECIPE), *run], "classifies images"),
-        (["ask", str(RECIPE), "a.png", "--url", "http://127.0.0.1:9"], "OpenAI's API has no question for it."),
+        (
+            ["ask", str(RECIPE), "a.png", "--url", "http://127.0.0.1:9"],
+            "OpenAI's API has no question for it.",
+        ),
     ):
         assert command(arguments) == 1
         assert told in capsys.readouterr().err
@@ -560,7 +679,9 @@ def test_any_recipe_may_take_its_code_from_git(recipe):
     assert init["image"] == container["image"]
     assert {"name": "code", "emptyDir": {}} in spec["volumes"]
     assert {"name": "PYTHONPATH", "value": podspec.CODE} in container["env"]
-    assert {"name": "code", "mountPath": kubernetes.CODE_DIR, "readOnly": True} in container["volumeMounts"]
+    assert {"name": "code", "mountPath": kubernetes.CODE_DIR, "readOnly": True} in container[
+        "volumeMounts"
+    ]
     assert {"name": "code", "mountPath": kubernetes.CODE_DIR} in init["volumeMounts"]
     assert init["securityContext"] == container["securityContext"]
 
@@ -572,7 +693,15 @@ def test_without_it_nothing_is_cloned():
 
 
 def test_the_clone_is_exactly_the_commit_or_fails(tmp_path):
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(tmp_path / "origin")]
+    git = [
+        "git",
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.org",
+        "-C",
+        str(tmp_path / "origin"),
+    ]
     (tmp_path / "origin").mkdir()
     subprocess.run([*git, "init", "--quiet"], check=True)
     commits = []
@@ -580,13 +709,26 @@ def test_the_clone_is_exactly_the_commit_or_fails(tmp_path):
         (tmp_path / "origin" / "code.py").write_text(text, encoding="utf-8")
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "--quiet", "-m", text], check=True)
-        done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+        )
         commits.append(done.stdout.strip())
 
     def clone(commit):
-        script = ["sh", "-c", podspec.CLONE, "clone-code", f"file://{tmp_path}/origin", commit, str(tmp_path / "code")]
+        script = [
+            "sh",
+            "-c",
+            podspec.CLONE,
+            "clone-code",
+            f"file://{tmp_path}/origin",
+            commit,
+            str(tmp_path / "code"),
+        ]
         return subprocess.run(
-            script, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+            script,
+            capture_output=True,
+            text=True,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
         )
 
     # Twice into one folder, as a pod that is started again does.
@@ -608,13 +750,16 @@ def _imports(file):
 
 def _file(module):
     base = ROOT.joinpath(*module.split("."))
-    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+    return next(
+        (path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None
+    )
 
 
-# Import names that OpenShift AI's training image py312-cuda128-torch290 has, among many more. Source: Pipfile and
-# Pipfile.lock in opendatahub-io/distributed-workloads, images/runtime/training/py312-cuda128-torch290 (transformers 5.5.0,
-# accelerate 1.12.0, datasets 4.3.0, numpy 1.26.4, pyarrow 23.0.1, pillow 12.3.0, pydantic 2.12.5, tensorboard 2.20.0).
-# Images up to py312-cuda128-torch280 lack Pillow; there `recipe prepare` has to be done elsewhere.
+# Import names that OpenShift AI's training image py312-cuda128-torch290 has, among many more.
+# Source: Pipfile and Pipfile.lock in opendatahub-io/distributed-workloads,
+# images/runtime/training/py312-cuda128-torch290 (transformers 5.5.0, accelerate 1.12.0, datasets
+# 4.3.0, numpy 1.26.4, pyarrow 23.0.1, pillow 12.3.0, pydantic 2.12.5, tensorboard 2.20.0). Images
+# up to py312-cuda128-torch280 lack Pillow; there `recipe prepare` has to be done elsewhere.
 STOCK_PACKAGES: tuple[str, ...] = (
     "PIL",
     "accelerate",
@@ -627,10 +772,12 @@ STOCK_PACKAGES: tuple[str, ...] = (
     "transformers",
     "yaml",
 )
-# What transformers itself requires (5.5.0, setup.py), with huggingface_hub 1 and its httpx, and PyTorch (2.9.0, setup.py).
+# What transformers itself requires (5.5.0, setup.py), with huggingface_hub 1 and its httpx, and
+# PyTorch (2.9.0, setup.py).
 STOCK_PACKAGES += ("huggingface_hub", "httpx", "safetensors", "tokenizers", "jinja2")
-# Packages that the stock image lacks, and the modules that import them when they are called: for spreadsheets, models of the
-# hub, S3, cleaning, what is said of rows, tracking servers, rewards and trials.
+# Packages that the stock image lacks, and the modules that import them when they are called: for
+# spreadsheets, models of the hub, S3, cleaning, what is said of rows, tracking servers, rewards and
+# trials.
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
     "openpyxl": ("data.rows",),
@@ -658,10 +805,19 @@ def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     """All of a recipe's pods, and what they import by name."""
     named = [parts.table("preparers")["images"], parts.table("engines")["images"]]
     named += [parts.table("measures")["images"], "runner.parts.evaluate.evaluate"]
-    hooked = [part.module(part.hooks[name]) for part in parts.found().values() for name in AT_TRAINING & {*part.hooks}]
-    by_hooks = [function.rpartition(".")[0] for function in hooked] + ["runner.parts.tracking.servers"]
+    hooked = [
+        part.module(part.hooks[name])
+        for part in parts.found().values()
+        for name in AT_TRAINING & {*part.hooks}
+    ]
+    by_hooks = [function.rpartition(".")[0] for function in hooked] + [
+        "runner.parts.tracking.servers"
+    ]
     assert "runner.parts.rewards.functions" in by_hooks
-    reached, waiting = {}, ["runner.entrypoints.stage", "runner.entrypoints.prepare", *named, *by_hooks]
+    reached, waiting = (
+        {},
+        ["runner.entrypoints.stage", "runner.entrypoints.prepare", *named, *by_hooks],
+    )
     foreign = {}
     while waiting:
         module = waiting.pop()
@@ -684,7 +840,9 @@ def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     # What only recipes of language come to.
     for package, modules in OF_LANGUAGE.items():
         assert foreign.pop(package, set()) <= {f"runner.{module}" for module in modules}, package
-    assert set(foreign) <= set(STOCK_PACKAGES), {name: foreign[name] for name in set(foreign) - set(STOCK_PACKAGES)}
+    assert set(foreign) <= set(STOCK_PACKAGES), {
+        name: foreign[name] for name in set(foreign) - set(STOCK_PACKAGES)
+    }
     without = f"import sys; sys.modules.update(dict.fromkeys({list(OF_LANGUAGE)}))"
     imports = "; ".join(
         f"import {module.partition(':')[0]}"

@@ -1,4 +1,5 @@
-"""Training of images through the real engine: rehearsal, resume, several processes, and what a run leaves behind."""
+"""Training of images through the real engine: rehearsal, resume, several processes, and what a run
+leaves behind."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ RECIPE = ROOT / "recipes" / "resnet.yaml"
 
 
 def tiny(tmp_path: Path, name: str, *sets: str):
-    """Stage and place of a run of a very narrow network on 200 images, prepared and ready to be launched."""
+    """Stage and place of a run of a very narrow network on 200 images, prepared and ready to be
+    launched."""
     images = tmp_path / "images"
     if not images.is_dir():
         drawn, labels = shapes.pictures(per_class=22)
@@ -54,7 +56,9 @@ def tiny(tmp_path: Path, name: str, *sets: str):
 def start(stage, place, log: Path, **variables: str):
     env = environment(stage, place) | {"PYTHONPATH": str(ROOT)} | variables
     with log.open("a") as out:
-        return subprocess.Popen(ENGINES["images"](stage, place), env=env, cwd=ROOT, stdout=out, stderr=out)
+        return subprocess.Popen(
+            ENGINES["images"](stage, place), env=env, cwd=ROOT, stdout=out, stderr=out
+        )
 
 
 def finish(process, log: Path):
@@ -103,16 +107,25 @@ def test_a_run_that_was_killed_goes_on_and_ends_as_if_nothing_had_happened(tmp_p
 
 
 @pytest.mark.long
-def test_a_run_that_is_asked_to_end_in_an_epoch_ends_bit_for_bit_as_if_nothing_had_happened(tmp_path):
-    """Crops and flips of the batches after the checkpoint among them, which are made ahead of it."""
-    sets = ("train.epochs=4", "train.logging_steps=1", "train.micro_batch_size=8", "train.effective_batch_size=")
+def test_a_run_that_is_asked_to_end_in_an_epoch_ends_bit_for_bit_as_if_nothing_had_happened(
+    tmp_path,
+):
+    """Crops and flips of the batches after the checkpoint among them, which are made ahead of
+    it."""
+    sets = (
+        "train.epochs=4",
+        "train.logging_steps=1",
+        "train.micro_batch_size=8",
+        "train.effective_batch_size=",
+    )
     stage, place = tiny(tmp_path, "whole", *sets)
     finish(start(stage, place, tmp_path / "whole.log"), tmp_path / "whole.log")
     stage, asked = tiny(tmp_path, "asked", *sets)
     log = tmp_path / "asked.log"
     process = start(stage, asked, log)
     while (
-        not any(event["event"] == "step" for event in child_process.events(log.read_text())) and process.poll() is None
+        not any(event["event"] == "step" for event in child_process.events(log.read_text()))
+        and process.poll() is None
     ):
         time.sleep(0.01)
     process.terminate()
@@ -121,9 +134,14 @@ def test_a_run_that_is_asked_to_end_in_an_epoch_ends_bit_for_bit_as_if_nothing_h
     steps = read(place, "training_summary.json")["steps"]
     assert 0 < saved < steps and saved % (steps // 4), "it is asked in an epoch"
     finish(start(stage, asked, log), log)
-    whole, resumed = (network.read(Path(where.run_dir) / "final_model.pth")["model"] for where in (place, asked))
+    whole, resumed = (
+        network.read(Path(where.run_dir) / "final_model.pth")["model"] for where in (place, asked)
+    )
     assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
-    assert read(asked, "training_history.json")["epochs"] == read(place, "training_history.json")["epochs"]
+    assert (
+        read(asked, "training_history.json")["epochs"]
+        == read(place, "training_history.json")["epochs"]
+    )
 
 
 @pytest.mark.long
@@ -131,26 +149,45 @@ def test_training_shows_its_metrics_where_the_pods_annotations_say(tmp_path):
     stage, place = tiny(tmp_path, "shown", "train.epochs=8")
     with Listener() as heard:
         process = start(stage, place, tmp_path / "log", **heard.env)
-        while not (any('"loss"' in said for said in heard.answers) and "recipe_loss " in (heard.metrics or [""])[-1]):
+        while not (
+            any('"loss"' in said for said in heard.answers)
+            and "recipe_loss " in (heard.metrics or [""])[-1]
+        ):
             assert process.poll() is None, (tmp_path / "log").read_text()[-3000:]
             time.sleep(0.01)
         process.kill()
         process.wait()
     shown = as_prometheus_reads(heard.metrics[-1])
-    assert shown["recipe_steps"] == 48 and shown["recipe_loss"] > 0 and shown["recipe_samples_per_second"] > 0
+    assert (
+        shown["recipe_steps"] == 48
+        and shown["recipe_loss"] > 0
+        and shown["recipe_samples_per_second"] > 0
+    )
     said = as_the_trainer_reads(heard.answers[-1])
     assert (said["totalSteps"], said["totalEpochs"]) == (48, 8) and 0 < said["currentStep"] < 48
     assert said["progressPercentage"] == 100 * said["currentStep"] // 48
-    assert {"eval_loss", "eval_accuracy"} <= set(said["evalMetrics"]), "there is one before the first step"
+    assert {"eval_loss", "eval_accuracy"} <= set(said["evalMetrics"]), (
+        "there is one before the first step"
+    )
 
 
 @pytest.mark.long
 def test_two_processes_share_the_images_and_end_with_one_result(tmp_path):
-    stage, place = tiny(tmp_path, "two", "machines.gpus_per_node=2", "train.effective_batch_size=64", "train.epochs=2")
+    stage, place = tiny(
+        tmp_path,
+        "two",
+        "machines.gpus_per_node=2",
+        "train.effective_batch_size=64",
+        "train.epochs=2",
+    )
     log = tmp_path / "two.log"
     finish(start(stage, place, log), log)
     summary = read(place, "training_summary.json")
-    assert (summary["world_size"], summary["backend"], summary["effective_batch_size"]) == (2, "gloo", 64)
+    assert (summary["world_size"], summary["backend"], summary["effective_batch_size"]) == (
+        2,
+        "gloo",
+        64,
+    )
     # 180 images by 64 are 3 steps an epoch; each process alone would make 6.
     assert summary["steps"] == 6
     assert log.read_text().count('"event": "begin"') == 1
@@ -186,10 +223,19 @@ def test_the_page_to_show_has_the_figures_of_the_files(rehearsed):
 def test_the_rehearsal_reaches_60_percent_and_leaves_every_result(rehearsed):
     run, said, _ = rehearsed
     summary = json.loads((run / "training_summary.json").read_text("utf-8"))
-    assert summary["proof"]["kind"] == "images" and summary["proof"]["judged"] > 0 and not summary["proof"]["faults"]
+    assert (
+        summary["proof"]["kind"] == "images"
+        and summary["proof"]["judged"] > 0
+        and not summary["proof"]["faults"]
+    )
     assert summary["best_accuracy"] >= 0.6
     assert f"accuracy {summary['best_accuracy']:.1%} of the validation images" in said
-    for name in ("checkpoint_latest.pth", "best_model.pth", "final_model.pth", "training_history.json"):
+    for name in (
+        "checkpoint_latest.pth",
+        "best_model.pth",
+        "final_model.pth",
+        "training_history.json",
+    ):
         assert (run / name).is_file(), name
     assert list((run / "tensorboard").rglob("events.out.tfevents.*"))
     epochs = json.loads((run / "training_history.json").read_text("utf-8"))["epochs"]
@@ -200,7 +246,9 @@ def test_the_rehearsal_reaches_60_percent_and_leaves_every_result(rehearsed):
 
 def test_a_rehearsal_is_measured_class_by_class(rehearsed, recipe_command):
     run, _, _ = rehearsed
-    done = recipe_command("evaluate", RECIPE, "--run", run, "--set", 'gates=["accuracy >= 0.6"]', "--format", "json")
+    done = recipe_command(
+        "evaluate", RECIPE, "--run", run, "--set", 'gates=["accuracy >= 0.6"]', "--format", "json"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout)
     summary = json.loads((run / "training_summary.json").read_text("utf-8"))
@@ -208,7 +256,9 @@ def test_a_rehearsal_is_measured_class_by_class(rehearsed, recipe_command):
     assert said["metrics"]["validation_loss"] > 0 and said["open"]
     seen = said["confusion"]
     right = sum(row.get(name, 0) for name, row in seen.items())
-    assert right / sum(map(sum, (row.values() for row in seen.values()))) == pytest.approx(summary["best_accuracy"])
+    assert right / sum(map(sum, (row.values() for row in seen.values()))) == pytest.approx(
+        summary["best_accuracy"]
+    )
     classes = {name: row.get(name, 0) / sum(row.values()) for name, row in seen.items()}
     assert {f"accuracy.{name}": share for name, share in classes.items()} == pytest.approx(
         {name: value for name, value in said["metrics"].items() if name.startswith("accuracy.")}
@@ -218,10 +268,17 @@ def test_a_rehearsal_is_measured_class_by_class(rehearsed, recipe_command):
 def test_the_best_weights_do_what_the_summary_says(rehearsed):
     run, _, _ = rehearsed
     model, content = network.load(run / "best_model.pth")
-    data = training.ImageDataset(run / "data" / "validation.parquet", 32, content["mean"], content["std"])
+    data = training.ImageDataset(
+        run / "data" / "validation.parquet", 32, content["mean"], content["std"]
+    )
     batch = data.__getitems__(list(range(len(data))))
     with torch.no_grad():
-        right = (model(batch["pixel_values"]).logits.argmax(-1) == batch["labels"]).float().mean().item()
+        right = (
+            (model(batch["pixel_values"]).logits.argmax(-1) == batch["labels"])
+            .float()
+            .mean()
+            .item()
+        )
     summary = json.loads((run / "training_summary.json").read_text("utf-8"))
     assert right == pytest.approx(summary["best_accuracy"], abs=1e-6)
     assert content["classes"] == list(shapes.CLASSES)
@@ -234,7 +291,9 @@ def test_the_latest_checkpoint_holds_what_is_needed_to_go_on(rehearsed):
     assert latest["step"] == summary["steps"]
     assert latest["optimizer"]["state"] and latest["lr_scheduler"]
     final = network.read(run / "final_model.pth")
-    assert all(torch.equal(latest["model"][name], tensor) for name, tensor in final["model"].items())
+    assert all(
+        torch.equal(latest["model"][name], tensor) for name, tensor in final["model"].items()
+    )
 
 
 def test_a_finished_rehearsal_is_not_repeated(rehearsed, recipe_command):
@@ -256,7 +315,9 @@ def test_images_that_cannot_be_learned_end_the_rehearsal_with_exit_1(recipe_comm
     drawn, labels = shapes.pictures(per_class=40)
     draw = np.random.default_rng(0)
     shapes.write(tmp_path / "mixed.parquet", drawn, draw.permutation(labels))
-    done = recipe_command("rehearse", RECIPE, "--data", tmp_path / "mixed.parquet", "--out", tmp_path / "run")
+    done = recipe_command(
+        "rehearse", RECIPE, "--data", tmp_path / "mixed.parquet", "--out", tmp_path / "run"
+    )
     assert done.returncode == 1, done.stdout[-2000:]
     assert "The rehearsal of `resnet` did not learn" in done.stderr
     assert "but needs 60%." in done.stderr

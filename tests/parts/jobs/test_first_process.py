@@ -1,5 +1,5 @@
-"""The first process of a container ends at SIGTERM, at every moment. The kernel drops a signal that it does not handle,
-and the pod then keeps its GPUs until the end of its grace."""
+"""The first process of a container ends at SIGTERM, at every moment. The kernel drops a signal that
+it does not handle, and the pod then keeps its GPUs until the end of its grace."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ pytestmark = pytest.mark.skipif(
 
 
 @contextmanager
-def first_process(command: Sequence[str], **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A command as the first process of its own process ids, as in a container: `unshare`, and the command's id here."""
+def first_process(
+    command: Sequence[str], **environment: str
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command as the first process of its own process ids, as in a container: `unshare`, and the
+    command's id here."""
     around = os.environ | {"PYTHONPATH": str(ROOT)} | environment
     outside = subprocess.Popen([*AS_FIRST, *command], cwd=ROOT, env=around)
     try:
@@ -77,12 +80,16 @@ def require_end_at_sigterm(command: list[str], server: socket.socket, **env: str
 
 
 def test_a_program_of_ours_ends_before_its_imports(tmp_path):
-    """A module that hangs takes the place of the first import, so that the signal comes as early as possible."""
+    """A module that hangs takes the place of the first import, so that the signal comes as early as
+    possible."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     (tmp_path / "argparse.py").write_text(f"open({str(fifo)!r}).read()", encoding="utf-8")
     command = python("runner.entrypoints.stage", "run", "plan.json")
-    with first_process(command, PYTHONPATH=f"{tmp_path}:{ROOT}") as (outside, inside), fifo.open("w"):
+    with (
+        first_process(command, PYTHONPATH=f"{tmp_path}:{ROOT}") as (outside, inside),
+        fifo.open("w"),
+    ):
         os.kill(inside, signal.SIGTERM)
         assert outside.wait(SECONDS) == ENDED
 
@@ -91,7 +98,10 @@ def test_a_program_of_ours_ends_before_its_imports(tmp_path):
 def test_a_stage_ends_while_it_reads_the_claim(tmp_path, verb):
     plan = tmp_path / PLAN_FILE
     os.mkfifo(plan)
-    with first_process(python("runner.entrypoints.stage", verb, str(plan))) as (outside, inside), plan.open("w"):
+    with (
+        first_process(python("runner.entrypoints.stage", verb, str(plan))) as (outside, inside),
+        plan.open("w"),
+    ):
         os.kill(inside, signal.SIGTERM)
         assert outside.wait(SECONDS) == ENDED
 
@@ -105,10 +115,15 @@ def test_a_machine_ends_while_torchrun_waits_for_the_others(tmp_path, machine):
     plan = tmp_path / PLAN_FILE
     plan.write_text(claim.here(plan_text(whole(*claim.site).stage("sft"))))
     with silent_server() as master:
-        # Not the number of machines that the plan has, because machine 0 would listen at the port itself.
+        # Not the number of machines that the plan has, because machine 0 would listen at the port
+        # itself.
         address, port = master.getsockname()
-        rendezvous = f"--rdzv-backend=c10d --rdzv-endpoint={address}:{port} --rdzv-conf=is_host=0 --nnodes=2"
-        torchrun = python("torch.distributed.run", *rendezvous.split(), "--nproc-per-node=1", "-m", "this")
+        rendezvous = (
+            f"--rdzv-backend=c10d --rdzv-endpoint={address}:{port} --rdzv-conf=is_host=0 --nnodes=2"
+        )
+        torchrun = python(
+            "torch.distributed.run", *rendezvous.split(), "--nproc-per-node=1", "-m", "this"
+        )
         command = python("runner.entrypoints.stage", "run", str(plan), "--", *torchrun)
         require_end_at_sigterm(command, master, PET_NODE_RANK=machine)
 
@@ -116,7 +131,15 @@ def test_a_machine_ends_while_torchrun_waits_for_the_others(tmp_path, machine):
 def test_a_pod_that_clones_its_code_ends_while_it_waits_for_the_server(tmp_path):
     with silent_server() as server:
         origin = "git://{}:{}/code.git".format(*server.getsockname())
-        command = ["/bin/sh", "-c", podspec.CLONE, podspec.CLONER, origin, "0" * 40, str(tmp_path / "code")]
+        command = [
+            "/bin/sh",
+            "-c",
+            podspec.CLONE,
+            podspec.CLONER,
+            origin,
+            "0" * 40,
+            str(tmp_path / "code"),
+        ]
         require_end_at_sigterm(command, server)
 
 
@@ -128,7 +151,14 @@ def test_a_driver_ends_while_the_cluster_does_not_answer(tmp_path):
     with silent_server() as cluster:
         server = "http://{}:{}".format(*cluster.getsockname())
         command = python(
-            "runner.parts.openshift.controller", str(plan), "--server", server, "--keys", str(tmp_path), "--pause", "1"
+            "runner.parts.openshift.controller",
+            str(plan),
+            "--server",
+            server,
+            "--keys",
+            str(tmp_path),
+            "--pause",
+            "1",
         )
         require_end_at_sigterm(command, cluster)
 

@@ -101,7 +101,8 @@ def test_an_older_claim_gets_the_newer_checkpoint_and_a_newer_one_keeps_its_own(
 
 @pytest.mark.parametrize("after", [100_000, 500_000])
 def test_half_a_transfer_does_not_count(claim, s3_server, monkeypatch, after):
-    """The line is cut while checkpoint 30 is sent, and 40, which takes 800 KB: what comes back is whole, and older."""
+    """The line is cut while checkpoint 30 is sent, and 40, which takes 800 KB: what comes back is
+    whole, and older."""
     mirror.send(claim.stage("pretrain-512"))
     begun(claim, 30, 40)
     shutil.rmtree(Path(claim.stage("pretrain-512").place.checkpoints_dir) / "checkpoint-10")
@@ -119,7 +120,9 @@ def test_half_a_transfer_does_not_count(claim, s3_server, monkeypatch, after):
 def test_what_is_not_as_it_was_sent_is_not_taken(claim, s3_server, golden_message):
     mirror.send(claim.stage("pretrain-512"))
     path = next(
-        path for path in s3_server.store().find("team/runs") if path.endswith("checkpoint-20/model.safetensors")
+        path
+        for path in s3_server.store().find("team/runs")
+        if path.endswith("checkpoint-20/model.safetensors")
     )
     s3_server.put(path, "weights 20" * 39_999)
     lost(claim)
@@ -133,7 +136,10 @@ def test_results_replace_checkpoints_only_when_they_are_whole(claim, s3_server):
     mirror.send(claim.stage("pretrain-512"))
     claim.finish("pretrain-512")
     mirror.send(claim.stage("pretrain-512"))
-    names = [path.removeprefix("team/runs/seven-b/pretrain-512/") for path in s3_server.store().find("team/runs")]
+    names = [
+        path.removeprefix("team/runs/seven-b/pretrain-512/")
+        for path in s3_server.store().find("team/runs")
+    ]
     assert "best_model/model.safetensors" in names and "manifest.json" in names
     assert not any(name.startswith(("step-", "manifest-")) for name in names)
 
@@ -145,7 +151,9 @@ def test_another_recipes_checkpoints_are_not_taken(claim):
     assert not (claim.folder / "seven-b" / "pretrain-512").exists()
 
 
-def test_a_training_sends_its_checkpoints_and_goes_on_without_the_server(claim, s3_server, monkeypatch):
+def test_a_training_sends_its_checkpoints_and_goes_on_without_the_server(
+    claim, s3_server, monkeypatch
+):
     monkeypatch.setattr(mirror, "SECONDS", 0.1)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     told: list[str] = []
@@ -168,7 +176,9 @@ def waited(until) -> None:
         time.sleep(0.1)
 
 
-def test_a_pod_without_a_gpu_refuses_a_mirror_that_it_cannot_use(claim, s3_server, monkeypatch, golden_message):
+def test_a_pod_without_a_gpu_refuses_a_mirror_that_it_cannot_use(
+    claim, s3_server, monkeypatch, golden_message
+):
     """Before a GPU is reserved; a training goes on with what its claim has."""
     s3_server.guard(True)
     try:
@@ -184,7 +194,11 @@ def test_a_pod_without_a_gpu_refuses_a_mirror_that_it_cannot_use(claim, s3_serve
 def rendered(*sets: str, target: str = "pytorchjob") -> dict[str, dict]:
     recipe, _plan, _ = load(ROOT / "recipes" / "sft-dpo.yaml", from_options(sets))
     files = {file.path: file.text for file in emit(recipe, [target])}
-    return {path: yaml.safe_load(text) for path, text in files.items() if path.endswith(("job.yaml", "gate.yaml"))}
+    return {
+        path: yaml.safe_load(text)
+        for path, text in files.items()
+        if path.endswith(("job.yaml", "gate.yaml"))
+    }
 
 
 def secrets(job: dict) -> list[dict]:
@@ -194,18 +208,30 @@ def secrets(job: dict) -> list[dict]:
     else:
         template = spec.get("template") or spec["pytorchReplicaSpecs"]["Master"]["template"]
         env = template["spec"]["containers"][0]["env"]
-    return [one for one in env if one.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == "my-s3"]
+    return [
+        one
+        for one in env
+        if one.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == "my-s3"
+    ]
 
 
 def test_only_pods_that_need_the_keys_get_them():
     with_mirror, without = rendered(*MIRROR), rendered(MIRROR[0])
     newer = rendered(*MIRROR, 'openshift.version="3.6"', target="trainjob")
-    assert all(len(secrets(job)) == 4 for job in (*with_mirror.values(), *newer.values())) and len(with_mirror) > 3
-    assert with_mirror.keys() & newer.keys() and {job["kind"] for job in newer.values()} == {"Job", "TrainJob"}
+    assert (
+        all(len(secrets(job)) == 4 for job in (*with_mirror.values(), *newer.values()))
+        and len(with_mirror) > 3
+    )
+    assert with_mirror.keys() & newer.keys() and {job["kind"] for job in newer.values()} == {
+        "Job",
+        "TrainJob",
+    }
     assert {path for path, job in without.items() if secrets(job)} == {"data/job.yaml"}
     assert secrets(without["data/job.yaml"])[2] == {
         "name": "AWS_ENDPOINT_URL_S3",
-        "valueFrom": {"secretKeyRef": {"name": "my-s3", "key": "AWS_S3_ENDPOINT", "optional": True}},
+        "valueFrom": {
+            "secretKeyRef": {"name": "my-s3", "key": "AWS_S3_ENDPOINT", "optional": True}
+        },
     }
     for job in with_mirror.values():
         if job["kind"] == "Job":
@@ -225,15 +251,28 @@ def test_access_is_tried_by_listing_writing_and_deleting(s3_server, golden_messa
 def test_a_base_model_in_an_image_is_mounted_by_every_pod(monkeypatch):
     """As Kubernetes 1.33 and newer accept it; nothing is downloaded."""
     base = "oci://quay.io/team/model:1"
-    model = replace(catalog.model("HuggingFaceTB/SmolLM3-3B"), id=base, source=f"{base}/config.json")
-    monkeypatch.setattr(lock, "find", lambda folder, name, revision: (model if name == base else None, []))
+    model = replace(
+        catalog.model("HuggingFaceTB/SmolLM3-3B"), id=base, source=f"{base}/config.json"
+    )
+    monkeypatch.setattr(
+        lock, "find", lambda folder, name, revision: (model if name == base else None, [])
+    )
     jobs = rendered(f"model.base={base}")
     for job in jobs.values():
-        spec = (job["spec"].get("template") or job["spec"]["pytorchReplicaSpecs"]["Master"]["template"])["spec"]
+        spec = (
+            job["spec"].get("template") or job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+        )["spec"]
         volume = next(one for one in spec["volumes"] if one["name"] == "base-model")
         assert volume["image"] == {"reference": "quay.io/team/model:1"}
-        mount = next(one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "base-model")
-        assert mount == {"name": "base-model", "mountPath": "/opt/base-model", "readOnly": True, "subPath": "models"}
+        mount = next(
+            one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "base-model"
+        )
+        assert mount == {
+            "name": "base-model",
+            "mountPath": "/opt/base-model",
+            "readOnly": True,
+            "subPath": "models",
+        }
         if job["kind"] == "Job":
             kubernetes_validate.validate(job, "1.33", strict=True)
 
@@ -241,8 +280,12 @@ def test_a_base_model_in_an_image_is_mounted_by_every_pod(monkeypatch):
 def test_stages_of_their_own_image_are_refused(monkeypatch, golden_message):
     """Each stage after the first starts from the model of the one before, which is on the claim."""
     base = "oci://quay.io/team/model:1"
-    model = replace(catalog.model("Qwen/Qwen2.5-7B-Instruct"), id=base, source=f"{base}/config.json")
-    monkeypatch.setattr(lock, "find", lambda folder, name, revision: (model if name == base else None, []))
+    model = replace(
+        catalog.model("Qwen/Qwen2.5-7B-Instruct"), id=base, source=f"{base}/config.json"
+    )
+    monkeypatch.setattr(
+        lock, "find", lambda folder, name, revision: (model if name == base else None, [])
+    )
     recipe, _, _ = load(ROOT / "recipes" / "sft-dpo.yaml", from_options([f"model.base={base}"]))
     plan = translate(recipe, kubernetes.place(recipe))
     models = [stage.config.get("base_model") for stage in plan.stages]

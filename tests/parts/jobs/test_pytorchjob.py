@@ -1,4 +1,5 @@
-"""The PyTorchJob: what the operator and OpenShift's restricted-v2 ask of it, and nothing that the operator sets itself."""
+"""The PyTorchJob: what the operator and OpenShift's restricted-v2 ask of it, and nothing that the
+operator sets itself."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def pod(*options) -> dict:
 
 
 def test_one_master_and_the_other_machines_are_workers():
-    assert {name: part["replicas"] for name, part in replicas().items()} == {"Master": 1, "Worker": 3}
+    assert {name: part["replicas"] for name, part in replicas().items()} == {
+        "Master": 1,
+        "Worker": 3,
+    }
 
 
 def test_one_machine_has_no_workers():
@@ -52,9 +56,23 @@ def test_master_and_workers_have_the_same_pod():
 def test_the_container_is_called_pytorch_and_trains_through_torchrun():
     (container,) = pod()["containers"]
     assert container["name"] == "pytorch"
-    guard, _, engine = (container["command"][start:end] for start, end in ((0, 5), (5, 6), (6, None)))
-    assert guard == ["python", "-m", "runner.entrypoints.stage", "run", "/etc/recipe-runner/plan.json"]
-    assert engine == ["axolotl", "train", "/etc/recipe-runner/axolotl.yaml", "--launcher", "torchrun"]
+    guard, _, engine = (
+        container["command"][start:end] for start, end in ((0, 5), (5, 6), (6, None))
+    )
+    assert guard == [
+        "python",
+        "-m",
+        "runner.entrypoints.stage",
+        "run",
+        "/etc/recipe-runner/plan.json",
+    ]
+    assert engine == [
+        "axolotl",
+        "train",
+        "/etc/recipe-runner/axolotl.yaml",
+        "--launcher",
+        "torchrun",
+    ]
     assert container["ports"][0] == {"name": "pytorchjob-port", "containerPort": 23456}
 
 
@@ -65,12 +83,16 @@ def test_nothing_is_set_that_the_operator_sets():
 
 
 def test_values_have_the_types_that_the_operator_takes():
-    assert job("machines.gpus_per_node=2", "train.effective_batch_size=128")["spec"]["nprocPerNode"] == "2"
+    assert (
+        job("machines.gpus_per_node=2", "train.effective_batch_size=128")["spec"]["nprocPerNode"]
+        == "2"
+    )
     assert all(isinstance(entry["value"], str) for entry in pod()["containers"][0]["env"])
 
 
 def test_restarts_are_those_of_the_whole_job():
-    """The operator adds up what all pods have restarted, and one that fails takes the others with it."""
+    """The operator adds up what all pods have restarted, and one that fails takes the others with
+    it."""
     for nodes, limit, counted in ((4, 3, 13), (1, 3, 4), (4, 0, 1)):
         machines = (f"machines.nodes={nodes}", "train.effective_batch_size=")
         policy = job(*machines, f"openshift.backoff_limit={limit}")["spec"]["runPolicy"]
@@ -84,12 +106,19 @@ def test_the_run_ends_some_day():
 
 def test_requests_equal_limits_and_are_the_recipes():
     resources = pod()["containers"][0]["resources"]
-    assert resources["requests"] == resources["limits"] == {"cpu": "7", "memory": "22Gi", "nvidia.com/gpu": 1}
+    assert (
+        resources["requests"]
+        == resources["limits"]
+        == {"cpu": "7", "memory": "22Gi", "nvidia.com/gpu": 1}
+    )
 
 
 def test_the_pod_is_safe_under_restricted_v2():
     spec = pod()
-    assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     (container,) = spec["containers"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -103,9 +132,22 @@ def test_the_pod_is_safe_under_restricted_v2():
 
 def test_everything_that_writes_to_a_home_has_a_writable_folder():
     env = {entry["name"]: entry["value"] for entry in pod()["containers"][0]["env"]}
-    writable = [mount["mountPath"] for mount in pod()["containers"][0]["volumeMounts"] if not mount.get("readOnly")]
-    for name in ("HOME", "HF_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME", "TMPDIR"):
-        assert any(env[name] == mount or env[name].startswith(f"{mount}/") for mount in writable), name
+    writable = [
+        mount["mountPath"]
+        for mount in pod()["containers"][0]["volumeMounts"]
+        if not mount.get("readOnly")
+    ]
+    for name in (
+        "HOME",
+        "HF_HOME",
+        "TRITON_CACHE_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "XDG_CACHE_HOME",
+        "TMPDIR",
+    ):
+        assert any(env[name] == mount or env[name].startswith(f"{mount}/") for mount in writable), (
+            name
+        )
     assert env["USER"] and env["LOGNAME"]
 
 
@@ -125,7 +167,9 @@ def test_every_mount_has_its_volume():
 def test_the_gpu_is_chosen_by_its_label():
     spec = pod()
     assert spec["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L40S"}
-    assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert spec["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    ]
 
 
 def test_several_machines_write_one_volume_only_with_readwritemany():
@@ -134,7 +178,10 @@ def test_several_machines_write_one_volume_only_with_readwritemany():
         (("machines.nodes=1", "train.effective_batch_size=16"), "ReadWriteOnce"),
     ):
         claims = list(yaml.safe_load_all(rendered(*options)["claims.yaml"]))
-        assert [claim["metadata"]["name"] for claim in claims] == ["trained-models-pvc", "workspace-pvc"]
+        assert [claim["metadata"]["name"] for claim in claims] == [
+            "trained-models-pvc",
+            "workspace-pvc",
+        ]
         assert [claim["spec"]["accessModes"] for claim in claims] == [[mode], [mode]]
 
 
@@ -143,9 +190,9 @@ def test_a_claim_may_be_called_as_a_pod_calls_another_volume(name):
     made = job(f"openshift.claims.0.name={name}")
     assert refusals(made) == []
     volumes = made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["volumes"]
-    assert [one["name"] for one in volumes if one.get("persistentVolumeClaim") == {"claimName": name}] == [
-        f"{name}-claim"
-    ]
+    assert [
+        one["name"] for one in volumes if one.get("persistentVolumeClaim") == {"claimName": name}
+    ] == [f"{name}-claim"]
 
 
 def test_the_config_map_is_named_by_its_content_and_mounted():
@@ -187,7 +234,9 @@ def test_a_queue_is_a_label_of_the_job():
 
 def test_the_image_defaults_to_the_namespaces_own():
     image = pod("openshift.image=", "openshift.namespace=my-project")["containers"][0]["image"]
-    assert image == "image-registry.openshift-image-registry.svc:5000/my-project/recipe-runner:0.1.0"
+    assert (
+        image == "image-registry.openshift-image-registry.svc:5000/my-project/recipe-runner:0.1.0"
+    )
 
 
 @pytest.mark.parametrize("name", ["a" * 53, "x", "a-1"])
@@ -195,7 +244,11 @@ def test_names_that_fit_pass_and_others_do_not(name):
     from runner.tools.text import JOB_NAME
 
     assert JOB_NAME.match(name)
-    assert not JOB_NAME.match(f"{name}-") and not JOB_NAME.match(f"1{name}") and not JOB_NAME.match(name.upper() + "Ä")
+    assert (
+        not JOB_NAME.match(f"{name}-")
+        and not JOB_NAME.match(f"1{name}")
+        and not JOB_NAME.match(name.upper() + "Ä")
+    )
 
 
 def test_a_pipelines_first_stage_makes_claims_for_the_machines_of_all():
@@ -206,7 +259,8 @@ def test_a_pipelines_first_stage_makes_claims_for_the_machines_of_all():
 
 
 def test_a_pods_grace_follows_its_checkpoint_and_the_speed_of_its_claim():
-    """seven-b's pretraining: 16 bytes a parameter take a quarter of an hour at 100 MB a second, and a tenth of that at 1,000."""
+    """seven-b's pretraining: 16 bytes a parameter take a quarter of an hour at 100 MB a second, and
+    a tenth of that at 1,000."""
 
     def graces(*options: str) -> dict[str, int | None]:
         recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml", from_options(options))

@@ -33,7 +33,12 @@ from tests.conftest import ROOT
 from tests.stages import leave, measured
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
-PASSING = {"perplexity": 3.0, "generated_tokens": 16, "loss_rise.3": 0.0, "lm_eval.hellaswag.acc_norm": 0.5}
+PASSING = {
+    "perplexity": 3.0,
+    "generated_tokens": 16,
+    "loss_rise.3": 0.0,
+    "lm_eval.hellaswag.acc_norm": 0.5,
+}
 PASSING |= {"regression.lm_eval.hellaswag.acc_norm": 0.0, "preference_accuracy": 0.9}
 
 
@@ -49,7 +54,8 @@ def plan_text(stage: Stage) -> str:
 
 
 class Claim:
-    """A claim in a folder of this machine, and the plans that pods of the stages read from their config maps."""
+    """A claim in a folder of this machine, and the plans that pods of the stages read from their
+    config maps."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,7 +77,12 @@ class Claim:
             folder = self.stage(name, *options)
             self.run.mark("running")
             if name == "data":
-                for file in ("tokenizer/t", "sft/train.parquet", "dpo/train.parquet", "lora/train.parquet"):
+                for file in (
+                    "tokenizer/t",
+                    "sft/train.parquet",
+                    "dpo/train.parquet",
+                    "lora/train.parquet",
+                ):
                     self._write(folder.results / file, file)
                 for length in (512, 1024, 2048):
                     self._write(folder.results / "blocks" / f"train-{length}.npy", str(length))
@@ -79,9 +90,13 @@ class Claim:
                 self._write(folder.model / "model.safetensors", name)
                 if demo := folder.stage.config.get("recipe_runner", {}).get("demo"):
                     # With the folders as a pod knows them.
-                    text = Demo(**demo).model_dump_json().replace(str(self.folder), "/shared/models")
+                    text = (
+                        Demo(**demo).model_dump_json().replace(str(self.folder), "/shared/models")
+                    )
                     self._write(folder.path / "demo.json", text)
-            folder.mark("running", inputs=inputs(folder.plan, folder.stage), keys=dict(folder.stage.keys))
+            folder.mark(
+                "running", inputs=inputs(folder.plan, folder.stage), keys=dict(folder.stage.keys)
+            )
             folder.mark("finished", outputs=folder.outputs())
 
     def measure(self, name: str, **changed) -> None:
@@ -98,12 +113,15 @@ class Claim:
         file.write_text(text)
 
     def start(self, name: str, *options: str) -> tuple[bool, list[str]]:
-        """Whether a pod of the stage has started its engine, and what it said; raises Stop where it does not."""
+        """Whether a pod of the stage has started its engine, and what it said; raises Stop where it
+        does not."""
         said: list[str] = []
         mark = self.folder / "started"
         mark.unlink(missing_ok=True)
         # Its engine ends badly, so that nothing has to be whole afterwards.
-        code = entry.run(self.stage(name, *options), ["sh", "-c", f"touch {mark}; exit 7"], said.append)
+        code = entry.run(
+            self.stage(name, *options), ["sh", "-c", f"touch {mark}; exit 7"], said.append
+        )
         assert code == (7 if mark.exists() else 0)
         return mark.exists(), said
 
@@ -124,7 +142,9 @@ def test_a_stage_starts_behind_a_verdict_that_holds(claim):
     assert started and any("sft: starting" in line for line in said)
 
 
-def test_a_job_with_another_number_of_machines_does_not_train_with_another_batch(claim, monkeypatch, golden_message):
+def test_a_job_with_another_number_of_machines_does_not_train_with_another_batch(
+    claim, monkeypatch, golden_message
+):
     """As somebody leaves it who scales its nodes in the console."""
     claim.measure("pretrain-2048")
     monkeypatch.setenv("PET_NNODES", "2")
@@ -143,7 +163,10 @@ def test_a_job_with_another_number_of_machines_does_not_train_with_another_batch
         (None, "no evaluation was recorded"),
         ({"metrics": PASSING | {"perplexity": 99.0}}, "it misses the threshold"),
         ({"metrics": PASSING | {"perplexity": math.nan}}, "it is not a finite number"),
-        ({"metrics": PASSING | {"perplexity": -5.0}}, "this value is impossible; the metric is at least 1"),
+        (
+            {"metrics": PASSING | {"perplexity": -5.0}},
+            "this value is impossible; the metric is at least 1",
+        ),
         ({"metrics": {}}, "it was not measured"),
         ({"metrics": PASSING | {"perplexity": "3"}}, "it is not a number"),
         ({"inputs": "another"}, "measured before the stage's inputs changed"),
@@ -164,7 +187,9 @@ def test_a_job_with_another_number_of_machines_does_not_train_with_another_batch
         "other evaluation",
     ],
 )
-def test_no_stage_starts_behind_a_verdict_that_is_not_plainly_good(claim, record, words, golden_message):
+def test_no_stage_starts_behind_a_verdict_that_is_not_plainly_good(
+    claim, record, words, golden_message
+):
     if record is not None:
         claim.measure("pretrain-2048", **record)
     with pytest.raises(Stop) as stop:
@@ -187,7 +212,9 @@ def test_half_a_record_opens_nothing(claim, golden_message):
 def test_a_promotion_opens_the_gate_that_it_overruled_and_is_told(claim):
     claim.measure("pretrain-2048", metrics=PASSING | {"perplexity": 99.0})
     said: list[str] = []
-    assert entry.promote(claim.stage("pretrain-2048"), "Ada", "the demo is tomorrow", said.append) == 0
+    assert (
+        entry.promote(claim.stage("pretrain-2048"), "Ada", "the demo is tomorrow", said.append) == 0
+    )
     started, told = claim.start("sft")
     assert started and said == told[:2] and "PROMOTED against its gate by Ada" in told[0]
     assert told[1] == "  missed: perplexity 99 (required < 15)"
@@ -202,12 +229,18 @@ def test_a_gate_that_is_tightened_later_is_closed_to_all_stages_after_it(claim, 
     assert claim.start("lora")[0]
     with pytest.raises(Stop) as stop:
         claim.start("lora", "sft.gates.0=perplexity < 2", "dpo.gates.0=preference_accuracy > 0.99")
-    assert "gate after `sft` is closed" in stop.value.text and "recipe promote RECIPE sft --cluster" in stop.value.text
+    assert (
+        "gate after `sft` is closed" in stop.value.text
+        and "recipe promote RECIPE sft --cluster" in stop.value.text
+    )
     golden_message(stop.value, "in a pod")
     assert not (claim.folder / "started").exists()
     with pytest.raises(Stop) as stop:
         pipeline.guard(claim.stage("lora", "pretrain.gates.0=perplexity < 2"), print)
-    assert "gate after `pretrain-2048` is closed" in stop.value.text and "--cluster" not in stop.value.text
+    assert (
+        "gate after `pretrain-2048` is closed" in stop.value.text
+        and "--cluster" not in stop.value.text
+    )
     golden_message(stop.value, "on this machine")
 
 
@@ -227,7 +260,9 @@ def test_an_open_gate_needs_no_promotion(claim):
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_results_of_the_recipe_as_it_was_before_it_changed_are_not_gone_on_from(claim, stage, options, golden_message):
+def test_results_of_the_recipe_as_it_was_before_it_changed_are_not_gone_on_from(
+    claim, stage, options, golden_message
+):
     claim.measure("pretrain-2048")
     with pytest.raises(Stop, match="from other settings than this recipe's") as stop:
         claim.start(stage, *options)
@@ -249,7 +284,9 @@ def test_an_unfinished_stage_before_is_not_built_on(tmp_path, golden_message):
 
 def test_weights_that_somebody_exchanged_are_not_built_on(claim, golden_message):
     claim.measure("pretrain-2048")
-    (claim.folder / "seven-b" / "pretrain-2048" / "best_model" / "model.safetensors").write_text("others")
+    (claim.folder / "seven-b" / "pretrain-2048" / "best_model" / "model.safetensors").write_text(
+        "others"
+    )
     with pytest.raises(Stop, match="`pretrain-2048` has changed since it was made") as stop:
         claim.start("sft")
     assert "`best_model/model.safetensors`" in stop.value.text
@@ -263,7 +300,8 @@ def test_what_is_finished_is_not_trained_again(claim):
 
 
 def test_what_would_come_out_the_same_is_taken_for_what_it_would_be(claim):
-    """Cleaned otherwise, and to the same text: nothing after it is made again, and nothing waits for that in vain."""
+    """Cleaned otherwise, and to the same text: nothing after it is made again, and nothing waits
+    for that in vain."""
     changed = "data.min_words=60"
     claim.finish("data", options=(changed,))
     for name in ("init", "pretrain-512", "pretrain-1024", "pretrain-2048"):
@@ -283,7 +321,8 @@ def test_rows_that_the_gpus_have_no_room_for_are_not_trained_on(claim, monkeypat
     """A batch may be larger than it was when the rows were prepared."""
     claim.measure("pretrain-2048")
     recipe, _, _ = load(
-        SEVEN_B, from_options((*claim.site, "dpo.micro_batch_size=16", "dpo.gradient_accumulation_steps=1"))
+        SEVEN_B,
+        from_options((*claim.site, "dpo.micro_batch_size=16", "dpo.gradient_accumulation_steps=1")),
     )
     dpo = planned(recipe, "pytorchjob").stage("dpo")
     monkeypatch.setenv(ROOM, dpo.env[ROOM].replace('"dpo"', '"sft"'))
@@ -304,7 +343,9 @@ def test_the_other_machines_look_too_and_keep_no_record(claim, monkeypatch):
     assert not (claim.folder / "started").exists()
     claim.measure("pretrain-2048")
     assert claim.start("sft") == (True, [])
-    assert not (claim.folder / "seven-b" / "sft").exists(), "the first machine alone keeps the record"
+    assert not (claim.folder / "seven-b" / "sft").exists(), (
+        "the first machine alone keeps the record"
+    )
 
 
 def test_a_refusal_is_left_where_the_cluster_shows_it(claim, monkeypatch, capsys):
@@ -320,7 +361,9 @@ def test_a_refusal_is_left_where_the_cluster_shows_it(claim, monkeypatch, capsys
     assert "is missing or broken" in capsys.readouterr().err
 
 
-def test_how_far_training_has_come_is_left_where_the_clusters_trainer_looks_once_the_stage_is_done(claim, monkeypatch):
+def test_how_far_training_has_come_is_left_where_the_clusters_trainer_looks_once_the_stage_is_done(
+    claim, monkeypatch
+):
     """A hook before the pod's stop would not run: the container's process ends by itself."""
     log = claim.folder / "termination-log"
     log.touch()
@@ -332,15 +375,21 @@ def test_how_far_training_has_come_is_left_where_the_clusters_trainer_looks_once
     results = folder.path.rename(claim.folder / "results")
 
     def trains(ends: int) -> int:
-        return entry.run(folder, ["sh", "-c", f"cp -r {results}/. {folder.path}; exit {ends}"], print)
+        return entry.run(
+            folder, ["sh", "-c", f"cp -r {results}/. {folder.path}; exit {ends}"], print
+        )
 
     assert trains(7) == 7 and log.read_text() == "", "what has failed leaves its reason, or its log"
     assert trains(0) == 0 and log.read_text() == '{"progressPercentage": 100}'
     log.write_text("")
-    assert trains(7) == 0 and log.read_text() == '{"progressPercentage": 100}', "it was done already"
+    assert trains(7) == 0 and log.read_text() == '{"progressPercentage": 100}', (
+        "it was done already"
+    )
 
 
-def test_the_reason_of_an_engine_that_stops_itself_is_left_where_the_cluster_shows_it(claim, monkeypatch):
+def test_the_reason_of_an_engine_that_stops_itself_is_left_where_the_cluster_shows_it(
+    claim, monkeypatch
+):
     log = claim.folder / "termination-log"
     log.touch()
     monkeypatch.setattr(entry, "TERMINATION_LOG", log)
@@ -356,13 +405,18 @@ def test_a_gate_measures_again_only_what_does_not_hold(claim, monkeypatch):
 
     def measure(folder, checkpoint=None):
         measured.append(folder.stage.name)
-        claim.measure(folder.stage.name, metrics=PASSING | ({"perplexity": 99.0} if len(measured) == 1 else {}))
+        claim.measure(
+            folder.stage.name,
+            metrics=PASSING | ({"perplexity": 99.0} if len(measured) == 1 else {}),
+        )
 
     monkeypatch.setattr(gates, "measure", measure)
     said: list[str] = []
     folder = claim.stage("pretrain-2048")
     assert entry.gate(folder, said.append) == 1
-    assert said[-1] == "The gate after `pretrain-2048` is closed." and any("MISSED" in line for line in said)
+    assert said[-1] == "The gate after `pretrain-2048` is closed." and any(
+        "MISSED" in line for line in said
+    )
     assert entry.gate(folder, said.append) == 0, "a gate that is sent again looks again"
     assert entry.gate(folder, said.append) == 0
     assert len(measured) == 2
@@ -381,7 +435,10 @@ def test_the_clusters_wish_to_end_reaches_the_engine(claim):
         'print("up", flush=True); time.sleep(60)\']))'
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
     )
     assert process.stdout.readline() == b"up\n"
     time.sleep(0.2)
@@ -397,7 +454,8 @@ GPUS = "GPU-pretended-0,GPU-pretended-1"
 
 @pytest.mark.parametrize("visible", [None, GPUS], ids=["not named", "named"])
 def test_what_measures_sees_the_gpus_of_its_pod(claim, monkeypatch, visible):
-    """With the environment of every process that a gate's pod starts; its GPUs are those that the cluster has given it."""
+    """With the environment of every process that a gate's pod starts; its GPUs are those that the
+    cluster has given it."""
     started = []
 
     def child(command, env, *_others):
@@ -413,7 +471,11 @@ def test_what_measures_sees_the_gpus_of_its_pod(claim, monkeypatch, visible):
         with pytest.raises(Stop, match="that is all"):
             entry.gate(claim.stage(name), print)
     assert [env.get("CUDA_VISIBLE_DEVICES") for env in started] == [visible] * 4
-    assert not [env for env in started if env.get("ACCELERATE_USE_CPU") or env.get("ACCELERATE_TORCH_DEVICE")]
+    assert not [
+        env
+        for env in started
+        if env.get("ACCELERATE_USE_CPU") or env.get("ACCELERATE_TORCH_DEVICE")
+    ]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -426,21 +488,41 @@ def test_the_engine_gets_the_environment_of_its_pod_as_it_is(claim, monkeypatch,
         "-c",
         f"import json, os; json.dump(dict(os.environ), open({str(seen)!r}, 'w')); raise SystemExit(3)",
     ]
-    around = os.environ | {"PYTHONPATH": str(ROOT), "PET_NODE_RANK": str(rank), "CUDA_VISIBLE_DEVICES": GPUS}
+    around = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PET_NODE_RANK": str(rank),
+        "CUDA_VISIBLE_DEVICES": GPUS,
+    }
     guard = [sys.executable, "-m", "runner.entrypoints.stage", "run", str(file), "--", *engine]
     assert subprocess.run(guard, cwd=claim.folder, env=around, timeout=120).returncode == 3
     inside = json.loads(seen.read_text())
-    changed = {name for name in around.keys() | inside.keys() if around.get(name) != inside.get(name)}
+    changed = {
+        name for name in around.keys() | inside.keys() if around.get(name) != inside.get(name)
+    }
     # The engine ends with the process that looks after it.
     assert changed - {"LC_CTYPE"} == {child_process.PARENT}
 
 
 def test_looking_at_the_records_loads_no_engine():
-    """Each machine of each stage looks first, and so does `recipe status`; torch alone would take them half a minute."""
-    code = "import sys, runner.entrypoints.stage, runner.parts.openshift.pipeline; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    """Each machine of each stage looks first, and so does `recipe status`; torch alone would take
+    them half a minute."""
+    code = (
+        "import sys, runner.entrypoints.stage, runner.parts.openshift.pipeline; print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert not loaded & {"torch", "transformers", "datasets", "axolotl", "numpy", "jsonschema", "click", "kubernetes"}
+    assert not loaded & {
+        "torch",
+        "transformers",
+        "datasets",
+        "axolotl",
+        "numpy",
+        "jsonschema",
+        "click",
+        "kubernetes",
+    }
 
 
 # Keys
@@ -473,16 +555,22 @@ TRAINED = ("pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora
     ids=lambda value: value[0] if value and "=" in value[0] else "",
 )
 def test_a_key_changes_with_what_its_stage_depends_on_and_with_nothing_else(options, changed):
-    before, after = ({stage.name: stage.keys[""] for stage in whole(*some).stages} for some in ((), options))
+    before, after = (
+        {stage.name: stage.keys[""] for stage in whole(*some).stages} for some in ((), options)
+    )
     assert tuple(name for name in before if before[name] != after[name]) == changed
 
 
 def test_each_stage_keeps_its_checkpoints_under_its_own_key():
     for stage in whole().stages:
         if stage.engine == "axolotl":
-            assert stage.config["output_dir"].endswith(f"/{stage.name}/checkpoints/{stage.keys['']}")
+            assert stage.config["output_dir"].endswith(
+                f"/{stage.name}/checkpoints/{stage.keys['']}"
+            )
     second = whole().stages[3]
-    assert second.config["recipe_runner"]["blocks"]["continue_from"].endswith(f"/{whole().stages[2].keys['']}")
+    assert second.config["recipe_runner"]["blocks"]["continue_from"].endswith(
+        f"/{whole().stages[2].keys['']}"
+    )
 
 
 def test_every_part_that_a_stage_reads_has_a_key():
@@ -522,7 +610,10 @@ def test_what_a_pod_reads_says_the_same_as_the_plan(tmp_path):
     for stage in plan.stages:
         folder = claim.stage(stage.name)
         # Only what the pod was started with is no business of its plan's.
-        known = [replace(other, command=folder.plan.stage(other.name).command) for other in plan.upto(stage).stages]
+        known = [
+            replace(other, command=folder.plan.stage(other.name).command)
+            for other in plan.upto(stage).stages
+        ]
         asked = replace(plan.upto(stage), stages=tuple(known))
         assert folder.plan.as_json() == claim.here(asked.as_json())
         assert inputs(folder.plan, folder.stage) == inputs(plan, stage)

@@ -1,4 +1,5 @@
-"""Templates of Kubernetes' objects: their places have the names of the fields, and a word without a place is an error."""
+"""Templates of Kubernetes' objects: their places have the names of the fields, and a word without a
+place is an error."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tests.parts.jobs.test_trainjob import SURVIVAL, plan_of
 TEMPLATES = [
     file
     for file in sorted((ROOT / "runner" / "parts").rglob("*.yaml"))
-    if file.stem != "evalhub-task" and re.search(r"\$[a-z]\w*$", file.read_text("utf-8"), re.MULTILINE)
+    if file.stem != "evalhub-task"
+    and re.search(r"\$[a-z]\w*$", file.read_text("utf-8"), re.MULTILINE)
 ]
 assert len(TEMPLATES) > 8
 # Where a field's own name would say too little, or would stand for two things of one template.
@@ -61,7 +63,9 @@ def test_a_word_without_a_place_is_an_error_and_does_not_disappear():
     own = {"command": [], "env": [], "resources": {}}
     pod = podspec.pod(plan, {}, PYTORCH, [], stage.machines, own, terminationGracePeriodSeconds=60)
     assert pod["spec"]["terminationGracePeriodSeconds"] == 60
-    with pytest.raises(TypeError, match=r"pod\.yaml has no place for terminationGracePeriodsSeconds"):
+    with pytest.raises(
+        TypeError, match=r"pod\.yaml has no place for terminationGracePeriodsSeconds"
+    ):
         podspec.pod(plan, {}, PYTORCH, [], stage.machines, own, terminationGracePeriodsSeconds=60)
     with pytest.raises(TypeError, match=r"container\.yaml has no place for probe"):
         kubernetes.container(plan, PYTORCH, [], **own, probe={})

@@ -1,4 +1,5 @@
-"""What training says of itself while it runs: figures for Prometheus, progress for OpenShift AI's console."""
+"""What training says of itself while it runs: figures for Prometheus, progress for OpenShift AI's
+console."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ from tests.trainer.test_time_limit import settings
 
 def state(step: int, steps: int = 40, epoch: float = 0.5) -> SimpleNamespace:
     return SimpleNamespace(
-        global_step=step, max_steps=steps, epoch=epoch, num_train_epochs=2, is_world_process_zero=True
+        global_step=step,
+        max_steps=steps,
+        epoch=epoch,
+        num_train_epochs=2,
+        is_world_process_zero=True,
     )
 
 
@@ -44,7 +49,12 @@ def test_nothing_is_claimed_before_the_first_step(tmp_path):
     assert {name: value for name, value in heard(callback).items() if value} == {}
     callback.on_train_begin(None, state(0, epoch=0), None)
     said = heard(callback)
-    assert (said["progressPercentage"], said["currentStep"], said["totalSteps"], said["totalEpochs"]) == (0, 0, 40, 2)
+    assert (
+        said["progressPercentage"],
+        said["currentStep"],
+        said["totalSteps"],
+        said["totalEpochs"],
+    ) == (0, 0, 40, 2)
     assert said["estimatedRemainingSeconds"] is None, "nobody knows the pace yet"
 
 
@@ -56,11 +66,17 @@ def test_the_time_left_is_reckoned_from_the_steps_since_this_start(tmp_path, mon
     now[0] += 30.0
     callback.on_step_end(None, state(25), None)
     said = heard(callback)
-    assert (said["progressPercentage"], said["currentStep"], said["estimatedRemainingSeconds"]) == (62, 25, 90)
+    assert (said["progressPercentage"], said["currentStep"], said["estimatedRemainingSeconds"]) == (
+        62,
+        25,
+        90,
+    )
 
 
 def test_a_context_length_counts_its_own_steps(tmp_path):
-    length = BlocksSettings(folder="b", sequence_len=2048, first_step=30, last_step=40, steps=40, seed=1)
+    length = BlocksSettings(
+        folder="b", sequence_len=2048, first_step=30, last_step=40, steps=40, seed=1
+    )
     callback = TrainingProgress(settings(tmp_path, None).model_copy(update={"blocks": length}))
     callback.on_train_begin(None, state(30), None)
     callback.on_step_end(None, state(37), None)
@@ -70,15 +86,24 @@ def test_a_context_length_counts_its_own_steps(tmp_path):
 
 def test_a_figure_that_is_no_number_is_left_out(tmp_path):
     callback = TrainingProgress(settings(tmp_path, None))
-    logs = {"loss": math.nan, "learning_rate": 1e-3, "eval_loss": 2.5, "eval_accuracy": math.inf, "epoch": 1.0}
+    logs = {
+        "loss": math.nan,
+        "learning_rate": 1e-3,
+        "eval_loss": 2.5,
+        "eval_accuracy": math.inf,
+        "epoch": 1.0,
+    }
     callback.on_log(None, state(1), None, logs)
     callback.on_log(None, state(2), None, {"loss": 3.0})
     said = heard(callback)
-    assert said["trainMetrics"] == {"learning_rate": 1e-3, "loss": 3.0} and said["evalMetrics"] == {"eval_loss": 2.5}
+    assert said["trainMetrics"] == {"learning_rate": 1e-3, "loss": 3.0} and said["evalMetrics"] == {
+        "eval_loss": 2.5
+    }
 
 
 def test_the_last_answer_is_kept_with_nothing_left_to_do(tmp_path):
-    """While weights are merged and questions asked after the last step, nobody knows for how long."""
+    """While weights are merged and questions asked after the last step, nobody knows for how
+    long."""
     callback = TrainingProgress(settings(tmp_path, None))
     callback.on_train_begin(None, state(0), None)
     callback.on_step_end(None, state(39), None)
@@ -86,10 +111,15 @@ def test_the_last_answer_is_kept_with_nothing_left_to_do(tmp_path):
     callback.on_train_end(None, state(40, epoch=2.0), None)
     assert heard(callback)["estimatedRemainingSeconds"] is None
     left = read_json(tmp_path / "progress.json")
-    assert left == heard(callback) | {"estimatedRemainingSeconds": 0} and left["progressPercentage"] == 100
+    assert (
+        left == heard(callback) | {"estimatedRemainingSeconds": 0}
+        and left["progressPercentage"] == 100
+    )
 
 
-def test_only_the_first_process_says_how_far_all_are_and_a_port_in_use_stops_nobody(tmp_path, monkeypatch, capsys):
+def test_only_the_first_process_says_how_far_all_are_and_a_port_in_use_stops_nobody(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("RANK", "1")
     assert served(tmp_path) == []
     monkeypatch.setenv("RANK", "0")
@@ -103,7 +133,8 @@ def test_only_the_first_process_says_how_far_all_are_and_a_port_in_use_stops_nob
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    """Two GPUs as a driver shows them, on the second machine of two; the second is a part of a card, which says less."""
+    """Two GPUs as a driver shows them, on the second machine of two; the second is a part of a
+    card, which says less."""
 
     def used(gpu: int) -> float:
         return [50 * 2**30, 2**30][gpu]
@@ -150,13 +181,17 @@ def test_speed_is_the_histories_and_what_is_no_number_is_shown_as_such(tmp_path,
 
 
 def test_progress_is_sent_where_the_trainer_asks_for_it(tmp_path, monkeypatch):
-    """By transformers' own callback: on a cluster that sets these variables, and by the first process alone."""
+    """By transformers' own callback: on a cluster that sets these variables, and by the first
+    process alone."""
     received = []
 
     class Trainer(BaseHTTPRequestHandler):
         def do_POST(self):
             received.append(
-                (self.headers["Authorization"], json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                (
+                    self.headers["Authorization"],
+                    json.loads(self.rfile.read(int(self.headers["Content-Length"]))),
+                )
             )
             self.send_response(200)
             self.end_headers()

@@ -58,7 +58,9 @@ def of_pytorchjob(job: dict) -> dict:
     return {
         "image": container["image"],
         "command": container["command"],
-        "env": {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]},
+        "env": {
+            entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]
+        },
         "resources": container["resources"],
         "mounts": {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]},
         "volumes": {volume["name"]: volume for volume in pod["volumes"]},
@@ -88,7 +90,9 @@ def of_trainjob(job: dict) -> dict:
     return {
         "image": trainer["image"],
         "command": trainer["command"],
-        "env": {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in trainer["env"]},
+        "env": {
+            entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in trainer["env"]
+        },
         "resources": trainer["resourcesPerNode"],
         "mounts": {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]},
         "volumes": {volume["name"]: volume for volume in pod["volumes"]},
@@ -102,7 +106,9 @@ def of_trainjob(job: dict) -> dict:
 
 @pytest.mark.parametrize("path", RENDERED, ids=lambda path: path.stem)
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("options", [(), EVERYTHING[:-1]], ids=["as it is", "with all of the site's settings"])
+@pytest.mark.parametrize(
+    "options", [(), EVERYTHING[:-1]], ids=["as it is", "with all of the site's settings"]
+)
 def test_both_jobs_give_every_machine_the_same(path, version, options):
     plan = plan_of(path)
     if plan is None:
@@ -116,7 +122,8 @@ def test_both_jobs_give_every_machine_the_same(path, version, options):
         assert before | {"command": podspec.wrapped(plan, before["command"])} == of_trainjob(other)
 
 
-# What each form of a TrainJob can set of a pod and of its container, beside what its trainer sets; by the schema that it came with.
+# What each form of a TrainJob can set of a pod and of its container, beside what its trainer sets;
+# by the schema that it came with.
 CAN_SET = {
     "3.5": {
         "pod": "affinity containers imagePullSecrets initContainers nodeSelector schedulingGates serviceAccountName tolerations volumes",
@@ -128,7 +135,8 @@ CAN_SET = {
         "container": "env name securityContext volumeMounts",
     },
 }
-# What neither can set, and where it has no effect: a declaration of ports only informs (Kubernetes, core/v1 Container).
+# What neither can set, and where it has no effect: a declaration of ports only informs (Kubernetes,
+# core/v1 Container).
 WITHOUT_EFFECT = {("container", "ports")}
 # How the comment of a TrainJob calls a field that it cannot set.
 CALLED = {
@@ -144,7 +152,9 @@ def override_of(job: dict) -> dict:
     """The template of a pod that a TrainJob lays over that of its runtime."""
     if "podTemplateOverrides" in job["spec"]:
         return job["spec"]["podTemplateOverrides"][0]
-    (node,) = job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    (node,) = job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"][
+        "replicatedJobs"
+    ]
     return node["template"]["spec"]["template"]
 
 
@@ -156,10 +166,14 @@ def fields_of(pod: dict, more: Iterable[str] = ()) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("path", RENDERED, ids=lambda path: path.stem)
 @pytest.mark.parametrize("version", ["3.5", "3.6"])
-@pytest.mark.parametrize("options", [(), EVERYTHING[:-1]], ids=["as it is", "with all of the site's settings"])
-def test_a_trainjob_sets_every_field_of_the_pod_that_its_form_can_and_names_the_others(path, version, options):
-    """A field that somebody adds to the pod of a PyTorchJob also belongs into the templates of both TrainJobs, or into the comment
-    on top of them."""
+@pytest.mark.parametrize(
+    "options", [(), EVERYTHING[:-1]], ids=["as it is", "with all of the site's settings"]
+)
+def test_a_trainjob_sets_every_field_of_the_pod_that_its_form_can_and_names_the_others(
+    path, version, options
+):
+    """A field that somebody adds to the pod of a PyTorchJob also belongs into the templates of both
+    TrainJobs, or into the comment on top of them."""
     plan = plan_of(path, form(version), *options)
     if plan is None:
         pytest.skip(f"{path.stem} has no place on a cluster")
@@ -171,13 +185,26 @@ def test_a_trainjob_sets_every_field_of_the_pod_that_its_form_can_and_names_the_
         job = yaml.safe_load(texts[name])
         usual = yaml.safe_load(texts[name.replace("trainjob", "pytorchjob")])
         template = usual["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
-        trainer = {"image", "command", "env", "resources"}  # of `spec.trainer`, there as `resourcesPerNode`
-        lacking = fields_of(template["spec"]) - fields_of(override_of(job)["spec"], trainer) - WITHOUT_EFFECT
+        trainer = {
+            "image",
+            "command",
+            "env",
+            "resources",
+        }  # of `spec.trainer`, there as `resourcesPerNode`
+        lacking = (
+            fields_of(template["spec"])
+            - fields_of(override_of(job)["spec"], trainer)
+            - WITHOUT_EFFECT
+        )
         if podspec.CLONER in texts[name]:
             lacking -= {("pod", "initContainers")}  # the trainer's command clones the code first
-        comment = " ".join(line.removeprefix("# ") for line in texts[name].partition("apiVersion")[0].splitlines())
+        comment = " ".join(
+            line.removeprefix("# ") for line in texts[name].partition("apiVersion")[0].splitlines()
+        )
         for owner, field in lacking:
-            assert field not in CAN_SET[version][owner].split(), f"write `{field}` into the template of {version}"
+            assert field not in CAN_SET[version][owner].split(), (
+                f"write `{field}` into the template of {version}"
+            )
             assert CALLED.get((owner, field), f"`{field}`") in comment, (
                 f"say in trainjob.txt.jinja that {version} lacks it"
             )
@@ -187,7 +214,9 @@ def test_a_trainjob_sets_every_field_of_the_pod_that_its_form_can_and_names_the_
 def test_what_a_trainjob_can_set_is_what_its_schema_has(version):
     if (folder := full_schemas()) is None:
         pytest.skip("the whole schemas are not here: RECIPE_TEST_CRDS names their folder")
-    schema = json.loads((folder / f"trainjob-v1alpha1-rhoai-{version}.openapi.json").read_text("utf-8"))
+    schema = json.loads(
+        (folder / f"trainjob-v1alpha1-rhoai-{version}.openapi.json").read_text("utf-8")
+    )
     steps = {
         "3.5": "spec podTemplateOverrides spec",
         "3.6": "spec runtimePatches trainingRuntimeSpec template spec replicatedJobs template spec template spec",
@@ -206,19 +235,34 @@ def test_what_a_trainjob_can_set_is_what_its_schema_has(version):
 def test_each_version_gets_the_form_that_it_takes(version):
     patched = version in ("3.6", "3.10")
     (job,) = jobs("trainjob", form(version), *EVERYTHING)
-    assert ("runtimePatches" in job["spec"], "podTemplateOverrides" in job["spec"]) == (patched, not patched)
+    assert ("runtimePatches" in job["spec"], "podTemplateOverrides" in job["spec"]) == (
+        patched,
+        not patched,
+    )
     assert refusals(job, "3.6" if patched else "3.5") == []
-    assert refusals(job, "3.5" if patched else "3.6") != [], "the other form's cluster would drop half of it"
+    assert refusals(job, "3.5" if patched else "3.6") != [], (
+        "the other form's cluster would drop half of it"
+    )
 
 
 def test_from_3_6_on_trainjob_alone_is_the_default_and_before_it_pytorchjob():
-    for version, kind in (("3.2", "pytorchjob"), ("3.5", "pytorchjob"), ("3.6", "trainjob"), ("3.10", "trainjob")):
+    for version, kind in (
+        ("3.2", "pytorchjob"),
+        ("3.5", "pytorchjob"),
+        ("3.6", "trainjob"),
+        ("3.10", "trainjob"),
+    ):
         names = {file.path for file in render(plan_of(SURVIVAL, form(version)))}
-        assert {name for name in names if name.endswith("job.yaml")} == {"model/job.yaml", f"{kind}.yaml"}, version
+        assert {name for name in names if name.endswith("job.yaml")} == {
+            "model/job.yaml",
+            f"{kind}.yaml",
+        }, version
 
 
 def test_before_3_2_there_is_no_trainjob(recipe_command, tmp_path, golden_message):
-    done = recipe_command("render", SURVIVAL, "--target", "trainjob", "--set", form("2.25"), "--out", tmp_path / "out")
+    done = recipe_command(
+        "render", SURVIVAL, "--target", "trainjob", "--set", form("2.25"), "--out", tmp_path / "out"
+    )
     assert done.returncode == 1
     assert "2.25 has no TrainJob" in done.stderr
     golden_message(done.stderr)
@@ -237,14 +281,24 @@ def test_of_two_targets_only_the_first_is_sent_by_kustomize():
 def test_a_trainjob_sets_nothing_that_the_trainer_injects():
     for version in VERSIONS:
         (job,) = jobs("trainjob", form(version))
-        assert not [entry["name"] for entry in job["spec"]["trainer"]["env"] if entry["name"].startswith("PET_")]
+        assert not [
+            entry["name"]
+            for entry in job["spec"]["trainer"]["env"]
+            if entry["name"].startswith("PET_")
+        ]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_console_asks_a_trainjob_how_far_it_is(version):
-    (job,) = jobs("trainjob", form(version), "openshift.progress_port=30123", "openshift.progress_seconds=5")
+    (job,) = jobs(
+        "trainjob", form(version), "openshift.progress_port=30123", "openshift.progress_seconds=5"
+    )
     annotations = job["metadata"]["annotations"]
-    assert {name: value for name, value in annotations.items() if name.startswith("trainer.opendatahub.io/")} == {
+    assert {
+        name: value
+        for name, value in annotations.items()
+        if name.startswith("trainer.opendatahub.io/")
+    } == {
         "trainer.opendatahub.io/progression-tracking": "true",
         "trainer.opendatahub.io/metrics-port": "30123",
         "trainer.opendatahub.io/metrics-poll-interval": "5s",
@@ -258,7 +312,10 @@ def test_the_console_asks_a_trainjob_how_far_it_is(version):
 
 @pytest.mark.parametrize("target", ["pytorchjob", "trainjob"])
 def test_the_dashboard_knows_a_jobs_profile_and_connections_where_the_recipe_names_them(target):
-    named = ("openshift.hardware_profile.name=gpu-l40s", "openshift.connections=[models-bucket,wandb]")
+    named = (
+        "openshift.hardware_profile.name=gpu-l40s",
+        "openshift.connections=[models-bucket,wandb]",
+    )
     for options, expected in (
         ((), {}),
         (
@@ -272,7 +329,9 @@ def test_the_dashboard_knows_a_jobs_profile_and_connections_where_the_recipe_nam
     ):
         (job,) = jobs(target, *options)
         said = job["metadata"]["annotations"]
-        assert {name: value for name, value in said.items() if name.startswith("opendatahub.io/")} == expected
+        assert {
+            name: value for name, value in said.items() if name.startswith("opendatahub.io/")
+        } == expected
         assert refusals(job) == []
 
 
@@ -291,9 +350,18 @@ def test_the_dashboard_knows_a_jobs_profile_and_connections_where_the_recipe_nam
         ("3.5", "0.11", "", ""),
     ],
 )
-def test_a_trainjob_that_its_queue_would_not_hold_or_never_start_says_so(version, kueue, queue, warned):
-    options = (form(version), f"openshift.queue={queue}", f'openshift.kueue="{kueue}"' if kueue else "openshift.kueue=")
-    texts = {file.path: file.text for file in render(plan_of(SURVIVAL, *options), ("trainjob", "pytorchjob"))}
+def test_a_trainjob_that_its_queue_would_not_hold_or_never_start_says_so(
+    version, kueue, queue, warned
+):
+    options = (
+        form(version),
+        f"openshift.queue={queue}",
+        f'openshift.kueue="{kueue}"' if kueue else "openshift.kueue=",
+    )
+    texts = {
+        file.path: file.text
+        for file in render(plan_of(SURVIVAL, *options), ("trainjob", "pytorchjob"))
+    }
     header = texts["trainjob.yaml"].partition("apiVersion")[0]
     said = header.replace("\n# ", " ")
     assert warned in said if warned else "Kueue 0" not in said
@@ -303,12 +371,21 @@ def test_a_trainjob_that_its_queue_would_not_hold_or_never_start_says_so(version
 def test_3_6_has_a_deadline_and_the_security_context_and_3_5_says_what_it_lacks(golden_message):
     (job,) = jobs("trainjob", form("3.6"), "openshift.deadline_hours=2")
     assert job["spec"]["activeDeadlineSeconds"] == 7200
-    node = job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][0]
+    node = job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"][
+        "replicatedJobs"
+    ][0]
     pod = node["template"]["spec"]["template"]["spec"]
-    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     files = {file.path: file.text for file in render(plan_of(SURVIVAL, form("3.5")), ("trainjob",))}
-    (line,) = [line for line in files["trainjob.yaml"].splitlines() if line.startswith("#") and "cannot set" in line]
+    (line,) = [
+        line
+        for line in files["trainjob.yaml"].splitlines()
+        if line.startswith("#") and "cannot set" in line
+    ]
     assert "deadline_hours" in line and "`torch-distributed`" in line
     golden_message(line)
 

@@ -37,8 +37,11 @@ machines:
   claims:
     - {{name: results, mount: /results}}
 """
-CODE = "image:\n  code_from_git: {{url: 'https://example.org/code.git', commit: '{}'}}\n".format("1" * 40)
-# What `oc` does with a pod's folders, on those below $PODS; of manifests it only looks whether they are there.
+CODE = "image:\n  code_from_git: {{url: 'https://example.org/code.git', commit: '{}'}}\n".format(
+    "1" * 40
+)
+# What `oc` does with a pod's folders, on those below $PODS; of manifests it only looks whether they
+# are there.
 OC = """#!/bin/bash
 set -eu
 echo "$@" >> "$PODS/asked"
@@ -61,7 +64,9 @@ def rendered(tmp_path, recipe_command):
         (folder / "texts" / "first.txt").write_text("One.\n", "utf-8")
         (folder / "held out.txt").write_text("Two.\n", "utf-8")
         (tmp_path / "beside" / "more.jsonl").write_text('{"text": "Three."}\n', "utf-8")
-        (folder / "mine.yaml").write_text(RECIPE.format(comes=comes, code=CODE if comes == "git" else ""), "utf-8")
+        (folder / "mine.yaml").write_text(
+            RECIPE.format(comes=comes, code=CODE if comes == "git" else ""), "utf-8"
+        )
         done = recipe_command("render", "mine.yaml", cwd=folder)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "FILES.md" in done.stderr
@@ -71,21 +76,34 @@ def rendered(tmp_path, recipe_command):
 
 
 def typed(folder: Path, **env: str) -> Path:
-    """Types what FILES.md says, in the folder of the recipe; gives the folder that pods see as theirs."""
+    """Types what FILES.md says, in the folder of the recipe; gives the folder that pods see as
+    theirs."""
     commands, pods = folder.parent / "commands", folder.parent / "pods"
     for place in (commands, pods):
         place.mkdir(exist_ok=True)
     (commands / "oc").write_text(OC, "utf-8")
-    (commands / "recipe").write_text(f'#!/bin/bash\nexec {shlex.quote(sys.executable)} -m runner "$@"\n', "utf-8")
+    (commands / "recipe").write_text(
+        f'#!/bin/bash\nexec {shlex.quote(sys.executable)} -m runner "$@"\n', "utf-8"
+    )
     for command in commands.iterdir():
         command.chmod(0o755)
     text = (folder / "build" / "mine" / "FILES.md").read_text("utf-8")
     script = "\n".join(line[4:] for line in text.splitlines() if line.startswith("    "))
     done = subprocess.run(
-        ["bash", "-eu", "-c", script.replace("CHECKOUT=…", f"CHECKOUT='{folder.parent / 'checkout'}'")],
+        [
+            "bash",
+            "-eu",
+            "-c",
+            script.replace("CHECKOUT=…", f"CHECKOUT='{folder.parent / 'checkout'}'"),
+        ],
         cwd=folder,
         env=os.environ
-        | {"PATH": f"{commands}:{os.environ['PATH']}", "PODS": str(pods), "PYTHONPATH": str(ROOT), **env},
+        | {
+            "PATH": f"{commands}:{os.environ['PATH']}",
+            "PODS": str(pods),
+            "PYTHONPATH": str(ROOT),
+            **env,
+        },
         capture_output=True,
         text=True,
     )
@@ -104,7 +122,10 @@ def assert_there(root: Path, folder: Path) -> None:
     texts, more, first, held_out = (root / path.removeprefix("/") for path in looked_for(folder))
     assert (texts / "first.txt").read_text("utf-8") == first.read_text("utf-8") == "One.\n"
     assert [file.name for file in texts.iterdir()] == ["first.txt"]
-    assert (json.loads(more.read_text("utf-8"))["text"], held_out.read_text("utf-8")) == ("Three.", "Two.\n")
+    assert (json.loads(more.read_text("utf-8"))["text"], held_out.read_text("utf-8")) == (
+        "Three.",
+        "Two.\n",
+    )
 
 
 def test_a_claim_gets_them_through_a_pod_that_opens_it(rendered, golden_message):
@@ -153,11 +174,17 @@ def test_a_clone_has_them_once_they_are_pushed(rendered, golden_message):
     who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_CONFIG_COUNT": "1"}
     who |= {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example.org"}
     typed(folder, **who, GIT_CONFIG_KEY_0="push.autoSetupRemote", GIT_CONFIG_VALUE_0="true")
-    clone = folder.parent / "pod" / kubernetes.CLONED_FILES.removeprefix("/").removesuffix("/recipes")
+    clone = (
+        folder.parent / "pod" / kubernetes.CLONED_FILES.removeprefix("/").removesuffix("/recipes")
+    )
     subprocess.run([*git, "clone", "-q", remote, clone], check=True, capture_output=True)
     assert_there(folder.parent / "pod", folder)
 
 
 def test_a_recipe_without_files_of_its_own_needs_none(tmp_path, recipe_command):
     done = recipe_command("render", ROOT / "recipes" / "lyrics.yaml", "--out", tmp_path)
-    assert done.returncode == 0 and not list(tmp_path.rglob("FILES.md")) and not list(tmp_path.rglob("files.yaml"))
+    assert (
+        done.returncode == 0
+        and not list(tmp_path.rglob("FILES.md"))
+        and not list(tmp_path.rglob("files.yaml"))
+    )

@@ -60,7 +60,11 @@ def free_port() -> int:
 
 
 def start(script: Path, **env: str) -> subprocess.Popen:
-    known = {name: value for name, value in os.environ.items() if name not in ("GPUS", "TOTAL_GPUS", "MAIN_NODE_IP")}
+    known = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("GPUS", "TOTAL_GPUS", "MAIN_NODE_IP")
+    }
     return subprocess.Popen(
         ["bash", str(script)],
         env=known | {"PYTHONPATH": str(ROOT)} | env,
@@ -81,14 +85,20 @@ def finish(process: subprocess.Popen, timeout: float) -> str:
 
 
 def test_what_trains_ends_with_a_script_that_is_killed(tmp_path):
-    """They would go on without it, and a script that is started again would find them at work in its folder."""
-    script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/bin/python")[0]
+    """They would go on without it, and a script that is started again would find them at work in
+    its folder."""
+    script = scripts(
+        tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/bin/python"
+    )[0]
     (tmp_path / "bin").mkdir()
     trains = (
         "import os, pathlib, sys, time; from runner.tools import child_process; child_process.watch_parent();"
         "pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(60)"
     )
-    stubs = {"python": "", "axolotl": f'exec {shlex.quote(sys.executable)} -c "{trains}" {tmp_path}/pid'}
+    stubs = {
+        "python": "",
+        "axolotl": f'exec {shlex.quote(sys.executable)} -c "{trains}" {tmp_path}/pid',
+    }
     for name, text in stubs.items():
         (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (tmp_path / "bin" / name).chmod(0o755)
@@ -111,10 +121,14 @@ def until(holds, seconds: float = 20) -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "batch"), [([2, 2], 128), ([4, 4], 256), ([2, 2, 2], 192), ([1], 32), ([2, 4, 1], 224)]
+    ("counts", "batch"),
+    [([2, 2], 128), ([4, 4], 256), ([2, 2, 2], 192), ([1], 32), ([2, 4, 1], 224)],
 )
 def test_each_machine_gets_a_script_with_its_own_rank_and_gpus(counts, batch, tmp_path):
-    machines = [{"address": f"10.0.0.{rank}", "gpus": list(range(count))} for rank, count in enumerate(counts)]
+    machines = [
+        {"address": f"10.0.0.{rank}", "gpus": list(range(count))}
+        for rank, count in enumerate(counts)
+    ]
     found = scripts(
         tmp_path,
         f"nodes.machines={json.dumps(machines)}",
@@ -137,7 +151,9 @@ def test_each_machine_gets_a_script_with_its_own_rank_and_gpus(counts, batch, tm
 
 def of_stages(folder: Path, *options: str, file: Path = STAGES) -> list[Path]:
     """The scripts of a recipe of several stages for two machines, with settings changed."""
-    machines = json.dumps([{"address": "10.0.0.1", "gpus": [0]}, {"address": "10.0.0.2", "gpus": [0]}])
+    machines = json.dumps(
+        [{"address": "10.0.0.1", "gpus": [0]}, {"address": "10.0.0.2", "gpus": [0]}]
+    )
     plain = [f"nodes.output_dir={folder}/out", f"nodes.machines={machines}", "machines.nodes=2"]
     return scripts(folder, *plain, *options, file=file)
 
@@ -161,11 +177,15 @@ def test_every_line_of_a_script_has_a_comment_before_it(tmp_path, several):
 @pytest.mark.parametrize("several", [False, True])
 def test_bash_can_read_the_scripts(tmp_path, several):
     for file in of_stages(tmp_path) if several else scripts(tmp_path):
-        assert subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True).stderr == ""
+        assert (
+            subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True).stderr == ""
+        )
 
 
 def test_shellcheck_finds_nothing_wrong(tmp_path):
-    checker = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    checker = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which(
+        "shellcheck"
+    )
     if checker is None:
         pytest.skip("shellcheck is not installed; `make install` brings it")
     both = [*scripts(tmp_path / "one"), *of_stages(tmp_path / "several")]
@@ -178,11 +198,21 @@ def test_the_scripts_of_several_stages_train_each_in_its_own_folder(tmp_path):
         text = file.read_text()
         assert '\nwhile [[ "$STAGE" != dpo ]]; do\n' in text
         for stage in ("sft", "dpo"):
-            assert f"axolotl train {tmp_path}/out/config/{stage}/axolotl.yaml --launcher torchrun" in text
+            assert (
+                f"axolotl train {tmp_path}/out/config/{stage}/axolotl.yaml --launcher torchrun"
+                in text
+            )
             assert f'"$OUTPUT_DIR/{stage}/train-node$NODE_RANK.log"' in text
-            assert f"\n      export TENSORBOARD_LOGGING_DIR={tmp_path}/out/{stage}/tensorboard\n" in text
+            assert (
+                f"\n      export TENSORBOARD_LOGGING_DIR={tmp_path}/out/{stage}/tensorboard\n"
+                in text
+            )
         assert ("node finish" in text) == (rank == 0)
-    emitted = {str(file.relative_to(tmp_path / "nodes")) for file in (tmp_path / "nodes").rglob("*") if file.is_file()}
+    emitted = {
+        str(file.relative_to(tmp_path / "nodes"))
+        for file in (tmp_path / "nodes").rglob("*")
+        if file.is_file()
+    }
     configs = {"recipe.json", "sft/axolotl.yaml", "dpo/axolotl.yaml"}
     assert emitted == {"run_node0.sh", "run_node1.sh", *configs}
     assert node.read(str(tmp_path / "nodes" / "recipe.json")).stage_recipes.keys() == {"sft", "dpo"}
@@ -193,11 +223,20 @@ def test_the_scripts_of_several_stages_name_the_data_files_of_all(tmp_path):
     for index, name in enumerate(("one", "two")):
         shutil.copyfile(ROOT / "recipes/data/seven-b-preferences.jsonl", tmp_path / f"{name}.jsonl")
         options += [f"stages.{index}.data.path={name}.jsonl", f"stages.{index}.data.hub="]
-    options += ["stages.0.data.question=[question]", "stages.0.data.answer=[chosen]", "stages.0.data.sample="]
+    options += [
+        "stages.0.data.question=[question]",
+        "stages.0.data.answer=[chosen]",
+        "stages.0.data.sample=",
+    ]
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(STAGES.read_text("utf-8").replace("sample: data/", f"sample: {ROOT}/recipes/data/"))
+    recipe.write_text(
+        STAGES.read_text("utf-8").replace("sample: data/", f"sample: {ROOT}/recipes/data/")
+    )
     for file in of_stages(tmp_path, *options, file=recipe):
-        assert re.findall(r"beside the recipe: (.*)", file.read_text()) == ["one.jsonl", "two.jsonl"]
+        assert re.findall(r"beside the recipe: (.*)", file.read_text()) == [
+            "one.jsonl",
+            "two.jsonl",
+        ]
 
 
 def test_the_scripts_can_be_run_as_they_are(recipe_command, tmp_path):
@@ -208,12 +247,15 @@ def test_the_scripts_can_be_run_as_they_are(recipe_command, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "target", "section"), [("survival", "nodes", "nodes"), ("gemma", "pytorchjob", "openshift")]
+    ("name", "target", "section"),
+    [("survival", "nodes", "nodes"), ("gemma", "pytorchjob", "openshift")],
 )
 def test_a_recipe_without_the_section_of_a_target_gets_nothing_for_it(
     name, target, section, recipe_command, tmp_path, golden_message
 ):
-    done = recipe_command("render", ROOT / "recipes" / f"{name}.yaml", "--target", target, "--out", tmp_path)
+    done = recipe_command(
+        "render", ROOT / "recipes" / f"{name}.yaml", "--target", target, "--out", tmp_path
+    )
     assert done.returncode == 1
     assert f"`{name}` has no section `{section}`" in done.stderr
     golden_message(done.stderr)
@@ -224,7 +266,9 @@ def test_a_recipe_may_name_a_cluster_and_plain_machines(tmp_path):
     site = {"namespace": "text", "claims": [{"name": "models", "mount": "/shared/models"}]}
     recipe, _, _ = load(GEMMA, from_options([f"openshift={json.dumps(site)}"]))
     files = {artifact.path: artifact.text for artifact in emit(recipe)}
-    assert {"pytorchjob.yaml", "axolotl.yaml", "nodes/axolotl.yaml", "nodes/run_node1.sh"} <= set(files)
+    assert {"pytorchjob.yaml", "axolotl.yaml", "nodes/axolotl.yaml", "nodes/run_node1.sh"} <= set(
+        files
+    )
     assert "output_dir: /shared/models/gemma/checkpoints" in files["axolotl.yaml"]
     assert 'nprocPerNode: "2"' in files["pytorchjob.yaml"].replace("'", '"')
 
@@ -251,7 +295,9 @@ def test_a_script_refuses_what_is_not_filled_in(env, words, tmp_path, golden_mes
 
 
 def test_a_script_names_the_missing_python(tmp_path):
-    script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", "nodes.python=/nowhere/python")[0]
+    script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", "nodes.python=/nowhere/python")[
+        0
+    ]
     process = start(script, MAIN_NODE_IP="127.0.0.1")
     assert "there is no /nowhere/python on this machine" in finish(process, 30)
     assert process.returncode == 2
@@ -259,9 +305,13 @@ def test_a_script_names_the_missing_python(tmp_path):
 
 def test_a_script_refuses_a_python_without_the_packages(tmp_path, golden_message):
     """Another Python of the machine's own, without what is installed here."""
-    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S "$@"\n', encoding="utf-8")
+    (tmp_path / "python").write_text(
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S "$@"\n', encoding="utf-8"
+    )
     (tmp_path / "python").chmod(0o755)
-    for script in scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/python"):
+    for script in scripts(
+        tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/python"
+    ):
         process = start(script, MAIN_NODE_IP="127.0.0.1")
         said = finish(process, 30)
         assert said.startswith(f"{script.name}: {tmp_path}/python ") and "nodes.python" in said
@@ -270,7 +320,16 @@ def test_a_script_refuses_a_python_without_the_packages(tmp_path, golden_message
 
 
 def hello(rank=0, **facts) -> Hello:
-    return Hello(**{"rank": rank, "gpus": 2, "total": 4, "fingerprint": "aa", "versions": {"torch": "2.13.0"}} | facts)
+    return Hello(
+        **{
+            "rank": rank,
+            "gpus": 2,
+            "total": 4,
+            "fingerprint": "aa",
+            "versions": {"torch": "2.13.0"},
+        }
+        | facts
+    )
 
 
 def meet(*others: Hello, nodes: int, patience_s: float = 20):
@@ -356,7 +415,10 @@ def test_a_main_machine_that_prepares_longer_than_anybody_waits_is_waited_for():
 def test_a_main_machine_that_falls_silent_has_stopped(monkeypatch):
     """Its port takes connections, and nobody speaks there any more."""
     monkeypatch.setattr(node, "SILENT_S", 1.0)
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Stop, match="The main machine has stopped"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(Stop, match="The main machine has stopped"),
+    ):
         node.join(hello(1), "127.0.0.1", silent.getsockname()[1], 0.5, lambda text: None)
 
 
@@ -377,7 +439,9 @@ def test_a_main_machine_that_ends_while_it_prepares_has_stopped(killed):
 
 def store(port: int) -> TCPStore:
     """As torchrun opens it on the main machine."""
-    return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10))
+    return TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10)
+    )
 
 
 def test_a_training_that_ends_on_the_port_is_no_meeting():
@@ -385,7 +449,8 @@ def test_a_training_that_ends_on_the_port_is_no_meeting():
     port, ends = free_port(), []
     training = store(port)
     joined = threading.Thread(
-        target=lambda: ends.append(node.join(hello(1), "127.0.0.1", port, 30, lambda text: None)), daemon=True
+        target=lambda: ends.append(node.join(hello(1), "127.0.0.1", port, 30, lambda text: None)),
+        daemon=True,
     )
     joined.start()
     time.sleep(1.5)
@@ -427,7 +492,9 @@ def test_a_port_that_is_taken_is_named():
 def test_the_port_is_free_when_all_have_met():
     port = free_port()
     with node.Main(hello(), 2, port, 20, lambda text: None) as main:
-        joined = threading.Thread(target=node.join, args=(hello(1), "127.0.0.1", port, 20, lambda text: None))
+        joined = threading.Thread(
+            target=node.join, args=(hello(1), "127.0.0.1", port, 20, lambda text: None)
+        )
         joined.start()
         main.gather()
         main.ready()
@@ -442,7 +509,8 @@ def test_whoever_only_knocks_is_no_machine():
         thread.start()
         socket.create_connection(("127.0.0.1", port)).close()
         other = threading.Thread(
-            target=lambda: node.join(hello(1), "127.0.0.1", port, 20, lambda text: None), daemon=True
+            target=lambda: node.join(hello(1), "127.0.0.1", port, 20, lambda text: None),
+            daemon=True,
         )
         other.start()
         thread.join(20)
@@ -538,7 +606,8 @@ def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch, gol
 
 
 def test_a_machine_waits_until_it_sees_the_files_of_this_start(tmp_path, monkeypatch):
-    """Those of an earlier start lie there already, and a network file system shows them for a while."""
+    """Those of an earlier start lie there already, and a network file system shows them for a
+    while."""
     recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
     place = nodes.place(recipe)
     files = {"axolotl.yaml": "seed: 2\n", "plan.json": translate(recipe, place).as_json()}
@@ -591,8 +660,12 @@ def test_a_run_on_plain_machines_is_beside_its_plan_and_learned_from(tmp_path, m
     node.finish.callback(str(run.path))
     assert "a step took" in (told := capsys.readouterr().out) and "(+100 %)" in told
     summary = Summary.read(run.path)
-    assert summary.planned == asdict(said) and summary.planned["steps"] and summary.planned["memory"]
-    (learned,) = json.loads((tmp_path / "settings" / "recipe-runner" / "learned.json").read_text())["runs"]
+    assert (
+        summary.planned == asdict(said) and summary.planned["steps"] and summary.planned["memory"]
+    )
+    (learned,) = json.loads((tmp_path / "settings" / "recipe-runner" / "learned.json").read_text())[
+        "runs"
+    ]
     assert learned["gpu"] == recipe.machines.gpu and learned["allocated"] == 7 * 2**30
 
 
@@ -600,7 +673,9 @@ def begun(folder: Path, checkpoint: bool):
     """The recipe of a run that was begun in this folder with another learning rate."""
     recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={folder}"]))
     (folder / "run.json").write_text('{"id": "1", "kind": "run"}')
-    (folder / "stage.json").write_text('{"stage": "train", "status": "running", "inputs": {"learning_rate": 7}}')
+    (folder / "stage.json").write_text(
+        '{"stage": "train", "status": "running", "inputs": {"learning_rate": 7}}'
+    )
     if checkpoint:
         (folder / "checkpoints" / "checkpoint-9").mkdir(parents=True)
     return recipe
@@ -611,7 +686,11 @@ def test_a_results_folder_of_another_run_is_left_alone(tmp_path):
     with pytest.raises(Stop, match="of this recipe from before it changed") as stop:
         node.lead(recipe, [2, 2], 4, accelerator=False, tell=lambda text: None)
     assert stop.value.text.splitlines()[-1] == node.ELSEWHERE
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoints", "run.json", "stage.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "checkpoints",
+        "run.json",
+        "stage.json",
+    ]
 
 
 def test_a_results_folder_where_nothing_was_trained_is_used(tmp_path, monkeypatch):
@@ -624,7 +703,9 @@ def test_a_results_folder_where_nothing_was_trained_is_used(tmp_path, monkeypatc
 
     monkeypatch.setattr(pipeline, "launch", launch)
     node.lead(recipe, [2, 2], 4, accelerator=False, tell=said.append)
-    assert "data is launched" in said and "train is launched" not in said, "each machine trains by itself"
+    assert "data is launched" in said and "train is launched" not in said, (
+        "each machine trains by itself"
+    )
     assert [file.name for file in (tmp_path / "config").iterdir() if file.name == PLAN_FILE]
     assert json.loads((tmp_path / "stage.json").read_text())["inputs"]["learning_rate"] != 7
 
@@ -634,8 +715,8 @@ def test_a_results_folder_where_nothing_was_trained_is_used(tmp_path, monkeypatc
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> dict[str, Path]:
-    """A twin, and texts of a number of blocks that any 1 to 3 processes share without a rest, because what is left over
-    is shared differently."""
+    """A twin, and texts of a number of blocks that any 1 to 3 processes share without a rest,
+    because what is left over is shared differently."""
     folder = tmp_path_factory.mktemp("small")
     recipe, _, _ = load(GEMMA)
     documents = SAMPLE.read_text("utf-8").strip().split("\n\n")
@@ -655,7 +736,9 @@ def small(tmp_path_factory) -> dict[str, Path]:
     return files
 
 
-def trained(folder: Path, small: dict[str, Path], machines: list[int], accumulation: int, **env: str) -> dict:
+def trained(
+    folder: Path, small: dict[str, Path], machines: list[int], accumulation: int, **env: str
+) -> dict:
     """The scripts of a run on this machine's processors, all started; the run's summary and steps.
 
     machines: GPUs of each in the recipe; env `GPUS_1` is GPUS of machine 1.
@@ -700,23 +783,34 @@ def trained(folder: Path, small: dict[str, Path], machines: list[int], accumulat
         "HF_HUB_OFFLINE": "1",
         **{name: value for name, value in env.items() if not name.startswith("GPUS_")},
     }
-    own = [{"GPUS": env[f"GPUS_{rank}"]} if f"GPUS_{rank}" in env else {} for rank in range(len(machines))]
+    own = [
+        {"GPUS": env[f"GPUS_{rank}"]} if f"GPUS_{rank}" in env else {}
+        for rank in range(len(machines))
+    ]
     # The main one last: the others wait for its port.
-    processes = [start(found[rank], **shared, **own[rank]) for rank in reversed(range(len(machines)))]
+    processes = [
+        start(found[rank], **shared, **own[rank]) for rank in reversed(range(len(machines)))
+    ]
     said = [finish(process, 400) for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(machines), "\n\n".join(said)[-6000:]
+    assert [process.returncode for process in processes] == [0] * len(machines), "\n\n".join(said)[
+        -6000:
+    ]
     out = folder / "out"
     assert json.loads((out / "run.json").read_text())["status"] == "finished"
     assert "All results are in" in said[-1], said[-1]
     return json.loads((out / "training_summary.json").read_text()) | {
         "said": said,
-        "losses": [entry["loss"] for entry in json.loads((out / "training_history.json").read_text())["steps"]],
+        "losses": [
+            entry["loss"]
+            for entry in json.loads((out / "training_history.json").read_text())["steps"]
+        ],
     }
 
 
 @pytest.mark.long
 def test_two_machines_make_the_losses_of_one_process_on_the_same_batches(small, tmp_path):
-    """Machine 1 is given two GPUs where the recipe says one, so the machines are uneven and the figures follow."""
+    """Machine 1 is given two GPUs where the recipe says one, so the machines are uneven and the
+    figures follow."""
     two = trained(tmp_path / "two", small, [1, 1], 1, GPUS_1="0,1", TOTAL_GPUS="3")
     one = trained(tmp_path / "one", small, [1], 3)
     assert (two["world_size"], two["backend"], two["effective_batch_size"]) == (3, "gloo", 6)
@@ -771,12 +865,16 @@ def speaker(tmp_path_factory) -> Path:
 
 
 def two_machines(folder: Path, model: Path, most: float) -> tuple[list[int], list[str]]:
-    """Exit codes and output of both machines' scripts of a recipe of two stages. most: perplexity at the gate."""
+    """Exit codes and output of both machines' scripts of a recipe of two stages. most: perplexity
+    at the gate."""
     folder.mkdir(exist_ok=True)
     venv, file = folder / "venv", folder / "recipe.yaml"
     if not venv.exists():
         venv.symlink_to(sys.prefix)
-        rows = [{"q": f"What is {n}?", "a": f"It is {n}.", "good": f"It is {n}.", "bad": "No."} for n in range(16)]
+        rows = [
+            {"q": f"What is {n}?", "a": f"It is {n}.", "good": f"It is {n}.", "bad": "No."}
+            for n in range(16)
+        ]
         for name in ("questions", "pairs"):
             (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     facts = {"model": model, "most": most, "out": folder / "out", "port": free_port()}
@@ -796,7 +894,9 @@ def test_two_machines_train_the_stages_one_after_the_other(speaker, tmp_path):
     codes, said = two_machines(tmp_path, speaker, 1.001)
     assert codes == [1, 1], said
     for output in said:
-        assert "`dpo` does not start" in output or "later stages do not start" in output, output[-3000:]
+        assert "`dpo` does not start" in output or "later stages do not start" in output, output[
+            -3000:
+        ]
     out = tmp_path / "out"
     before = (out / "sft" / "best_model" / "model.safetensors").read_bytes()
     assert not (out / "dpo" / "checkpoints").exists()
@@ -804,7 +904,10 @@ def test_two_machines_train_the_stages_one_after_the_other(speaker, tmp_path):
     assert codes == [0, 0], "\n\n".join(said)[-6000:]
     assert (out / "sft" / "best_model" / "model.safetensors").read_bytes() == before
     assert json.loads((out / "run.json").read_text())["status"] == "finished"
-    assert f"base_model: {out}/sft/best_model\n" in (out / "dpo" / "config" / "axolotl.yaml").read_text()
+    assert (
+        f"base_model: {out}/sft/best_model\n"
+        in (out / "dpo" / "config" / "axolotl.yaml").read_text()
+    )
     for stage in ("sft", "dpo"):
         known = json.loads((out / stage / "training_summary.json").read_text())
         assert (known["world_size"], known["backend"]) == (2, "gloo")

@@ -1,5 +1,6 @@
-"""What Kubernetes' API server refuses beyond its schemas, which say only of what kind each field is: names, labels, mounts,
-ports, sizes. Sources: pkg/apis/core/validation and apimachinery/pkg/util/validation of Kubernetes 1.30."""
+"""What Kubernetes' API server refuses beyond its schemas, which say only of what kind each field
+is: names, labels, mounts, ports, sizes. Sources: pkg/apis/core/validation and
+apimachinery/pkg/util/validation of Kubernetes 1.30."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
-SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
+SUBDOMAIN = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z"
+)
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?\Z")
 NAME_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 ENV = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*\Z")
@@ -22,7 +25,8 @@ MIB = 2**20
 
 
 def unseen(manifest: dict[str, Any]) -> list[str]:
-    """Why an API server would not take a manifest that its schema lets through; empty where it would."""
+    """Why an API server would not take a manifest that its schema lets through; empty where it
+    would."""
     return [*metadata(manifest["metadata"], manifest["kind"]), *inside(manifest, manifest["kind"])]
 
 
@@ -37,7 +41,12 @@ def metadata(meta: dict[str, Any], what: str) -> Iterator[str]:
                 yield f"{what}: `{key}` is no key of {kind}"
             if kind == "labels" and not LABEL_VALUE.match(value):
                 yield f"{what}: `{value}` is no label"
-    if sum(len(key) + len(value.encode()) for key, value in (meta.get("annotations") or {}).items()) > 256 * 1024:
+    if (
+        sum(
+            len(key) + len(value.encode()) for key, value in (meta.get("annotations") or {}).items()
+        )
+        > 256 * 1024
+    ):
         yield f"{what}: annotations of more than 256 KiB"
 
 
@@ -60,17 +69,28 @@ def inside(node: Any, what: str) -> Iterator[str]:
     if what == "ConfigMap":
         yield from config_map(node)
         return
-    if what == "PersistentVolumeClaim" and "storageClassName" in node and not SUBDOMAIN.match(node["storageClassName"]):
+    if (
+        what == "PersistentVolumeClaim"
+        and "storageClassName" in node
+        and not SUBDOMAIN.match(node["storageClassName"])
+    ):
         yield f"`{node['storageClassName']}` is no storage class"
-    if node.get("activeDeadlineSeconds") is not None and not 0 < node["activeDeadlineSeconds"] < 2**31:
+    if (
+        node.get("activeDeadlineSeconds") is not None
+        and not 0 < node["activeDeadlineSeconds"] < 2**31
+    ):
         yield f"{what}: activeDeadlineSeconds is {node['activeDeadlineSeconds']}"
     for name in ("requests", "limits"):
-        for key, value in (node.get(name) or {}).items() if isinstance(node.get(name), dict) else ():
+        for key, value in (
+            (node.get(name) or {}).items() if isinstance(node.get(name), dict) else ()
+        ):
             if not qualified(key):
                 yield f"{what}: `{key}` is no resource"
             elif not amount(value) > 0:
                 yield f"{what}: {value} of {key}"
-            elif name == "requests" and amount(value) > amount((node.get("limits") or {}).get(key, value)):
+            elif name == "requests" and amount(value) > amount(
+                (node.get("limits") or {}).get(key, value)
+            ):
                 yield f"{what}: more {key} is requested than its limit"
     for value in node.values():
         yield from inside(value, what)
@@ -92,8 +112,14 @@ def pod(spec: dict[str, Any], what: str) -> Iterator[str]:
     volumes = [volume["name"] for volume in spec.get("volumes") or ()]
     containers = [*spec["containers"], *(spec.get("initContainers") or ())]
     for names in (volumes, [container["name"] for container in containers]):
-        yield from (f"{what}: two are called `{name}`" for name, count in Counter(names).items() if count > 1)
-        yield from (f"{what}: `{name}` is no name in a pod" for name in names if not LABEL.match(name))
+        yield from (
+            f"{what}: two are called `{name}`"
+            for name, count in Counter(names).items()
+            if count > 1
+        )
+        yield from (
+            f"{what}: `{name}` is no name in a pod" for name in names if not LABEL.match(name)
+        )
     for key, value in (spec.get("nodeSelector") or {}).items():
         if not qualified(key) or not LABEL_VALUE.match(value):
             yield f"{what}: no machine has the label {key}={value}"
@@ -102,18 +128,32 @@ def pod(spec: dict[str, Any], what: str) -> Iterator[str]:
         if (image is not None and image.strip() != image) or image == "":
             yield f"{what}: `{image}` is no image"
         mounts = [mount["mountPath"] for mount in container.get("volumeMounts") or ()]
-        yield from (f"{what}: two mounts at `{path}`" for path, count in Counter(mounts).items() if count > 1)
-        yield from (f"{what}: `{path}` cannot be mounted" for path in mounts if ":" in path or not path.startswith("/"))
+        yield from (
+            f"{what}: two mounts at `{path}`"
+            for path, count in Counter(mounts).items()
+            if count > 1
+        )
+        yield from (
+            f"{what}: `{path}` cannot be mounted"
+            for path in mounts
+            if ":" in path or not path.startswith("/")
+        )
         for mount in container.get("volumeMounts") or ():
             if volumes and mount["name"] not in volumes:
                 yield f"{what}: no volume `{mount['name']}`"
         env = [entry["name"] for entry in container.get("env") or ()]
         yield from (f"{what}: `{name}` is no variable" for name in env if not ENV.match(name))
-        yield from (f"{what}: two variables {name}" for name, count in Counter(env).items() if count > 1)
+        yield from (
+            f"{what}: two variables {name}" for name, count in Counter(env).items() if count > 1
+        )
         ports = container.get("ports") or ()
         for port in ports:
             if not 0 < port["containerPort"] < 65536 or not PORT_NAME.match(port.get("name", "a")):
                 yield f"{what}: {port} is no port"
         for key in ("containerPort", "name"):
             counts = Counter(port.get(key) for port in ports)
-            yield from (f"{what}: two ports {value}" for value, count in counts.items() if value and count > 1)
+            yield from (
+                f"{what}: two ports {value}"
+                for value, count in counts.items()
+                if value and count > 1
+            )

@@ -1,7 +1,8 @@
 """A small Kubernetes API on this machine: a real HTTP server that the real client talks to.
 
-It keeps objects in memory and refuses what `judging` refuses. Beside it stand a training operator that makes a
-PyTorchJob's pods (or says why it cannot), KServe (`kserve`), and a kubelet that really starts the helper pods of `recipe fetch` and `promote`.
+It keeps objects in memory and refuses what `judging` refuses. Beside it stand a training operator
+that makes a PyTorchJob's pods (or says why it cannot), KServe (`kserve`), and a kubelet that really
+starts the helper pods of `recipe fetch` and `promote`.
 """
 
 from __future__ import annotations
@@ -55,11 +56,14 @@ KINDS = {
     "workloads": ("kueue.x-k8s.io/v1beta2", "Workload"),
     "workflows": ("argoproj.io/v1alpha1", "Workflow"),
 }
-# The token of the tests themselves, who may do everything; anybody else may do what the site's role allows.
+# The token of the tests themselves, who may do everything; anybody else may do what the site's role
+# allows.
 TESTS = "sha256~the-tests-own"
 ROLES = {
     one["metadata"]["name"]: one["rules"]
-    for one in yaml.safe_load_all((ROOT / "openshift/lyric-professor/access.yaml").read_text("utf-8"))
+    for one in yaml.safe_load_all(
+        (ROOT / "openshift/lyric-professor/access.yaml").read_text("utf-8")
+    )
     if one["kind"] == "Role"
 }
 # Which every person who has logged in may ask.
@@ -100,9 +104,10 @@ def storage_class(name: str, provisioner: str, default: bool = False) -> dict[st
 
 @dataclass
 class Fault:
-    """One request of the commands that goes wrong. at: which one, from now on, 0 for the next; kind: a status, `reset` or
-    `cut` for a connection that ends without an answer; done: whether the server has carried it out by then; lasts: whether
-    every later request goes wrong too; seen: how many requests there were."""
+    """One request of the commands that goes wrong. at: which one, from now on, 0 for the next;
+    kind: a status, `reset` or `cut` for a connection that ends without an answer; done: whether the
+    server has carried it out by then; lasts: whether every later request goes wrong too; seen: how
+    many requests there were."""
 
     at: int
     kind: int | str
@@ -116,17 +121,20 @@ class Fault:
 
 
 class Api:
-    """namespaces: those that exist; version: of OpenShift AI; mounts: folders of this machine behind pods' mounts.
+    """namespaces: those that exist; version: of OpenShift AI; mounts: folders of this machine
+    behind pods' mounts.
 
-    faults: requests that end without an answer before one is answered again; fault: what `Fault` says of it; lost_answers: pieces of files that arrive in a
-    pod without an answer; busy: statuses that the next requests are
-    answered with, those of `busy_at` alone where it names a part of their path; says: in these words; page: what all are
-    answered with by a proxy before the server; missing: plurals the server does not know; kueue: the version of Kueue's kinds; queues: those
-    that the site has made in every namespace; storage: the cluster's classes;
-    quota, forbidden: texts with which pods, or everything, are refused; refused_parts: the same for pods of a
-    `recipe-runner/part`; accounts: the service accounts that the site has made; watchers: who is told of every new object, with
-    its plural and namespace; ending_seconds: how long pods take to end, and what owns them to be gone; requests: what was asked,
-    `VERB path`; people: who each token is of; of all others it is Ann; clock: how many seconds it is ahead of this machine's.
+    faults: requests that end without an answer before one is answered again; fault: what `Fault`
+    says of it; lost_answers: pieces of files that arrive in a pod without an answer; busy: statuses
+    that the next requests are answered with, those of `busy_at` alone where it names a part of
+    their path; says: in these words; page: what all are answered with by a proxy before the server;
+    missing: plurals the server does not know; kueue: the version of Kueue's kinds; queues: those
+    that the site has made in every namespace; storage: the cluster's classes; quota, forbidden:
+    texts with which pods, or everything, are refused; refused_parts: the same for pods of a
+    `recipe-runner/part`; accounts: the service accounts that the site has made; watchers: who is
+    told of every new object, with its plural and namespace; ending_seconds: how long pods take to
+    end, and what owns them to be gone; requests: what was asked, `VERB path`; people: who each
+    token is of; of all others it is Ann; clock: how many seconds it is ahead of this machine's.
     """
 
     def __init__(self, namespace: str, version: str = "3.5", nodes: bool = True) -> None:
@@ -150,7 +158,9 @@ class Api:
         self.missing: set[str] = set()
         self.kueue = "v1beta2"
         self.queues = ["default"]
-        self.storage = [storage_class("shared", "openshift-storage.cephfs.csi.ceph.com", default=True)]
+        self.storage = [
+            storage_class("shared", "openshift-storage.cephfs.csi.ceph.com", default=True)
+        ]
         self.forbidden = ""
         self.quota = ""
         self.ending_seconds = 0.0
@@ -180,14 +190,21 @@ class Api:
         self.server.shutdown()
         self.server.server_close()
 
-    def kubeconfig(self, path: Path, namespace: str, token: str = "sha256~not-a-real-token", who: str = "ann") -> Path:
+    def kubeconfig(
+        self, path: Path, namespace: str, token: str = "sha256~not-a-real-token", who: str = "ann"
+    ) -> Path:
         """who: the name that the file gives the user, as `oc login` does."""
         name = f"{who}/{self.url.removeprefix('http://')}"
         cluster = {"name": "tests", "cluster": {"server": self.url}}
-        context = {"name": "tests", "context": {"cluster": "tests", "user": name, "namespace": namespace}}
+        context = {
+            "name": "tests",
+            "context": {"cluster": "tests", "user": name, "namespace": namespace},
+        }
         user = {"name": name, "user": {"token": token}}
         value = {"apiVersion": "v1", "kind": "Config", "current-context": "tests"}
-        path.write_text(yaml.safe_dump(value | {"clusters": [cluster], "contexts": [context], "users": [user]}))
+        path.write_text(
+            yaml.safe_dump(value | {"clusters": [cluster], "contexts": [context], "users": [user]})
+        )
         return path
 
     # What a server does.
@@ -200,10 +217,16 @@ class Api:
             raise No(403, self.forbidden)
         if space not in self.namespaces:
             raise No(404, f'namespaces "{space}" not found')
-        if kind not in ("Event", "Workload", "Workflow") and (found := refusals(manifest, self.version)):
+        if kind not in ("Event", "Workload", "Workflow") and (
+            found := refusals(manifest, self.version)
+        ):
             raise No(422, f'{kind} "{manifest["metadata"]["name"]}" is invalid: {"; ".join(found)}')
         gpus = "nvidia.com/gpu" in json.dumps(manifest.get("spec")) or kind == "TrainJob"
-        if self.quota and kind in ("Pod", "Job", "PyTorchJob", "TrainJob") and (gpus or "gpu" not in self.quota):
+        if (
+            self.quota
+            and kind in ("Pod", "Job", "PyTorchJob", "TrainJob")
+            and (gpus or "gpu" not in self.quota)
+        ):
             raise No(403, f'{plural} "{manifest["metadata"]["name"]}" is forbidden: {self.quota}')
 
         part = (manifest["metadata"].get("labels") or {}).get("recipe-runner/part")
@@ -226,7 +249,13 @@ class Api:
                 "generation": 1,
                 **{
                     key: meta[key]
-                    for key in ("uid", "creationTimestamp", "deletionTimestamp", "generation", "resourceVersion")
+                    for key in (
+                        "uid",
+                        "creationTimestamp",
+                        "deletionTimestamp",
+                        "generation",
+                        "resourceVersion",
+                    )
                     if key in meta
                 },
                 **manifest["metadata"],
@@ -235,7 +264,9 @@ class Api:
             if known:
                 fresh["status"] = known.get("status", {})
                 if fresh != known:
-                    fresh["metadata"]["resourceVersion"] = str(int(fresh["metadata"]["resourceVersion"]) + 1)
+                    fresh["metadata"]["resourceVersion"] = str(
+                        int(fresh["metadata"]["resourceVersion"]) + 1
+                    )
                 if fresh.get("spec") != known.get("spec"):
                     fresh["metadata"]["generation"] += 1
             if not dry:
@@ -253,12 +284,21 @@ class Api:
     @staticmethod
     def _immutable(known: dict[str, Any], manifest: dict[str, Any]) -> None:
         name = manifest["metadata"]["name"]
-        if manifest["kind"] == "ConfigMap" and known.get("immutable") and known["data"] != manifest["data"]:
-            raise No(422, f'ConfigMap "{name}" is invalid: data: Forbidden: field is immutable when `immutable` is set')
+        if (
+            manifest["kind"] == "ConfigMap"
+            and known.get("immutable")
+            and known["data"] != manifest["data"]
+        ):
+            raise No(
+                422,
+                f'ConfigMap "{name}" is invalid: data: Forbidden: field is immutable when `immutable` is set',
+            )
         # A TrainJob is, too, by a webhook of OpenShift AI since August 2026, except for pausing it.
         before, after = ({**one.get("spec", {}), "suspend": None} for one in (known, manifest))
         if manifest["kind"] in ("Job", "PersistentVolumeClaim", "TrainJob") and before != after:
-            raise No(422, f'{manifest["kind"]} "{name}" is invalid: spec: Forbidden: field is immutable')
+            raise No(
+                422, f'{manifest["kind"]} "{name}" is invalid: spec: Forbidden: field is immutable'
+            )
 
     def made(self, plural: str, space: str, manifest: dict[str, Any]) -> None:
         """What operators and kubelets do about a new object."""
@@ -275,7 +315,9 @@ class Api:
         if plural == "pods" and part in ("fetch", "send"):
             start_share(self, space, manifest)
         if plural == "pods" and part in ("promote", "look"):
-            threading.Thread(target=run_to_its_end, args=(self, space, manifest), daemon=True).start()
+            threading.Thread(
+                target=run_to_its_end, args=(self, space, manifest), daemon=True
+            ).start()
 
     def delete(self, plural: str, space: str, name: str, options: dict[str, Any]) -> None:
         """In the background an object goes at once, in the foreground after all that it owns."""
@@ -285,12 +327,15 @@ class Api:
             uid = known["metadata"]["uid"]
             if (meant := options.get("preconditions", {}).get("uid", uid)) != uid:
                 raise No(
-                    409, f'Operation cannot be fulfilled on {plural} "{name}": the UID {meant} does not match {uid}'
+                    409,
+                    f'Operation cannot be fulfilled on {plural} "{name}": the UID {meant} does not match {uid}',
                 )
             going = {
                 key: value["metadata"]["uid"]
                 for key, value in self.objects.items()
-                if any(owner["uid"] == uid for owner in value["metadata"].get("ownerReferences") or [])
+                if any(
+                    owner["uid"] == uid for owner in value["metadata"].get("ownerReferences") or []
+                )
             }
             if options.get("propagationPolicy") == "Foreground":
                 going[(plural, space, name)] = uid
@@ -313,13 +358,18 @@ class Api:
         wanted = dict(part.split("=", 1) for part in selector.split(",") if part)
         with self.lock:
             found = [
-                value for (kind, where, _), value in sorted(self.objects.items()) if (kind, where) == (plural, space)
+                value
+                for (kind, where, _), value in sorted(self.objects.items())
+                if (kind, where) == (plural, space)
             ]
         return [
             # Items of a list do not say what they are.
             {key: part for key, part in value.items() if key not in ("kind", "apiVersion")}
             for value in found
-            if all((value["metadata"].get("labels") or {}).get(key) == item for key, item in wanted.items())
+            if all(
+                (value["metadata"].get("labels") or {}).get(key) == item
+                for key, item in wanted.items()
+            )
         ]
 
 
@@ -345,11 +395,14 @@ def stamp() -> str:
 
 
 def operate(api: Api, space: str, job: dict[str, Any]) -> None:
-    """The training operator: pods for a PyTorchJob, or an event where a pod would be refused, and nothing in the job."""
+    """The training operator: pods for a PyTorchJob, or an event where a pod would be refused, and
+    nothing in the job."""
     name = job["metadata"]["name"]
     for role, replica in job["spec"]["pytorchReplicaSpecs"].items():
         for index in range(replica["replicas"]):
-            spec = copy.deepcopy(replica["template"]["spec"]) | {"restartPolicy": replica.get("restartPolicy", "Never")}
+            spec = copy.deepcopy(replica["template"]["spec"]) | {
+                "restartPolicy": replica.get("restartPolicy", "Never")
+            }
             labels = {
                 **replica["template"]["metadata"].get("labels", {}),
                 "training.kubeflow.org/job-name": name,
@@ -374,18 +427,33 @@ def operate(api: Api, space: str, job: dict[str, Any]) -> None:
                 "spec": spec,
             }
             if refusal := pod_refusal(spec):
-                event(api, space, "PyTorchJob", name, "FailedCreatePod", f"Error creating: Pod is invalid: {refusal}")
+                event(
+                    api,
+                    space,
+                    "PyTorchJob",
+                    name,
+                    "FailedCreatePod",
+                    f"Error creating: Pod is invalid: {refusal}",
+                )
                 return
             try:
                 api.put("pods", space, pod, dry=False)
             except No as no:
-                event(api, space, "PyTorchJob", name, "FailedCreatePod", f"Error creating: {no.message}")
+                event(
+                    api,
+                    space,
+                    "PyTorchJob",
+                    name,
+                    "FailedCreatePod",
+                    f"Error creating: {no.message}",
+                )
                 return
             api.objects[("pods", space, pod["metadata"]["name"])]["status"] = {"phase": "Pending"}
 
 
 def pod_refusal(spec: dict[str, Any]) -> str:
-    """What only a pod is refused for: a volume nobody defined, GPU requests that differ from limits, a wrong policy."""
+    """What only a pod is refused for: a volume nobody defined, GPU requests that differ from
+    limits, a wrong policy."""
     volumes = {volume["name"] for volume in spec.get("volumes") or []}
     for container in spec["containers"]:
         for mount in container.get("volumeMounts") or []:
@@ -423,11 +491,14 @@ def free_port() -> int:
 
 
 def start_share(api: Api, space: str, pod: dict[str, Any]) -> None:
-    """The kubelet: the helper's own command as a process, its mounts as folders, and then the pod is ready."""
+    """The kubelet: the helper's own command as a process, its mounts as folders, and then the pod
+    is ready."""
     (container,) = pod["spec"]["containers"]
     command = [mapped(api, part) for part in container["command"]]
     port = free_port()
-    env = {entry["name"]: entry["value"] for entry in container["env"]} | {"RECIPE_SHARE_PORT": str(port)}
+    env = {entry["name"]: entry["value"] for entry in container["env"]} | {
+        "RECIPE_SHARE_PORT": str(port)
+    }
     name = pod["metadata"]["name"]
     process = subprocess.Popen(
         [sys.executable, *command[1:]],
@@ -442,7 +513,9 @@ def start_share(api: Api, space: str, pod: dict[str, Any]) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 break
         if process.poll() is not None:
-            api.logs[(name, "now")] = [(stamp(), line) for line in process.stdout.read().decode().splitlines()]
+            api.logs[(name, "now")] = [
+                (stamp(), line) for line in process.stdout.read().decode().splitlines()
+            ]
             api.objects[("pods", space, name)]["status"] = {"phase": "Failed"}
             return
         time.sleep(0.05)
@@ -458,11 +531,16 @@ def value_of(api: Api, space: str, entry: dict[str, Any]) -> str:
         return entry["value"]
     named = entry["valueFrom"]["secretKeyRef"]
     assert named["optional"]
-    return api.objects.get(("secrets", space, named["name"]), {}).get("stringData", {}).get(named["key"], "")
+    return (
+        api.objects.get(("secrets", space, named["name"]), {})
+        .get("stringData", {})
+        .get(named["key"], "")
+    )
 
 
 def run_to_its_end(api: Api, space: str, pod: dict[str, Any]) -> None:
-    """The kubelet, for a pod that runs once: its own command as a process, its config map's files in a folder."""
+    """The kubelet, for a pod that runs once: its own command as a process, its config map's files
+    in a folder."""
     (container,) = pod["spec"]["containers"]
     name, mounts = pod["metadata"]["name"], dict(api.mounts)
     with tempfile.TemporaryDirectory() as scratch:
@@ -471,17 +549,29 @@ def run_to_its_end(api: Api, space: str, pod: dict[str, Any]) -> None:
                 continue
             folder = Path(scratch) / volume["name"]
             folder.mkdir()
-            for file, text in api.objects[("configmaps", space, volume["configMap"]["name"])]["data"].items():
+            for file, text in api.objects[("configmaps", space, volume["configMap"]["name"])][
+                "data"
+            ].items():
                 (folder / file).write_text(mapped(api, text), encoding="utf-8")
-            (path,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == volume["name"]]
+            (path,) = [
+                mount["mountPath"]
+                for mount in container["volumeMounts"]
+                if mount["name"] == volume["name"]
+            ]
             mounts[path] = folder
         command = [
-            reduce(lambda word, one: word.replace(one, str(mounts[one])), mounts, part) for part in container["command"]
+            reduce(lambda word, one: word.replace(one, str(mounts[one])), mounts, part)
+            for part in container["command"]
         ]
         done = subprocess.run(
             [sys.executable, *command[1:]],
             env={entry["name"]: value_of(api, space, entry) for entry in container["env"]}
-            | {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "HOME": scratch, "TMPDIR": scratch},
+            | {
+                "PYTHONPATH": str(ROOT),
+                "PATH": os.environ["PATH"],
+                "HOME": scratch,
+                "TMPDIR": scratch,
+            },
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -518,13 +608,19 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             if parts.path == "/readyz":
                 # What anybody may ask, and what answers last when a server starts.
                 starts = api.faults or (api.busy and not api.busy_at)
-                self.send(500 if starts else 200, b"[-]poststarthook failed" if starts else b"ok", "text/plain")
+                self.send(
+                    500 if starts else 200,
+                    b"[-]poststarthook failed" if starts else b"ok",
+                    "text/plain",
+                )
                 return
             if api.fault and not own and api.fault.hits():
                 if not api.fault.done:
                     return self.lose(api.fault.kind)
                 self.lost = api.fault.kind
-            api.requests.append(f"{self.command} {parts.path}{'?dryRun' if 'dryRun' in query else ''}")
+            api.requests.append(
+                f"{self.command} {parts.path}{'?dryRun' if 'dryRun' in query else ''}"
+            )
             if api.faults > 0:
                 api.faults -= 1
                 self.close_connection = True
@@ -539,21 +635,36 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     return
                 if not self.headers.get("Authorization", "").startswith("Bearer "):
                     raise No(401, "Unauthorized")
-                if parts.path == "/apis/storage.k8s.io/v1/storageclasses" and "storageclasses" not in api.missing:
-                    self.send(200, json.dumps({"kind": "StorageClassList", "items": api.storage}).encode())
+                if (
+                    parts.path == "/apis/storage.k8s.io/v1/storageclasses"
+                    and "storageclasses" not in api.missing
+                ):
+                    self.send(
+                        200, json.dumps({"kind": "StorageClassList", "items": api.storage}).encode()
+                    )
                     return
                 if not api.nodes and (found := without_nodes(api, self.command, parts.path, body)):
                     self.send(200, json.dumps(found).encode())
                     return
-                if (space := re.fullmatch("/api/v1/namespaces/([^/]+)", parts.path)) and self.command == "GET":
+                if (
+                    space := re.fullmatch("/api/v1/namespaces/([^/]+)", parts.path)
+                ) and self.command == "GET":
                     if space[1] not in api.namespaces:
                         raise No(404, f'namespaces "{space[1]}" not found')
-                    self.send(200, json.dumps({"kind": "Namespace", "metadata": {"name": space[1]}}).encode())
+                    self.send(
+                        200,
+                        json.dumps({"kind": "Namespace", "metadata": {"name": space[1]}}).encode(),
+                    )
                     return
                 if parts.path == WHO_AM_I and "selfsubjectreviews" not in api.missing:
                     token = self.headers["Authorization"].removeprefix("Bearer ")
                     user = {"username": api.people.get(token, "ann")}
-                    self.send(201, json.dumps({"kind": "SelfSubjectReview", "status": {"userInfo": user}}).encode())
+                    self.send(
+                        201,
+                        json.dumps(
+                            {"kind": "SelfSubjectReview", "status": {"userInfo": user}}
+                        ).encode(),
+                    )
                     return
                 match = ADDRESS.match(parts.path)
                 if not match or match["plural"] in api.missing or match["plural"] not in KINDS:
@@ -564,17 +675,25 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     self.permit(match)
                 self.answer(match, query, body)
             except No as no:
-                status = {"kind": "Status", "status": "Failure", "code": no.status, "message": no.message}
+                status = {
+                    "kind": "Status",
+                    "status": "Failure",
+                    "code": no.status,
+                    "message": no.message,
+                }
                 self.send(no.status, json.dumps(status).encode())
             except Exception as error:
                 # A mistake of this server must not look like a lost connection.
-                self.send(500, json.dumps({"message": f"the tests' own API failed: {error!r}"}).encode())
+                self.send(
+                    500, json.dumps({"message": f"the tests' own API failed: {error!r}"}).encode()
+                )
                 raise
 
         do_GET = do_POST = do_PATCH = do_DELETE = handle_any
 
         def permit(self, match: re.Match) -> None:
-            """What the roles in the site's access.yaml say; server-side apply of something new is `create` too."""
+            """What the roles in the site's access.yaml say; server-side apply of something new is
+            `create` too."""
             key = self.headers["Authorization"].removeprefix("Bearer ")
             who = next((account for account, own in KEY_OF.items() if own == key), "recipe-user")
             plural, name = match["plural"], match["name"]
@@ -582,7 +701,8 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 "GET": {"get"} if name else {"list"},
                 "POST": {"create"},
                 "DELETE": {"delete"},
-                "PATCH": {"patch"} | (set() if (plural, match["space"], name) in api.objects else {"create"}),
+                "PATCH": {"patch"}
+                | (set() if (plural, match["space"], name) in api.objects else {"create"}),
             }[self.command]
             resource = f"{plural}/{match['sub']}" if match["sub"] else plural
             group = (match["group"] or "").partition("/")[0]
@@ -594,7 +714,8 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             }
             if not verbs <= held:
                 raise No(
-                    403, f'{resource} is forbidden: User "ann" cannot {"/".join(verbs - held)} "{group}" {resource}'
+                    403,
+                    f'{resource} is forbidden: User "ann" cannot {"/".join(verbs - held)} "{group}" {resource}',
                 )
 
         def answer(self, match: re.Match, query: dict[str, str], body: bytes) -> None:
@@ -610,7 +731,9 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 found = [{"metadata": {"name": one, "namespace": space}} for one in known]
                 if name and name not in known:
                     raise No(404, f'{plural} "{name}" not found')
-                self.send(200, json.dumps(found[known.index(name)] if name else {"items": found}).encode())
+                self.send(
+                    200, json.dumps(found[known.index(name)] if name else {"items": found}).encode()
+                )
             elif self.command == "GET" and name is None:
                 items = api.select(plural, space, query.get("labelSelector", ""))
                 self.send(200, json.dumps({"kind": "List", "items": items}).encode())
@@ -627,17 +750,28 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             else:
                 self.write(plural, space, name, query, json.loads(body))
 
-        def write(self, plural: str, space: str, name: str | None, query: dict[str, str], manifest: Any) -> None:
-            if self.command == "POST" and (plural, space, manifest["metadata"]["name"]) in api.objects:
+        def write(
+            self, plural: str, space: str, name: str | None, query: dict[str, str], manifest: Any
+        ) -> None:
+            if (
+                self.command == "POST"
+                and (plural, space, manifest["metadata"]["name"]) in api.objects
+            ):
                 raise No(409, f'{plural} "{manifest["metadata"]["name"]}" already exists')
-            if self.command == "PATCH" and self.headers["Content-Type"] == "application/merge-patch+json":
+            if (
+                self.command == "PATCH"
+                and self.headers["Content-Type"] == "application/merge-patch+json"
+            ):
                 if (plural, space, name) not in api.objects:
                     raise No(404, f'{plural} "{name}" not found')
                 merge(api.objects[(plural, space, name)], manifest)
                 self.send(200, json.dumps(api.objects[(plural, space, name)]).encode())
                 return
             if self.command == "PATCH":
-                if self.headers["Content-Type"] != "application/apply-patch+yaml" or "fieldManager" not in query:
+                if (
+                    self.headers["Content-Type"] != "application/apply-patch+yaml"
+                    or "fieldManager" not in query
+                ):
                     raise No(415, "only server-side apply is known here")
                 if manifest["metadata"]["name"] != name:
                     raise No(400, "the name in the object and in the address differ")
@@ -657,7 +791,9 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 self.send(204, b"")
                 return
             if lines is None:
-                raise No(400, f'container "{query["container"]}" in pod "{name}" is waiting to start')
+                raise No(
+                    400, f'container "{query["container"]}" in pod "{name}" is waiting to start'
+                )
             # A server compares whole seconds, so lines of the last second come again.
             kept = [line for line in lines if line[0][:19] >= query.get("sinceTime", "")[:19]]
             kept = kept[-int(query["tailLines"]) :] if "tailLines" in query else kept
@@ -671,7 +807,10 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             headers = {key: value for key, value in self.headers.items() if key == "Range"}
             where = f"http://127.0.0.1:{api.ports[(name, port)]}{rest}"
             request = urllib.request.Request(
-                where, headers=headers, data=sent if self.command == "POST" else None, method=self.command
+                where,
+                headers=headers,
+                data=sent if self.command == "POST" else None,
+                method=self.command,
             )
             try:
                 with urllib.request.urlopen(request) as found:
@@ -696,13 +835,19 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             self.send(status, body)
 
         def port_forward(self, name: str, port: int) -> None:
-            """The websocket of a port-forward: channel 0 data, channel 1 errors, each begun by the port's number."""
+            """The websocket of a port-forward: channel 0 data, channel 1 errors, each begun by the
+            port's number."""
             key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
             self.send_response(101)
             self.send_header("Upgrade", "websocket")
             self.send_header("Connection", "Upgrade")
-            self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
-            self.send_header("Sec-WebSocket-Protocol", self.headers["Sec-WebSocket-Protocol"].split(",")[0])
+            self.send_header(
+                "Sec-WebSocket-Accept",
+                base64.b64encode(hashlib.sha1(key.encode()).digest()).decode(),
+            )
+            self.send_header(
+                "Sec-WebSocket-Protocol", self.headers["Sec-WebSocket-Protocol"].split(",")[0]
+            )
             self.end_headers()
             self.close_connection = True
             there = socket.create_connection(("127.0.0.1", api.ports[(name, port)]))
@@ -727,7 +872,11 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             if size < 126:
                 head = bytes([0x82, size])
             else:
-                head = b"\x82\x7e" + size.to_bytes(2, "big") if size < 65536 else b"\x82\x7f" + size.to_bytes(8, "big")
+                head = (
+                    b"\x82\x7e" + size.to_bytes(2, "big")
+                    if size < 65536
+                    else b"\x82\x7f" + size.to_bytes(8, "big")
+                )
             self.connection.sendall(head + data)
 
         def read_frame(self) -> bytes | None:
@@ -751,7 +900,9 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 self.connection.shutdown(socket.SHUT_RDWR)
             else:
                 # It ends with a reset when it is closed so.
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
                 os.close(self.connection.detach())
 
         def send(self, status: int, body: bytes, kind: str = "application/json") -> None:

@@ -1,4 +1,5 @@
-"""The cluster that the tests run against: the one of `RECIPE_TEST_KUBECONFIG`, else a small API on this machine."""
+"""The cluster that the tests run against: the one of `RECIPE_TEST_KUBECONFIG`, else a small API on
+this machine."""
 
 from __future__ import annotations
 
@@ -26,20 +27,25 @@ REAL = os.environ.get("RECIPE_TEST_KUBECONFIG")
 # The version of OpenShift AI whose TrainJob that cluster has.
 VERSION = os.environ.get("RECIPE_TEST_OPENSHIFT_AI", "3.5")
 in_process = pytest.mark.skipif(
-    bool(REAL), reason="this cluster lacks the people, kubelets and faults that the tests' own API plays"
+    bool(REAL),
+    reason="this cluster lacks the people, kubelets and faults that the tests' own API plays",
 )
 
 
 class Site:
-    """The cluster of a test. api: the one on this machine, or None; namespace: one of its own; runs_jobs: whether a controller
-    makes the pods of plain Jobs, and ends Jobs by their pods; else the tests play it."""
+    """The cluster of a test. api: the one on this machine, or None; namespace: one of its own;
+    runs_jobs: whether a controller makes the pods of plain Jobs, and ends Jobs by their pods; else
+    the tests play it."""
 
-    def __init__(self, namespace: str, cluster: Cluster, api: Api | None, runs_jobs: bool = False) -> None:
+    def __init__(
+        self, namespace: str, cluster: Cluster, api: Api | None, runs_jobs: bool = False
+    ) -> None:
         self.namespace, self.cluster, self.api, self.runs_jobs = namespace, cluster, api, runs_jobs
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What the commands change of a recipe here. A cluster of one's own need not have Kueue, nor the site."""
+        """What the commands change of a recipe here. A cluster of one's own need not have Kueue,
+        nor the site."""
         return (f"openshift.namespace={self.namespace}", *(("openshift.queue=",) if REAL else ()))
 
     def require(self, kind: str) -> None:
@@ -50,7 +56,11 @@ class Site:
     def recipe(self, *arguments: str, path: str = "recipes/survival.yaml") -> int:
         """Runs `recipe VERB PATH …` in this process; gives the exit code."""
         verb, *rest = arguments
-        changes = [one for one in self.changes if "queue" not in one or "openshift.queue" not in " ".join(rest)]
+        changes = [
+            one
+            for one in self.changes
+            if "queue" not in one or "openshift.queue" not in " ".join(rest)
+        ]
         sets = [word for change in changes for word in ("--set", change)]
         return cli._code([verb, str(ROOT / path), *sets, *rest])
 
@@ -58,14 +68,18 @@ class Site:
         """From now on the commands are this person's, at a machine of their own."""
         token = f"sha256~the-token-of-{person}"
         self.api.people[token] = person
-        file = self.api.kubeconfig(Path(f"kubeconfig-{person}").absolute(), self.namespace, token, person)
+        file = self.api.kubeconfig(
+            Path(f"kubeconfig-{person}").absolute(), self.namespace, token, person
+        )
         monkeypatch.setenv("KUBECONFIG", str(file))
         monkeypatch.setattr("socket.gethostname", lambda: f"{person}s-desk")
 
     def pods(self, job: str = "survival", count: int = 4) -> list[dict[str, Any]]:
         """The pods that the operator has made, waited for."""
         for _ in range(300):
-            found = self.cluster.list("Pod", self.namespace, {"training.kubeflow.org/job-name": job})
+            found = self.cluster.list(
+                "Pod", self.namespace, {"training.kubeflow.org/job-name": job}
+            )
             if len(found) == count:
                 return sorted(found, key=lambda pod: pod["metadata"]["name"])
             time.sleep(0.1)
@@ -74,7 +88,9 @@ class Site:
     def set_status(self, kind: str, name: str, status: dict[str, Any]) -> None:
         """What a kubelet or an operator would write."""
         path = f"{address(kind, self.namespace, name)}/status"
-        self.cluster.request("PATCH", path, body={"status": status}, content="application/merge-patch+json")
+        self.cluster.request(
+            "PATCH", path, body={"status": status}, content="application/merge-patch+json"
+        )
 
     def claim(self, name: str, mode: str = "ReadWriteMany", size: str = "3Ti") -> None:
         """A claim that an earlier submit has made."""
@@ -94,7 +110,8 @@ class Site:
         seconds: float = 0,
         uid: str = "",
     ) -> None:
-        """An event about an object, seen last so many seconds ago. uid: of one of that name that is not there any more."""
+        """An event about an object, seen last so many seconds ago. uid: of one of that name that is
+        not there any more."""
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
         uid = uid or self.cluster.get(kind, self.namespace, name)["metadata"]["uid"]
         body = {
@@ -116,14 +133,21 @@ class Site:
         }
         self.cluster.request("POST", address("Event", self.namespace), body=body)
 
-    def pod(self, name: str, owner: dict[str, Any], labels: dict[str, str], **status: Any) -> dict[str, Any]:
+    def pod(
+        self, name: str, owner: dict[str, Any], labels: dict[str, str], **status: Any
+    ) -> dict[str, Any]:
         """A pod as an operator makes it for its owner."""
         owners = [
             {"apiVersion": owner["apiVersion"], "kind": owner["kind"]}
             | {key: owner["metadata"][key] for key in ("name", "uid")}
         ]
         spec = {"containers": [{"name": "node", "image": "x"}], "restartPolicy": "Never"}
-        meta = {"name": name, "namespace": self.namespace, "labels": labels, "ownerReferences": owners}
+        meta = {
+            "name": name,
+            "namespace": self.namespace,
+            "labels": labels,
+            "ownerReferences": owners,
+        }
         self.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
         if status:
             self.set_status("Pod", name, status)
@@ -160,7 +184,9 @@ def site(tmp_path, monkeypatch, request):
         yield from _real(namespace, monkeypatch)
         return
     api = Api(namespace)
-    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "tests-kubeconfig", namespace, TESTS)))
+    monkeypatch.setenv(
+        "KUBECONFIG", str(api.kubeconfig(tmp_path / "tests-kubeconfig", namespace, TESTS))
+    )
     own = connect()
     # The commands are somebody else, with the rights of the site's role alone.
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig", namespace)))
@@ -174,30 +200,44 @@ def job_status(well: bool = True) -> dict[str, Any]:
     """The status of a plain Job that has ended, as servers since 1.31 take it."""
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     kinds = ("SuccessCriteriaMet", "Complete") if well else ("FailureTarget", "Failed")
-    conditions = [{"type": kind, "status": "True", "reason": "Tests", "lastTransitionTime": at} for kind in kinds]
+    conditions = [
+        {"type": kind, "status": "True", "reason": "Tests", "lastTransitionTime": at}
+        for kind in kinds
+    ]
     counts = {"succeeded": 1, "completionTime": at} if well else {"failed": 1}
     return {"startTime": at, **counts, "conditions": conditions}
 
 
 def pod_status(container: str, well: bool = True, message: str = "") -> dict[str, Any]:
-    """The status of a pod whose container has ended, as a kubelet writes it. message: the container's last words."""
+    """The status of a pod whose container has ended, as a kubelet writes it. message: the
+    container's last words."""
     state = {"terminated": {"exitCode": 0 if well else 1, "message": message}}
-    entry = {"name": container, "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    entry = {
+        "name": container,
+        "image": "x",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": state,
+    }
     return {"phase": "Succeeded" if well else "Failed", "containerStatuses": [entry]}
 
 
 def _models_come(site: Site, over: threading.Event) -> None:
-    """Ends the Jobs that fetch a model, for which `recipe submit` waits: without nodes nobody else does."""
+    """Ends the Jobs that fetch a model, for which `recipe submit` waits: without nodes nobody else
+    does."""
     while not over.wait(0.2):
         for job in site.cluster.list("Job", site.namespace):
-            if job["metadata"]["name"].endswith("-model") and not job.get("status", {}).get("conditions"):
+            if job["metadata"]["name"].endswith("-model") and not job.get("status", {}).get(
+                "conditions"
+            ):
                 with suppress(Refused):
                     end_job_of_model(site, job)
 
 
 def end_job_of_model(site: Site, job: dict[str, Any]) -> None:
-    """Ends its pods, where a controller then ends the Job: it counts a pod as active, and the server refuses the end of a
-    Job with active pods. Without a controller, ends the Job itself."""
+    """Ends its pods, where a controller then ends the Job: it counts a pod as active, and the
+    server refuses the end of a Job with active pods. Without a controller, ends the Job itself."""
     name = job["metadata"]["name"]
     if not site.runs_jobs:
         site.set_status("Job", name, job_status())
@@ -209,8 +249,14 @@ def end_job_of_model(site: Site, job: dict[str, Any]) -> None:
 
 def _runs_jobs(cluster: Cluster, namespace: str) -> bool:
     """Whether anything looks after plain Jobs: it would say of this one that it is suspended."""
-    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "none", "image": "none"}]}}
-    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "asked", "namespace": namespace}}
+    template = {
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "none", "image": "none"}]}
+    }
+    body = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "asked", "namespace": namespace},
+    }
     cluster.create(body | {"spec": {"suspend": True, "template": template}})
     try:
         for _ in range(25):
@@ -233,7 +279,9 @@ def _real(namespace: str, monkeypatch):
     cluster.request("POST", "/api/v1/namespaces", body=body)
     # Pods are refused until the namespace's own service account is there.
     for _ in range(100):
-        items = json.loads(cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts").data)["items"]
+        items = json.loads(
+            cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts").data
+        )["items"]
         if items:
             break
         time.sleep(0.2)

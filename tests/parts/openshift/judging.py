@@ -1,4 +1,5 @@
-"""What a cluster refuses at the door: the schemas of custom resources, Kubernetes' own, and the operators' rules."""
+"""What a cluster refuses at the door: the schemas of custom resources, Kubernetes' own, and the
+operators' rules."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ KUBERNETES = "1.30"
 
 
 def full_schemas() -> Path | None:
-    """The folder with the whole schemas: `RECIPE_TEST_CRDS`, else `shared/crds` beside the checkout; None where there is none."""
+    """The folder with the whole schemas: `RECIPE_TEST_CRDS`, else `shared/crds` beside the
+    checkout; None where there is none."""
     root = Path(__file__).resolve().parents[3]
     given = os.environ.get("RECIPE_TEST_CRDS")
     folder = Path(given) if given else root.parent / "shared" / "crds"
@@ -29,7 +31,8 @@ def full_schemas() -> Path | None:
 
 @cache
 def reduced() -> dict[str, dict[str, Any]]:
-    """Our reduced schemas by file name: `apiVersion`, `kind`, `schema`, and `full`, the whole one's file."""
+    """Our reduced schemas by file name: `apiVersion`, `kind`, `schema`, and `full`, the whole one's
+    file."""
     found = {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in SCHEMAS.glob("*.yaml")}
     assert found, "no reduced schema found"
     return found
@@ -38,7 +41,10 @@ def reduced() -> dict[str, dict[str, Any]]:
 def schema_of(manifest: dict[str, Any], version: str = "3.5") -> dict[str, Any] | None:
     """The schema for a custom resource; TrainJob's is the one of that version of OpenShift AI."""
     for name, entry in reduced().items():
-        if (entry["apiVersion"], entry["kind"]) != (manifest.get("apiVersion"), manifest.get("kind")):
+        if (entry["apiVersion"], entry["kind"]) != (
+            manifest.get("apiVersion"),
+            manifest.get("kind"),
+        ):
             continue
         if manifest["kind"] != "TrainJob" or name == f"trainjob-{version}":
             return entry["schema"]
@@ -52,19 +58,22 @@ def refusals(manifest: dict[str, Any], version: str = "3.5") -> list[str]:
         return [*core_refusals(manifest), *unseen(manifest)]
     found = [
         f"{'.'.join(map(str, error.absolute_path))}: {error.message[:300]}"
-        for error in _validator(manifest["apiVersion"], manifest["kind"], version).iter_errors(manifest)
+        for error in _validator(manifest["apiVersion"], manifest["kind"], version).iter_errors(
+            manifest
+        )
     ]
     found += unseen(manifest)
     found += duplicates(manifest, schema)
-    # Of custom resources the API takes any DNS subdomain (RFC 1123); what becomes a service's name is a label.
+    # Of custom resources the API takes any DNS subdomain (RFC 1123); what becomes a service's name
+    # is a label.
     queue = manifest["kind"] in ("ClusterQueue", "LocalQueue", "ResourceFlavor")
     label = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
     allowed = rf"{label}(\.{label})*" if queue else r"[a-z]([-a-z0-9]*[a-z0-9])?"
     if not re.fullmatch(allowed, manifest["metadata"]["name"]):
         found.append(f"metadata.name must be a {'DNS subdomain' if queue else 'DNS-1035 label'}")
-    found += {"PyTorchJob": pytorchjob_refusals, "TrainJob": trainjob_refusals}.get(manifest["kind"], lambda _: [])(
-        manifest
-    )
+    found += {"PyTorchJob": pytorchjob_refusals, "TrainJob": trainjob_refusals}.get(
+        manifest["kind"], lambda _: []
+    )(manifest)
     return found
 
 
@@ -129,7 +138,8 @@ def _kubernetes_validate() -> ModuleType:
 
 
 def pytorchjob_refusals(manifest: dict[str, Any]) -> list[str]:
-    """What the operator's webhook refuses (tried with operator 1.9.0), and what Kubernetes would of the pods."""
+    """What the operator's webhook refuses (tried with operator 1.9.0), and what Kubernetes would of
+    the pods."""
     found = []
     replicas = manifest["spec"].get("pytorchReplicaSpecs", {})
     if set(replicas) - {"Master", "Worker"}:
@@ -153,4 +163,8 @@ def trainjob_refusals(manifest: dict[str, Any]) -> list[str]:
     env = trainer.get("env") or []
     host = f"{manifest['metadata']['name']}-node-0-{trainer.get('numNodes', 1) - 1}"
     long = [f"{host} is too long for a pod's host name"] if len(host) > 63 else []
-    return long + [f"trainer.env may not set {entry['name']}" for entry in env if entry["name"].startswith("PET_")]
+    return long + [
+        f"trainer.env may not set {entry['name']}"
+        for entry in env
+        if entry["name"].startswith("PET_")
+    ]

@@ -1,7 +1,9 @@
-"""The machines of the small API: what a Job controller, the training operator and a kubelet do, with processes as pods.
+"""The machines of the small API: what a Job controller, the training operator and a kubelet do,
+with processes as pods.
 
-A pod is a process of this machine: the manifest's own command and environment, config maps as folders, and the key of its
-service account where it asks for one. A Job that fails is tried again as its own policy says.
+A pod is a process of this machine: the manifest's own command and environment, config maps as
+folders, and the key of its service account where it asks for one. A Job that fails is tried again
+as its own policy says.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ HASTE = ["--pause", "0.5"]
 
 
 class Machines:
-    """plays: which jobs get pods; the tests end all others. processes: of each pod that runs, by its name; lives: how each
-    pod of a job has ended, by the job's name."""
+    """plays: which jobs get pods; the tests end all others. processes: of each pod that runs, by
+    its name; lives: how each pod of a job has ended, by the job's name."""
 
-    def __init__(self, api: Api, plays: Callable[[dict[str, Any]], bool], env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, api: Api, plays: Callable[[dict[str, Any]], bool], env: dict[str, str] | None = None
+    ) -> None:
         self.api, self.plays, self.env = api, plays, env or {}
         self.processes: dict[str, subprocess.Popen] = {}
         self.lives: dict[str, list[int]] = {}
@@ -75,9 +79,15 @@ class Machines:
             for code in rule["onExitCodes"]["values"]
         }
         while True:
-            meta = {"name": f"{name}-{len(lives):05d}", "labels": spec["template"]["metadata"]["labels"]}
+            meta = {
+                "name": f"{name}-{len(lives):05d}",
+                "labels": spec["template"]["metadata"]["labels"],
+            }
             code = self._pod(
-                space, job, meta | {"labels": meta["labels"] | {"job-name": name}}, spec["template"]["spec"]
+                space,
+                job,
+                meta | {"labels": meta["labels"] | {"job-name": name}},
+                spec["template"]["spec"],
             )
             if code is None:
                 return
@@ -97,7 +107,8 @@ class Machines:
         rendezvous = operators(job, 0, 1, free_port())
         # The pods share one machine here, and so its ports.
         rendezvous |= {
-            name: str(free_port()) for name in (training_metrics.METRICS_PORT, training_metrics.PROGRESS_PORT)
+            name: str(free_port())
+            for name in (training_metrics.METRICS_PORT, training_metrics.PROGRESS_PORT)
         }
         spec = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
         code = self._run(space, pod, spec, rendezvous)
@@ -105,7 +116,9 @@ class Machines:
             self.lives.setdefault(name, []).append(code)
             self._end(space, job, "Succeeded" if code == 0 else "Failed")
 
-    def _pod(self, space: str, job: dict[str, Any], meta: dict[str, Any], spec: dict[str, Any]) -> int | None:
+    def _pod(
+        self, space: str, job: dict[str, Any], meta: dict[str, Any], spec: dict[str, Any]
+    ) -> int | None:
         """Makes a pod and runs it to its end; its exit code, None where it was taken away."""
         if self.closed.is_set() or not self._there(space, job):
             return None
@@ -115,7 +128,12 @@ class Machines:
             "name": job["metadata"]["name"],
             "uid": job["metadata"]["uid"],
         }
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta | {"ownerReferences": [owner]}, "spec": spec}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": meta | {"ownerReferences": [owner]},
+            "spec": spec,
+        }
         self.api.put("pods", space, pod, dry=False)
         return self._run(space, meta["name"], spec, {})
 
@@ -154,8 +172,15 @@ class Machines:
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
         said = text[-TAIL_BYTES:] if code and container.get("terminationMessagePolicy") else ""
         end = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "message": said}
-        entry = {"name": container["name"], "ready": False, "restartCount": 0, "state": {"terminated": end}}
-        self._status(space, name, {"phase": "Failed" if code else "Succeeded", "containerStatuses": [entry]})
+        entry = {
+            "name": container["name"],
+            "ready": False,
+            "restartCount": 0,
+            "state": {"terminated": end},
+        }
+        self._status(
+            space, name, {"phase": "Failed" if code else "Succeeded", "containerStatuses": [entry]}
+        )
         return code
 
     def _command(
@@ -170,10 +195,16 @@ class Machines:
         for volume in spec["volumes"]:
             if "configMap" not in volume:
                 continue
-            (path,) = [one["mountPath"] for one in container["volumeMounts"] if one["name"] == volume["name"]]
+            (path,) = [
+                one["mountPath"]
+                for one in container["volumeMounts"]
+                if one["name"] == volume["name"]
+            ]
             folder = scratch / Path(path).relative_to("/")
             folder.mkdir(parents=True)
-            for file, text in self.api.objects[("configmaps", space, volume["configMap"]["name"])]["data"].items():
+            for file, text in self.api.objects[("configmaps", space, volume["configMap"]["name"])][
+                "data"
+            ].items():
                 # Configs lie elsewhere for each pod; the driver's plan names those of the others.
                 own = text if driver else text.replace(CONFIG_DIR, f"{scratch}{CONFIG_DIR}")
                 (folder / file).write_text(own, encoding="utf-8")
@@ -186,7 +217,10 @@ class Machines:
             name: value.replace("/tmp", str(scratch)) if value.startswith("/tmp") else value
             for name, value in env.items()
         }
-        search = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        search = {
+            "PYTHONPATH": str(ROOT),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
         return [*command, *(HASTE if driver else [])], env | ALONE | search
 
     def _status(self, space: str, name: str, status: dict[str, Any]) -> None:
@@ -199,7 +233,9 @@ class Machines:
             if self._there(space, job):
                 plural = {"Job": "jobs", "PyTorchJob": "pytorchjobs"}[job["kind"]]
                 last = {"type": condition, "status": "True", "lastTransitionTime": stamp()}
-                self.api.objects[(plural, space, job["metadata"]["name"])]["status"] = {"conditions": [last]}
+                self.api.objects[(plural, space, job["metadata"]["name"])]["status"] = {
+                    "conditions": [last]
+                }
 
 
 def _text(log: Path) -> str:

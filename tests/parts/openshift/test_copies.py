@@ -1,4 +1,5 @@
-"""A copy of every starter, in a namespace of one's own: the page about clusters, followed line by line."""
+"""A copy of every starter, in a namespace of one's own: the page about clusters, followed line by
+line."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from tests.conftest import ROOT
 from tests.parts.openshift.conftest import in_process
 
 # That of this machine's own model cannot be for a cluster.
-STARTERS = [path.stem for path in packaged.starters() if "base: small" not in path.read_text("utf-8")]
+STARTERS = [
+    path.stem for path in packaged.starters() if "base: small" not in path.read_text("utf-8")
+]
 # What needs a browser, or pods at work; tests of the flows on a cluster and of pods play both.
 AT_WORK = ("logs", "open", "fetch", "ask")
 
@@ -34,13 +37,15 @@ def lines() -> Iterator[list[str]]:
                 yield words
 
 
-# The image that a starter has of somebody else, for code that comes by git: `site` writes no build, and a copy needs a commit.
+# The image that a starter has of somebody else, for code that comes by git: `site` writes no build,
+# and a copy needs a commit.
 STOCK = {"resnet": {read(ROOT / "recipes/resnet.yaml").data["openshift"]["image"]}}
 COMMIT = ["--set", f"image.code_from_git.commit={'c0ffee' * 6}c0ff"]
 
 
 class Oc:
-    """`oc` of somebody who may do everything in one namespace and nothing elsewhere. images: what builds have made."""
+    """`oc` of somebody who may do everything in one namespace and nothing elsewhere. images: what
+    builds have made."""
 
     def __init__(self, site) -> None:
         self.site, self.images = site, set()
@@ -49,13 +54,19 @@ class Oc:
     def __call__(self, verb: str, *words: str) -> None:
         if verb == "apply":
             folder = Path(words[words.index("-k") + 1])
-            for file in yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))["resources"]:
+            for file in yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))[
+                "resources"
+            ]:
                 for one in yaml.safe_load_all((folder / file).read_text("utf-8")):
                     meta = one["metadata"]
-                    assert meta.get("namespace", meta["name"]) == self.site.namespace, f"{file}: forbidden"
+                    assert meta.get("namespace", meta["name"]) == self.site.namespace, (
+                        f"{file}: forbidden"
+                    )
                     self.applied[one["kind"], meta["name"]] = one
         elif verb == "create" and words[:2] == ("secret", "generic"):
-            keys = dict(word.partition("=")[2].split("=", 1) for word in words if word.startswith("--from-"))
+            keys = dict(
+                word.partition("=")[2].split("=", 1) for word in words if word.startswith("--from-")
+            )
             meta = {"name": words[2], "namespace": self.site.namespace}
             secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": keys}
             self.site.cluster.request("POST", address("Secret", self.site.namespace), body=secret)
@@ -70,12 +81,22 @@ class Oc:
             assert ("ImageStream", tag.partition(":")[0]) in self.applied
             self.images.add(f"{IMAGE_REGISTRY}/{self.site.namespace}/{tag}")
         else:
-            assert (verb, *words[:1]) in {("login", words[0]), ("project", self.site.namespace), ("get", "nodes")}
+            assert (verb, *words[:1]) in {
+                ("login", words[0]),
+                ("project", self.site.namespace),
+                ("get", "nodes"),
+            }
 
 
 def images(value: Any) -> Iterator[str]:
     """Every image that something names for a container."""
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, item in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         if key == "image" and isinstance(item, str):
             yield item
         yield from images(item)
@@ -83,7 +104,9 @@ def images(value: Any) -> Iterator[str]:
 
 @in_process
 @pytest.mark.parametrize("starter", STARTERS)
-def test_a_copy_of_every_starter_follows_the_page_about_clusters_line_by_line(site, capsys, starter):
+def test_a_copy_of_every_starter_follows_the_page_about_clusters_line_by_line(
+    site, capsys, starter
+):
     oc, sent = Oc(site), []
     stock = STOCK.get(starter, set())
 
@@ -95,19 +118,38 @@ def test_a_copy_of_every_starter_follows_the_page_about_clusters_line_by_line(si
     site.api.watchers.append(ended_at_once)
     did = []
     for program, *words in lines():
-        words = [word.replace("my-namespace", site.namespace) for word in words if word != "--follow"]
+        words = [
+            word.replace("my-namespace", site.namespace) for word in words if word != "--follow"
+        ]
         if program == "oc":
             if words[0] != "start-build" or not stock:
                 oc(*words)
         elif words[0] not in AT_WORK:
-            words = [starter if before == "--from" else word for before, word in zip(["", *words], words, strict=False)]
+            words = [
+                starter if before == "--from" else word
+                for before, word in zip(["", *words], words, strict=False)
+            ]
             words += COMMIT if stock and words[0] == "new" else []
-            assert cli._code(words) == 0, f"recipe {shlex.join(words)}\n{''.join(capsys.readouterr())}"
+            assert cli._code(words) == 0, (
+                f"recipe {shlex.join(words)}\n{''.join(capsys.readouterr())}"
+            )
         did.append(words[0])
-    assert {"new", "check", "plan", "site", "apply", "start-build", "submit", "status", "stop"} <= set(did)
+    assert {
+        "new",
+        "check",
+        "plan",
+        "site",
+        "apply",
+        "start-build",
+        "submit",
+        "status",
+        "stop",
+    } <= set(did)
     named = {image for _, one in sent for image in images(one)}
     assert named and named <= (oc.images | stock), "every pod finds its image"
     assert set(images([*oc.applied.values()])) == (oc.images | stock)
     shown = capsys.readouterr().out
-    assert (f"oc start-build recipe-runner --namespace {site.namespace} --from-dir=." in shown) == (not stock)
+    assert (f"oc start-build recipe-runner --namespace {site.namespace} --from-dir=." in shown) == (
+        not stock
+    )
     assert "lyric-professor" not in Path("my-demo.yaml").read_text("utf-8")

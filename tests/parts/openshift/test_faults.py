@@ -1,4 +1,5 @@
-"""One request of a command goes wrong, each in turn: the command goes on as kubectl does, or says what it leaves behind."""
+"""One request of a command goes wrong, each in turn: the command goes on as kubectl does, or says
+what it leaves behind."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ import pytest
 
 from runner.check.validate import load
 from runner.commands import cli
-from runner.parts.openshift import commands, controller, errors, file_server, jobs, pipeline, submit, transfer
+from runner.parts.openshift import (
+    commands,
+    controller,
+    errors,
+    file_server,
+    jobs,
+    pipeline,
+    submit,
+    transfer,
+)
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.commands import _end
 from runner.parts.openshift.errors import accounted
@@ -50,7 +60,9 @@ def opened(site: Site, name: str, *sets: str) -> tuple[Recipe, Plan]:
 
 @cache
 def _opened(namespace: str, name: str, *sets: str) -> tuple[Recipe, Plan]:
-    recipe, _, _ = load(ROOT / f"recipes/{name}.yaml", from_options((f"openshift.namespace={namespace}", *sets)))
+    recipe, _, _ = load(
+        ROOT / f"recipes/{name}.yaml", from_options((f"openshift.namespace={namespace}", *sets))
+    )
     return recipe, planned(recipe, "pytorchjob")
 
 
@@ -69,9 +81,9 @@ def uid(site: Site, name: str, kind: str = "PyTorchJob") -> str:
 
 @dataclass(frozen=True)
 class Sequence:
-    """What a command asks of a cluster. before: what is there; run: the command; well: whether it has done all; kept: the
-    objects, by kind and name, that it deletes or replaces; but_runs: whether it has done all but to end runs of Kubeflow
-    Pipelines, after which it goes on."""
+    """What a command asks of a cluster. before: what is there; run: the command; well: whether it
+    has done all; kept: the objects, by kind and name, that it deletes or replaces; but_runs:
+    whether it has done all but to end runs of Kubeflow Pipelines, after which it goes on."""
 
     before: Callable[[Site], None]
     run: Callable[[Site, Cluster], object]
@@ -91,10 +103,18 @@ def made_from(site: Site, kind: str, name: str, *sets: str) -> bool:
     """Whether the job on the cluster is what this recipe makes."""
     plan = opened(site, "survival" if name == "survival" else "seven-b", *sets)[1]
     there = site.job(kind, name)
-    stage = next((stage for stage in plan.stages if name.endswith(f"-{stage.name}")), plan.stages[-1])
-    wanted = submit.pipeline.driver_sent(plan, None, "") if (kind, name) == DRIVER else jobs.sent(plan, stage)
+    stage = next(
+        (stage for stage in plan.stages if name.endswith(f"-{stage.name}")), plan.stages[-1]
+    )
+    wanted = (
+        submit.pipeline.driver_sent(plan, None, "")
+        if (kind, name) == DRIVER
+        else jobs.sent(plan, stage)
+    )
     content = jobs.CONTENT
-    return there is not None and jobs.annotation(there, content) == jobs.annotation(wanted.job, content)
+    return there is not None and jobs.annotation(there, content) == jobs.annotation(
+        wanted.job, content
+    )
 
 
 def ended(site: Site, what: jobs.Sent, well: bool = True) -> None:
@@ -102,7 +122,11 @@ def ended(site: Site, what: jobs.Sent, well: bool = True) -> None:
         if site.job(manifest["kind"], manifest["metadata"]["name"]) is None:
             site.cluster.apply(manifest)
     kind = ("Succeeded" if what.kind == "PyTorchJob" else "Complete") if well else "Failed"
-    site.set_status(what.kind, what.name, {"conditions": [{"type": kind, "status": "True", "message": "as played"}]})
+    site.set_status(
+        what.kind,
+        what.name,
+        {"conditions": [{"type": kind, "status": "True", "message": "as played"}]},
+    )
 
 
 def done(site: Site, count: int) -> None:
@@ -139,7 +163,11 @@ def at_work_with_a_run(site: Site) -> None:
 def runs(site: Site, ended: bool) -> list[str]:
     """The runs of Kubeflow Pipelines that were ended, or those that were not."""
     there = site.cluster.list("Workflow", site.namespace)
-    return [run["metadata"]["name"] for run in there if (run["spec"].get("activeDeadlineSeconds") == 0) == ended]
+    return [
+        run["metadata"]["name"]
+        for run in there
+        if (run["spec"].get("activeDeadlineSeconds") == 0) == ended
+    ]
 
 
 def helpers(site: Site) -> list:
@@ -187,7 +215,11 @@ def rows_are_there(site: Site) -> bool:
     recipe, plan = with_rows(site)
     job, key = site.job("Job", "survival-data"), transfer.files(recipe, plan.place).key
     came = [file.read_bytes() for file in Path("claim").rglob("*") if file.is_file()]
-    return job is not None and jobs.annotation(job, jobs.FILES) == key and came == [SAMPLE.read_bytes()]
+    return (
+        job is not None
+        and jobs.annotation(job, jobs.FILES) == key
+        and came == [SAMPLE.read_bytes()]
+    )
 
 
 def results(site: Site) -> None:
@@ -212,7 +244,9 @@ def unasked(*question: str) -> bool:
 
 def serve(site: Site, cluster: Cluster, *sets: str) -> None:
     plan, server = served(opened(site, "survival", *(sets or ("serve.concurrency=2",)))[0])
-    serving.send(cluster, serving.objects(cluster, [plan], server, TOLD.append), TOLD.append, ANN, unasked)
+    serving.send(
+        cluster, serving.objects(cluster, [plan], server, TOLD.append), TOLD.append, ANN, unasked
+    )
 
 
 def serves(site: Site, *sets: str) -> bool:
@@ -221,11 +255,15 @@ def serves(site: Site, *sets: str) -> bool:
         serving.objects(site.cluster, [plan], server, TOLD.append)[-1],
         site.job(serving.SERVICE, "survival"),
     )
-    return there is not None and jobs.annotation(there, serving.CONTENT) == jobs.annotation(wanted, serving.CONTENT)
+    return there is not None and jobs.annotation(there, serving.CONTENT) == jobs.annotation(
+        wanted, serving.CONTENT
+    )
 
 
 def serving_before(site: Site) -> None:
-    site.cluster.create(kserve.PLATFORM | {"metadata": kserve.PLATFORM["metadata"] | {"namespace": site.namespace}})
+    site.cluster.create(
+        kserve.PLATFORM | {"metadata": kserve.PLATFORM["metadata"] | {"namespace": site.namespace}}
+    )
     plan = opened(site, "survival")[1]
     ended(site, jobs.sent(plan, plan.stages[-1]))
     serve(site, site.cluster, "serve.concurrency=4")
@@ -234,25 +272,39 @@ def serving_before(site: Site) -> None:
 SEQUENCES = {
     "submit": Sequence(
         lambda site: None,
-        lambda site, cluster: submit.submit(cluster, opened(site, "survival", NEW)[1], None, sending()),
+        lambda site, cluster: submit.submit(
+            cluster, opened(site, "survival", NEW)[1], None, sending()
+        ),
         lambda site: made_from(site, "PyTorchJob", "survival", NEW),
     ),
     "submit --yes": Sequence(
         lambda site: submit.submit(site.cluster, opened(site, "survival", OLD)[1], None, sending()),
-        lambda site, cluster: submit.submit(cluster, opened(site, "survival", NEW)[1], None, sending()),
+        lambda site, cluster: submit.submit(
+            cluster, opened(site, "survival", NEW)[1], None, sending()
+        ),
         lambda site: made_from(site, "PyTorchJob", "survival", NEW),
         (("PyTorchJob", "survival"),),
     ),
     "submit --all --yes": Sequence(
         walking,
-        lambda site, cluster: controller.submit_all(cluster, opened(site, "seven-b", CHANGED)[1], sending()),
-        lambda site: made_from(site, *DRIVER, CHANGED) and made_from(site, *FIRST, CHANGED) and not site.job(*STAGE),
+        lambda site, cluster: controller.submit_all(
+            cluster, opened(site, "seven-b", CHANGED)[1], sending()
+        ),
+        lambda site: (
+            made_from(site, *DRIVER, CHANGED)
+            and made_from(site, *FIRST, CHANGED)
+            and not site.job(*STAGE)
+        ),
         (DRIVER, STAGE),
     ),
-    "submit --yes of data files": Sequence(other_rows, send_rows, rows_are_there, (("Job", "survival-data"),)),
+    "submit --yes of data files": Sequence(
+        other_rows, send_rows, rows_are_there, (("Job", "survival-data"),)
+    ),
     "submit --yes over a run": Sequence(
         at_work_with_a_run,
-        lambda site, cluster: submit.submit(cluster, opened(site, "survival", NEW)[1], None, sending()),
+        lambda site, cluster: submit.submit(
+            cluster, opened(site, "survival", NEW)[1], None, sending()
+        ),
         lambda site: made_from(site, "PyTorchJob", "survival", NEW) and not runs(site, ended=False),
         (("PyTorchJob", "survival"),),
     ),
@@ -263,20 +315,29 @@ SEQUENCES = {
         (("PyTorchJob", "survival"),),
         lambda site: site.job() is None,
     ),
-    "stop": Sequence(walking, stop, lambda site: not (site.job(*DRIVER) or site.job(*STAGE)), (DRIVER, STAGE)),
+    "stop": Sequence(
+        walking, stop, lambda site: not (site.job(*DRIVER) or site.job(*STAGE)), (DRIVER, STAGE)
+    ),
     "serve": Sequence(serving_before, serve, lambda site: serves(site, "serve.concurrency=2")),
     "serve --stop": Sequence(
         serving_before,
-        lambda site, cluster: serving.stop(cluster, opened(site, "survival")[1], TOLD.append, ANN, unasked),
+        lambda site, cluster: serving.stop(
+            cluster, opened(site, "survival")[1], TOLD.append, ANN, unasked
+        ),
         lambda site: site.job(serving.SERVICE, "survival") is None,
     ),
     "fetch": Sequence(results, fetch, fetched),
     "promote": Sequence(
         gate_closed,
         lambda site, cluster: (
-            lambda plan: controller.promote(cluster, plan, plan.stage("sft"), "Ada", "the demo", TOLD.append)
+            lambda plan: controller.promote(
+                cluster, plan, plan.stage("sft"), "Ada", "the demo", TOLD.append
+            )
         )(opened(site, "seven-b")[1]),
-        lambda site: jobs.annotation(site.job("Job", "seven-b-sft-gate"), submit.pipeline.PROMOTION) == "PROMOTED",
+        lambda site: (
+            jobs.annotation(site.job("Job", "seven-b-sft-gate"), submit.pipeline.PROMOTION)
+            == "PROMOTED"
+        ),
     ),
 }
 
@@ -296,21 +357,34 @@ def remembered(make: Callable[..., jobs.Sent]) -> Callable[..., jobs.Sent]:
 
 @pytest.fixture
 def quick(site, monkeypatch):
-    """Pods that are ready, or done, as soon as they are created; and runs that are over as soon as their time is."""
+    """Pods that are ready, or done, as soon as they are created; and runs that are over as soon as
+    their time is."""
     servers = []
 
     def share(of: api.Api, space: str, pod: dict) -> None:
         (container,) = pod["spec"]["containers"]
-        word = next(entry["value"] for entry in container["env"] if entry["name"] == file_server.WORD)
-        root, writes = Path(api.mapped(of, container["command"][3])), file_server.WRITES in container["command"]
+        word = next(
+            entry["value"] for entry in container["env"] if entry["name"] == file_server.WORD
+        )
+        root, writes = (
+            Path(api.mapped(of, container["command"][3])),
+            file_server.WRITES in container["command"],
+        )
         if writes:
             root.mkdir(parents=True, exist_ok=True)
         made = file_server.FileServer(("127.0.0.1", 0), root, word, writes)
-        threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         servers.append(made)
-        of.ports[(pod["metadata"]["name"], container["ports"][0]["containerPort"])] = made.server_address[1]
+        of.ports[(pod["metadata"]["name"], container["ports"][0]["containerPort"])] = (
+            made.server_address[1]
+        )
         ready = [{"type": "Ready", "status": "True"}]
-        of.objects[("pods", space, pod["metadata"]["name"])]["status"] = {"phase": "Running", "conditions": ready}
+        of.objects[("pods", space, pod["metadata"]["name"])]["status"] = {
+            "phase": "Running",
+            "conditions": ready,
+        }
 
     def run(of: api.Api, space: str, pod: dict) -> None:
         of.logs[(pod["metadata"]["name"], "now")] = [(stamp(), "PROMOTED")]
@@ -322,7 +396,9 @@ def quick(site, monkeypatch):
         merge(target, patch)
         if target.get("kind") == "Workflow" and target["spec"].get("activeDeadlineSeconds") == 0:
             for pod in list(site.api.objects.values()):
-                if (pod["metadata"].get("labels") or {}).get(WORKFLOW) == target["metadata"]["name"]:
+                if (pod["metadata"].get("labels") or {}).get(WORKFLOW) == target["metadata"][
+                    "name"
+                ]:
                     pod["status"] = {"phase": "Failed"}
 
     # What takes longest, and is the same each time.
@@ -343,7 +419,8 @@ def quick(site, monkeypatch):
 
 
 def each_in_turn(site: Site, sequence: Sequence, faults: Sequence_[Fault]):
-    """Runs it with a fault at its first request, then at its second, and so on to its last; gives what it ended with."""
+    """Runs it with a fault at its first request, then at its second, and so on to its last; gives
+    what it ended with."""
     for at in range(200):
         site.api.objects.clear()
         site.api.fault = None
@@ -369,14 +446,21 @@ REFUSALS = [Fault(0, kind, lasts=lasts) for lasts in (True, False) for kind in R
 
 
 def turns(faults: list[Fault]) -> list:
-    """Each request meets another fault than the one before; and every request every fault, which takes longer."""
+    """Each request meets another fault than the one before; and every request every fault, which
+    takes longer."""
     names = [f"{one.kind}{' afterwards' * one.done}{' for good' * one.lasts}" for one in faults]
-    every = [pytest.param([one], id=name, marks=pytest.mark.long) for one, name in zip(faults, names, strict=True)]
+    every = [
+        pytest.param([one], id=name, marks=pytest.mark.long)
+        for one, name in zip(faults, names, strict=True)
+    ]
     return [pytest.param(faults, id="in turn"), *every]
 
 
 # What sends and what stops stand for the others, which take long together.
-NAMES = [pytest.param(name, marks=() if name in ("submit --yes", "stop") else pytest.mark.long) for name in SEQUENCES]
+NAMES = [
+    pytest.param(name, marks=() if name in ("submit --yes", "stop") else pytest.mark.long)
+    for name in SEQUENCES
+]
 
 
 @pytest.mark.parametrize("faults", turns(FAULTS))
@@ -390,9 +474,11 @@ def test_what_passes_ends_no_sequence(quick, name, faults):
 
 @pytest.mark.parametrize("faults", turns(REFUSALS))
 @pytest.mark.parametrize("name", NAMES)
-def test_a_login_a_right_or_a_kind_that_is_gone_between_two_requests_leaves_no_riddle(quick, name, faults):
-    """The command completes, or what it prints names each job that is not what it was, each run that it has ended or could
-    not end, and each pod of its own that stays."""
+def test_a_login_a_right_or_a_kind_that_is_gone_between_two_requests_leaves_no_riddle(
+    quick, name, faults
+):
+    """The command completes, or what it prints names each job that is not what it was, each run
+    that it has ended or could not end, and each pod of its own that stays."""
     sequence = SEQUENCES[name]
     for fault, over, before in each_in_turn(quick, sequence, faults):
         if over is None and (left := runs(quick, ended=False)) and sequence.but_runs(quick):
@@ -405,7 +491,8 @@ def test_a_login_a_right_or_a_kind_that_is_gone_between_two_requests_leaves_no_r
         lost = [
             f"{of} `{which}`"
             for of, which in sequence.kept
-            if uid(quick, which, of) != before[(f"{of.lower()}s", quick.namespace, which)]["metadata"]["uid"]
+            if uid(quick, which, of)
+            != before[(f"{of.lower()}s", quick.namespace, which)]["metadata"]["uid"]
         ]
         lost += [f"run `{one}`" for one in runs(quick, ended=True)]
         lost += [f"Pod `{pod['metadata']['name']}` could not be deleted" for pod in helpers(quick)]
@@ -414,7 +501,9 @@ def test_a_login_a_right_or_a_kind_that_is_gone_between_two_requests_leaves_no_r
 
 
 @pytest.mark.parametrize("asked", ["DELETE", "POST", "before"])
-def test_a_login_that_ends_while_a_job_is_replaced_leaves_a_word_about_both(quick, golden_message, asked):
+def test_a_login_that_ends_while_a_job_is_replaced_leaves_a_word_about_both(
+    quick, golden_message, asked
+):
     before = opened(quick, "survival", OLD)[1]
     submit.submit(quick.cluster, before, None, sending())
     plan, began = opened(quick, "survival", NEW)[1], len(quick.api.requests)
@@ -436,7 +525,9 @@ def test_a_login_that_ends_while_a_job_is_replaced_leaves_a_word_about_both(quic
     assert uid(quick, "survival") == ("" if asked == "POST" else old)
 
 
-def test_it_waits_as_long_as_the_cluster_asks_and_says_so(quick, monkeypatch, capsys, golden_message):
+def test_it_waits_as_long_as_the_cluster_asks_and_says_so(
+    quick, monkeypatch, capsys, golden_message
+):
     monkeypatch.setattr(errors, "SILENT_SECONDS", 0.5)
     monkeypatch.setattr(errors, "PROMPT_SECONDS", 30.0)
     quick.api.retry_after, quick.api.busy = "1", [429, 503]
@@ -458,7 +549,10 @@ def test_what_stays_busy_ends_a_command_in_the_clusters_words(quick, golden_mess
 
 
 def test_what_does_not_pass_is_not_tried_again(quick):
-    quick.api.busy, quick.api.says = [500] * 3, "failed to create typed patch object: .spec.x: expected string"
+    quick.api.busy, quick.api.says = (
+        [500] * 3,
+        "failed to create typed patch object: .spec.x: expected string",
+    )
     with pytest.raises(Stop, match="The cluster refuses"):
         connect().list("Pod", quick.namespace)
     assert len(quick.api.busy) == 2
@@ -467,17 +561,21 @@ def test_what_does_not_pass_is_not_tried_again(quick):
 def test_a_create_that_another_one_overtook_at_the_quota_is_tried_again(quick):
     """Two pods at the same moment count on the same quota; a server lets one of them try again."""
     quick.api.busy = [409]
-    quick.api.says = (
-        'Operation cannot be fulfilled on resourcequotas "q": please apply your changes to the latest version'
-    )
+    quick.api.says = 'Operation cannot be fulfilled on resourcequotas "q": please apply your changes to the latest version'
     meta = {"name": "a", "namespace": quick.namespace}
     assert connect().create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}})
     assert quick.api.busy == []
-    assert not connect().create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}}), "it is there"
+    assert not connect().create(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}}
+    ), "it is there"
 
 
-@pytest.mark.parametrize("command", [("submit", "--follow"), ("logs", "-f"), ("status", "--watch")], ids=" ".join)
-def test_a_login_that_ends_while_somebody_watches_is_said_at_once(site, capsys, command, golden_message):
+@pytest.mark.parametrize(
+    "command", [("submit", "--follow"), ("logs", "-f"), ("status", "--watch")], ids=" ".join
+)
+def test_a_login_that_ends_while_somebody_watches_is_said_at_once(
+    site, capsys, command, golden_message
+):
     """The server is well, so waiting brings nothing; the job goes on."""
     assert site.recipe("submit") == 0
     site.pods()
@@ -492,7 +590,11 @@ def test_a_login_that_ends_while_somebody_watches_is_said_at_once(site, capsys, 
 
     player = threading.Thread(target=end_of_the_login)
     player.start()
-    without = cli._code([*command, "-n", site.namespace]) if command[0] == "status" else site.recipe(*command)
+    without = (
+        cli._code([*command, "-n", site.namespace])
+        if command[0] == "status"
+        else site.recipe(*command)
+    )
     player.join()
     assert without == 1 and site.api.fault.seen <= 3, "it was asked again and again"
     golden_message(capsys.readouterr().err, command[0])
@@ -507,7 +609,15 @@ def test_a_server_that_restarts_is_waited_for_where_it_refuses_a_login(site):
 
 
 WATCHING = [
-    *[("status",), ("submit",), ("submit", "--dry-run"), ("logs",), ("fetch",), ("stop",), ("status", "-n")],
+    *[
+        ("status",),
+        ("submit",),
+        ("submit", "--dry-run"),
+        ("logs",),
+        ("fetch",),
+        ("stop",),
+        ("status", "-n"),
+    ],
     *[("why",), ("open", "--no-browser"), ("serve", "--cluster"), ("serve", "--stop")],
     ("promote", "sft", "--cluster", "--by=Ada", "--reason=the demo"),
     ("evaluate", "--set=evaluation.tasks=[hellaswag]", "--evalhub=http://hub.example"),
@@ -515,10 +625,16 @@ WATCHING = [
 
 
 @pytest.mark.parametrize("command", WATCHING, ids=lambda command: " ".join(command[:2]))
-def test_a_namespace_that_is_not_there_is_said_by_every_command(site, capsys, golden_message, command):
+def test_a_namespace_that_is_not_there_is_said_by_every_command(
+    site, capsys, golden_message, command
+):
     verb, *rest = command
     recipe = str(ROOT / f"recipes/{'seven-b' if verb == 'promote' else 'survival'}.yaml")
-    gone = ["recipe-test-gone"] if rest == ["-n"] else ["--set", "openshift.namespace=recipe-test-gone"]
+    gone = (
+        ["recipe-test-gone"]
+        if rest == ["-n"]
+        else ["--set", "openshift.namespace=recipe-test-gone"]
+    )
     assert cli._code([verb, *([] if rest == ["-n"] else [recipe]), *rest, *gone]) == 1
     said = capsys.readouterr().err
     assert "There is no namespace `recipe-test-gone`" in said
@@ -586,13 +702,22 @@ def test_two_submits_of_different_recipes_under_one_name_leave_one_and_say_so(qu
     plans = [opened(quick, "survival", sets)[1] for sets in (OLD, NEW)]
     for _ in range(5):
         quick.api.objects.clear()
-        wrong = together(*[partial(submit.submit, connect(), plan, None, sending()) for plan in plans])
-        assert made_from(quick, "PyTorchJob", "survival", OLD) or made_from(quick, "PyTorchJob", "survival", NEW)
-        assert len(wrong) <= 1 and all("was not sent" in one or "was sent meanwhile" in one for one in wrong)
+        wrong = together(
+            *[partial(submit.submit, connect(), plan, None, sending()) for plan in plans]
+        )
+        assert made_from(quick, "PyTorchJob", "survival", OLD) or made_from(
+            quick, "PyTorchJob", "survival", NEW
+        )
+        assert len(wrong) <= 1 and all(
+            "was not sent" in one or "was sent meanwhile" in one for one in wrong
+        )
 
 
-def test_a_job_that_someone_sends_while_the_cluster_checks_the_same_stays_with_what_it_reads(quick, monkeypatch):
-    """The model is the same for both, but the jobs that fetch it have recipes of their own beside them."""
+def test_a_job_that_someone_sends_while_the_cluster_checks_the_same_stays_with_what_it_reads(
+    quick, monkeypatch
+):
+    """The model is the same for both, but the jobs that fetch it have recipes of their own beside
+    them."""
     theirs, mine = (opened(quick, "survival", sets)[1] for sets in (OLD, NEW))
     look = submit._Sender.existing
 
@@ -610,7 +735,9 @@ def test_a_job_that_someone_sends_while_the_cluster_checks_the_same_stays_with_w
     assert made_from(quick, "PyTorchJob", "survival", NEW)
 
 
-def test_a_job_that_someone_sends_just_after_the_milestones_were_read_is_the_one_wanted(quick, monkeypatch):
+def test_a_job_that_someone_sends_just_after_the_milestones_were_read_is_the_one_wanted(
+    quick, monkeypatch
+):
     """Between two readings of the cluster: it was taken for a job of another version."""
     plan = opened(quick, "survival", NEW)[1]
     read = pipeline.milestones
@@ -624,13 +751,23 @@ def test_a_job_that_someone_sends_just_after_the_milestones_were_read_is_the_one
 
     monkeypatch.setattr(pipeline, "milestones", milestones)
     submit.submit(connect(), plan, None, sending())
-    sent = [asked for asked in quick.api.requests if asked.startswith("POST") and asked.endswith("/pytorchjobs")]
+    sent = [
+        asked
+        for asked in quick.api.requests
+        if asked.startswith("POST") and asked.endswith("/pytorchjobs")
+    ]
     assert len(sent) == 1 and pipeline.milestones is read
     assert "PyTorchJob `survival` already exists, made from this recipe as it is now" in TOLD[-1]
 
 
-def test_two_people_who_send_the_same_files_at_the_same_moment_both_succeed(quick, tmp_path, monkeypatch):
-    sets = ("data.hub=", f"data.path={ROOT}/recipes/data/survival-sample.jsonl", "openshift.data_from=claim")
+def test_two_people_who_send_the_same_files_at_the_same_moment_both_succeed(
+    quick, tmp_path, monkeypatch
+):
+    sets = (
+        "data.hub=",
+        f"data.path={ROOT}/recipes/data/survival-sample.jsonl",
+        "openshift.data_from=claim",
+    )
     recipe, plan = opened(quick, "survival", *sets)
     monkeypatch.setattr(transfer, "MOST", 2**12)
     for name in ("trained-models-pvc", "workspace-pvc"):
@@ -645,7 +782,9 @@ def test_two_people_who_send_the_same_files_at_the_same_moment_both_succeed(quic
         assert came.read_bytes() == (ROOT / "recipes/data/survival-sample.jsonl").read_bytes()
 
 
-def test_files_of_a_job_that_a_colleague_sends_meanwhile_are_not_replaced(quick, tmp_path, monkeypatch):
+def test_files_of_a_job_that_a_colleague_sends_meanwhile_are_not_replaced(
+    quick, tmp_path, monkeypatch
+):
     """The same recipe with other rows: the colleague's pods would train on them."""
     for name in ("trained-models-pvc", "workspace-pvc"):
         quick.claim(name)
@@ -654,7 +793,11 @@ def test_files_of_a_job_that_a_colleague_sends_meanwhile_are_not_replaced(quick,
     rows = (ROOT / "recipes/data/survival-sample.jsonl").read_bytes()
     (tmp_path / "rows.jsonl").write_bytes(rows)
     recipe, plan = opened(
-        quick, "survival", "data.hub=", f"data.path={tmp_path}/rows.jsonl", "openshift.data_from=claim"
+        quick,
+        "survival",
+        "data.hub=",
+        f"data.path={tmp_path}/rows.jsonl",
+        "openshift.data_from=claim",
     )
     theirs = replace(sending(), files=transfer.files(recipe, plan.place))
     (tmp_path / "rows.jsonl").write_bytes(rows[: rows.rindex(b"\n", 0, -1) + 1])
@@ -668,7 +811,9 @@ def test_files_of_a_job_that_a_colleague_sends_meanwhile_are_not_replaced(quick,
         provide(sender, sent)
 
     monkeypatch.setattr(submit._Sender, "provide", provided)
-    with pytest.raises(Stop, match="Another Job `survival-data`, made from another version of this recipe"):
+    with pytest.raises(
+        Stop, match="Another Job `survival-data`, made from another version of this recipe"
+    ):
         submit.step(connect(), plan, None, mine)
     (there,) = [file for file in (tmp_path / "claim").rglob("*") if file.is_file()]
     assert there.read_bytes() == rows

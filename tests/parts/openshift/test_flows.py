@@ -33,13 +33,19 @@ def manifests(path, target, *sets):
     plan = translate(recipe, kubernetes.place(recipe))
     texts = [file.text for file in render(plan, (target,)) if file.path.endswith(".yaml")]
     documents = [document for text in texts for document in yaml.safe_load_all(text)]
-    return [one for one in documents if isinstance(one, dict) and "kind" in one and one["kind"] != "Kustomization"]
+    return [
+        one
+        for one in documents
+        if isinstance(one, dict) and "kind" in one and one["kind"] != "Kustomization"
+    ]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("target", ["pytorchjob", "trainjob"])
 def test_the_cluster_admits_every_recipes_every_manifest(site, path, target):
-    found = manifests(path, target, f"openshift.namespace={site.namespace}", f'openshift.version="{VERSION}"')
+    found = manifests(
+        path, target, f"openshift.namespace={site.namespace}", f'openshift.version="{VERSION}"'
+    )
     if not found:
         pytest.skip(f"{path.stem} has no place on a cluster")
     site.require(KIND[target])
@@ -52,17 +58,33 @@ def test_the_cluster_admits_every_recipes_every_manifest(site, path, target):
     [
         (lambda job: job["spec"].update(nprocPerNode=1), "nprocPerNode", "schema"),
         (lambda job: job["spec"].update(replicas=1), "replicas", "strict schema"),
-        (lambda job: job["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2), "Master|master", "webhook"),
+        (
+            lambda job: job["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2),
+            "Master|master",
+            "webhook",
+        ),
         (lambda job: _container(job).update(name="trainer"), "pytorch", "webhook"),
-        (lambda job: _container(job)["env"].append({"name": "A", "value": 1}), "env|value", "schema"),
+        (
+            lambda job: _container(job)["env"].append({"name": "A", "value": 1}),
+            "env|value",
+            "schema",
+        ),
     ],
-    ids=["number for text", "unknown field", "two masters", "container's name", "env that is no text"],
+    ids=[
+        "number for text",
+        "unknown field",
+        "two masters",
+        "container's name",
+        "env that is no text",
+    ],
 )
 def test_the_cluster_refuses_what_operators_refuse(site, spoil, words, judge):
     if site.api is None and judge not in judges(site):
         pytest.skip(f"this cluster lacks a {judge} that could refuse it")
     (job,) = [
-        one for one in manifests(RECIPES[0].parent / "survival.yaml", "pytorchjob") if one["kind"] == "PyTorchJob"
+        one
+        for one in manifests(RECIPES[0].parent / "survival.yaml", "pytorchjob")
+        if one["kind"] == "PyTorchJob"
     ]
     job["metadata"]["namespace"] = site.namespace
     spoil(job)
@@ -71,8 +93,9 @@ def test_the_cluster_refuses_what_operators_refuse(site, spoil, words, judge):
 
 
 def judges(site) -> set[str]:
-    """Who refuses things in a real cluster: fields that no schema knows are refused from Kubernetes 1.25 on, and the
-    operator's own rules are a webhook's, which an operator outside the cluster lacks."""
+    """Who refuses things in a real cluster: fields that no schema knows are refused from Kubernetes
+    1.25 on, and the operator's own rules are a webhook's, which an operator outside the cluster
+    lacks."""
     version = json.loads(site.cluster.request("GET", "/version").data)
     hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     found = {"schema"}
@@ -94,7 +117,9 @@ def test_a_dry_run_sends_nothing(site, capsys):
     assert site.cluster.list("PersistentVolumeClaim", site.namespace) == []
 
 
-def test_the_placeholder_commit_of_a_starter_is_refused_before_a_cluster_is_asked(site, capsys, golden_message):
+def test_the_placeholder_commit_of_a_starter_is_refused_before_a_cluster_is_asked(
+    site, capsys, golden_message
+):
     asked = len(site.api.requests) if site.api else 0
     assert site.recipe("submit", "--dry-run", path="recipes/resnet.yaml") == 1
     capsys.readouterr()
@@ -108,14 +133,20 @@ def test_submitting_twice_changes_nothing(site, capsys):
     assert site.recipe("submit") == 0
     first = site.job()
     assert first["metadata"]["labels"]["recipe-runner/stage"] == "train"
-    maps = site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"})
+    maps = site.cluster.list(
+        "ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"}
+    )
     capsys.readouterr()
     assert site.recipe("submit") == 0
     assert "Nothing changes" in capsys.readouterr().out
     assert site.job()["metadata"]["uid"] == first["metadata"]["uid"]
     assert site.job()["metadata"]["generation"] == first["metadata"]["generation"]
-    again = site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"})
-    assert [one["metadata"]["resourceVersion"] for one in again] == [one["metadata"]["resourceVersion"] for one in maps]
+    again = site.cluster.list(
+        "ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"}
+    )
+    assert [one["metadata"]["resourceVersion"] for one in again] == [
+        one["metadata"]["resourceVersion"] for one in maps
+    ]
 
 
 def test_submit_closes_the_pods_of_a_job_to_the_rest_of_the_cluster(site, capsys):
@@ -130,13 +161,16 @@ def test_submit_closes_the_pods_of_a_job_to_the_rest_of_the_cluster(site, capsys
 def test_a_site_of_an_earlier_release_still_takes_jobs_and_says_that_their_ports_are_open(
     site, capsys, monkeypatch, golden_message
 ):
-    """Its roles have no right to network policies; a driver of it may have today's code, when its pod starts again."""
+    """Its roles have no right to network policies; a driver of it may have today's code, when its
+    pod starts again."""
     older = [rule for rule in ROLES["recipe-user"] if "networkpolicies" not in rule["resources"]]
     monkeypatch.setitem(ROLES, "recipe-user", older)
     assert site.recipe("submit", "--dry-run") == 0
     capsys.readouterr()
     assert site.recipe("submit") == 0
-    golden_message(next(line for line in capsys.readouterr().out.splitlines() if "NetworkPolicy" in line))
+    golden_message(
+        next(line for line in capsys.readouterr().out.splitlines() if "NetworkPolicy" in line)
+    )
     assert site.job() and ("networkpolicies", site.namespace, "survival") not in site.api.objects
 
 
@@ -145,11 +179,16 @@ def test_a_namespace_gets_one_key_made_from_the_persons_own_and_keeps_it(site, m
         pytest.skip("this cluster lacks a right to read a Secret")
     assert submit.require_seal_key(site.cluster, site.namespace)
     kept = site.api.objects["secrets", site.namespace, "recipe-runner"]["stringData"]["seal-key"]
-    assert kept == seal.key(make=False, namespace=site.namespace) and seal.key(make=False) not in kept
+    assert (
+        kept == seal.key(make=False, namespace=site.namespace) and seal.key(make=False) not in kept
+    )
     # A colleague who sends later makes no other one.
     monkeypatch.setenv(SEAL_KEY, "ab" * 32)
     assert not submit.require_seal_key(site.cluster, site.namespace)
-    assert site.api.objects["secrets", site.namespace, "recipe-runner"]["stringData"]["seal-key"] == kept
+    assert (
+        site.api.objects["secrets", site.namespace, "recipe-runner"]["stringData"]["seal-key"]
+        == kept
+    )
 
 
 def test_a_changed_recipe_asks_before_it_ends_its_running_job(site, capsys, golden_message):
@@ -210,17 +249,27 @@ def test_an_option_that_would_say_nothing_is_refused(site, capsys, words, remedy
 def test_submit_asks_for_each_claim_once(site):
     data = "openshift.data_dir=/shared/models/data/survival"
     assert site.recipe("submit", "--set", data, "--stage", "data") == 0
-    site.set_status("Job", "survival-data", {"conditions": [{"type": "Complete", "status": "True"}]})
+    site.set_status(
+        "Job", "survival-data", {"conditions": [{"type": "Complete", "status": "True"}]}
+    )
     for options in (("--set", data), ("--set", data, "--set", "train.epochs=2", "--yes")):
         before = len(site.api.requests)
         assert site.recipe("submit", *options) == 0
-        asked = [line for line in site.api.requests[before:] if line.startswith("GET") and "claims/" in line]
+        asked = [
+            line
+            for line in site.api.requests[before:]
+            if line.startswith("GET") and "claims/" in line
+        ]
         assert len(asked) == len(set(asked)) == 2, asked
 
 
 def test_a_job_without_pods_says_why(site, capsys):
     """Admitted and then stuck: the job itself shows nothing, only an event does."""
-    (job,) = [one for one in manifests(ROOT / "recipes" / "survival.yaml", "pytorchjob") if one["kind"] == "PyTorchJob"]
+    (job,) = [
+        one
+        for one in manifests(ROOT / "recipes" / "survival.yaml", "pytorchjob")
+        if one["kind"] == "PyTorchJob"
+    ]
     job["metadata"]["namespace"] = site.namespace
     for replica in job["spec"]["pytorchReplicaSpecs"].values():
         replica["template"]["spec"]["volumes"] = []
@@ -235,8 +284,8 @@ def test_a_job_without_pods_says_why(site, capsys):
 
 
 def test_a_pod_that_failed_is_explained(site, capsys, golden_message):
-    """Under OnFailure its machine starts the container again in place. A pod that itself has failed would be gone by now: an
-    operator replaces it at once."""
+    """Under OnFailure its machine starts the container again in place. A pod that itself has failed
+    would be gone by now: an operator replaces it at once."""
     assert site.recipe("submit") == 0
     pod = site.pods()[0]["metadata"]["name"]
     site.set_status(
@@ -260,7 +309,11 @@ def test_a_pod_that_failed_is_explained(site, capsys, golden_message):
     capsys.readouterr()
     assert site.recipe("status") == 0
     said = capsys.readouterr().out.splitlines()[-1].strip()
-    assert "(`survival-master-0`)" in said and "limit was 22Gi" in said and "`openshift.limits.memory`" in said
+    assert (
+        "(`survival-master-0`)" in said
+        and "limit was 22Gi" in said
+        and "`openshift.limits.memory`" in said
+    )
     golden_message(said)
 
 
@@ -291,17 +344,25 @@ def test_stop_ends_the_job_and_leaves_the_claims(site, capsys):
     assert site.job() is None
     assert len(site.cluster.list("PersistentVolumeClaim", site.namespace)) == 2
     assert site.recipe("stop") == 0
-    assert "No job of `survival` is running or waiting, so none was stopped." in capsys.readouterr().err
+    assert (
+        "No job of `survival` is running or waiting, so none was stopped."
+        in capsys.readouterr().err
+    )
 
 
 def test_a_finished_job_is_not_stopped_because_it_shows_that_the_recipe_is_done(site, capsys):
     assert site.recipe("submit") == 0
     site.set_status(
-        "PyTorchJob", "survival", {"conditions": [{"type": "Succeeded", "status": "True", "message": "done"}]}
+        "PyTorchJob",
+        "survival",
+        {"conditions": [{"type": "Succeeded", "status": "True", "message": "done"}]},
     )
     capsys.readouterr()
     assert site.recipe("stop") == 0
-    assert "No job of `survival` is running or waiting, so none was stopped." in capsys.readouterr().err
+    assert (
+        "No job of `survival` is running or waiting, so none was stopped."
+        in capsys.readouterr().err
+    )
     assert site.job() is not None
     assert site.recipe("stop", "--stage", "train") == 0
     assert site.job() is None
@@ -329,7 +390,9 @@ def test_a_job_that_is_being_deleted_is_waited_for_and_sent_anew(site, capsys):
     assert site.recipe("submit") == 0
     assert "Nothing changes" not in capsys.readouterr().out
     assert site.job()["metadata"]["uid"] != first
-    assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in site.pods()} == {site.job()["metadata"]["uid"]}
+    assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in site.pods()} == {
+        site.job()["metadata"]["uid"]
+    }
 
 
 @in_process
@@ -347,7 +410,11 @@ def test_a_claim_that_is_being_deleted_takes_no_job(site, capsys, golden_message
 
 
 def test_a_name_in_use_is_not_taken_over(site, capsys, golden_message):
-    (job,) = [one for one in manifests(ROOT / "recipes" / "survival.yaml", "pytorchjob") if one["kind"] == "PyTorchJob"]
+    (job,) = [
+        one
+        for one in manifests(ROOT / "recipes" / "survival.yaml", "pytorchjob")
+        if one["kind"] == "PyTorchJob"
+    ]
     job["metadata"] = {"name": "survival", "namespace": site.namespace}
     site.cluster.apply(job)
     assert site.recipe("submit") == 1
@@ -361,7 +428,10 @@ def test_a_name_in_use_is_not_taken_over(site, capsys, golden_message):
 def test_a_claim_that_exists_keeps_its_size(site):
     assert site.recipe("submit", "--set", "openshift.claims.0.size_gib=70") == 0
     assert site.recipe("submit", "--yes") == 0
-    claims = {one["metadata"]["name"]: one for one in site.cluster.list("PersistentVolumeClaim", site.namespace)}
+    claims = {
+        one["metadata"]["name"]: one
+        for one in site.cluster.list("PersistentVolumeClaim", site.namespace)
+    }
     assert claims["trained-models-pvc"]["spec"]["resources"]["requests"]["storage"] == "70Gi"
 
 
@@ -371,26 +441,49 @@ def test_a_claim_for_one_machine_takes_no_job_of_several(site, capsys, golden_me
     for options in ((), ("--dry-run",)):
         assert site.recipe("submit", *options) == 1
         said = capsys.readouterr().err
-        assert f"The claim `workspace-pvc` in `{site.namespace}`" in said and "`openshift.claims[].name`" in said
+        assert (
+            f"The claim `workspace-pvc` in `{site.namespace}`" in said
+            and "`openshift.claims[].name`" in said
+        )
         golden_message(said, options[0] if options else "submit")
     assert site.job() is None
-    assert site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"}) == []
-    assert site.recipe("submit", "--set", "openshift.claims.1.name=workspace-all-pvc", "--dry-run") == 0
-    assert site.recipe("submit", "--set", "machines.nodes=1", "--set", "train.effective_batch_size=16") == 0
+    assert (
+        site.cluster.list(
+            "ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"}
+        )
+        == []
+    )
+    assert (
+        site.recipe("submit", "--set", "openshift.claims.1.name=workspace-all-pvc", "--dry-run")
+        == 0
+    )
+    assert (
+        site.recipe("submit", "--set", "machines.nodes=1", "--set", "train.effective_batch_size=16")
+        == 0
+    )
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["submit", "dry run"])
-def test_a_claim_that_is_too_small_for_what_the_recipe_writes_takes_no_job(site, capsys, golden_message, options):
+def test_a_claim_that_is_too_small_for_what_the_recipe_writes_takes_no_job(
+    site, capsys, golden_message, options
+):
     site.claim("trained-models-pvc", size="5Gi")
     site.claim("workspace-pvc")
     assert site.recipe("submit", *options) == 1
     golden_message(capsys.readouterr().err)
     assert site.job() is None
-    assert site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"}) == []
+    assert (
+        site.cluster.list(
+            "ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"}
+        )
+        == []
+    )
     assert site.recipe("submit", *options, "--allow", "too-large") == 0, "for those who know better"
 
 
-@pytest.mark.parametrize("size, fits", [("41Gi", False), ("42Gi", True), ("44G", False), ("45G", True), ("5Pi", True)])
+@pytest.mark.parametrize(
+    "size, fits", [("41Gi", False), ("42Gi", True), ("44G", False), ("45G", True), ("5Pi", True)]
+)
 @pytest.mark.parametrize("bytes_alone", [False, True])
 def test_a_claim_needs_what_the_recipe_writes_and_no_room_beside_it(site, size, fits, bytes_alone):
     if bytes_alone and size.endswith("Gi"):
@@ -410,7 +503,8 @@ def test_a_claim_of_a_stated_size_that_is_too_small_is_not_made(site, capsys, go
     assert site.recipe("submit", "--set", "openshift.claims.0.size_gib=5") == 1
     golden_message(capsys.readouterr().err)
     assert (
-        site.job() is None and site.cluster.get("PersistentVolumeClaim", site.namespace, "trained-models-pvc") is None
+        site.job() is None
+        and site.cluster.get("PersistentVolumeClaim", site.namespace, "trained-models-pvc") is None
     )
 
 
@@ -432,21 +526,35 @@ def test_a_queue_is_found_in_whichever_form_the_cluster_has_it(site, capsys, for
 
 
 @in_process
-def test_submit_says_when_a_trainjob_would_be_admitted_and_never_start(site, capsys, golden_message):
+def test_submit_says_when_a_trainjob_would_be_admitted_and_never_start(
+    site, capsys, golden_message
+):
     site.api.queues = ["fast"]
     known = ("--set", "openshift.queue=fast", "--set", 'openshift.kueue="0.17"', "--dry-run")
-    assert site.recipe("submit", *known) == 0 and "kueue#11931" not in capsys.readouterr().out, "a PyTorchJob starts"
+    assert site.recipe("submit", *known) == 0 and "kueue#11931" not in capsys.readouterr().out, (
+        "a PyTorchJob starts"
+    )
     assert site.recipe("submit", *known, "--target", "trainjob") == 0
     golden_message(capsys.readouterr().out)
 
 
-CEPHFS, RBD, NEW = "openshift-storage.cephfs.csi.ceph.com", "openshift-storage.rbd.csi.ceph.com", "storage.example.org"
-# The classes of a cluster by name, the first its default; what the recipe names; whether it is sent, and what is said.
+CEPHFS, RBD, NEW = (
+    "openshift-storage.cephfs.csi.ceph.com",
+    "openshift-storage.rbd.csi.ceph.com",
+    "storage.example.org",
+)
+# The classes of a cluster by name, the first its default; what the recipe names; whether it is
+# sent, and what is said.
 STORAGE = {
     "the default can": ([("fs", CEPHFS), ("block", RBD)], "", True, ""),
     "the default cannot": ([("block", RBD), ("fs", CEPHFS)], "", False, "for one at a time"),
     "a named one can": ([("block", RBD), ("fs", CEPHFS)], "fs", True, ""),
-    "a named one is not there": ([("block", RBD), ("fs", CEPHFS)], "nfs", False, "no storage class `nfs`"),
+    "a named one is not there": (
+        [("block", RBD), ("fs", CEPHFS)],
+        "nfs",
+        False,
+        "no storage class `nfs`",
+    ),
     "nobody knows": ([("new", NEW)], "", True, "It is unknown whether"),
     "none can": ([("block", RBD)], "", False, "Ask the cluster's admin for one"),
 }
@@ -458,8 +566,12 @@ def test_storage_that_several_machines_cannot_write_to_is_said_before_anything_i
     site, capsys, golden_message, case
 ):
     classes, named, sent, words = STORAGE[case]
-    site.api.storage = [storage_class(name, of, default=not at) for at, (name, of) in enumerate(classes)]
-    chosen = [f"openshift.claims.{number}.storage_class={named}" for number in (0, 1)] if named else []
+    site.api.storage = [
+        storage_class(name, of, default=not at) for at, (name, of) in enumerate(classes)
+    ]
+    chosen = (
+        [f"openshift.claims.{number}.storage_class={named}" for number in (0, 1)] if named else []
+    )
     sets = [word for one in chosen for word in ("--set", one)]
     assert site.recipe("submit", *sets) == (0 if sent else 1)
     said = capsys.readouterr()
@@ -471,11 +583,23 @@ def test_storage_that_several_machines_cannot_write_to_is_said_before_anything_i
     if heard:
         golden_message(heard)
     if not sent:
-        assert site.recipe("submit", *sets, "--set", "machines.nodes=1", "--set", "train.effective_batch_size=16") == 0
+        assert (
+            site.recipe(
+                "submit",
+                *sets,
+                "--set",
+                "machines.nodes=1",
+                "--set",
+                "train.effective_batch_size=16",
+            )
+            == 0
+        )
 
 
 @in_process
-def test_a_cluster_without_a_default_kind_of_storage_is_told_what_to_name(site, capsys, golden_message):
+def test_a_cluster_without_a_default_kind_of_storage_is_told_what_to_name(
+    site, capsys, golden_message
+):
     site.api.storage = [storage_class("fs", CEPHFS)]
     assert site.recipe("submit") == 1 and site.job() is None
     golden_message(capsys.readouterr().err)
@@ -485,7 +609,9 @@ def test_a_cluster_without_a_default_kind_of_storage_is_told_what_to_name(site, 
 def test_kinds_of_storage_that_nobody_may_see_stop_nothing(site, capsys, golden_message):
     site.api.missing.add("storageclasses")
     assert site.recipe("submit") == 0
-    golden_message(next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Several")))
+    golden_message(
+        next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Several"))
+    )
 
 
 @in_process
@@ -509,7 +635,9 @@ def test_a_missing_namespace_is_named(site, capsys):
     "arrange, words",
     [
         (
-            lambda api: setattr(api, "forbidden", 'pytorchjobs is forbidden: User "ann" cannot patch'),
+            lambda api: setattr(
+                api, "forbidden", 'pytorchjobs is forbidden: User "ann" cannot patch'
+            ),
             "You may not do this",
         ),
         (
@@ -525,7 +653,9 @@ def test_a_missing_namespace_is_named(site, capsys):
     ],
     ids=["forbidden", "quota", "missing kind", "no answer"],
 )
-def test_the_api_saying_no_becomes_plain_words_and_nothing_is_sent(site, capsys, arrange, words, golden_message):
+def test_the_api_saying_no_becomes_plain_words_and_nothing_is_sent(
+    site, capsys, arrange, words, golden_message
+):
     arrange(site.api)
     assert site.recipe("submit") == 1
     said = capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""A cluster may have addresses of IPv4, of IPv6 or of both: servers in pods answer at each, and we ask a server at each."""
+"""A cluster may have addresses of IPv4, of IPv6 or of both: servers in pods answer at each, and we
+ask a server at each."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ pytestmark = pytest.mark.skipif(without_ipv6(), reason="this machine has no IPv6
 
 @contextmanager
 def running(server: BaseServer) -> Iterator[None]:
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    ).start()
     try:
         yield
     finally:
@@ -60,7 +63,9 @@ def test_a_helper_pod_serves_its_files(tmp_path, address):
 def test_training_serves_its_figures(monkeypatch, address):
     port = free_port()
     monkeypatch.setenv(training_metrics.METRICS_PORT, str(port))
-    assert training_metrics.answer(training_metrics.METRICS_PORT, "figures", "text/plain", lambda: "loss 1\n")
+    assert training_metrics.answer(
+        training_metrics.METRICS_PORT, "figures", "text/plain", lambda: "loss 1\n"
+    )
     assert answer_of(f"http://{address}:{port}/metrics") == b"loss 1\n"
 
 
@@ -89,7 +94,9 @@ def test_a_cluster_whose_address_is_of_ipv6_is_asked(tmp_path: Path, monkeypatch
     config = {"apiVersion": "v1", "kind": "Config", "current-context": "six"}
     config["clusters"] = [{"name": "six", "cluster": {"server": url}}]
     config["users"] = [{"name": "ann", "user": {"token": "sha256~not-a-real-token"}}]
-    config["contexts"] = [{"name": "six", "context": {"cluster": "six", "user": "ann", "namespace": "demo"}}]
+    config["contexts"] = [
+        {"name": "six", "context": {"cluster": "six", "user": "ann", "namespace": "demo"}}
+    ]
     (tmp_path / "kubeconfig").write_text(json.dumps(config), "utf-8")
     (tmp_path / "token").write_text("sha256~not-a-real-token", "utf-8")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))

@@ -1,6 +1,8 @@
-"""A pipeline as Kubeflow Pipelines has it: read by its own SDK, and run whole in its local runner with the tiny twin.
+"""A pipeline as Kubeflow Pipelines has it: read by its own SDK, and run whole in its local runner
+with the tiny twin.
 
-`RECIPE_TEST_KFP` names a Python that has `kfp` 2.17.0, which wants an older Kubernetes client than ours.
+`RECIPE_TEST_KFP` names a Python that has `kfp` 2.17.0, which wants an older Kubernetes client than
+ours.
 """
 
 from __future__ import annotations
@@ -40,8 +42,11 @@ from tests.parts.openshift.test_walking import when
 SEVEN_B, SMALL = ROOT / "recipes" / "seven-b.yaml", ROOT / "recipes" / "minimal" / "pipeline.yaml"
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 PYTHON = os.environ.get("RECIPE_TEST_KFP")
-with_kfp = pytest.mark.skipif(not PYTHON, reason="no kfp here; RECIPE_TEST_KFP names a Python that has it")
-# Its runner of processes takes functions alone, because what a container needs may be missing; here nothing is.
+with_kfp = pytest.mark.skipif(
+    not PYTHON, reason="no kfp here; RECIPE_TEST_KFP names a Python that has it"
+)
+# Its runner of processes takes functions alone, because what a container needs may be missing; here
+# nothing is.
 RUN = """
 import sys
 from kfp import components, local
@@ -54,7 +59,9 @@ components.load_component_from_file(sys.argv[1])()
 
 def emitted(path: Path, *options: str) -> tuple[dict, dict, str]:
     """The pipeline, what it asks of the platform, and its config map."""
-    files = {file.path: file.text for file in emit(load(path, from_options(options))[0], (target.NAME,))}
+    files = {
+        file.path: file.text for file in emit(load(path, from_options(options))[0], (target.NAME,))
+    }
     assert set(files) == {"kfp/configmap.yaml", "kfp/pipeline.yaml"}
     return (*yaml.safe_load_all(files["kfp/pipeline.yaml"]), files["kfp/configmap.yaml"])
 
@@ -86,16 +93,26 @@ def test_there_is_a_task_a_stage_and_a_task_a_gate_and_what_follows_a_gate_stand
     verdict = "inputs.parameter_values['pipelinechannel--gate-sft--verdict']"
     assert tasks["if-open-sft"]["triggerPolicy"]["condition"] == f"{verdict} == 'open'"
     assert tasks["if-closed-sft"]["triggerPolicy"]["condition"] == f"{verdict} != 'open'"
-    cached = {name for name, task in tasks.items() if (task.get("cachingOptions") or {}).get("enableCache")}
+    cached = {
+        name
+        for name, task in tasks.items()
+        if (task.get("cachingOptions") or {}).get("enableCache")
+    }
     assert cached == set(stages) - {"data", "init"}
-    keys = {name: tasks[name]["inputs"]["parameters"]["key"]["runtimeValue"]["constant"] for name in stages}
+    keys = {
+        name: tasks[name]["inputs"]["parameters"]["key"]["runtimeValue"]["constant"]
+        for name in stages
+    }
     assert keys == {stage["name"]: stage["keys"][""] for stage in plan["stages"]}
-    mounted = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]["configMapAsVolume"][0]
+    mounted = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"][
+        "configMapAsVolume"
+    ][0]
     assert mounted["configMapName"] == yaml.safe_load(config)["metadata"]["name"]
 
 
-# What a cluster takes: `oc apply` without --server-side keeps what it sends in an annotation, and a config map has a limit of its own
-# (Kubernetes, pkg/apis/core/validation: TotalAnnotationSizeLimitB, MaxSecretSize).
+# What a cluster takes: `oc apply` without --server-side keeps what it sends in an annotation, and a
+# config map has a limit of its own (Kubernetes, pkg/apis/core/validation:
+# TotalAnnotationSizeLimitB, MaxSecretSize).
 ANNOTATION, CONFIG_MAP = 256 * 1024, 1024 * 1024
 
 
@@ -107,21 +124,33 @@ def test_every_config_map_is_small_enough_to_send(path, name):
     for file in files:
         manifest = yaml.safe_load(file.text)
         assert len(json.dumps(manifest).encode()) < ANNOTATION, file.path
-        assert sum(len(text.encode()) for text in manifest["data"].values()) < CONFIG_MAP / 2, file.path
+        assert sum(len(text.encode()) for text in manifest["data"].values()) < CONFIG_MAP / 2, (
+            file.path
+        )
 
 
 def test_the_first_lines_of_the_pipeline_name_steps_that_work(golden_message):
     files = {file.path: file.text for file in emit(load(SEVEN_B)[0], (target.NAME,))}
-    golden_message("".join(line for line in files["kfp/pipeline.yaml"].splitlines(True) if line.startswith("#")))
+    golden_message(
+        "".join(
+            line for line in files["kfp/pipeline.yaml"].splitlines(True) if line.startswith("#")
+        )
+    )
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl here")
 def test_the_command_that_sends_the_plan_records_who_sent_it(tmp_path):
     files = {file.path: file.text for file in emit(load(SURVIVAL)[0], (target.NAME,))}
     (tmp_path / kubernetes.CONFIG_FILE).write_text(files["kfp/configmap.yaml"], "utf-8")
-    (tmp_path / "oc").write_text('#!/bin/sh\ncase $1 in whoami) echo ann;; create) cat;; *) exec kubectl "$@";; esac\n')
+    (tmp_path / "oc").write_text(
+        '#!/bin/sh\ncase $1 in whoami) echo ann;; create) cat;; *) exec kubectl "$@";; esac\n'
+    )
     (tmp_path / "oc").chmod(0o755)
-    (command,) = [line.strip("# ") for line in files["kfp/pipeline.yaml"].splitlines() if "oc annotate" in line]
+    (command,) = [
+        line.strip("# ")
+        for line in files["kfp/pipeline.yaml"].splitlines()
+        if "oc annotate" in line
+    ]
     path = f"{tmp_path}:{os.environ['PATH']}"
     done = subprocess.run(
         ["sh", "-c", command.replace("RECIPE", shlex.quote(str(SURVIVAL)))],
@@ -136,7 +165,11 @@ def test_a_changed_stage_changes_its_key_and_no_other_before_it():
     def keys(*options: str) -> dict[str, str]:
         tasks = tasks_of(emitted(SEVEN_B, *options)[0])
         given = {name: task["inputs"].get("parameters", {}) for name, task in tasks.items()}
-        return {name: one["key"]["runtimeValue"]["constant"] for name, one in given.items() if "key" in one}
+        return {
+            name: one["key"]["runtimeValue"]["constant"]
+            for name, one in given.items()
+            if "key" in one
+        }
 
     before, after = keys(), keys("sft.learning_rate=1e-5")
     assert {name for name in before if before[name] != after[name]} == {"sft", "dpo", "lora"}
@@ -155,13 +188,21 @@ def test_code_by_git_comes_with_the_command_of_each_task():
     pipeline, platform, _ = emitted(ROOT / "recipes" / "resnet.yaml")
     around = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     assert set(around) == set(pipeline["deploymentSpec"]["executors"])
-    assert around["exec-train"]["emptyDirMounts"] == [{"volumeName": "code", "mountPath": "/opt/recipe-code"}]
+    assert around["exec-train"]["emptyDirMounts"] == [
+        {"volumeName": "code", "mountPath": "/opt/recipe-code"}
+    ]
     container = pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
-    assert container["command"][0] == "/bin/sh" and "runner.cluster.kfp_task" in container["command"]
+    assert (
+        container["command"][0] == "/bin/sh" and "runner.cluster.kfp_task" in container["command"]
+    )
 
 
 def test_what_a_task_leaves_is_where_the_launcher_looks(tmp_path):
-    place = {"name": "metrics", "uri": "minio://a/metrics", "type": {"schemaTitle": "system.Metrics"}}
+    place = {
+        "name": "metrics",
+        "uri": "minio://a/metrics",
+        "type": {"schemaTitle": "system.Metrics"},
+    }
     given = {
         "outputs": {
             "outputFile": str(tmp_path / "out" / "record.json"),
@@ -177,7 +218,8 @@ def test_what_a_task_leaves_is_where_the_launcher_looks(tmp_path):
 @pytest.mark.long
 @in_process
 def test_a_task_whose_job_is_taken_away_waits_and_sends_nothing_by_itself(site, monkeypatch):
-    """A pipeline server tries again what has failed; the job that somebody has deleted must not come back by that."""
+    """A pipeline server tries again what has failed; the job that somebody has deleted must not
+    come back by that."""
     finish(site, *ALL[:5])
     plan = plan_of(site)
     told: list[str] = []
@@ -202,14 +244,19 @@ def test_a_task_whose_job_is_taken_away_waits_and_sends_nothing_by_itself(site, 
 
 
 def run_of(site, *options: str, owner: Owner | None = None) -> str:
-    """A run at work as a pipeline server makes it: its Workflow, and the pod of a task, which mounts what the emitted pipeline names
-    and `owner` has sent."""
-    pipeline, platform, config = emitted(SURVIVAL, f"openshift.namespace={site.namespace}", *options)
+    """A run at work as a pipeline server makes it: its Workflow, and the pod of a task, which
+    mounts what the emitted pipeline names and `owner` has sent."""
+    pipeline, platform, config = emitted(
+        SURVIVAL, f"openshift.namespace={site.namespace}", *options
+    )
     site.cluster.create(signed(config, owner or Owner.here(str(SURVIVAL), "ann")))
     around = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
     name = f"{pipeline['pipelineInfo']['name']}-{next(site.api.uids)}"
     space, kinds = site.namespace, {"kind": "Workflow", "apiVersion": "argoproj.io/v1alpha1"}
-    workflow = kinds | {"metadata": {"name": name, "namespace": space}, "spec": {"entrypoint": "entrypoint"}}
+    workflow = kinds | {
+        "metadata": {"name": name, "namespace": space},
+        "spec": {"entrypoint": "entrypoint"},
+    }
     site.cluster.create(workflow)
     labels = OF_RUN | {WORKFLOW: name}
     site.pod(f"{name}-task", site.job("Workflow", name), labels, phase="Running")
@@ -228,7 +275,8 @@ def signed(config: str, owner: Owner) -> dict:
 
 
 def argo(site, *runs: str) -> None:
-    """The controller of Workflows: what has a deadline that is over loses its pods; ends when all of these runs have."""
+    """The controller of Workflows: what has a deadline that is over loses its pods; ends when all
+    of these runs have."""
     left = set(runs)
     while left:
         for name in list(left):
@@ -249,13 +297,17 @@ def test_stop_ends_the_runs_of_the_recipe_and_nobody_elses(site, capsys):
     capsys.readouterr()
     assert site.recipe("status") == 0
     shown = capsys.readouterr().out
-    assert all(f"run `{name}` of Kubeflow Pipelines: continues by itself" in shown for name in (own, before))
+    assert all(
+        f"run `{name}` of Kubeflow Pipelines: continues by itself" in shown
+        for name in (own, before)
+    )
     assert site.recipe("stop") == 0
     controller.join(30)
     said = capsys.readouterr().out
     assert f"the run `{own}` of Kubeflow Pipelines, " in said and "PyTorchJob `survival`." in said
     ends = {
-        name: site.job("Workflow", name)["spec"].get("activeDeadlineSeconds") for name in (own, before, done, other)
+        name: site.job("Workflow", name)["spec"].get("activeDeadlineSeconds")
+        for name in (own, before, done, other)
     }
     assert ends == {own: 0, before: 0, done: None, other: None}
     assert site.job() is None
@@ -273,12 +325,17 @@ def test_what_is_sent_of_a_changed_recipe_ends_a_run_that_would_undo_it(site, ca
     assert not site.api.busy
     controller.join(30)
     said = capsys.readouterr().out
-    assert f"The run `{before}` of Kubeflow Pipelines, of the old recipe: stopped" in said and f"`{now}`" not in said
+    assert (
+        f"The run `{before}` of Kubeflow Pipelines, of the old recipe: stopped" in said
+        and f"`{now}`" not in said
+    )
     assert "activeDeadlineSeconds" not in site.job("Workflow", now)["spec"]
 
 
 @in_process
-def test_a_run_that_may_not_be_ended_is_named_and_its_job_ends(site, capsys, monkeypatch, golden_message):
+def test_a_run_that_may_not_be_ended_is_named_and_its_job_ends(
+    site, capsys, monkeypatch, golden_message
+):
     assert site.recipe("submit") == 0
     run = run_of(site)
     rules = [rule for rule in ROLES["recipe-user"] if "workflows" not in rule["resources"]]
@@ -296,15 +353,20 @@ def test_the_sdks_own_loader_reads_it(path, tmp_path):
     for file in emit(load(path)[0], (target.NAME,)):
         (tmp_path / Path(file.path).name).write_text(file.text, encoding="utf-8")
     code = "import sys; from kfp import components as c; p = c.load_component_from_file(sys.argv[1]); print(p.name)"
-    done = subprocess.run([PYTHON, "-c", code, tmp_path / target.FILE], capture_output=True, text=True)
+    done = subprocess.run(
+        [PYTHON, "-c", code, tmp_path / target.FILE], capture_output=True, text=True
+    )
     assert done.stdout.strip() == path.stem, done.stderr
 
 
 @with_kfp
 @in_process
 @pytest.mark.long
-def test_its_steps_run_whole_in_the_local_runner_and_end_at_a_closed_gate(site, tmp_path, monkeypatch):
-    """The first gate opens, the second one closes; the jobs that the tasks send are processes of this machine, and train."""
+def test_its_steps_run_whole_in_the_local_runner_and_end_at_a_closed_gate(
+    site, tmp_path, monkeypatch
+):
+    """The first gate opens, the second one closes; the jobs that the tasks send are processes of
+    this machine, and train."""
     claim = tmp_path / "claim"
     home = {
         "openshift.claims": f"[{{name: results, mount: {claim}}}]",
@@ -314,7 +376,9 @@ def test_its_steps_run_whole_in_the_local_runner_and_end_at_a_closed_gate(site, 
         "openshift.image": "example.org/recipe-runner:0.1.0",
         "pretrain.curriculum": "[{sequence_len: 512, until: 1.0}]",
     }
-    recipe, problems, _ = load(SMALL, from_options([f"{name}={value}" for name, value in home.items()]))
+    recipe, problems, _ = load(
+        SMALL, from_options([f"{name}={value}" for name, value in home.items()])
+    )
     assert recipe, problems
     small, _ = changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))
     quick = (
@@ -344,7 +408,10 @@ def test_its_steps_run_whole_in_the_local_runner_and_end_at_a_closed_gate(site, 
     )
 
     machines = Machines(site.api, lambda job: True)
-    search = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    search = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
     done = subprocess.run(
         [PYTHON, "-c", RUN, tmp_path / target.FILE, tmp_path / "root"],
         env=os.environ | search, cwd=tmp_path, capture_output=True, text=True,
@@ -364,14 +431,20 @@ def test_its_steps_run_whole_in_the_local_runner_and_end_at_a_closed_gate(site, 
         "sft-gate": [1],
     }
     records = {
-        file.parent.name: json.loads(file.read_text()) for file in (tmp_path / "root").rglob("executor_output.json")
+        file.parent.name: json.loads(file.read_text())
+        for file in (tmp_path / "root").rglob("executor_output.json")
     }
     left = {name: record["parameterValues"] for name, record in records.items()}
-    assert left["gate-pretrain-512"]["verdict"] == "open" and left["gate-sft"]["verdict"] == "closed"
+    assert (
+        left["gate-pretrain-512"]["verdict"] == "open" and left["gate-sft"]["verdict"] == "closed"
+    )
     trained = records["sft"]["artifacts"]
     (model,), (metrics,) = trained["model"]["artifacts"], trained["metrics"]["artifacts"]
     assert model["metadata"]["model_uri"] == "pvc://results/run/sft/best_model"
     assert (claim / "run" / "sft" / "best_model").is_dir()
-    assert metrics["metadata"]["step"] == metrics["metadata"]["steps"] > 0 and metrics["metadata"]["loss"] > 0
+    assert (
+        metrics["metadata"]["step"] == metrics["metadata"]["steps"] > 0
+        and metrics["metadata"]["loss"] > 0
+    )
     measured = records["gate-pretrain-512"]["artifacts"]["metrics"]["artifacts"][0]["metadata"]
     assert measured["perplexity"] > 1

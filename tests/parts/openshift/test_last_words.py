@@ -1,4 +1,5 @@
-"""What a dead container has said last, and a status that keeps up with machines that end, come again, or are suspended."""
+"""What a dead container has said last, and a status that keeps up with machines that end, come
+again, or are suspended."""
 
 from __future__ import annotations
 
@@ -52,7 +53,10 @@ def ends(site, state: dict, logs: dict[str, str], **entry) -> None:
     site.set_status("Pod", MASTER, {"phase": "Running", "containerStatuses": [container]})
     for when in ("now", "previous"):
         site.api.logs.pop((MASTER, when), None)
-    site.api.logs |= {(MASTER, when): [(stamp(), line) for line in text.splitlines()] for when, text in logs.items()}
+    site.api.logs |= {
+        (MASTER, when): [(stamp(), line) for line in text.splitlines()]
+        for when, text in logs.items()
+    }
 
 
 def shown(site, capsys, *arguments: str) -> list[str]:
@@ -66,9 +70,17 @@ def shown(site, capsys, *arguments: str) -> list[str]:
     ("state", "logs", "last"),
     [
         # It ended, and runs again: what it wrote before is its word.
-        ({"running": {}}, {"previous": f"{STEP}\nValueError: the dead one", "now": f"Loading\n{STEP}"}, DIED),
+        (
+            {"running": {}},
+            {"previous": f"{STEP}\nValueError: the dead one", "now": f"Loading\n{STEP}"},
+            DIED,
+        ),
         # It has ended this moment, and not for the first time: the log before is an older one's.
-        (DIED, {"previous": "ValueError: an older one", "now": f"{STEP}\nValueError: the dead one"}, DIED),
+        (
+            DIED,
+            {"previous": "ValueError: an older one", "now": f"{STEP}\nValueError: the dead one"},
+            DIED,
+        ),
         # Events are for programs.
         ({"running": {}}, {"previous": f"the dead one spoke plainly\n{STEP}", "now": STEP}, DIED),
         # The machine has thrown the log away: the present container knows nothing of it.
@@ -76,7 +88,9 @@ def shown(site, capsys, *arguments: str) -> list[str]:
     ],
     ids=["it runs again", "it has just ended again", "events", "no log"],
 )
-def test_the_last_words_are_those_of_the_container_that_ended(at_work, capsys, golden_message, state, logs, last):
+def test_the_last_words_are_those_of_the_container_that_ended(
+    at_work, capsys, golden_message, state, logs, last
+):
     ends(at_work, state, logs, lastState=last, restartCount=2)
     golden_message("\n".join(shown(at_work, capsys)))
 
@@ -88,7 +102,9 @@ def test_a_message_of_events_alone_is_no_word():
         (f"{STEP}\nNo room on the disk.\n{{}}", " It reported: No room on the disk."),
     ):
         end = {"terminated": {"exitCode": 1, "message": message}}
-        pod = a_pod(phase="Failed", containerStatuses=[{"name": "pytorch", "restartCount": 0, "state": end}])
+        pod = a_pod(
+            phase="Failed", containerStatuses=[{"name": "pytorch", "restartCount": 0, "state": end}]
+        )
         (line,) = reasons(JobState(FAILED, job(), [pod]), lambda _pod: "")
         assert line.endswith(f"ended.{said}" if said else "ended with exit code 1.")
 
@@ -98,7 +114,9 @@ LOG_OF_DEAD_POD = "".join(f"line {number}\n" for number in range(17)) + "ValueEr
 
 def dead_pod(name: str, message: str, policy: str | None = None) -> dict:
     end = {"terminated": {"exitCode": 1, "message": message}}
-    pod = a_pod(phase="Failed", containerStatuses=[{"name": "pytorch", "restartCount": 0, "state": end}])
+    pod = a_pod(
+        phase="Failed", containerStatuses=[{"name": "pytorch", "restartCount": 0, "state": end}]
+    )
     pod["metadata"] |= {"name": name, "uid": name}
     worker = pod["spec"]["containers"][0] | ({"terminationMessagePolicy": policy} if policy else {})
     return pod | {"spec": pod["spec"] | {"containers": [worker]}}
@@ -108,23 +126,34 @@ def test_the_end_of_a_log_is_not_taken_for_a_written_reason():
     """Seen with 17 lines for each of four pods."""
     pod = dead_pod("data-a", LOG_OF_DEAD_POD, "FallbackToLogsOnError")
     said = reasons(JobState(FAILED, job(), [pod]), lambda _pod: "")
-    assert said == ["Machine 0 (`data-a`) ended with exit code 1. The log says: ValueError: a bad row"]
+    assert said == [
+        "Machine 0 (`data-a`) ended with exit code 1. The log says: ValueError: a bad row"
+    ]
 
 
 def test_of_pods_that_failed_one_after_the_other_the_newest_is_explained():
     pods = [dead_pod(f"data-{letter}", f"attempt {letter}") for letter in "abcd"]
     (said,) = reasons(JobState(FAILED, job(), pods[-1:], replaced=pods[:-1]), lambda _pod: "")
     assert said == "Machine 0 (`data-d`) ended. It reported: attempt d"
-    running = a_pod(phase="Running", containerStatuses=[{"name": "pytorch", "state": {"running": {}}}])
+    running = a_pod(
+        phase="Running", containerStatuses=[{"name": "pytorch", "state": {"running": {}}}]
+    )
     (said,) = reasons(JobState(FAILED, job(), [running], replaced=pods), lambda _pod: "")
     assert said == "Machine 0 (`data-d`, since replaced) ended. It reported: attempt d"
 
 
 def test_a_job_that_its_failure_policy_has_ended_shows_the_reason_of_its_pod_alone():
     policy = "Container prepare for pod a/data-a failed with exit code 3 matching FailJob rule at index 0"
-    condition = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": policy}
+    condition = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "PodFailurePolicy",
+        "message": policy,
+    }
     failed = job(conditions=[condition])
-    (said,) = reasons(JobState(FAILED, failed, [dead_pod("data-a", "There are no rows.")]), lambda _pod: "")
+    (said,) = reasons(
+        JobState(FAILED, failed, [dead_pod("data-a", "There are no rows.")]), lambda _pod: ""
+    )
     assert said == "Machine 0 (`data-a`) ended. It reported: There are no rows."
 
 
@@ -133,7 +162,10 @@ def test_a_crash_loop_is_told_in_each_of_its_moments(at_work, capsys):
     """It ends, waits, runs again without a step, and trains again."""
     moments = (
         (DIED, "restarting after a failure, 3 of 4 machines run"),
-        ({"waiting": {"reason": "CrashLoopBackOff"}}, "restarting after a failure, 3 of 4 machines run"),
+        (
+            {"waiting": {"reason": "CrashLoopBackOff"}},
+            "restarting after a failure, 3 of 4 machines run",
+        ),
         ({"running": {"startedAt": stamp()}}, "restarting after a failure, 4 of 4 machines run"),
     )
     for state, said in moments:
@@ -154,11 +186,15 @@ def test_steps_of_before_a_worker_was_replaced_are_no_progress(at_work, capsys):
     started = datetime.fromtimestamp(time.time() + 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     running = status_of("running", {"startedAt": started})
     at_work.set_status("Pod", worker["name"], {"phase": "Running", "containerStatuses": [running]})
-    assert shown(at_work, capsys)[0].startswith("train: restarting after a failure, 4 of 4 machines run")
+    assert shown(at_work, capsys)[0].startswith(
+        "train: restarting after a failure, 4 of 4 machines run"
+    )
 
 
 @in_process
-def test_a_job_that_is_suspended_without_a_queue_waits_for_no_queue(at_work, capsys, golden_message):
+def test_a_job_that_is_suspended_without_a_queue_waits_for_no_queue(
+    at_work, capsys, golden_message
+):
     meta = at_work.api.objects["pytorchjobs", at_work.namespace, "survival"]
     meta["spec"]["runPolicy"]["suspend"] = True
     meta["metadata"]["labels"].pop("kueue.x-k8s.io/queue-name", None)
@@ -167,30 +203,47 @@ def test_a_job_that_is_suspended_without_a_queue_waits_for_no_queue(at_work, cap
     golden_message("\n".join(shown(at_work, capsys)))
     assert cli._code(["status", "-n", at_work.namespace]) == 0
     assert "suspended" in capsys.readouterr().out
-    at_work.cluster.patch("PyTorchJob", at_work.namespace, "survival", {"spec": {"runPolicy": {"suspend": False}}})
+    at_work.cluster.patch(
+        "PyTorchJob", at_work.namespace, "survival", {"spec": {"runPolicy": {"suspend": False}}}
+    )
     assert "suspended" not in shown(at_work, capsys)[0]
 
 
 @in_process
-def test_why_says_that_it_answers_of_this_machine_where_the_cluster_has_no_job(site, capsys, tmp_path, golden_message):
+def test_why_says_that_it_answers_of_this_machine_where_the_cluster_has_no_job(
+    site, capsys, tmp_path, golden_message
+):
     made(tmp_path / "runs" / "survival", "survival")
-    command = ["why", str(ROOT / "recipes" / "survival.yaml"), "--set", f"openshift.namespace={site.namespace}"]
+    command = [
+        "why",
+        str(ROOT / "recipes" / "survival.yaml"),
+        "--set",
+        f"openshift.namespace={site.namespace}",
+    ]
     assert cli._code(command) == 0
     golden_message(capsys.readouterr().out)
 
 
-# They would clear the screen, write a title, go back over what was read, hide it, and turn it round.
+# They would clear the screen, write a title, go back over what was read, hide it, and turn it
+# round.
 OBEYED = "\x1b[2J\x1b]0;title\x07\x1b[8mhid\x1b[0mden\x07\x08\x9b31m \u202eback\x1b"
 
 
 def harmless(said: str) -> bool:
-    return "hidden" in said and not [sign for sign in said if sign not in "\n\t" and not sign.isprintable()]
+    return "hidden" in said and not [
+        sign for sign in said if sign not in "\n\t" and not sign.isprintable()
+    ]
 
 
 @in_process
 def test_control_characters_of_pods_and_clusters_do_not_reach_the_terminal(at_work, capsys):
     site = at_work
-    ends(site, {"running": {}}, {"previous": f"ValueError: {OBEYED}", "now": f"{OBEYED}\n{STEP}"}, lastState=DIED)
+    ends(
+        site,
+        {"running": {}},
+        {"previous": f"ValueError: {OBEYED}", "now": f"{OBEYED}\n{STEP}"},
+        lastState=DIED,
+    )
     assert harmless("\n".join(shown(site, capsys)))
     assert site.recipe("logs") == 0
     said = capsys.readouterr()
@@ -220,9 +273,11 @@ class Talking:
         yield "", OBEYED
 
 
-def test_control_characters_of_other_people_and_models_do_not_reach_the_terminal(tmp_path, monkeypatch, capsys):
-    """The next step of a command, the answer of a busy cluster, questions about other people's jobs and files, a
-    conversation, a comparison, and the log of a pull request."""
+def test_control_characters_of_other_people_and_models_do_not_reach_the_terminal(
+    tmp_path, monkeypatch, capsys
+):
+    """The next step of a command, the answer of a busy cluster, questions about other people's jobs
+    and files, a conversation, a comparison, and the log of a pull request."""
     options.end(OBEYED, "report", OBEYED)
     new._say(Stop(OBEYED))
     assert harmless(capsys.readouterr().err)
@@ -241,7 +296,9 @@ def test_control_characters_of_other_people_and_models_do_not_reach_the_terminal
     comparing._show(["run 1"], [(OBEYED, "state", (OBEYED,))])
     assert harmless(capsys.readouterr().out)
 
-    verdict = CheckReport(1, (Problem("a.yaml", 1, 1, f"`{OBEYED}` is not a setting.", source=OBEYED),))
+    verdict = CheckReport(
+        1, (Problem("a.yaml", 1, 1, f"`{OBEYED}` is not a setting.", source=OBEYED),)
+    )
     monkeypatch.setattr(pull_request, "judged", lambda files, jobs: verdict)
     monkeypatch.setattr(pull_request, "find", lambda paths: (["a.yaml"], []))
     (tmp_path / "event.json").write_text("{}")
@@ -263,10 +320,13 @@ def test_what_is_no_control_character_stays(text):
 
 
 def test_the_file_server_compares_its_word_in_constant_time(tmp_path, monkeypatch):
-    """However much of a guess is right, the answer takes as long; whatever is written for it, it is a no."""
+    """However much of a guess is right, the answer takes as long; whatever is written for it, it is
+    a no."""
     compared = []
     monkeypatch.setattr(
-        file_server, "compare_digest", lambda one, other: compared.append(one) or hmac.compare_digest(one, other)
+        file_server,
+        "compare_digest",
+        lambda one, other: compared.append(one) or hmac.compare_digest(one, other),
     )
     server = file_server.FileServer(("127.0.0.1", 0), tmp_path, "secret", writes=True)
     thread = threading.Thread(target=server.serve_forever)
@@ -276,7 +336,9 @@ def test_the_file_server_compares_its_word_in_constant_time(tmp_path, monkeypatc
             *((word, None, 403) for word in ("secre", "x", "s%C3%A9cret", "")),
             *(("secret", None, 200), ("secreT", b"{}", 403), ("secret", b"{}", 200)),
         ):
-            address = f"http://127.0.0.1:{server.server_address[1]}/{word}/{'state' if data else 'list'}"
+            address = (
+                f"http://127.0.0.1:{server.server_address[1]}/{word}/{'state' if data else 'list'}"
+            )
             try:
                 with urllib.request.urlopen(urllib.request.Request(address, data)) as answer:
                     assert answer.status == status

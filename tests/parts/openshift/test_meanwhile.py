@@ -1,4 +1,5 @@
-"""Two terminals send one recipe: a `submit` that waits never continues with its older version over a newer one."""
+"""Two terminals send one recipe: a `submit` that waits never continues with its older version over
+a newer one."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ from tests.parts.openshift.test_faults import ended, opened, sending
 
 pytestmark = in_process
 OTHER_ROWS, OTHER_RATE = "data.min_words=60", "pretrain.learning_rate=1e-4"
-DATA, INIT, FIRST = ("Job", "seven-b-data"), ("Job", "seven-b-init"), ("PyTorchJob", "seven-b-pretrain-512")
+DATA, INIT, FIRST = (
+    ("Job", "seven-b-data"),
+    ("Job", "seven-b-init"),
+    ("PyTorchJob", "seven-b-pretrain-512"),
+)
 DRIVER = ("Job", "seven-b-driver")
 BEN = Owner("ben", "bens-desk", "/home/ben/seven-b.yaml")
 Terminal = Callable[[], object]
@@ -43,7 +48,8 @@ def sent_by_ben(site, *sets: str, every: bool = False) -> None:
 
 
 def submit_with(site, *moments: Terminal) -> jobs.Sent | None:
-    """Submits the recipe. The other terminal makes its moves when this one begins to wait, one move for each wait."""
+    """Submits the recipe. The other terminal makes its moves when this one begins to wait, one move
+    for each wait."""
     moves = iter(moments)
 
     def tell(text: str) -> None:
@@ -103,7 +109,9 @@ def test_what_comes_between_the_end_of_a_part_and_the_next_step_stays(site, monk
         sent_by_ben(site, OTHER_ROWS)
 
     monkeypatch.setattr(submit, "wait", waited)
-    with pytest.raises(Stop, match="Another Job `seven-b-data`, made from another version of this recipe"):
+    with pytest.raises(
+        Stop, match="Another Job `seven-b-data`, made from another version of this recipe"
+    ):
         submit_with(site, lambda: None)
     assert is_from(site, *DATA, OTHER_ROWS)
 
@@ -117,7 +125,9 @@ def test_a_deleted_part_is_not_sent_again(site, monkeypatch, over):
     if over:
         monkeypatch.setattr(submit, "wait", waited)
     with pytest.raises(watch.Gone, match="Job `seven-b-data` no longer exists; someone deleted it"):
-        submit_with(site, lambda: over or site.cluster.delete("Job", site.namespace, "seven-b-data"))
+        submit_with(
+            site, lambda: over or site.cluster.delete("Job", site.namespace, "seven-b-data")
+        )
     assert site.job(*DATA) is None
 
 
@@ -145,7 +155,9 @@ def test_following_a_job_does_not_follow_a_newer_one(site):
         finish(site, name)
     what = submit_with(site)
     moves = iter([partial(sent_by_ben, site, OTHER_RATE)])
-    with pytest.raises(Stop, match=r"Another PyTorchJob `seven-b-pretrain-512`.* ben sent it from bens-desk"):
+    with pytest.raises(
+        Stop, match=r"Another PyTorchJob `seven-b-pretrain-512`.* ben sent it from bens-desk"
+    ):
         watch.follow(connect(), what, lambda *_: next(moves, lambda: None)())
     assert is_from(site, *FIRST, OTHER_RATE)
 

@@ -1,4 +1,5 @@
-"""The table of all jobs: what each waits for, how far it is, its speed and memory beside the plan, and what it has cost."""
+"""The table of all jobs: what each waits for, how far it is, its speed and memory beside the plan,
+and what it has cost."""
 
 from __future__ import annotations
 
@@ -81,7 +82,11 @@ def test_without_a_price_gpu_hours_are_said_and_without_tokens_rows():
     latest = STEP | {"tokens_per_second": None, "gpu_reserved_gib": None}
     state = JobState(TRAINING, job(), four(), progress=JobProgress(latest))
     cells = JobRow(state, gpu_hours=watch.gpu_hours(state, NOW)).cells
-    assert cells[4] == "30 rows/s" and cells[5].startswith("19.5 GiB") and cells[6:8] == ("", "8.0 GPU h")
+    assert (
+        cells[4] == "30 rows/s"
+        and cells[5].startswith("19.5 GiB")
+        and cells[6:8] == ("", "8.0 GPU h")
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,9 @@ def test_what_was_spent_is_what_was_held(pods, status, phase, hours):
 def a_trainjob(end: str, *conditions: dict) -> dict:
     plan = planned(load(SURVIVAL, from_options(("openshift.queue=default",)))[0], "trainjob")
     ended = condition(end, hours=1)
-    return sent(plan, plan.stages[-1], "trainjob").job | {"status": {"conditions": [*conditions, ended]}}
+    return sent(plan, plan.stages[-1], "trainjob").job | {
+        "status": {"conditions": [*conditions, ended]}
+    }
 
 
 def job_of_trainjob(name: str, gpus: int, **status) -> dict:
@@ -145,24 +152,37 @@ def test_what_an_ended_trainjob_without_pods_has_spent(end, conditions, below, h
     made = a_trainjob(end, *conditions)
     state = JobState(FINISHED if end == "Complete" else FAILED, made, [], made_by=[made, *below])
     assert watch.gpu_hours(state, NOW) == (pytest.approx(hours) if hours is not None else None)
-    assert JobRow(state, gpu_hours=watch.gpu_hours(state, NOW)).cells[-2] == {None: "unknown", 0.0: ""}.get(
-        hours, f"{hours} GPU h"
-    )
+    assert JobRow(state, gpu_hours=watch.gpu_hours(state, NOW)).cells[-2] == {
+        None: "unknown",
+        0.0: "",
+    }.get(hours, f"{hours} GPU h")
 
 
 @in_process
 def test_the_table_has_the_hours_of_a_trainjob_whose_pods_are_gone(site, capsys):
     trainjob_alone(site)
-    done = {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": stamped(0)}]}
+    done = {
+        "conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": stamped(0)}]
+    }
     site.set_status("TrainJob", "survival", done)
     assert cli._code(["status", "-n", site.namespace]) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["survival", "finished", "unknown"]
     job_below(site)
-    spec = {"template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}}}
+    spec = {
+        "template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}}
+    }
     site.api.objects["jobs", site.namespace, "survival-node-0"]["spec"] = spec
-    site.set_status("Job", "survival-node-0", {"startTime": stamped(7200), "completionTime": stamped(3600)})
+    site.set_status(
+        "Job", "survival-node-0", {"startTime": stamped(7200), "completionTime": stamped(3600)}
+    )
     assert cli._code(["status", "-n", site.namespace]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == ["survival", "finished", "2.0", "GPU", "h"]
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        "survival",
+        "finished",
+        "2.0",
+        "GPU",
+        "h",
+    ]
 
 
 def test_a_pod_that_is_being_deleted_holds_nothing_from_then_on():
@@ -172,7 +192,9 @@ def test_a_pod_that_is_being_deleted_holds_nothing_from_then_on():
     assert watch.gpu_hours(JobState(TRAINING, job(), [pod]), NOW) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("name", ["accumulatedPastExecutionTimeSeconds", "accumulatedPastExexcutionTimeSeconds"])
+@pytest.mark.parametrize(
+    "name", ["accumulatedPastExecutionTimeSeconds", "accumulatedPastExexcutionTimeSeconds"]
+)
 def test_what_ran_before_a_preemption_was_spent(name):
     """Kueue keeps it, in both of its versions' spellings; the pods are gone."""
     state = JobState(QUEUED, job(startTime=at(30)), [], workload={"status": {name: 7200}})
@@ -199,15 +221,21 @@ def test_machines_that_are_missing_are_counted_and_a_stage_without_a_gpu_costs_n
 def entry(uid: str, made: int, priority: int = 0, queue: str = "gpus", **spec) -> dict:
     waits = {"type": "QuotaReserved", "status": "False", "message": "insufficient quota"}
     return {
-        "metadata": {"ownerReferences": [{"uid": uid}], "creationTimestamp": f"2026-11-22T10:{made:02}:00Z"},
+        "metadata": {
+            "ownerReferences": [{"uid": uid}],
+            "creationTimestamp": f"2026-11-22T10:{made:02}:00Z",
+        },
         "spec": {"queueName": queue, "priority": priority, **spec},
         "status": {"conditions": [waits]},
     }
 
 
 def test_the_place_in_a_queue():
-    """The most important first, then the oldest; neither who has a place already, nor another queue, nor who was stopped."""
-    admitted = entry("f", 0) | {"status": {"conditions": [{"type": "QuotaReserved", "status": "True"}]}}
+    """The most important first, then the oldest; neither who has a place already, nor another
+    queue, nor who was stopped."""
+    admitted = entry("f", 0) | {
+        "status": {"conditions": [{"type": "QuotaReserved", "status": "True"}]}
+    }
     line = [
         entry("a", 5),
         entry("b", 7),
@@ -233,7 +261,11 @@ def test_ordinals():
 
 def test_columns_that_nobody_fills_are_left_out_and_reasons_stand_below(golden_message):
     rows = [
-        JobRow(JobState(QUEUED, job(), []), ["It waits in the queue `gpus`."], "1st of 1 here in `gpus`"),
+        JobRow(
+            JobState(QUEUED, job(), []),
+            ["It waits in the queue `gpus`."],
+            "1st of 1 here in `gpus`",
+        ),
         JobRow(JobState(FINISHED, job(), [])),
     ]
     assert watch.table(rows)[0].split() == ["job", "state"]
@@ -265,7 +297,9 @@ def test_the_table_of_a_namespace(site, capsys):
 
 
 @in_process
-def test_jobs_are_among_the_runs_with_the_settings_that_differ(site, tmp_path, capsys, golden_message):
+def test_jobs_are_among_the_runs_with_the_settings_that_differ(
+    site, tmp_path, capsys, golden_message
+):
     file = tmp_path / "survival.yaml"
     rows = f"sample: {Path(SURVIVAL).parent}/data"
     file.write_text(Path(SURVIVAL).read_text("utf-8").replace("sample: data", rows), "utf-8")
@@ -279,7 +313,9 @@ def test_jobs_are_among_the_runs_with_the_settings_that_differ(site, tmp_path, c
     assert row["loss"] == 1.25 and row["settings"]["train.epochs"] == "4" and row["kind"] == "job"
     assert cli._code(["runs", "--cluster", site.namespace, "--recipe", "survival"]) == 0
     shown = capsys.readouterr()
-    said = f"{shown.out}{shown.err}".replace(row["changed"], "<time>").replace(site.namespace, "<namespace>")
+    said = f"{shown.out}{shown.err}".replace(row["changed"], "<time>").replace(
+        site.namespace, "<namespace>"
+    )
     golden_message("\n".join(" ".join(line.split()) for line in said.splitlines()))
     file.write_text(file.read_text("utf-8") + "# a comment\n", "utf-8")
     (row,) = watch.as_runs(site.namespace)
@@ -315,7 +351,12 @@ def test_watching_keeps_the_table_through_silence_until_all_have_ended(site, cap
     assert cli._code(["status", "-n", site.namespace, "--watch"]) == 0
     player.join()
     said = capsys.readouterr().out
-    order = ["waiting for machines, 0 of 4 machines", "50 of 100", "Trying again.", "survival        finished"]
+    order = [
+        "waiting for machines, 0 of 4 machines",
+        "50 of 100",
+        "Trying again.",
+        "survival        finished",
+    ]
     places = [said.find(part) for part in order]
     assert -1 not in places and places == sorted(places), said
 
@@ -334,17 +375,23 @@ COMMANDS = (
 )
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join((arguments[0], *arguments[2:])))
+@pytest.mark.parametrize(
+    "arguments", COMMANDS, ids=lambda arguments: " ".join((arguments[0], *arguments[2:]))
+)
 def test_a_cluster_that_cannot_be_reached_ends_every_command(tmp_path, recipe_command, arguments):
     """With the output in a pipe. Only `--watch` retries."""
     server = f"http://127.0.0.1:{free_port()}"
     config = {"apiVersion": "v1", "kind": "Config", "current-context": "away"}
     config["clusters"] = [{"name": "away", "cluster": {"server": server}}]
     config["users"] = [{"name": "ann", "user": {"token": "sha256~not-a-real-token"}}]
-    config["contexts"] = [{"name": "away", "context": {"cluster": "away", "user": "ann", "namespace": "demo"}}]
+    config["contexts"] = [
+        {"name": "away", "context": {"cluster": "away", "user": "ann", "namespace": "demo"}}
+    ]
     file = tmp_path / "kubeconfig"
     file.write_text(json.dumps(config), "utf-8")
-    done = recipe_command(*arguments, cwd=tmp_path, env={"KUBECONFIG": str(file), "HF_HUB_OFFLINE": "1"}, timeout=60)
+    done = recipe_command(
+        *arguments, cwd=tmp_path, env={"KUBECONFIG": str(file), "HF_HUB_OFFLINE": "1"}, timeout=60
+    )
     assert done.returncode == 1
     assert done.stderr.count(f"The cluster at {server} cannot be reached: it does not answer.") == 1
     assert "rying again" not in done.stdout + done.stderr
@@ -362,17 +409,26 @@ def stamped(ago: float) -> str:
 
 
 def steps(site, latest: float) -> None:
-    """Training with 10 s a step, whose latest step was so many seconds ago by the cluster's clock."""
+    """Training with 10 s a step, whose latest step was so many seconds ago by the cluster's
+    clock."""
     train_to(site, 1, seconds=latest + 100 - site.api.clock)
-    times = [(latest + 60, "begin", 0), *((latest + 10 * (5 - step), "step", step) for step in range(1, 6))]
+    times = [
+        (latest + 60, "begin", 0),
+        *((latest + 10 * (5 - step), "step", step) for step in range(1, 6)),
+    ]
     site.api.logs["survival-master-0", "now"] = [
-        (stamped(ago - site.api.clock), f'[recipe] {{"event": "{event}", "step": {step}, "steps": 100}}')
+        (
+            stamped(ago - site.api.clock),
+            f'[recipe] {{"event": "{event}", "step": {step}, "steps": 100}}',
+        )
         for ago, event, step in times
     ]
 
 
 @in_process
-@pytest.mark.parametrize("clock", [-7200.0, 0.0, 7200.0], ids=["the desk is ahead", "together", "the desk is behind"])
+@pytest.mark.parametrize(
+    "clock", [-7200.0, 0.0, 7200.0], ids=["the desk is ahead", "together", "the desk is behind"]
+)
 def test_time_is_the_clusters_whatever_the_clock_of_this_machine_says(site, capsys, clock):
     site.api.clock = clock
     assert site.recipe("submit") == 0
@@ -396,6 +452,10 @@ def test_what_is_spent_is_counted_by_the_clusters_clock(site):
     site.api.clock = 7200.0
     assert site.recipe("submit") == 0
     for pod in site.pods():
-        site.set_status("Pod", pod["metadata"]["name"], {"phase": "Running", "startTime": stamped(-3600)})
-    (row,) = [row for row in watch.rows(site.cluster, site.namespace) if row.state.name == "survival"]
+        site.set_status(
+            "Pod", pod["metadata"]["name"], {"phase": "Running", "startTime": stamped(-3600)}
+        )
+    (row,) = [
+        row for row in watch.rows(site.cluster, site.namespace) if row.state.name == "survival"
+    ]
     assert row.gpu_hours == pytest.approx(4.0, abs=0.1), "an hour of four GPUs"

@@ -1,4 +1,5 @@
-"""A copy of a recipe with data of its own: its files travel with `submit`, and its pods train on them."""
+"""A copy of a recipe with data of its own: its files travel with `submit`, and its pods train on
+them."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ ON_CPU = (
 
 @pytest.fixture
 def desk(site, monkeypatch):
-    """A folder of somebody's own, and the claims behind the pods' mounts. A short path: see test_pods."""
+    """A folder of somebody's own, and the claims behind the pods' mounts. A short path: see
+    test_pods."""
     with tempfile.TemporaryDirectory(prefix="own-") as folder:
         desk = Path(folder)
         (desk / "claim").mkdir()
@@ -71,9 +73,13 @@ def desk(site, monkeypatch):
 
 
 def own_copy(site, desk: Path) -> Path:
-    """`recipe new mine --from survival`, three lines changed, a table of questions and a small model beside it."""
+    """`recipe new mine --from survival`, three lines changed, a table of questions and a small
+    model beside it."""
     assert cli._code(["new", "mine", "--from", "survival"]) == 0
-    rows = [json.loads(line) for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()
+    ]
     with (desk / "questions.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, ["topic", "question", "answer"], extrasaction="ignore")
         table.writeheader()
@@ -90,7 +96,11 @@ def own_copy(site, desk: Path) -> Path:
         text = text.replace(old, new, 1)
     recipe.write_text(text, encoding="utf-8")
     facts = twin.wanted(
-        catalog.model("HuggingFaceTB/SmolLM3-3B"), catalog.chat_template("chatml"), 4, 1, desk / "my-model"
+        catalog.model("HuggingFaceTB/SmolLM3-3B"),
+        catalog.chat_template("chatml"),
+        4,
+        1,
+        desk / "my-model",
     )
     twin.tokenizer_for(facts)([row["answer"] for row in rows])
     twin.build(facts)
@@ -98,12 +108,16 @@ def own_copy(site, desk: Path) -> Path:
 
 
 def submit(recipe: Path, *more: str) -> int:
-    return cli._code(["submit", str(recipe), "--yes", *(f"--set={change}" for change in ON_CPU), *more])
+    return cli._code(
+        ["submit", str(recipe), "--yes", *(f"--set={change}" for change in ON_CPU), *more]
+    )
 
 
 def config(site, job: dict, folder: Path) -> dict[str, Path]:
     """The folder behind a job's config map, as a kubelet makes it, and as it is without a GPU."""
-    template = job["spec"].get("template") or job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    template = (
+        job["spec"].get("template") or job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    )
     (volume,) = [volume for volume in template["spec"]["volumes"] if "configMap" in volume]
     (mount,) = [
         mount["mountPath"]
@@ -111,14 +125,21 @@ def config(site, job: dict, folder: Path) -> dict[str, Path]:
         if mount["name"] == volume["name"]
     ]
     folder.mkdir()
-    for file, text in site.api.objects[("configmaps", site.namespace, volume["configMap"]["name"])]["data"].items():
-        here = mapped(site.api, text).replace(mount, str(folder)).replace("backend: nccl", "backend: gloo")
+    for file, text in site.api.objects[("configmaps", site.namespace, volume["configMap"]["name"])][
+        "data"
+    ].items():
+        here = (
+            mapped(site.api, text)
+            .replace(mount, str(folder))
+            .replace("backend: nccl", "backend: gloo")
+        )
         (folder / file).write_text(here, encoding="utf-8")
     return {mount: folder}
 
 
 def kubelet(site, desk: Path, jobs: int) -> threading.Thread:
-    """Runs the pods of so many plain Jobs that get onto the cluster, each to its end, and says how they ended."""
+    """Runs the pods of so many plain Jobs that get onto the cluster, each to its end, and says how
+    they ended."""
     ended: set[str] = set()
 
     def work() -> None:
@@ -127,8 +148,12 @@ def kubelet(site, desk: Path, jobs: int) -> threading.Thread:
             for (plural, _, name), job in list(site.api.objects.items()):
                 if plural == "jobs" and job["metadata"]["uid"] not in ended:
                     place = desk / f"job-{len(list(desk.glob('job-*')))}"
-                    done = once(job, mounts(site) | config(site, job, desk / f"{place.name}-config"), place)
-                    (desk / f"{place.name}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
+                    done = once(
+                        job, mounts(site) | config(site, job, desk / f"{place.name}-config"), place
+                    )
+                    (desk / f"{place.name}.log").write_text(
+                        done.stdout + done.stderr, encoding="utf-8"
+                    )
                     kind = "Failed" if done.returncode else "Complete"
                     site.set_status("Job", name, {"conditions": [{"type": kind, "status": "True"}]})
                     ended.add(job["metadata"]["uid"])
@@ -171,8 +196,9 @@ def test_a_copy_trains_on_the_files_that_lie_beside_it(site, desk, capsys):
 
 @dataclass(frozen=True)
 class Copy:
-    """A recipe of somebody's own. starter: what `--from` names, and how; data: the file or folder that `files` makes of the
-    rows; base: whose twin is the model in the folder `my-model`, None for images; classes: of these.
+    """A recipe of somebody's own. starter: what `--from` names, and how; data: the file or folder
+    that `files` makes of the rows; base: whose twin is the model in the folder `my-model`, None for
+    images; classes: of these.
 
     on_cpu: what lets the pods train without a GPU, and makes of few rows enough steps.
     """
@@ -195,7 +221,8 @@ class Copy:
 def chats(desk: Path) -> list[str]:
     """Conversations of two questions each, with a system turn, in JSONL."""
     sample = [
-        json.loads(line) for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()
+        json.loads(line)
+        for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()
     ]
     with (desk / "chats.jsonl").open("w", encoding="utf-8") as file:
         for first, second in zip(sample, sample[1:] + sample[:1], strict=True):
@@ -203,7 +230,10 @@ def chats(desk: Path) -> list[str]:
             for row in (first, second):
                 turns += [("user", row["question"]), ("assistant", row["answer"])]
             messages = [{"role": role, "content": content} for role, content in turns]
-            file.write(json.dumps({"id": first["question"][:8], "messages": messages}, ensure_ascii=False) + "\n")
+            file.write(
+                json.dumps({"id": first["question"][:8], "messages": messages}, ensure_ascii=False)
+                + "\n"
+            )
     return [row["answer"] for row in sample]
 
 
@@ -231,7 +261,10 @@ def drawings(desk: Path) -> list[str]:
 
 def songs(desk: Path) -> list[str]:
     """Songs as a spreadsheet writes them: semicolons, quotes, a byte-order mark."""
-    rows = [json.loads(line) for line in (ROOT / "recipes/data/lyrics-sample.jsonl").read_text("utf-8").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (ROOT / "recipes/data/lyrics-sample.jsonl").read_text("utf-8").splitlines()
+    ]
     with (desk / "songs.csv").open("w", newline="", encoding="utf-8-sig") as file:
         table = csv.writer(file, delimiter=";")
         table.writerow(["instruction", "lyrics"])
@@ -253,7 +286,12 @@ TEXT_ON_CPU = (
 )
 COPIES = {
     "messages": Copy(
-        ("survival",), "chats.jsonl", chats, "Qwen/Qwen3-0.6B", (*TEXT_ON_CPU, "demo.questions="), kin=False
+        ("survival",),
+        "chats.jsonl",
+        chats,
+        "Qwen/Qwen3-0.6B",
+        (*TEXT_ON_CPU, "demo.questions="),
+        kin=False,
     ),
     "texts": Copy(
         ("gemma", "--minimal"),
@@ -291,7 +329,8 @@ COPIES = {
 @in_process
 @pytest.mark.parametrize("case", COPIES)
 def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, case):
-    """`recipe new` with data, model and namespace, and then the README's commands, with nothing built and nothing copied."""
+    """`recipe new` with data, model and namespace, and then the README's commands, with nothing
+    built and nothing copied."""
     made = COPIES[case]
     texts = made.files(desk)
     if made.base:
@@ -303,7 +342,10 @@ def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, 
     if not made.kin:
         # A model that nobody has written down anywhere.
         whole = read_json(desk / "my-model" / "config.json")
-        write_json(desk / "my-model" / "config.json", {key: whole[key] for key in whole if key != "twin_of"})
+        write_json(
+            desk / "my-model" / "config.json",
+            {key: whole[key] for key in whole if key != "twin_of"},
+        )
     decisions = made.three | {"openshift.namespace": site.namespace}
     sets = [f"--set={setting}={value}" for setting, value in decisions.items()]
     assert cli._code(["new", "mine", "--from", *made.starter, *sets]) == 0
@@ -314,7 +356,9 @@ def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, 
         site.api.mounts[f"/shared/{mount}"] = desk / mount
     kubelet(site, desk, jobs=1)
     name = kubernetes.job_name(commands.open_plan("mine.yaml", ()))
-    assert cli._code(["submit", "mine.yaml", "--yes", *(f"--set={one}" for one in made.on_cpu)]) == 0, said(desk)
+    assert (
+        cli._code(["submit", "mine.yaml", "--yes", *(f"--set={one}" for one in made.on_cpu)]) == 0
+    ), said(desk)
     job = site.job(name=name)
     mine = pods(job, mounts(site) | config(site, job, desk / "train"), desk / "pods")
     operate(job, mine, lambda: None, timeout=300)
@@ -325,7 +369,9 @@ def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, 
         assert summary.best_validation_loss < summary.first_validation_loss
     else:
         assert (run / "best_model.pth").is_file() and summary.best_accuracy > 1 / made.classes
-    data = read_json(next(desk.glob("models/mine/data/report.json"), desk / "data" / "mine" / "report.json"))
+    data = read_json(
+        next(desk.glob("models/mine/data/report.json"), desk / "data" / "mine" / "report.json")
+    )
     assert data["source"].endswith(f"/mine/files/{made.data}")
 
 
@@ -359,7 +405,8 @@ def test_a_minimal_copy_with_data_of_its_own_rehearses(tmp_path, recipe_command,
 
 @pytest.fixture
 def sending(site, desk, monkeypatch):
-    """Sends a folder of files to the claim as `submit` does before the first stage; gives what it told."""
+    """Sends a folder of files to the claim as `submit` does before the first stage; gives what it
+    told."""
     recipe = own_copy_of_texts(site, desk)
     for name in ("trained-models-pvc", "workspace-pvc"):
         site.claim(name)
@@ -370,7 +417,9 @@ def sending(site, desk, monkeypatch):
         told: list[str] = []
         opened, plan = commands.open_both(str(recipe), ())
         (stage, *_) = plan.stages
-        transfer.upload(connect(), plan.only(stage), stage, transfer.files(opened, plan.place), told.append)
+        transfer.upload(
+            connect(), plan.only(stage), stage, transfer.files(opened, plan.place), told.append
+        )
         return told
 
     return send
@@ -385,7 +434,11 @@ def own_copy_of_texts(site, desk: Path) -> Path:
 
 def there(desk: Path) -> dict[str, bytes]:
     sent = desk / "claim" / "mine" / "files"
-    return {file.relative_to(sent).as_posix(): file.read_bytes() for file in sent.rglob("*") if file.is_file()}
+    return {
+        file.relative_to(sent).as_posix(): file.read_bytes()
+        for file in sent.rglob("*")
+        if file.is_file()
+    }
 
 
 def here(desk: Path) -> dict[str, bytes]:
@@ -394,7 +447,9 @@ def here(desk: Path) -> dict[str, bytes]:
 
 
 def posts(site) -> int:
-    return sum(asked.startswith("POST") and asked.endswith("/pieces") for asked in site.api.requests)
+    return sum(
+        asked.startswith("POST") and asked.endswith("/pieces") for asked in site.api.requests
+    )
 
 
 @in_process
@@ -445,7 +500,9 @@ def test_sending_that_was_given_up_goes_on_later(site, desk, sending, monkeypatc
 
 
 @in_process
-def test_a_claim_without_room_is_named_before_anything_is_sent(site, desk, sending, monkeypatch, golden_message):
+def test_a_claim_without_room_is_named_before_anything_is_sent(
+    site, desk, sending, monkeypatch, golden_message
+):
     full = {"there": dict.fromkeys(here(desk), 0), "free": 5}
     monkeypatch.setattr(helper_pod.Share, "signed", lambda *_: full)
     with pytest.raises(Stop) as stop:
@@ -465,13 +522,18 @@ def test_the_right_that_sending_needs_is_named(site, desk, sending, monkeypatch,
 
 
 def helpers(site) -> list:
-    parts = [site.cluster.list("Pod", site.namespace, {"recipe-runner/part": part}) for part in ("fetch", "send")]
+    parts = [
+        site.cluster.list("Pod", site.namespace, {"recipe-runner/part": part})
+        for part in ("fetch", "send")
+    ]
     return [pod for pods in parts for pod in pods]
 
 
 @in_process
 @pytest.mark.parametrize(("data_from", "part"), [("claim", "send"), ("image", "look")])
-def test_a_dry_run_judges_the_pod_that_works_before_the_job(site, capsys, golden_message, data_from, part):
+def test_a_dry_run_judges_the_pod_that_works_before_the_job(
+    site, capsys, golden_message, data_from, part
+):
     """Quota, admission and rights of pods are others than those of jobs."""
     site.api.refused_parts = {part: "exceeded quota: pods"}
     sets = ("--set", f"openshift.data_from={data_from}")
@@ -500,7 +562,9 @@ def test_a_file_that_did_not_come_over_whole_never_takes_its_name(tmp_path):
     piece = file_server.Piece("a/b.csv", hashlib.sha256(b"right").hexdigest(), 0, 5)
 
     def there() -> int:
-        return file_server.state(tmp_path, {piece.path: (5, piece.digest)}, lambda: None)["there"][piece.path]
+        return file_server.state(tmp_path, {piece.path: (5, piece.digest)}, lambda: None)["there"][
+            piece.path
+        ]
 
     file_server.take(tmp_path, [piece], io.BytesIO(b"wrong"))
     assert there() == 0 and [file for file in tmp_path.rglob("*") if file.is_file()] == []
@@ -509,8 +573,11 @@ def test_a_file_that_did_not_come_over_whole_never_takes_its_name(tmp_path):
     assert there() == -1
 
 
-def test_the_last_piece_of_a_large_file_is_answered_before_the_file_is_hashed(tmp_path, monkeypatch):
-    """Hashing takes minutes where storage is slow, and the answer to a piece has no room for signs of life."""
+def test_the_last_piece_of_a_large_file_is_answered_before_the_file_is_hashed(
+    tmp_path, monkeypatch
+):
+    """Hashing takes minutes where storage is slow, and the answer to a piece has no room for signs
+    of life."""
     monkeypatch.setattr(file_server, "digest", lambda *_: pytest.fail("it was hashed"))
     file_server.take(tmp_path, [file_server.Piece("a", "0" * 64, 0, 1)], io.BytesIO(b"x"))
 
@@ -538,13 +605,29 @@ def test_a_disk_that_refuses_in_the_middle_of_an_answer_is_said(tmp_path, monkey
 
 
 @in_process
-def test_a_model_on_a_claim_is_written_down_through_a_pod_and_then_needs_no_cluster(site, desk, capsys, golden_message):
-    facts = twin.wanted(catalog.model("Qwen/Qwen3-0.6B"), catalog.chat_template("chatml"), 2, 1, desk / "claim" / "us")
+def test_a_model_on_a_claim_is_written_down_through_a_pod_and_then_needs_no_cluster(
+    site, desk, capsys, golden_message
+):
+    facts = twin.wanted(
+        catalog.model("Qwen/Qwen3-0.6B"),
+        catalog.chat_template("chatml"),
+        2,
+        1,
+        desk / "claim" / "us",
+    )
     twin.tokenizer_for(facts)(["How do I tie a bowline?"] * 50)
     twin.build(facts)
-    (desk / "q.jsonl").write_text('{"topic": "a", "question": "b", "answer": "c"}\n', encoding="utf-8")
+    (desk / "q.jsonl").write_text(
+        '{"topic": "a", "question": "b", "answer": "c"}\n', encoding="utf-8"
+    )
     name, sets = "/shared/models/us", (f"openshift.namespace={site.namespace}", "data.path=q.jsonl")
-    new = ["new", "mine", "--from", "survival", *(f"--set={one}" for one in (f"model.base={name}", *sets))]
+    new = [
+        "new",
+        "mine",
+        "--from",
+        "survival",
+        *(f"--set={one}" for one in (f"model.base={name}", *sets)),
+    ]
     assert cli._code(new) == 0
     said = capsys.readouterr().out
     assert f"recipe models add {name} --recipe mine.yaml" in said
@@ -576,7 +659,9 @@ def looks_into_the_image():
 
 
 @in_process
-def test_a_job_whose_image_lacks_its_rows_is_not_sent(looks_into_the_image, site, tmp_path, capfd, golden_message):
+def test_a_job_whose_image_lacks_its_rows_is_not_sent(
+    looks_into_the_image, site, tmp_path, capfd, golden_message
+):
     site.api.mounts["/opt/recipe-runner/data"] = tmp_path / "embedded"
     assert site.recipe("submit") == 1 and site.job() is None
     golden_message(capfd.readouterr().err, "nothing there")
@@ -588,7 +673,9 @@ def test_a_job_whose_image_lacks_its_rows_is_not_sent(looks_into_the_image, site
     golden_message(capfd.readouterr().err, "of another recipe")
     PreparedRows(90, 10, asked=asked(plan.stage("train").data)).write(there)
     assert site.recipe("submit") == 0 and site.job() is not None
-    assert "The image contains 90 rows for training and 10 for validation." in capfd.readouterr().out
+    assert (
+        "The image contains 90 rows for training and 10 for validation." in capfd.readouterr().out
+    )
     assert site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "look"}) == []
 
 
@@ -624,10 +711,16 @@ def test_an_image_whose_rows_are_of_the_file_as_it_was_is_not_trained_on(
     PreparedRows(90, 10, asked=asked(data), contents=contents(data)).write(rows)
     with (desk / "questions.csv").open("a", encoding="utf-8") as file:
         file.write("Knots,Which one?,The bowline.\n")
-    assert submit(recipe, *(f"--set={change}" for change in sets)) == 1 and site.job(name="mine") is None
+    assert (
+        submit(recipe, *(f"--set={change}" for change in sets)) == 1
+        and site.job(name="mine") is None
+    )
     golden_message("\n".join(capfd.readouterr().err.replace(str(desk), "<tmp>").splitlines()[-2:]))
     PreparedRows(91, 10, asked=asked(data), contents=contents(data)).write(rows)
-    assert submit(recipe, *(f"--set={change}" for change in sets)) == 0 and site.job(name="mine") is not None
+    assert (
+        submit(recipe, *(f"--set={change}" for change in sets)) == 0
+        and site.job(name="mine") is not None
+    )
 
 
 def test_what_was_prepared_for_the_image_is_what_its_pods_ask_for(tmp_path):

@@ -1,4 +1,5 @@
-"""Whose a job is: who sent it, from which machine and recipe file, and that nobody else ends or replaces it unasked."""
+"""Whose a job is: who sent it, from which machine and recipe file, and that nobody else ends or
+replaces it unasked."""
 
 from __future__ import annotations
 
@@ -95,7 +96,9 @@ def test_stop_asks_before_it_ends_the_job_of_another_person(colleagues, capsys, 
 
 @in_process
 @pytest.mark.parametrize("state", ["under way", "finished"])
-def test_submit_asks_before_it_replaces_the_job_of_another_person(colleagues, capsys, golden_message, state):
+def test_submit_asks_before_it_replaces_the_job_of_another_person(
+    colleagues, capsys, golden_message, state
+):
     """A finished one too, because its results would be overwritten."""
     site, uid = colleagues, colleagues.job()["metadata"]["uid"]
     if state == "finished":
@@ -121,13 +124,19 @@ def test_on_a_terminal_yes_is_not_enough_either(colleagues, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("click.confirm", lambda question: asked.append(question) or len(asked) > 2)
     assert site.recipe("submit", *CHANGED, "--yes") == site.recipe("stop", "--yes") == 1
-    assert site.job() is not None and len(asked) == 2 and all("ann sent it" in question for question in asked)
+    assert (
+        site.job() is not None
+        and len(asked) == 2
+        and all("ann sent it" in question for question in asked)
+    )
     assert site.recipe("stop", "--yes") == 0
     assert site.job() is None
 
 
 @in_process
-def test_the_same_recipe_from_two_people_is_one_job_and_says_whose(colleagues, capsys, golden_message):
+def test_the_same_recipe_from_two_people_is_one_job_and_says_whose(
+    colleagues, capsys, golden_message
+):
     site, uid = colleagues, colleagues.job()["metadata"]["uid"]
     assert site.recipe("submit") == 0
     golden_message(capsys.readouterr().out.partition("Watch it")[0])
@@ -178,10 +187,14 @@ def test_a_job_that_records_nobody_is_ended_after_a_yes(site, capsys, golden_mes
     """Sent by an older version, or by `oc apply`."""
     assert site.recipe("submit") == 0
     meta = site.api.objects["pytorchjobs", site.namespace, "survival"]["metadata"]
-    meta["annotations"] = {name: text for name, text in meta["annotations"].items() if name not in OWNER}
+    meta["annotations"] = {
+        name: text for name, text in meta["annotations"].items() if name not in OWNER
+    }
     capsys.readouterr()
     assert site.recipe("status") == 0
-    assert "sent" not in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("train"))
+    assert "sent" not in next(
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("train")
+    )
     golden_message(refused(site, capsys, "stop"), "stop")
     golden_message(refused(site, capsys, "submit", *CHANGED), "submit")
     assert site.recipe("submit", *CHANGED, "--yes") == 0
@@ -197,11 +210,16 @@ def test_the_driver_sends_for_the_person_who_sent_it(site, capsys, claim, machin
     end(site, "seven-b-pretrain-1024")
     assert Owner.of(there(site, "seven-b-pretrain-2048")) == Owner.of(site.job("Job", DRIVER))
     site.becomes("bob", monkeypatch)
-    for verb in (("stop", "--yes"), ("submit", "--all", "--set", "pretrain.learning_rate=1e-4", "--yes")):
+    for verb in (
+        ("stop", "--yes"),
+        ("submit", "--all", "--set", "pretrain.learning_rate=1e-4", "--yes"),
+    ):
         capsys.readouterr()
         assert recipe(site, *verb) == 1
         assert "--take-over ann" in capsys.readouterr().err
-    assert site.job("Job", DRIVER) is not None and site.job(name="seven-b-pretrain-2048") is not None
+    assert (
+        site.job("Job", DRIVER) is not None and site.job(name="seven-b-pretrain-2048") is not None
+    )
     assert recipe(site, "stop", "--take-over", "ann") == 0
     assert site.job("Job", DRIVER) is None and site.job(name="seven-b-pretrain-2048") is None
 
@@ -221,7 +239,10 @@ def test_a_run_of_kubeflow_pipelines_is_its_owners(site, capsys, monkeypatch, go
     site.becomes("bob", monkeypatch)
     capsys.readouterr()
     assert site.recipe("status") == 0
-    assert f"run `{run}` of Kubeflow Pipelines: continues by itself (sent by ann)" in capsys.readouterr().out
+    assert (
+        f"run `{run}` of Kubeflow Pipelines: continues by itself (sent by ann)"
+        in capsys.readouterr().out
+    )
     golden_message(refused(site, capsys, "stop").replace(run, "<run>"))
     for verb in (("stop", "--yes"), ("submit", *CHANGED, "--yes")):
         assert "--take-over ann" in refused(site, capsys, *verb)
@@ -283,11 +304,15 @@ LONGER = ("--set", "serve.context=512")
 
 
 @in_process
-def test_a_server_records_who_sent_it_and_another_person_is_asked_first(server, capsys, monkeypatch, golden_message):
+def test_a_server_records_who_sent_it_and_another_person_is_asked_first(
+    server, capsys, monkeypatch, golden_message
+):
     there = server.job(SERVICE)
     assert Owner.of(there) == Owner("ann", "anns-desk", str(SURVIVAL))
     serve(server, monkeypatch)
-    assert f"ann sent it from anns-desk, with the recipe file `{SURVIVAL}`." in capsys.readouterr().out
+    assert (
+        f"ann sent it from anns-desk, with the recipe file `{SURVIVAL}`." in capsys.readouterr().out
+    )
     golden_message(refused(server, capsys, "serve", "--stop"), "stop")
     golden_message(refused(server, capsys, "serve", "--cluster", "--port", "0", *LONGER), "another")
     for verb in (("--stop",), ("--cluster", "--port", "0", *LONGER)):
@@ -315,7 +340,9 @@ def test_ones_own_server_is_replaced_and_removed_without_a_question(platform, mo
 def test_a_server_that_records_nobody_takes_a_yes(server, capsys):
     """Sent by an older version, or by `oc apply`."""
     meta = server.api.objects["inferenceservices", server.namespace, "survival"]["metadata"]
-    meta["annotations"] = {name: text for name, text in meta["annotations"].items() if name not in OWNER}
+    meta["annotations"] = {
+        name: text for name, text in meta["annotations"].items() if name not in OWNER
+    }
     assert "add `--yes`" in refused(server, capsys, "serve", "--stop")
     assert server.recipe("serve", "--stop", "--yes") == 0
     assert server.job(SERVICE) is None

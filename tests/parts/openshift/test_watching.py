@@ -1,4 +1,5 @@
-"""Watching a job and bringing home what it leaves: words for every trouble, logs over restarts, results by hash."""
+"""Watching a job and bringing home what it leaves: words for every trouble, logs over restarts,
+results by hash."""
 
 from __future__ import annotations
 
@@ -45,9 +46,16 @@ def job(**status) -> dict:
 
 def a_pod(role: str = "master", index: int = 0, **status) -> dict:
     template = job()["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
-    labels = {"training.kubeflow.org/replica-type": role, "training.kubeflow.org/replica-index": str(index)}
+    labels = {
+        "training.kubeflow.org/replica-type": role,
+        "training.kubeflow.org/replica-index": str(index),
+    }
     return {
-        "metadata": {"name": f"survival-{role}-{index}", "labels": labels, "uid": f"uid-{role}-{index}"},
+        "metadata": {
+            "name": f"survival-{role}-{index}",
+            "labels": labels,
+            "uid": f"uid-{role}-{index}",
+        },
         "spec": template["spec"],
         "status": {"phase": "Pending", **status},
     }
@@ -58,7 +66,11 @@ def unscheduled(message: str) -> dict:
 
 
 def container(**entry) -> dict:
-    return a_pod(containerStatuses=[{"name": "pytorch", "restartCount": 0, "image": "registry/image:1", **entry}])
+    return a_pod(
+        containerStatuses=[
+            {"name": "pytorch", "restartCount": 0, "image": "registry/image:1", **entry}
+        ]
+    )
 
 
 def waiting(reason: str, message: str = "") -> dict:
@@ -71,11 +83,21 @@ def warning(kind: str, name: str, reason: str, message: str) -> dict:
 
 
 def why(pods=(), events=(), workload=None, log="", phase=WAITING, **status) -> str:
-    return "\n".join(reasons(JobState(phase, job(**status), list(pods), list(events), workload), lambda _pod: log))
+    return "\n".join(
+        reasons(
+            JobState(phase, job(**status), list(pods), list(events), workload), lambda _pod: log
+        )
+    )
 
 
 def test_no_pods_made(golden_message):
-    said = why(events=[warning("PyTorchJob", "survival", "FailedCreatePod", "pods is forbidden: exceeded quota: q")])
+    said = why(
+        events=[
+            warning(
+                "PyTorchJob", "survival", "FailedCreatePod", "pods is forbidden: exceeded quota: q"
+            )
+        ]
+    )
     assert "exceeded quota: q." in said and "`machines`" in said
     golden_message(said)
 
@@ -93,8 +115,17 @@ def trainjob_alone(site, *sets: str) -> dict:
 
 def job_below(site, name: str = "survival") -> dict:
     template = {"spec": {"containers": [{"name": "node", "image": "x"}], "restartPolicy": "Never"}}
-    meta = {"name": f"{name}-node-0", "namespace": site.namespace, "labels": {jobs.POD_LABEL["TrainJob"]: name}}
-    below = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"template": template, "suspend": True}}
+    meta = {
+        "name": f"{name}-node-0",
+        "namespace": site.namespace,
+        "labels": {jobs.POD_LABEL["TrainJob"]: name},
+    }
+    below = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": meta,
+        "spec": {"template": template, "suspend": True},
+    }
     return site.cluster.apply(below)
 
 
@@ -102,7 +133,12 @@ def job_below(site, name: str = "survival") -> dict:
 def test_no_pods_made_for_a_trainjob(site):
     """Its pods are made by a job below it, and so the event is that one's."""
     made, _ = trainjob(site)
-    site.event("Job", "survival-node-0", "FailedCreate", 'pods "survival-node-0-0" is forbidden: exceeded quota: gpus')
+    site.event(
+        "Job",
+        "survival-node-0",
+        "FailedCreate",
+        'pods "survival-node-0-0" is forbidden: exceeded quota: gpus',
+    )
     found = status.look(site.cluster, made)
     assert "No pods exist: " in "\n".join(reasons(found, lambda _pod: ""))
 
@@ -113,7 +149,9 @@ def test_the_pods_of_an_earlier_trainjob_are_not_shown_as_its_own(site):
     _, old = trainjob(site)
     labels = {jobs.POD_LABEL["TrainJob"]: "survival"}
     site.pod("survival-node-0-0-aaaaa", old, labels, phase="Running")
-    site.api.logs[("survival-node-0-0-aaaaa", "now")] = [(stamp(), '[recipe] {"event": "step", "step": 9, "steps": 9}')]
+    site.api.logs[("survival-node-0-0-aaaaa", "now")] = [
+        (stamp(), '[recipe] {"event": "step", "step": 9, "steps": 9}')
+    ]
     site.event("Pod", "survival-node-0-0-aaaaa", "FailedMount", "of before")
     # The Job and its pod are still ending.
     del site.api.objects["trainjobs", site.namespace, "survival"]
@@ -123,7 +161,9 @@ def test_the_pods_of_an_earlier_trainjob_are_not_shown_as_its_own(site):
     del site.api.objects["jobs", site.namespace, "survival-node-0"]
     below = job_below(site)
     site.pod("survival-node-0-0-bbbbb", below, labels)
-    assert [pod["metadata"]["name"] for pod in jobs.pods_of(site.cluster, now)] == ["survival-node-0-0-bbbbb"]
+    assert [pod["metadata"]["name"] for pod in jobs.pods_of(site.cluster, now)] == [
+        "survival-node-0-0-bbbbb"
+    ]
 
 
 def test_what_happened_to_another_object_of_that_name_is_not_told(site):
@@ -131,7 +171,9 @@ def test_what_happened_to_another_object_of_that_name_is_not_told(site):
     assert site.recipe("submit") == 0
     site.pods()
     said = 'pods "survival-master-0" is forbidden: exceeded quota: gpus'
-    site.event("PyTorchJob", "survival", "FailedCreatePod", said, uid="of-an-earlier-one", seconds=900)
+    site.event(
+        "PyTorchJob", "survival", "FailedCreatePod", said, uid="of-an-earlier-one", seconds=900
+    )
     site.event("Job", "survival", "FailedCreate", said, uid="of-another-kind")
     assert said not in told(site)
 
@@ -164,21 +206,34 @@ def test_waiting_for_quota_in_the_queue(golden_message):
 
 
 def test_a_closed_queue(golden_message):
-    closed = {"type": "QuotaReserved", "status": "False", "message": "LocalQueue default doesn't exist"}
+    closed = {
+        "type": "QuotaReserved",
+        "status": "False",
+        "message": "LocalQueue default doesn't exist",
+    }
     said = why(workload={"status": {"conditions": [closed]}}, phase=QUEUED)
     assert "queue `default` does not take jobs" in said
     golden_message(said)
 
 
 def test_no_machine_with_that_gpu(golden_message):
-    said = why([unscheduled("0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector.")])
+    said = why(
+        [
+            unscheduled(
+                "0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector."
+            )
+        ]
+    )
     assert "(`survival-master-0`)" in said and "GPU `NVIDIA-L40S`" in said
     golden_message(said)
 
 
 def test_what_keeps_several_machines_waiting_is_told_once():
     said = "0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector."
-    pods = [a_pod(*role, **unscheduled(said)["status"]) for role in (("master", 0), ("worker", 0), ("worker", 1))]
+    pods = [
+        a_pod(*role, **unscheduled(said)["status"])
+        for role in (("master", 0), ("worker", 0), ("worker", 1))
+    ]
     (line,) = why(pods).splitlines()
     assert line.startswith("Machines 0 to 2: no machine with the GPU `NVIDIA-L40S` is free.")
     pods[1]["status"] |= waiting("ErrImagePull", "manifest unknown")["status"] | {"conditions": []}
@@ -189,29 +244,50 @@ def test_what_keeps_several_machines_waiting_is_told_once():
 
 
 def test_a_claim_that_lies_on_another_machine(golden_message):
-    """Volumes of one machine (RWO) are found by a node affinity of their own, which names no GPU."""
+    """Volumes of one machine (RWO) are found by a node affinity of their own, which names no
+    GPU."""
     said = why(
-        [unscheduled("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had volume node affinity conflict.")]
+        [
+            unscheduled(
+                "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had volume node affinity conflict."
+            )
+        ]
     )
     assert "no free machine can reach its claims" in said and "GPU" not in said
     golden_message(said)
 
 
 def test_a_pod_that_asks_for_no_gpu_is_not_told_of_one():
-    pod = unscheduled("0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector.")
+    pod = unscheduled(
+        "0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector."
+    )
     pod["spec"] = pod["spec"] | {"nodeSelector": {}}
     assert "GPU" not in why([pod]) and "node affinity/selector" in why([pod])
 
 
 def test_machines_that_are_full(golden_message):
-    said = why([unscheduled("0/6 nodes are available: 2 Insufficient nvidia.com/gpu, 4 Insufficient memory.")])
+    said = why(
+        [
+            unscheduled(
+                "0/6 nodes are available: 2 Insufficient nvidia.com/gpu, 4 Insufficient memory."
+            )
+        ]
+    )
     assert "nvidia.com/gpu, memory." in said
     golden_message(said)
 
 
 def test_a_claim_that_is_pending_with_the_storages_own_reason(golden_message):
-    event = warning("PersistentVolumeClaim", "trained-models-pvc", "ProvisioningFailed", "access mode not supported")
-    said = why([unscheduled("0/6 nodes are available: pod has unbound immediate PersistentVolumeClaims.")], [event])
+    event = warning(
+        "PersistentVolumeClaim",
+        "trained-models-pvc",
+        "ProvisioningFailed",
+        "access mode not supported",
+    )
+    said = why(
+        [unscheduled("0/6 nodes are available: pod has unbound immediate PersistentVolumeClaims.")],
+        [event],
+    )
     assert "`trained-models-pvc`: access mode not supported" in said
     assert "`openshift.claims[].storage_class`" in said
     golden_message(said)
@@ -231,13 +307,17 @@ def test_a_secret_that_is_not_there(golden_message):
 
 
 def test_a_volume_that_cannot_be_attached(golden_message):
-    event = warning("Pod", "survival-master-0", "FailedAttachVolume", "Multi-Attach error for volume pvc-1")
+    event = warning(
+        "Pod", "survival-master-0", "FailedAttachVolume", "Multi-Attach error for volume pvc-1"
+    )
     said = why([waiting("ContainerCreating")], [event])
     assert event["message"] in said and "`openshift.claims[].storage_class`" in said
     golden_message(said, "already attached elsewhere")
     event = warning("Pod", "survival-master-0", "FailedMount", "the server does not answer")
     said = why([waiting("ContainerCreating")], [event])
-    assert said.endswith(f": {event['message']}"), "storage for several machines would not mend this"
+    assert said.endswith(f": {event['message']}"), (
+        "storage for several machines would not mend this"
+    )
     golden_message(said, "another reason")
 
 
@@ -249,7 +329,9 @@ def test_main_memory_used_up_with_what_the_plan_had_said(golden_message):
 
 def test_main_memory_used_up_before_the_last_restart(golden_message):
     entry = container(
-        state={"running": {}}, lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, restartCount=2
+        state={"running": {}},
+        lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+        restartCount=2,
     )
     said = why([entry], phase=TRAINING)
     assert "restarted (2 times" in said
@@ -267,15 +349,21 @@ WAITED = "[rank%d]:[E1] [Rank %d] Watchdog caught collective operation timeout: 
 
 
 def of_four(logs: dict[str, str], **entry) -> list[str]:
-    """Reasons of a job of four machines with a GPU each, all of which have ended, by the log of each."""
+    """Reasons of a job of four machines with a GPU each, all of which have ended, by the log of
+    each."""
     roles = (("master", 0), *(("worker", index) for index in range(3)))
     end = {"name": "pytorch", "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}
     pods = [a_pod(role, index, containerStatuses=[end]) for role, index in roles]
-    return reasons(JobState(TRAINING, job(), pods, [], None), lambda pod: logs[pod["metadata"]["name"]])
+    return reasons(
+        JobState(TRAINING, job(), pods, [], None), lambda pod: logs[pod["metadata"]["name"]]
+    )
 
 
 def test_the_rank_that_came_late_is_found_on_the_logs_of_all_machines(golden_message):
-    logs = {f"survival-worker-{rank - 1}" if rank else "survival-master-0": WAITED % (rank, rank) for rank in range(4)}
+    logs = {
+        f"survival-worker-{rank - 1}" if rank else "survival-master-0": WAITED % (rank, rank)
+        for rank in range(4)
+    }
     logs["survival-worker-1"] = "Killed by nobody"
     said = of_four(logs)
     assert sum("Rank 2 came late or never: ranks 0, 1 and 3 waited" in line for line in said) == 3
@@ -283,30 +371,50 @@ def test_the_rank_that_came_late_is_found_on_the_logs_of_all_machines(golden_mes
 
 
 def test_the_machine_that_failed_first_is_told_first():
-    logs = {f"survival-worker-{rank - 1}" if rank else "survival-master-0": WAITED % (rank, rank) for rank in range(4)}
-    logs["survival-worker-1"] = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"
+    logs = {
+        f"survival-worker-{rank - 1}" if rank else "survival-master-0": WAITED % (rank, rank)
+        for rank in range(4)
+    }
+    logs["survival-worker-1"] = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"
+    )
     said = of_four(logs)
-    assert said[0].startswith("Machine 2 (`survival-worker-1`)") and "memory is too small" in said[0] and len(said) == 4
+    assert (
+        said[0].startswith("Machine 2 (`survival-worker-1`)")
+        and "memory is too small" in said[0]
+        and len(said) == 4
+    )
 
 
 def test_gpu_memory_used_up_reads_as_on_this_machine(golden_message):
-    said = why([container(state={"terminated": {"exitCode": 1}})], log="torch.OutOfMemoryError: CUDA out of memory.")
+    said = why(
+        [container(state={"terminated": {"exitCode": 1}})],
+        log="torch.OutOfMemoryError: CUDA out of memory.",
+    )
     assert "exit code 1" in said and "GPU's memory is too small" in said
     assert said.endswith(" 29.7 GiB for each GPU. (gpu-memory)")
     golden_message(said)
 
 
 def test_another_error_says_nothing_of_the_plan():
-    said = why([container(state={"terminated": {"exitCode": 1}})], log="RuntimeError: something else")
+    said = why(
+        [container(state={"terminated": {"exitCode": 1}})], log="RuntimeError: something else"
+    )
     assert "The log says: RuntimeError: something else" in said and "recipe plan" not in said
 
 
 def test_a_worker_that_waits_for_the_master(golden_message):
-    pod = a_pod("worker", 1, initContainerStatuses=[{"name": "init-pytorch", "state": {"running": {}}}])
+    pod = a_pod(
+        "worker", 1, initContainerStatuses=[{"name": "init-pytorch", "state": {"running": {}}}]
+    )
     said = why([pod])
     assert "(`survival-worker-1`) is waiting for the master" in said
     golden_message(said, "it waits")
-    missing = {"name": "init-pytorch", "image": "alpine:3.10", "state": {"waiting": {"reason": "ErrImagePull"}}}
+    missing = {
+        "name": "init-pytorch",
+        "image": "alpine:3.10",
+        "state": {"waiting": {"reason": "ErrImagePull"}},
+    }
     said = why([a_pod("worker", 1, initContainerStatuses=[missing])])
     assert "`alpine:3.10`" in said and "cannot be pulled" in said
     golden_message(said, "it cannot wait")
@@ -343,8 +451,14 @@ PROVISIONED = "Waiting for a volume to be created either by the external provisi
 def test_claims_that_are_being_created_are_no_trouble_yet(seconds, reason, is_calm):
     """Seen at everybody's first `submit`."""
     pod = unscheduled(UNBOUND)
-    pod["metadata"]["creationTimestamp"] = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
-    events = [warning("PersistentVolumeClaim", "trained-models-pvc", reason, PROVISIONED)] if reason else []
+    pod["metadata"]["creationTimestamp"] = (
+        datetime.now(UTC) - timedelta(seconds=seconds)
+    ).isoformat()
+    events = (
+        [warning("PersistentVolumeClaim", "trained-models-pvc", reason, PROVISIONED)]
+        if reason
+        else []
+    )
     said = why([pod], events)
     assert ("its claims are being created" in said) == is_calm
     assert ("ReadWriteMany" in said) == (not is_calm)
@@ -356,7 +470,10 @@ UNAUTHORIZED = (
     "authorize: failed to fetch anonymous token: unexpected status from GET request to https://registry/token: 401 Unauthorized"
 )
 TRYING = ("ErrImagePull", UNAUTHORIZED)
-BACKING_OFF = ("ImagePullBackOff", f'Back-off pulling image "registry/image:1": ErrImagePull: {UNAUTHORIZED}')
+BACKING_OFF = (
+    "ImagePullBackOff",
+    f'Back-off pulling image "registry/image:1": ErrImagePull: {UNAUTHORIZED}',
+)
 
 
 def test_an_image_is_explained_once_in_both_of_the_kubelets_wordings():
@@ -364,26 +481,44 @@ def test_an_image_is_explained_once_in_both_of_the_kubelets_wordings():
     for pod, (reason, message) in zip(pods, (TRYING, BACKING_OFF), strict=True):
         pod["status"] |= waiting(reason, message)["status"]
     (line,) = why(pods).splitlines()
-    assert line.startswith("Machines 0 and 1: the image `registry/image:1` cannot be pulled: failed to pull")
+    assert line.startswith(
+        "Machines 0 and 1: the image `registry/image:1` cannot be pulled: failed to pull"
+    )
     assert "link a pull secret" in line
 
 
 def test_a_kubelet_that_only_backs_off_is_explained_by_its_last_event():
-    event = warning("Pod", "survival-master-0", "Failed", f'Failed to pull image "registry/image:1": {UNAUTHORIZED}')
+    event = warning(
+        "Pod",
+        "survival-master-0",
+        "Failed",
+        f'Failed to pull image "registry/image:1": {UNAUTHORIZED}',
+    )
     said = why([waiting("ImagePullBackOff", 'Back-off pulling image "registry/image:1"')], [event])
     assert "401 Unauthorized" in said and "link a pull secret" in said
 
 
 def test_an_image_that_containerd_does_not_find():
-    said = why([waiting("ErrImagePull", 'failed to resolve reference "registry/image:1": registry/image:1: not found')])
+    said = why(
+        [
+            waiting(
+                "ErrImagePull",
+                'failed to resolve reference "registry/image:1": registry/image:1: not found',
+            )
+        ]
+    )
     assert "Check its name and its tag." in said
 
 
 def cloning(state: dict) -> str:
-    return why([a_pod(initContainerStatuses=[{"name": podspec.CLONER, "image": "stock", "state": state}])])
+    return why(
+        [a_pod(initContainerStatuses=[{"name": podspec.CLONER, "image": "stock", "state": state}])]
+    )
 
 
-@pytest.mark.parametrize("state", [{"running": {}}, {"terminated": {"exitCode": 0}}], ids=["at work", "done"])
+@pytest.mark.parametrize(
+    "state", [{"running": {}}, {"terminated": {"exitCode": 0}}], ids=["at work", "done"]
+)
 def test_nothing_is_said_of_a_pod_that_clones_its_code(state):
     assert cloning(state) == ""
 
@@ -450,13 +585,21 @@ def written(*events: tuple[int, str, int]) -> str:
         # Since the start where nothing else is known: lines without a difference in time.
         (((100, "begin", 100), (100, "step", 150)), 100, 2.0, 300.0, 0.0),
         # After a restart of training in the same log the steps of before say nothing.
-        (((10, "step", 200), (60, "begin", 100), (90, "step", 110), (120, "step", 120)), 120, 3.0, 540.0, 0.0),
+        (
+            ((10, "step", 200), (60, "begin", 100), (90, "step", 110), (120, "step", 120)),
+            120,
+            3.0,
+            540.0,
+            0.0,
+        ),
         (((90, "begin", 100),), 100, None, None, None),
         ((), 100, None, None, None),
     ],
 )
 def test_the_time_left_follows_the_pace_between_steps(events, now, pace, left, silent):
-    known = status.progress(f"2026 noise\n{written(*events)}cut [recipe] {{", BEGUN, BEGUN + timedelta(seconds=now))
+    known = status.progress(
+        f"2026 noise\n{written(*events)}cut [recipe] {{", BEGUN, BEGUN + timedelta(seconds=now)
+    )
     assert (known.pace, known.seconds_left, known.silent) == (pace, left, silent)
     assert (known.latest or {}).get("step") == (events[-1][2] if events else None)
 
@@ -465,7 +608,9 @@ def test_a_step_that_is_overdue_is_said_with_what_to_do(golden_message):
     log = written((90, "begin", 0), (100, "step", 5), (110, "step", 10))
     for after, hangs in ((600, False), (2000, True)):
         known = status.progress(log, BEGUN, BEGUN + timedelta(seconds=110 + after))
-        said = reasons(JobState(TRAINING, job(), [a_pod(phase="Running")], progress=known), lambda _pod: "")
+        said = reasons(
+            JobState(TRAINING, job(), [a_pod(phase="Running")], progress=known), lambda _pod: ""
+        )
         assert bool(said) is hangs
     assert "Its last step was 33.3 min ago, and a step takes 2 s" in said[0]
     golden_message(said[0])
@@ -479,7 +624,9 @@ def test_why_says_what_stands_in_the_way_of_a_recipes_job(site, capsys):
     assert site.recipe("submit") == 0
     site.pods()
     capsys.readouterr()
-    site.set_status("Pod", "survival-master-0", waiting("ImagePullBackOff", "manifest unknown")["status"])
+    site.set_status(
+        "Pod", "survival-master-0", waiting("ImagePullBackOff", "manifest unknown")["status"]
+    )
     assert site.recipe("why") == 0
     said = capsys.readouterr().out
     assert "PyTorchJob `survival` in" in said and "cannot be pulled: manifest unknown" in said
@@ -492,8 +639,14 @@ def train_to(site, step: int, seconds: float = 60) -> None:
     """All pods run, and the master has come to a step of 100."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
     for pod in site.pods():
-        running = {"name": "pytorch", "restartCount": 0, "state": {"running": {"startedAt": started}}}
-        site.set_status("Pod", pod["metadata"]["name"], {"phase": "Running", "containerStatuses": [running]})
+        running = {
+            "name": "pytorch",
+            "restartCount": 0,
+            "state": {"running": {"startedAt": started}},
+        }
+        site.set_status(
+            "Pod", pod["metadata"]["name"], {"phase": "Running", "containerStatuses": [running]}
+        )
     lines = [
         '[recipe] {"event": "begin", "step": 0, "steps": 100}',
         f'[recipe] {{"event": "step", "step": {step}, "steps": 100, "loss": 1.5}}',
@@ -502,13 +655,21 @@ def train_to(site, step: int, seconds: float = 60) -> None:
 
 
 def finish(site, kind: str = "Succeeded") -> None:
-    site.set_status("PyTorchJob", "survival", {"conditions": [{"type": kind, "status": "True", "message": "done"}]})
+    site.set_status(
+        "PyTorchJob",
+        "survival",
+        {"conditions": [{"type": kind, "status": "True", "message": "done"}]},
+    )
 
 
 def looked(site) -> None:
-    """Waits until somebody who follows has seen all there is, and shown it: then the look after that has begun."""
+    """Waits until somebody who follows has seen all there is, and shown it: then the look after
+    that has begun."""
     begun, deadline = len(site.api.requests), time.monotonic() + 60
-    while sum(line.startswith("GET") and line.endswith("/pods") for line in site.api.requests[begun:]) < 3:
+    while (
+        sum(line.startswith("GET") and line.endswith("/pods") for line in site.api.requests[begun:])
+        < 3
+    ):
         assert time.monotonic() < deadline, site.api.requests[begun:]
         time.sleep(0.01)
 
@@ -551,14 +712,18 @@ def test_a_job_that_ended_early_says_so_and_which_model_is_kept(site, capsys):
     capsys.readouterr()
     assert site.recipe("status", *patient) == 0
     told = capsys.readouterr().out
-    assert "train: finished; ended early, after step 60 of 100" in told and "from step 40, is saved" in told
+    assert (
+        "train: finished; ended early, after step 60 of 100" in told
+        and "from step 40, is saved" in told
+    )
     del site.api.logs[("survival-master-0", "now")][-1]
     assert site.recipe("status", *patient) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "train: finished (sent by ann)"
 
 
 def busy(site, at: str = "") -> None:
-    """The cluster is busy for the next requests, whose path holds `at`; waits until it is not any more."""
+    """The cluster is busy for the next requests, whose path holds `at`; waits until it is not any
+    more."""
     site.api.busy_at, site.api.busy = at, [429, 500, 502, 503, 504]
     deadline = time.monotonic() + 60
     while site.api.busy:
@@ -582,7 +747,9 @@ def test_following_survives_a_busy_cluster(site, capsys):
     said = capsys.readouterr().out
     for code_of_http in (429, 500, 502, 503, 504):
         assert f"The cluster answered {code_of_http} to " in said
-    assert "The job continues; trying again." in said and said.rstrip().endswith("survival: finished")
+    assert "The job continues; trying again." in said and said.rstrip().endswith(
+        "survival: finished"
+    )
 
 
 @pytest.mark.parametrize(
@@ -619,7 +786,9 @@ def test_following_a_job_that_fails_ends_with_its_reason(site, capsys):
             time.sleep(0.05)
         pod = site.pods()[1]["metadata"]["name"]
         ended = {"name": "pytorch", "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}
-        site.api.logs[(pod, "now")] = [(stamp(), "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate")]
+        site.api.logs[(pod, "now")] = [
+            (stamp(), "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate")
+        ]
         site.set_status("Pod", pod, {"phase": "Failed", "containerStatuses": [ended]})
         finish(site, "Failed")
 
@@ -629,9 +798,17 @@ def test_following_a_job_that_fails_ends_with_its_reason(site, capsys):
     player.join()
     printed = capsys.readouterr()
     said = printed.err
-    assert "PyTorchJob `survival` failed." in said and "`recipe logs RECIPE --stage train --node 1`" in said
-    assert printed.out.splitlines()[-1] == "survival: failed", "the error says why, and nothing says it twice"
-    assert "(`survival-worker-0`) ended with exit code 1" in said and "GPU's memory is too small" in said
+    assert (
+        "PyTorchJob `survival` failed." in said
+        and "`recipe logs RECIPE --stage train --node 1`" in said
+    )
+    assert printed.out.splitlines()[-1] == "survival: failed", (
+        "the error says why, and nothing says it twice"
+    )
+    assert (
+        "(`survival-worker-0`) ended with exit code 1" in said
+        and "GPU's memory is too small" in said
+    )
 
 
 @in_process
@@ -703,7 +880,9 @@ def test_following_a_log_ends_where_waiting_would_not_help(site, capsys, monkeyp
 
 
 @in_process
-def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cluster(site, golden_message):
+def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cluster(
+    site, golden_message
+):
     assert site.recipe("submit") == 0
     train_to(site, 5)
     site.api.logs[("survival-worker-2", "now")] = [(stamp(), "a line")]
@@ -713,7 +892,9 @@ def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cl
     def find():
         asked.append(1)
         if len(asked) == 2:
-            raise Refused(503, "etcd changes its leader", "x").stop("PyTorchJob", site.namespace, "survival")
+            raise Refused(503, "etcd changes its leader", "x").stop(
+                "PyTorchJob", site.namespace, "survival"
+            )
         if len(asked) == 3:
             site.api.objects["pods", site.namespace, "survival-worker-2"] = pod
         if len(asked) == 4:
@@ -728,14 +909,22 @@ def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cl
 def test_machines_are_those_that_a_job_is_for():
     plan = planned(load(SURVIVAL)[0], "pytorchjob")
     made = [sent(plan, plan.stages[-1], target) for target in jobs.KIND]
-    assert [(one.kind, jobs.machines(one.job)) for one in made] == [("PyTorchJob", 4), ("TrainJob", 4)]
+    assert [(one.kind, jobs.machines(one.job)) for one in made] == [
+        ("PyTorchJob", 4),
+        ("TrainJob", 4),
+    ]
     assert jobs.machines({"kind": "Job", "spec": {"template": {}}}) == 1
 
 
 @in_process
 def test_a_pod_made_again_is_the_one_that_is_watched(site, capsys):
-    """A plain Job leaves its failed pods, and names them as it likes; an earlier job's may still be ending."""
-    data = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "survival-data", "namespace": site.namespace}}
+    """A plain Job leaves its failed pods, and names them as it likes; an earlier job's may still be
+    ending."""
+    data = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "survival-data", "namespace": site.namespace},
+    }
     template = job()["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
     data["spec"] = {"template": {"spec": template["spec"] | {"restartPolicy": "Never"}}}
     uid = site.cluster.apply(data)["metadata"]["uid"]
@@ -750,9 +939,16 @@ def test_a_pod_made_again_is_the_one_that_is_watched(site, capsys):
         meta = {"name": name, "namespace": site.namespace, "labels": {"job-name": "survival-data"}}
         spec = template["spec"]
         site.cluster.apply(
-            {"apiVersion": "v1", "kind": "Pod", "metadata": meta | {"ownerReferences": owners}, "spec": spec}
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": meta | {"ownerReferences": owners},
+                "spec": spec,
+            }
         )
-        site.set_status("Pod", name, {"phase": phase, "containerStatuses": [entry | {"state": state}]})
+        site.set_status(
+            "Pod", name, {"phase": phase, "containerStatuses": [entry | {"state": state}]}
+        )
     there = site.job("Job", "survival-data")
     assert watch.pod_of(site.cluster, there, 0)["metadata"]["name"] == "b-now"
     state = status.look(site.cluster, there)
@@ -765,12 +961,15 @@ def record_of(path, *options: str) -> bytes:
     """What the last stage's pod has put on record in the end."""
     recipe, _, _ = load(path, from_options(options))
     stage = translate(recipe, kubernetes.place(recipe)).stages[-1]
-    return json.dumps({"stage": stage.name, "status": "finished", "keys": dict(stage.keys), "inputs": {}}).encode()
+    return json.dumps(
+        {"stage": stage.name, "status": "finished", "keys": dict(stage.keys), "inputs": {}}
+    ).encode()
 
 
 @pytest.fixture
 def results(site, tmp_path):
-    """A run on the claim behind the pods' mount: a model large enough to be cut, and what does not come along."""
+    """A run on the claim behind the pods' mount: a model large enough to be cut, and what does not
+    come along."""
     claim = tmp_path / "claim"
     run = claim / "survival"
     files = {
@@ -799,7 +998,11 @@ def helpers(site) -> list:
 def test_results_come_home_and_the_helper_goes_away(site, results, tmp_path, capsys):
     assert site.recipe("fetch") == 0
     home = tmp_path / "runs" / "survival"
-    for name in ("best_model/model.safetensors", "training_summary.json", "demo_outputs/answers with blanks.json"):
+    for name in (
+        "best_model/model.safetensors",
+        "training_summary.json",
+        "demo_outputs/answers with blanks.json",
+    ):
         assert (home / name).read_bytes() == results[name], name
     assert not (home / "checkpoints").exists() and not (home / ".best_model.partial").exists()
     assert helpers(site) == []
@@ -818,12 +1021,18 @@ def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(
 ):
     changed = ("--set", "train.epochs=2")
     assert site.recipe("fetch", *changed) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "an older version of the recipe" in line]
+    (line,) = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if "an older version of the recipe" in line
+    ]
     golden_message(line)
     run = tmp_path / "runs" / "survival" / "run.json"
     assert json.loads(run.read_text())["status"] == "running"
     # The new run is over, and has taken their place.
-    (tmp_path / "claim" / "survival" / "stage.json").write_bytes(record_of(SURVIVAL, "train.epochs=2"))
+    (tmp_path / "claim" / "survival" / "stage.json").write_bytes(
+        record_of(SURVIVAL, "train.epochs=2")
+    )
     assert site.recipe("fetch", *changed) == 0
     assert "as it was before" not in capsys.readouterr().out
     assert json.loads(run.read_text())["status"] == "finished"
@@ -865,7 +1074,9 @@ def test_a_fetch_of_another_run_leaves_nothing_of_the_one_before(site, results, 
 def test_a_fetch_does_not_pour_into_the_run_of_another_recipe(site, results, tmp_path, capsys):
     home = tmp_path / "home"
     home.mkdir()
-    (home / "run.json").write_text('{"status": "finished", "kind": "run", "origin": "cluster", "recipe": "lyrics"}')
+    (home / "run.json").write_text(
+        '{"status": "finished", "kind": "run", "origin": "cluster", "recipe": "lyrics"}'
+    )
     assert site.recipe("fetch", "--to", str(home)) == 1
     said = capsys.readouterr().err
     assert "contains a run of the recipe `lyrics`." in said and "`--to`" in said
@@ -873,7 +1084,9 @@ def test_a_fetch_does_not_pour_into_the_run_of_another_recipe(site, results, tmp
 
 
 @in_process
-def test_a_fetched_adapter_names_its_base_as_it_is_called_away_from_the_cluster(site, tmp_path, capsys):
+def test_a_fetched_adapter_names_its_base_as_it_is_called_away_from_the_cluster(
+    site, tmp_path, capsys
+):
     recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml")
     place = kubernetes.place(recipe)
     run = tmp_path / "claim" / "lyrics"
@@ -901,7 +1114,9 @@ def test_a_fetched_adapter_names_its_base_as_it_is_called_away_from_the_cluster(
         demo = json.loads((adapter.parent / "demo.json").read_text())
         assert demo == {"base_model": "microsoft/Phi-4-mini-instruct", "revision": "main"}
     # A base that lies somewhere else keeps its name.
-    (run / "lora_adapter/adapter_config.json").write_text(json.dumps(facts | {"base_model_name_or_path": "/mine"}))
+    (run / "lora_adapter/adapter_config.json").write_text(
+        json.dumps(facts | {"base_model_name_or_path": "/mine"})
+    )
     assert site.recipe("fetch", path="recipes/lyrics.yaml") == 0
     assert merging.base_of(adapter) == ("/mine", None)
 
@@ -911,7 +1126,10 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(site, results, tmp_path):
     site.api.cut_after = 1_000_000
     assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 0
     model = (tmp_path / "home" / "best_model" / "model.safetensors").read_bytes()
-    assert hashlib.sha256(model).digest() == hashlib.sha256(results["best_model/model.safetensors"]).digest()
+    assert (
+        hashlib.sha256(model).digest()
+        == hashlib.sha256(results["best_model/model.safetensors"]).digest()
+    )
     assert site.api.cut_after is None, "nothing was cut"
     asked = [line for line in site.api.requests if "/file/best_model" in line]
     assert len(asked) == 2
@@ -927,17 +1145,23 @@ def test_a_file_with_a_long_name_comes_home(site, results, tmp_path):
 
 
 @in_process
-@pytest.mark.parametrize("at", ["/pods/survival-fetch", "/list", "/hash/best_model", "/file/best_model"])
+@pytest.mark.parametrize(
+    "at", ["/pods/survival-fetch", "/list", "/hash/best_model", "/file/best_model"]
+)
 def test_a_fetch_survives_a_busy_cluster(site, results, tmp_path, at):
     site.api.busy_at, site.api.busy = at, [429, 500, 502, 503, 504]
     assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 0
     assert site.api.busy == [], "nobody has asked for it"
-    assert (tmp_path / "home/best_model/model.safetensors").read_bytes() == results["best_model/model.safetensors"]
+    assert (tmp_path / "home/best_model/model.safetensors").read_bytes() == results[
+        "best_model/model.safetensors"
+    ]
     assert helpers(site) == []
 
 
 @in_process
-def test_a_fetch_survives_a_busy_cluster_in_the_middle_of_a_file(site, results, tmp_path, monkeypatch):
+def test_a_fetch_survives_a_busy_cluster_in_the_middle_of_a_file(
+    site, results, tmp_path, monkeypatch
+):
     site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", transfer._continue
     sizes = []
 
@@ -957,7 +1181,9 @@ def test_a_fetch_survives_a_busy_cluster_in_the_middle_of_a_file(site, results, 
 
 
 @in_process
-def test_what_has_come_of_a_file_stays_where_the_cluster_stays_busy(site, results, tmp_path, monkeypatch, capsys):
+def test_what_has_come_of_a_file_stays_where_the_cluster_stays_busy(
+    site, results, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(errors, "PATIENCE_SECONDS", 0.5)
     site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", transfer._continue
 
@@ -977,14 +1203,19 @@ def test_hashing_a_large_file_shows_signs_of_life(tmp_path):
 
     (tmp_path / "large").write_bytes(b"x" * CHUNK * 257)
     signs = []
-    assert digest(tmp_path / "large", lambda: signs.append(1)) == hashlib.sha256(b"x" * CHUNK * 257).hexdigest()
+    assert (
+        digest(tmp_path / "large", lambda: signs.append(1))
+        == hashlib.sha256(b"x" * CHUNK * 257).hexdigest()
+    )
     assert len(signs) == 2
 
 
 @in_process
 def test_a_run_without_results_is_said_so(site, tmp_path, capsys):
     assert site.recipe("fetch") == 1
-    assert "has no claim `trained-models-pvc`" in capsys.readouterr().err, "no pod waits for it ten minutes"
+    assert "has no claim `trained-models-pvc`" in capsys.readouterr().err, (
+        "no pod waits for it ten minutes"
+    )
     assert site.recipe("submit") == 0
     site.api.mounts["/shared/models"] = tmp_path / "empty"
     assert site.recipe("fetch") == 1
@@ -1018,7 +1249,9 @@ def test_a_fetch_that_is_interrupted_leaves_no_helper(site, results, tmp_path, m
 
 @in_process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(site, results, tmp_path, monkeypatch, number):
+def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(
+    site, results, tmp_path, monkeypatch, number
+):
     def ended(*_arguments):
         assert len(helpers(site)) == 1
         os.kill(os.getpid(), number)
@@ -1040,7 +1273,9 @@ def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(site, results, tmp_
 def test_two_people_do_not_end_each_others_fetch(site, results, tmp_path):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with helper_pod.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
+    with helper_pod.helper(
+        site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir
+    ):
         uid = helpers(site)[0]["metadata"]["uid"]
         assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 0
         assert [pod["metadata"]["uid"] for pod in helpers(site)] == [uid]
@@ -1059,7 +1294,9 @@ def test_a_run_of_this_machine_is_not_overwritten(site, results, tmp_path, capsy
 def test_only_who_knows_the_word_sees_the_files(site, results):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with helper_pod.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
+    with helper_pod.helper(
+        site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir
+    ):
         (port,) = site.api.ports.values()
         for path in ("/list", "/wrong/list", "/wrong/file/training_summary.json"):
             with pytest.raises(urllib.error.HTTPError, match="403"):
@@ -1084,7 +1321,11 @@ def test_tensorboard_is_brought_to_this_machine(site):
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "tensorboard-1", "namespace": site.namespace, "labels": client.TENSORBOARD},
+        "metadata": {
+            "name": "tensorboard-1",
+            "namespace": site.namespace,
+            "labels": client.TENSORBOARD,
+        },
         "spec": {"containers": [{"name": "tensorboard", "image": "x"}]},
     }
     site.cluster.create(pod)
@@ -1099,7 +1340,9 @@ def test_tensorboard_is_brought_to_this_machine(site):
 
     name = client.tensorboard(site.cluster, site.namespace, "trained-models-pvc")
     threading.Thread(
-        target=client.forward, args=(site.cluster, site.namespace, lambda: name, 6006, 0, listens), daemon=True
+        target=client.forward,
+        args=(site.cluster, site.namespace, lambda: name, 6006, 0, listens),
+        daemon=True,
     ).start()
     assert ready.wait(10)
     with urllib.request.urlopen(f"http://127.0.0.1:{found[0]}/", timeout=20) as page:
@@ -1111,11 +1354,16 @@ def test_tensorboard_is_brought_to_this_machine(site):
 def test_without_tensorboard_the_remedy_is_named(site, capsys):
     assert site.recipe("open", "--no-browser") == 1
     said = capsys.readouterr().err
-    assert "No TensorBoard for the claim `trained-models-pvc` runs in" in said and "recipe site" in said
+    assert (
+        "No TensorBoard for the claim `trained-models-pvc` runs in" in said
+        and "recipe site" in said
+    )
 
 
 @in_process
-def test_without_tensorboard_over_a_claim_for_one_machine_its_start_and_end_are_named(site, capsys, golden_message):
+def test_without_tensorboard_over_a_claim_for_one_machine_its_start_and_end_are_named(
+    site, capsys, golden_message
+):
     site.claim("trained-models-pvc", "ReadWriteOnce")
     assert site.recipe("open", "--no-browser") == 1
     golden_message(capsys.readouterr().err)
@@ -1130,7 +1378,11 @@ def test_of_several_tensorboards_the_one_over_the_recipes_claim_is_taken(site):
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": site.namespace, "labels": client.TENSORBOARD | labels},
+            "metadata": {
+                "name": name,
+                "namespace": site.namespace,
+                "labels": client.TENSORBOARD | labels,
+            },
             "spec": {"containers": [{"name": "tensorboard", "image": "x"}]},
         }
         site.cluster.create(pod)
@@ -1146,7 +1398,9 @@ def test_a_local_port_in_use_is_named(site, capsys):
         from runner.tools.problem import Stop
 
         with pytest.raises(Stop, match="is in use"):
-            client.forward(site.cluster, site.namespace, "p", 6006, taken.getsockname()[1], lambda _port: None)
+            client.forward(
+                site.cluster, site.namespace, "p", 6006, taken.getsockname()[1], lambda _port: None
+            )
 
 
 PREPARED = ("--set", "openshift.data_dir=/shared/models/data/survival")
@@ -1162,7 +1416,9 @@ def job_of_data(site, ends: str, condition: dict | None = None) -> threading.Thr
         assert site.job() is None, "the training job was sent before the data was ready"
         if ends == "Failed":
             labels = {jobs.POD_LABEL["Job"]: "survival-data"}
-            site.pod("survival-data-abcde", site.job("Job", "survival-data"), labels, phase="Failed")
+            site.pod(
+                "survival-data-abcde", site.job("Job", "survival-data"), labels, phase="Failed"
+            )
         conditions = {"conditions": [{"type": ends, "status": "True", **(condition or {})}]}
         site.set_status("Job", "survival-data", conditions)
 
@@ -1182,7 +1438,11 @@ def test_preparing_comes_before_any_gpu_is_asked_for(site, capsys):
     assert [said.index(part) for part in order] == sorted(said.index(part) for part in order)
     before = len(site.api.requests)
     assert site.recipe("submit", *PREPARED) == 0
-    assert not [line for line in site.api.requests[before:] if line.startswith("PATCH") and "dryRun" not in line]
+    assert not [
+        line
+        for line in site.api.requests[before:]
+        if line.startswith("PATCH") and "dryRun" not in line
+    ]
     capsys.readouterr()
     assert site.recipe("status", *PREPARED) == 0
     assert [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == [
@@ -1198,7 +1458,9 @@ def test_waiting_for_the_data_stage_survives_a_busy_cluster(site, capsys):
             time.sleep(0.05)
         looked(site)
         busy(site)
-        site.set_status("Job", "survival-data", {"conditions": [{"type": "Complete", "status": "True"}]})
+        site.set_status(
+            "Job", "survival-data", {"conditions": [{"type": "Complete", "status": "True"}]}
+        )
 
     player = threading.Thread(target=play)
     player.start()
@@ -1246,7 +1508,10 @@ def test_a_data_stage_that_no_longer_holds_is_sent_again(site, capsys):
 
 @in_process
 def test_preparing_that_fails_sends_no_training(site, capsys):
-    reason = {"reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}
+    reason = {
+        "reason": "BackoffLimitExceeded",
+        "message": "Job has reached the specified backoff limit",
+    }
     player = job_of_data(site, "Failed", reason)
     assert site.recipe("submit", *PREPARED) == 1
     player.join()
@@ -1260,7 +1525,9 @@ def test_status_names_the_command_that_comes_next(site, capsys):
     def following() -> str:
         assert site.recipe("status") == 0
         line = capsys.readouterr().err.splitlines()[-1].removeprefix("Next: recipe ")
-        return line.replace(f" {shlex.quote(str(SURVIVAL))} --set openshift.namespace={site.namespace}", "")
+        return line.replace(
+            f" {shlex.quote(str(SURVIVAL))} --set openshift.namespace={site.namespace}", ""
+        )
 
     assert following() == "submit"
     assert site.recipe("submit") == 0
@@ -1268,5 +1535,7 @@ def test_status_names_the_command_that_comes_next(site, capsys):
     assert following() == "logs -f"
     finish(site)
     assert following() == "fetch"
-    site.set_status("PyTorchJob", "survival", {"conditions": [{"type": "Failed", "status": "True"}]})
+    site.set_status(
+        "PyTorchJob", "survival", {"conditions": [{"type": "Failed", "status": "True"}]}
+    )
     assert following() == "why"

@@ -1,4 +1,5 @@
-"""The tests of this folder against a cluster that RECIPE_TEST_KUBECONFIG names, without nodes: none waits for a pod."""
+"""The tests of this folder against a cluster that RECIPE_TEST_KUBECONFIG names, without nodes: none
+waits for a pod."""
 
 import os
 import re
@@ -16,7 +17,8 @@ from tests.parts.openshift.conftest import Site, end_job_of_model, in_process
 HERE = "tests/parts/openshift"
 # These two ask no cluster: they train, and start a server of vLLM.
 ELSEWHERE = [f"--ignore={HERE}/test_pods.py", f"--ignore={HERE}/test_vllm.py"]
-# What else a test may skip for than what the cluster lacks: this test, recipes without a cluster, and tools that are not here.
+# What else a test may skip for than what the cluster lacks: this test, recipes without a cluster,
+# and tools that are not here.
 OTHERWISE = ("has no place on a cluster", "no kfp here", "no kubectl here")
 
 
@@ -41,18 +43,26 @@ def test_all_tests_run_to_their_end_on_a_cluster_without_nodes(tmp_path, lacks):
         said = against(cluster, tmp_path, *(few if lacks else [HERE, *ELSEWHERE]))
     finally:
         cluster.close()
-    assert [one for one in cluster.requests if one.startswith("POST") and one.endswith("/pytorchjobs")] or lacks
+    assert [
+        one for one in cluster.requests if one.startswith("POST") and one.endswith("/pytorchjobs")
+    ] or lacks
     reasons = re.findall(r"^SKIPPED .*?: (.*)$", said, re.MULTILINE)
-    assert reasons and all("this cluster lacks" in one or any(word in one for word in OTHERWISE) for one in reasons)
+    assert reasons and all(
+        "this cluster lacks" in one or any(word in one for word in OTHERWISE) for one in reasons
+    )
     assert any("lacks the custom resource TrainJob" in one for one in reasons) == bool(lacks)
 
 
 class ClusterWithAJobController:
-    """Its controller counts the Job's pod as active, and ends the Job when the pod has ended. Kubernetes refuses the end of a
-    Job with active pods (`active>0 is invalid for finished job`)."""
+    """Its controller counts the Job's pod as active, and ends the Job when the pod has ended.
+    Kubernetes refuses the end of a Job with active pods (`active>0 is invalid for finished
+    job`)."""
 
     def __init__(self) -> None:
-        template = {"metadata": {"name": "mine-model-x1y2z"}, "spec": {"containers": [{"name": "node"}]}}
+        template = {
+            "metadata": {"name": "mine-model-x1y2z"},
+            "spec": {"containers": [{"name": "node"}]},
+        }
         self.pod = template
         self.job = {"metadata": {"name": "mine-model"}, "status": {"active": 1}}
 
@@ -63,7 +73,11 @@ class ClusterWithAJobController:
     def request(self, method: str, path: str, body: dict[str, Any], content: str) -> None:
         assert method == "PATCH"
         if "/jobs/" in path:
-            raise Refused(422, "status.active: Invalid value: 1: active>0 is invalid for finished job", "tests")
+            raise Refused(
+                422,
+                "status.active: Invalid value: 1: active>0 is invalid for finished job",
+                "tests",
+            )
         self.pod["status"] = body["status"]
         self.job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
 

@@ -52,7 +52,9 @@ def test_failures_cost_what_a_simulation_of_them_costs(between):
     """100,000 s of work, 60 s to save, each 1,000 s, 300 s to start again."""
     draw = random.Random(7)
     runs = [simulated(100_000, 60, 1_000, 300, between, draw) for _ in range(300)]
-    assert scaling.daly(100_000, 60, 1_000, 300, between) == pytest.approx(sum(runs) / len(runs), rel=0.03)
+    assert scaling.daly(100_000, 60, 1_000, 300, between) == pytest.approx(
+        sum(runs) / len(runs), rel=0.03
+    )
 
 
 def test_young_s_interval_costs_least():
@@ -66,7 +68,10 @@ def test_the_recipe_s_own_count_is_the_plan_and_what_failures_cost():
     (row,) = scaling.rows(whole.forecasts, [4])
     assert row.total_seconds - row.parts["restarts"] == pytest.approx(whole.together.total_seconds)
     assert sum(row.parts.values()) == pytest.approx(row.total_seconds)
-    assert row.cost == pytest.approx(row.total_seconds / 3600 * 4 * 2.0) and 0 < row.parts["restarts"] < 30
+    assert (
+        row.cost == pytest.approx(row.total_seconds / 3600 * 4 * 2.0)
+        and 0 < row.parts["restarts"] < 30
+    )
 
 
 def test_as_many_rows_are_learned_on_each_count():
@@ -75,13 +80,21 @@ def test_as_many_rows_are_learned_on_each_count():
         for count in (1, 2, 8, 64):
             other = machine_counts.with_machines(forecast, count)
             batch = other.workload.effective_batch_size
-            assert before <= other.steps * batch < before + 2 * batch + forecast.workload.effective_batch_size
+            assert (
+                before
+                <= other.steps * batch
+                < before + 2 * batch + forecast.workload.effective_batch_size
+            )
             if forecast.workload.accumulation >= count:
                 assert batch == forecast.workload.effective_batch_size
 
 
 def test_what_limits_moves_with_the_machines():
-    fast = ("openshift.network.kind=rdma", "openshift.network.gbit_s=400", "openshift.network.links=8")
+    fast = (
+        "openshift.network.kind=rdma",
+        "openshift.network.gbit_s=400",
+        "openshift.network.links=8",
+    )
     rows = by_count(SEVEN_B, [1, 8, 64, 1024], *fast, "openshift.claims.0.write_mb_s=20000")
     assert rows[1].limit.startswith("computing") and rows[1].efficiency == 1
     assert 5 < rows[8].speed_up <= 8.1
@@ -107,7 +120,10 @@ def test_every_machine_reads_the_model_from_a_claim_and_its_own_from_a_disk():
 
 def test_a_claim_s_speed_is_said_once():
     """Checkpoints take as long in the plan as in a pod's grace."""
-    slow, fast = (planned(SURVIVAL, f"openshift.claims.0.write_mb_s={speed}", rows=2845) for speed in (100, 1000))
+    slow, fast = (
+        planned(SURVIVAL, f"openshift.claims.0.write_mb_s={speed}", rows=2845)
+        for speed in (100, 1000)
+    )
     before, after = (whole.forecasts[0].time for whole in (slow, fast))
     slow_one, fast_one = (time.checkpoints.writing for time in (before, after))
     assert slow_one == pytest.approx(10 * fast_one)
@@ -115,7 +131,12 @@ def test_a_claim_s_speed_is_said_once():
 
 @pytest.mark.parametrize(
     ("text", "counts"),
-    [("1,2,4", [1, 2, 4]), ("1,2,…,16", [1, 2, 4, 8, 16]), ("1,3,...,30", [1, 3, 9, 27, 30]), (None, [])],
+    [
+        ("1,2,4", [1, 2, 4]),
+        ("1,2,…,16", [1, 2, 4, 8, 16]),
+        ("1,3,...,30", [1, 3, 9, 27, 30]),
+        (None, []),
+    ],
 )
 def test_dots_go_on_as_they_began(text, counts):
     assert _counts(text) == counts
@@ -136,15 +157,21 @@ def test_dots_that_continue_nothing_are_explained(text, recipe_command, golden_m
 
 def test_a_line_a_count_on_one_screen(recipe_command, golden_message):
     for path in (SURVIVAL, SEVEN_B):
-        done = recipe_command("plan", path, "--machines", "1,2,4,…,1024", "--price", "2", "--rows", "2845")
+        done = recipe_command(
+            "plan", path, "--machines", "1,2,4,…,1024", "--price", "2", "--rows", "2845"
+        )
         said = done.stdout[done.stdout.index("\nmachines ") : done.stdout.index("\n\n1. ")]
         assert max(map(len, said.splitlines())) <= 80 and len(said.splitlines()) < 28
         golden_message(said, path.stem)
 
 
 def test_json_has_the_same_rows(recipe_command):
-    done = recipe_command("plan", SURVIVAL, "--machines", "1,4", "--format", "json", "--rows", "2845")
+    done = recipe_command(
+        "plan", SURVIVAL, "--machines", "1,4", "--format", "json", "--rows", "2845"
+    )
     told = json.loads(done.stdout)
     assert [row["nodes"] for row in told["on_machines"]] == [1, 4]
     for row, stage in zip(told["on_machines"], told["stages"][0]["machines"], strict=True):
-        assert row["total_seconds"] == stage["total_seconds"] and set(row["parts"]) == set(scaling.LIMITS)
+        assert row["total_seconds"] == stage["total_seconds"] and set(row["parts"]) == set(
+            scaling.LIMITS
+        )

@@ -19,7 +19,8 @@ SEVEN_B, SURVIVAL = (ROOT / "recipes" / f"{name}.yaml" for name in ("seven-b", "
 
 @pytest.fixture
 def planned(capsys):
-    """`recipe plan ARGS…` in this process: its exit code, and what it said on standard output and standard error."""
+    """`recipe plan ARGS…` in this process: its exit code, and what it said on standard output and
+    standard error."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         code = cli._code(["plan", *map(str, arguments)])
@@ -40,13 +41,17 @@ def test_every_starter_is_planned_on_one_screen(path, planned):
     screen, _, notes = said.partition(f"\n\n{path}")
     lines = screen.splitlines()
     assert max(map(len, lines)) <= 80 and len(lines) <= 40
-    assert [line.split()[0] for line in lines[1:3]] == ["It", "It"] and "fits: " in lines[0], "four lines come first"
+    assert [line.split()[0] for line in lines[1:3]] == ["It", "It"] and "fits: " in lines[0], (
+        "four lines come first"
+    )
     assert lines[4] == "", "then the table"
     rest = lines[5:]
     (sure,) = [at for at, line in enumerate(rest) if "published runs" in line]
     paragraph = "\n".join(rest[sure:]).split("\n\n")[0]
     assert rest[sure - 1] == "" and words(paragraph).endswith("More: `--details`.")
-    assert not re.search("^(Memory|Longest rows|Time|Disk|Checkpoints)[^:]*: ", screen, re.MULTILINE)
+    assert not re.search(
+        "^(Memory|Longest rows|Time|Disk|Checkpoints)[^:]*: ", screen, re.MULTILINE
+    )
     found = json.loads(planned(path, "--format", "json")[1])
     for stage in found["stages"]:
         (row,) = [line for line in lines if line.startswith(f"{stage['stage']} ")]
@@ -75,9 +80,14 @@ def test_the_page_of_the_plan_quotes_survivals(planned):
     first, second, *_ = planned(SURVIVAL)[1].splitlines()
     over_links = planned(SURVIVAL, "--set", "openshift.network.gbit_s=100")[1].splitlines()[1:]
     needs = re.search("it needs .*(?=[.])", first)[0]
-    slow, fast = (re.search("It takes ([^(]+) [(]", said)[1] for said in (second, " ".join(over_links)))
+    slow, fast = (
+        re.search("It takes ([^(]+) [(]", said)[1] for said in (second, " ".join(over_links))
+    )
     assert f"`{needs}` means" in page
-    assert f"take {slow} over a pod network that reaches 6.6 Gbit/s, and {fast} over links of 100 Gbit/s" in page
+    assert (
+        f"take {slow} over a pod network that reaches 6.6 Gbit/s, and {fast} over links of 100 Gbit/s"
+        in page
+    )
 
 
 def test_the_screen_reads_as_it_should(planned, golden_message):
@@ -109,7 +119,9 @@ def drawn(planned, path, tmp_path, *options):
 @pytest.mark.parametrize("name", [path.stem for path in RECIPES])
 def test_the_picture_is_of_the_same_figures(name, planned, tmp_path):
     root, found = drawn(planned, ROOT / "recipes" / f"{name}.yaml", tmp_path)
-    panels = {panel.get("data-stage"): panel for panel in root.iter(f"{SVG}g") if panel.get("data-stage")}
+    panels = {
+        panel.get("data-stage"): panel for panel in root.iter(f"{SVG}g") if panel.get("data-stage")
+    }
     assert list(panels) == [stage["stage"] for stage in found["stages"]]
     for stage in found["stages"]:
         panel, memory = panels[stage["stage"]], stage["gpu_memory_bytes"]
@@ -118,7 +130,9 @@ def test_the_picture_is_of_the_same_figures(name, planned, tmp_path):
         assert any(f"has {units.gib(memory['usable'])}" in text for text in said)
         scale, base = float(panel.get("data-bytes-a-pixel")), float(panel.get("data-base"))
         limits = [line for line in panel.iter(f"{SVG}line") if line.get("class") == "limit"]
-        assert (base - float(limits[0].get("y1"))) * scale == pytest.approx(memory["usable"], abs=scale)
+        assert (base - float(limits[0].get("y1"))) * scale == pytest.approx(
+            memory["usable"], abs=scale
+        )
         areas = {area.get("data-part"): area for area in panel.iter(f"{SVG}polygon")}
         low = [0] * len(memory["step"])
         for part in PARTS:
@@ -126,7 +140,9 @@ def test_the_picture_is_of_the_same_figures(name, planned, tmp_path):
             assert (part in areas) == any(sizes)
             high = [below + size for below, size in zip(low, sizes, strict=True)]
             if part in areas:
-                heights = [float(y) for y in re.findall(r",([\d.]+)", areas[part].get("points"))][: len(high)]
+                heights = [float(y) for y in re.findall(r",([\d.]+)", areas[part].get("points"))][
+                    : len(high)
+                ]
                 assert [(base - y) * scale for y in heights] == pytest.approx(high, abs=scale)
             low = high
         training = max(low)
@@ -166,11 +182,17 @@ def test_the_picture_s_bars_are_the_stages_times(planned, tmp_path):
 
 
 def test_a_picture_stands_alone_and_follows_light_and_dark(planned, tmp_path):
-    root, _ = drawn(planned, SURVIVAL, tmp_path, "--set", "name=a-b", "--set", "machines.gpu=NVIDIA-OWN")
+    root, _ = drawn(
+        planned, SURVIVAL, tmp_path, "--set", "name=a-b", "--set", "machines.gpu=NVIDIA-OWN"
+    )
     text = (tmp_path / "plan.svg").read_text("utf-8")
     assert "prefers-color-scheme: dark" in text
-    assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "") and "url(" not in text
+    assert (
+        "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "") and "url(" not in text
+    )
     assert not list(root.iter(f"{SVG}script")) and not list(root.iter(f"{SVG}image"))
-    assert [line for line in root.iter(f"{SVG}line") if line.get("class") == "limit"] == [], "nobody knows this card"
+    assert [line for line in root.iter(f"{SVG}line") if line.get("class") == "limit"] == [], (
+        "nobody knows this card"
+    )
     width = float(root.get("width"))
     assert all(0 <= float(spot.get("x")) <= width for spot in root.iter(f"{SVG}text"))

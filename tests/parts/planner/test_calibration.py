@@ -1,4 +1,5 @@
-"""What a run took is said beside its plan, and plans after it know it; what is checked and rendered does not."""
+"""What a run took is said beside its plan, and plans after it know it; what is checked and rendered
+does not."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def home(tmp_path, monkeypatch) -> Path:
 def ran(recipe, tmp_path):
     """Makes a run that took so many times what the plan says, and allocator slack of a tenth."""
 
-    def make(ratio: float, name: str = "one", kind: str = "run", gpu: str = "NVIDIA L40S") -> RunFolder:
+    def make(
+        ratio: float, name: str = "one", kind: str = "run", gpu: str = "NVIDIA L40S"
+    ) -> RunFolder:
         run = RunFolder(tmp_path / "runs" / name, kind)
         run.path.mkdir(parents=True)
         run.mark("finished", recipe=recipe.name)
@@ -62,18 +65,24 @@ def ran(recipe, tmp_path):
 
 
 def planned_by_command(*options: str) -> dict:
-    done = CliRunner().invoke(plan_command, [str(LYRICS), "--format", "json", *options], standalone_mode=False)
+    done = CliRunner().invoke(
+        plan_command, [str(LYRICS), "--format", "json", *options], standalone_mode=False
+    )
     assert done.exception is None, done.output
     (stage,) = json.loads(done.stdout)["stages"]
     return stage
 
 
-def test_a_run_says_what_was_planned_and_plans_after_it_know_its_pace(recipe, ran, home, golden_message):
+def test_a_run_says_what_was_planned_and_plans_after_it_know_its_pace(
+    recipe, ran, home, golden_message
+):
     before = planned_by_command()
     golden_message("\n".join(calibration.after(recipe, ran(1.5))), "said of the run")
     assert json.loads((home / "learned.json").read_text())["runs"][0]["gpu"] == L40S
     after = planned_by_command()
-    assert after["time"]["step_seconds"] == pytest.approx(1.5 * before["time"]["step_seconds"], rel=0.02)
+    assert after["time"]["step_seconds"] == pytest.approx(
+        1.5 * before["time"]["step_seconds"], rel=0.02
+    )
     assert after["gpu_memory_bytes"]["parts"]["slack"] == pytest.approx(
         0.1 / 0.04 * before["gpu_memory_bytes"]["parts"]["slack"], rel=0.01
     )
@@ -107,7 +116,9 @@ def test_a_second_look_at_a_run_counts_once_and_two_runs_are_both_known(recipe, 
     list(calibration.after(recipe, ran(1.1, "two")))
     (first, second) = Learned.read(settings_folder()).runs
     # The plan that a run is compared with has learned nothing.
-    assert first.seconds / first.planned == pytest.approx(1.5) and second.seconds / second.planned == pytest.approx(1.1)
+    assert first.seconds / first.planned == pytest.approx(
+        1.5
+    ) and second.seconds / second.planned == pytest.approx(1.1)
     assert calibration.learned()[L40S].slowness == pytest.approx(1.3)
 
 
@@ -125,7 +136,11 @@ def test_a_fetched_run_is_learned_from_by_its_folder(recipe, ran, golden_message
     run = ran(2.0)
     learned_from = planned_by_command("--learn", str(run.path))
     assert "one of your own runs" in learned_from["time_published"]
-    for kind, name, gpu in (("rehearsal", "three", "NVIDIA L40S"), ("run", "four", ""), ("run", "five", "NVIDIA H100")):
+    for kind, name, gpu in (
+        ("rehearsal", "three", "NVIDIA L40S"),
+        ("run", "four", ""),
+        ("run", "five", "NVIDIA H100"),
+    ):
         with pytest.raises(Stop) as refused:
             calibration.learn(recipe, [str(ran(1.0, name, kind, gpu).path)])
     golden_message(refused.value)
@@ -138,9 +153,16 @@ def test_a_fetched_run_is_learned_from_by_its_folder(recipe, ran, golden_message
             calibration.learn(other, [folder])
 
 
-def test_a_file_that_is_none_and_a_folder_that_nobody_may_write_stop_no_run(recipe, ran, home, monkeypatch):
+def test_a_file_that_is_none_and_a_folder_that_nobody_may_write_stop_no_run(
+    recipe, ran, home, monkeypatch
+):
     home.mkdir(parents=True)
-    for text in ("", "[", '{"runs": 3}', '{"runs": [{"gpu": "NVIDIA-L40S", "run": "x", "seconds": -1, "planned": 0}]}'):
+    for text in (
+        "",
+        "[",
+        '{"runs": 3}',
+        '{"runs": [{"gpu": "NVIDIA-L40S", "run": "x", "seconds": -1, "planned": 0}]}',
+    ):
         (home / "learned.json").write_text(text)
         assert calibration.learned() == {} and planned_by_command()
     monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/none")
@@ -155,10 +177,15 @@ def test_the_newest_runs_of_each_card_are_kept(home):
     calibration.keep([Observed("new", "B", 1.0, 1.0), Observed("7", "A", 2.0, 1.0)])
     runs = Learned.read(home).runs
     assert [each.run for each in runs if each.gpu == "B"] == ["new"]
-    (*_, last), count = [each for each in runs if each.gpu == "A"], sum(each.gpu == "A" for each in runs)
+    (*_, last), count = (
+        [each for each in runs if each.gpu == "A"],
+        sum(each.gpu == "A" for each in runs),
+    )
     assert (last.run, last.seconds, count) == ("7", 2.0, calibration.MOST_RUNS)
     # Nineteen runs are enough for a range of their own.
-    assert calibration.learned()["A"].spread is not None and calibration.learned()["B"].spread is None
+    assert (
+        calibration.learned()["A"].spread is not None and calibration.learned()["B"].spread is None
+    )
 
 
 def test_a_relative_folder_is_not_taken(monkeypatch):

@@ -1,8 +1,8 @@
 """What a starter's comments claim, and the plan can compute, is what the plan says.
 
-A claim is a clause of a comment with a number of GB, minutes, steps or the like, or with a word such as "faster". CLAIMS
-has the sentences in which starters make them, each with the computation that must agree. A claim in other words fails:
-write it in these words, or add its sentence here.
+A claim is a clause of a comment with a number of GB, minutes, steps or the like, or with a word
+such as "faster". CLAIMS has the sentences in which starters make them, each with the computation
+that must agree. A claim in other words fails: write it in these words, or add its sentence here.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def planned(file: Path, changes: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def agrees(claimed: str, computed: float) -> bool:
-    """Whether a number is what `claimed` rounds it to; of hundreds, 2,400 is said of 2,350 to 2,450."""
+    """Whether a number is what `claimed` rounds it to; of hundreds, 2,400 is said of 2,350 to
+    2,450."""
     digits = claimed.replace(",", "")
     place = 10.0 ** -len(digits.partition(".")[2])
     if digits.endswith("00"):
@@ -92,8 +93,8 @@ def agrees(claimed: str, computed: float) -> bool:
 
 
 def other_value(line: Line, change: Callable[[Any], object]) -> tuple[str, ...]:
-    """The line's setting with another value, and what goes with it: a larger micro batch keeps the rows of a step, where
-    it can, and checkpoints keep to evaluations."""
+    """The line's setting with another value, and what goes with it: a larger micro batch keeps the
+    rows of a step, where it can, and checkpoints keep to evaluations."""
     *home, name = line.path
     value = change(line.value)
     changed = {name: value}
@@ -130,7 +131,9 @@ def half(value: int) -> int:
 
 def logits_of_a_full_row(line: Line, match: re.Match[str]) -> bool:
     """What one more row takes in evaluation, for a row that fills `sequence_len`."""
-    more = line.memory_gb("evaluation", f"{line.setting}={line.value + 1}") - line.memory_gb("evaluation")
+    more = line.memory_gb("evaluation", f"{line.setting}={line.value + 1}") - line.memory_gb(
+        "evaluation"
+    )
     padded = -(-line.stage()["rows"]["longest"] // 64) * 64
     return agrees(match["size"], more * load(line.file)[0].model.sequence_len / padded)
 
@@ -172,7 +175,9 @@ def time_estimate(line: Line, match: re.Match[str]) -> bool:
 
 def checkpoint_size(line: Line, match: re.Match[str]) -> bool:
     for disk in line.stage()["disk_bytes"]:
-        if counted := re.fullmatch(r"checkpoints \((\d+) kept, (\d+) being written\)", disk["what"]):
+        if counted := re.fullmatch(
+            r"checkpoints \((\d+) kept, (\d+) being written\)", disk["what"]
+        ):
             return agrees(match["size"], disk["size"] / sum(map(int, counted.groups())) / 1e9)
     return False
 
@@ -204,7 +209,9 @@ CLAIMS: Mapping[str, Judge] = {
     r"is no faster here": no_faster,
     r"false is faster and needs more memory": takes_less_time(lambda _: "false"),
     r"lower .*takes more time": takes_more_time(half),
-    r"about (?P<size>\d+) GB in all at \d": lambda line, match: agrees(match["size"], line.memory_gb("evaluation")),
+    r"about (?P<size>\d+) GB in all at \d": lambda line, match: agrees(
+        match["size"], line.memory_gb("evaluation")
+    ),
     r"(?P<size>\d+) GB per full-length row": logits_of_a_full_row,
     r"logits, which would take (?P<size>\d+) GB": plain_logits,
     r"plain would not fit": lambda line, _: not line.stage(f"{line.setting}=plain")["fits"],
@@ -219,7 +226,10 @@ CLAIMS: Mapping[str, Judge] = {
     r"the plan estimates about (?P<likely>[\d.]+)(?:, and at most (?P<most>[\d.]+))?$": lambda line, match: (
         memory_estimate(line, match)
         if line.path[-1] == "gpu_memory"
-        else agrees(match["likely"], line.seconds() / {"min": 60, "h": 3600, "d": 86400}[str(line.value).split()[-1]])
+        else agrees(
+            match["likely"],
+            line.seconds() / {"min": 60, "h": 3600, "d": 86400}[str(line.value).split()[-1]],
+        )
     ),
     r"the plan (?:estimates|says) (?P<least>\d+) to (?P<most>\d+)(?: hours)?": time_estimate,
     r"about (?P<size>[\d.]+) GB each": checkpoint_size,
@@ -230,7 +240,8 @@ CLAIMS: Mapping[str, Judge] = {
     r"main memory of (?:each|the) machine, (?P<size>[\d.]+) GiB": in_gib,
     r"(?P<share>[\d.]+) % of all weights": trained_share,
 }
-# Sentences about what no plan computes: the data set, the hardware's label, arithmetic that this line itself states.
+# Sentences about what no plan computes: the data set, the hardware's label, arithmetic that this
+# line itself states.
 OTHERS = (
     r"more time (?:on a broken run|to start them all)",
     r"more compare more fairly and take more time",
@@ -265,12 +276,18 @@ def commented(file: Path) -> list[Line]:
 
 def claims(line: Line) -> list[str]:
     """The clauses of a line's comment that make a claim."""
-    return [clause.strip() for clause in re.split(r";|: (?!\d)", line.comment) if IS_CLAIM.search(clause)]
+    return [
+        clause.strip()
+        for clause in re.split(r";|: (?!\d)", line.comment)
+        if IS_CLAIM.search(clause)
+    ]
 
 
 @cache
 def every_claim() -> tuple[tuple[Line, str], ...]:
-    return tuple((line, clause) for file in RECIPES for line in commented(file) for clause in claims(line))
+    return tuple(
+        (line, clause) for file in RECIPES for line in commented(file) for clause in claims(line)
+    )
 
 
 def test_starters_make_claims():
@@ -283,7 +300,11 @@ def test_what_comments_claim_is_what_the_plan_says(file):
     for line, clause in every_claim():
         if line.file != file:
             continue
-        judged = [(judge, match) for sentence, judge in CLAIMS.items() if (match := re.search(sentence, clause))]
+        judged = [
+            (judge, match)
+            for sentence, judge in CLAIMS.items()
+            if (match := re.search(sentence, clause))
+        ]
         other = any(re.search(sentence, clause) for sentence in OTHERS)
         if not judged and not other:
             wrong.append(f"{line.number}: nothing computes this claim: {clause}")
@@ -295,5 +316,9 @@ def test_what_comments_claim_is_what_the_plan_says(file):
 
 def test_every_sentence_is_in_a_starter():
     clauses = [clause for _, clause in every_claim()]
-    unused = [sentence for sentence in (*CLAIMS, *OTHERS) if not any(re.search(sentence, one) for one in clauses)]
+    unused = [
+        sentence
+        for sentence in (*CLAIMS, *OTHERS)
+        if not any(re.search(sentence, one) for one in clauses)
+    ]
     assert not unused

@@ -19,7 +19,9 @@ from tests.conftest import ROOT
 
 L40S = "NVIDIA-L40S"
 GIB = 2**30
-WORK = Workload(catalog.model("google/gemma-3-270m"), machines=Machines(1, 1, L40S, 32, 8), rows=1000)
+WORK = Workload(
+    catalog.model("google/gemma-3-270m"), machines=Machines(1, 1, L40S, 32, 8), rows=1000
+)
 
 
 @pytest.fixture
@@ -28,13 +30,19 @@ def results(tmp_path, monkeypatch):
     measured = constants.measured(
         [0.01 + 0.01 * n for n in range(10)], [GIB // 2] * 10, [1.0 + 0.1 * n for n in range(10)]
     )
-    found = replace(measured, source=f"{L40S}, 2027-01-02, 10 cells, torch 2.13.0, transformers 5.16.1")
-    (tmp_path / f"memory-{L40S}.json").write_text(json.dumps({"constants": asdict(found), "cells": []}))
+    found = replace(
+        measured, source=f"{L40S}, 2027-01-02, 10 cells, torch 2.13.0, transformers 5.16.1"
+    )
+    (tmp_path / f"memory-{L40S}.json").write_text(
+        json.dumps({"constants": asdict(found), "cells": []})
+    )
     monkeypatch.setattr(constants, "FOLDER", tmp_path)
     return tmp_path
 
 
-def test_without_a_file_everything_is_assumed_and_that_is_said(tmp_path, monkeypatch, golden_message):
+def test_without_a_file_everything_is_assumed_and_that_is_said(
+    tmp_path, monkeypatch, golden_message
+):
     monkeypatch.setattr(constants, "FOLDER", tmp_path)
     assert constants.constants(L40S) == constants.ASSUMED
     golden_message(constants.basis([L40S]))
@@ -58,7 +66,9 @@ def test_they_reach_memory_and_time_of_that_card_alone(results, monkeypatch):
     assert with_file[0].slack == pytest.approx(0.1 * with_file[0].tensors, rel=1e-6)
     assert with_file[1].training_seconds > 1.3 * without[1].training_seconds
     passes = with_file[1].training_seconds + with_file[1].evaluation_seconds
-    assert with_file[1].range_seconds[1] == pytest.approx(passes * 1.9 / 1.45 + with_file[1].overhead_range[1])
+    assert with_file[1].range_seconds[1] == pytest.approx(
+        passes * 1.9 / 1.45 + with_file[1].overhead_range[1]
+    )
     assert with_file[2] == without[2]
 
 
@@ -77,7 +87,9 @@ def test_the_benchmark_writes_what_is_read(tmp_path, monkeypatch):
         f"(work,) = [cell for cell in b.cells(True, '{L40S}')]\n"
         f"print(json.dumps(b.report('{L40S}', [b.row(work, found)])))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     (tmp_path / f"memory-{L40S}.json").write_text(done.stdout.splitlines()[-1])
     monkeypatch.setattr(constants, "FOLDER", tmp_path)

@@ -55,7 +55,11 @@ def on_meta(model) -> dict[str, tuple[int, ...]]:
 
 
 def trainable_models():
-    known = [catalog.model(name) for name, facts in catalog.table("models").items() if "like" not in facts]
+    known = [
+        catalog.model(name)
+        for name, facts in catalog.table("models").items()
+        if "like" not in facts
+    ]
     found = {model.id: model for model in (*known, *MODELS) if model}
     assert len(found) > 5, "no models found: the test would look at nothing"
     return list(found.values())
@@ -85,7 +89,13 @@ def test_the_parts_add_up_to_the_whole():
 
 def test_micro_batch_8_of_1024_without_checkpointing_does_not_fit_48_gb():
     found = memory.estimate(
-        work(unfrozen=LAST_TWO, micro_batch_size=8, evaluation_batch_size=8, checkpointing=False, accumulation=2)
+        work(
+            unfrozen=LAST_TWO,
+            micro_batch_size=8,
+            evaluation_batch_size=8,
+            checkpointing=False,
+            accumulation=2,
+        )
     )
     assert 45 < found.tensors / 2**30 < 47
     assert found.total > memory.usable(catalog.gpu("NVIDIA-L40S"))
@@ -95,23 +105,42 @@ def test_ddp_holds_gradients_twice_and_zero_splits_what_its_stage_splits():
     machines = Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 256, 64)
     ddp = memory.held(work(SEVEN_B, machines=machines, sharding="ddp"))
     assert ddp.buffers == ddp.gradients == 2 * parameters.total(SEVEN_B)
-    one, two, three = (memory.held(work(SEVEN_B, machines=machines, sharding=f"zero{n}")) for n in (1, 2, 3))
+    one, two, three = (
+        memory.held(work(SEVEN_B, machines=machines, sharding=f"zero{n}")) for n in (1, 2, 3)
+    )
     assert one.optimizer == 12 * parameters.total(SEVEN_B) // 8
     assert one.gradients == 8 * two.gradients
     assert two.weights == 8 * three.weights
-    assert memory.held(work(SEVEN_B, machines=machines, sharding="zero2", offload=Offload("cpu"))).optimizer == 0
+    assert (
+        memory.held(
+            work(SEVEN_B, machines=machines, sharding="zero2", offload=Offload("cpu"))
+        ).optimizer
+        == 0
+    )
 
 
 def test_deepspeed_has_its_buckets_its_fp32_copies_and_nothing_else_in_fp32():
     """Sizes as in DeepSpeed 0.18.9, runtime/zero and runtime/engine.py."""
     machines, total = Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 256, 64), parameters.total(SEVEN_B)
-    job = work(SEVEN_B, machines=machines, sharding="zero2", attention="sdpa", bucket_bytes=500_000_000)
+    job = work(
+        SEVEN_B, machines=machines, sharding="zero2", attention="sdpa", bucket_bytes=500_000_000
+    )
     state = memory.held(job)
-    assert state.buffers == 10**9 and memory.held(replace(job, sharding="zero3", prefetch=0)).buffers == 5 * 10**8
+    assert (
+        state.buffers == 10**9
+        and memory.held(replace(job, sharding="zero3", prefetch=0)).buffers == 5 * 10**8
+    )
     # A GPU's share of the gradients, joined into one tensor of 2 bytes a number and copied to 4.
-    assert memory.step(job, state) == memory.step(replace(job, sharding="zero1"), state) == 6 * (total // 8)
+    assert (
+        memory.step(job, state)
+        == memory.step(replace(job, sharding="zero1"), state)
+        == 6 * (total // 8)
+    )
     assert memory.step(replace(job, sharding="zero3"), state) == 6 * (total // 8)
-    assert memory.step(replace(job, sharding="zero3", machines=Machines(1, 2, "x", 1, 1)), state) == 6 * 10**9
+    assert (
+        memory.step(replace(job, sharding="zero3", machines=Machines(1, 2, "x", 1, 1)), state)
+        == 6 * 10**9
+    )
     assert memory.step(replace(job, offload=Offload("cpu")), state) == 0
     assert memory.step(replace(job, precision="fp32"), state) == 4 * (total // 8)
     for stage in (1, 2, 3):
@@ -125,12 +154,18 @@ def test_deepspeed_has_its_buckets_its_fp32_copies_and_nothing_else_in_fp32():
 def test_the_size_of_a_bucket_is_one_figure_in_recipe_config_and_plan():
     survival = ROOT / "recipes" / "survival.yaml"
     for precision, numbers in (("bf16", 50_000_000), ("fp32", 25_000_000)):
-        sets = ("distribution=zero2", "communication.ddp_bucket_mb=100", f"model.precision={precision}")
+        sets = (
+            "distribution=zero2",
+            "communication.ddp_bucket_mb=100",
+            f"model.precision={precision}",
+        )
         recipe, plan = planned(survival, *sets, "model.attention=sdpa")
         (file,) = [file for file in plan.stages[-1].files if file.path == "deepspeed.json"]
         assert json.loads(file.text)["zero_optimization"]["reduce_bucket_size"] == numbers
         (found,) = forecast.of(recipe, plan)
-        assert found.workload.bucket_bytes == 100_000_000 and found.memory.state.buffers == 200_000_000
+        assert (
+            found.workload.bucket_bytes == 100_000_000 and found.memory.state.buffers == 200_000_000
+        )
     (found,) = forecast.of(*planned(survival, "communication.ddp_bucket_mb=100"))
     assert (found.workload.sharding, found.workload.bucket_bytes) == ("ddp", 100_000_000)
 
@@ -139,35 +174,47 @@ def test_a_checkpoint_takes_the_time_of_what_it_writes():
     for path in (ROOT / "recipes" / "lyrics.yaml", ROOT / "recipes" / "survival.yaml"):
         (found,) = forecast.of(*planned(path))
         written = found.written()
-        # Every machine reads the model from the claim, which takes 100 MB a second where the recipe says nothing.
+        # Every machine reads the model from the claim, which takes 100 MB a second where the recipe
+        # says nothing.
         saved = found.time.checkpoints.count * written["checkpoint"]
         moved = found.stage.machines.nodes * written["model download"] + saved
         assert found.time.overhead_seconds == pytest.approx(60 + moved / 100e6)
 
 
 def test_weights_in_fp32_count_in_the_time_of_a_step():
-    """They are read in every pass, and the update writes them with gradients and state of the same precision."""
+    """They are read in every pass, and the update writes them with gradients and state of the same
+    precision."""
     path = ROOT / "recipes" / "survival.yaml"
     alone = ("machines.nodes=1", "train.effective_batch_size=")
-    half, full = (forecast.of(*planned(path, *alone, f"model.master_weights={one}"))[0] for one in ("bf16", "fp32"))
+    half, full = (
+        forecast.of(*planned(path, *alone, f"model.master_weights={one}"))[0]
+        for one in ("bf16", "fp32")
+    )
     assert half.stage.machines.world_size == 1 and not half.workload.adapter
     assert full.time.step_seconds > half.time.step_seconds
-    assert duration.updating(full.workload, full.gpu) > 1.5 * duration.updating(half.workload, half.gpu)
+    assert duration.updating(full.workload, full.gpu) > 1.5 * duration.updating(
+        half.workload, half.gpu
+    )
     assert duration.computing(full.workload, full.gpu) > duration.computing(half.workload, half.gpu)
 
 
 def test_ddp_sends_gradients_as_they_are():
     machines = Machines(1, 8, "NVIDIA-L40S", 256, 64)
-    half, full = (work(machines=machines, sharding="ddp", fp32_weights=wide) for wide in (False, True))
+    half, full = (
+        work(machines=machines, sharding="ddp", fp32_weights=wide) for wide in (False, True)
+    )
     assert duration.sent(full) == 2 * duration.sent(half)
 
 
 def test_the_network_between_machines_is_the_recipe_s():
     survival = ROOT / "recipes" / "survival.yaml"
-    slow, fast = (forecast.of(*planned(survival, f"openshift.network.kind={kind}"))[0] for kind in ("ethernet", "rdma"))
+    slow, fast = (
+        forecast.of(*planned(survival, f"openshift.network.kind={kind}"))[0]
+        for kind in ("ethernet", "rdma")
+    )
     gradients = slow.memory.state.gradients
-    # 2 × 3/4 of the gradients at 6.6 Gbit/s, hidden behind nine tenths of the computing of the last of two micro batches; a
-    # machine with one GPU sends nothing over its own PCIe link.
+    # 2 × 3/4 of the gradients at 6.6 Gbit/s, hidden behind nine tenths of the computing of the last
+    # of two micro batches; a machine with one GPU sends nothing over its own PCIe link.
     hidden = 0.9 * duration.computing(slow.workload, catalog.gpu("NVIDIA-L40S")) / 2
     assert 0 < hidden < 1.5 * gradients / 6.6e9 * 8
     # Of 34 buckets each goes up a tree over four machines and down again, 14 microseconds a hop.
@@ -206,7 +253,9 @@ def test_a_rate_in_the_recipe_wins_over_what_is_assumed_and_leaves_no_doubt(sect
     assert known.time.network_seconds == (0, 0)
     passes = known.time.training_seconds + known.time.evaluation_seconds
     ends = zip(known.time.spread, known.time.overhead_range, strict=True)
-    assert known.time.range_seconds == pytest.approx([share * passes + overhead for share, overhead in ends])
+    assert known.time.range_seconds == pytest.approx(
+        [share * passes + overhead for share, overhead in ends]
+    )
     assert "Gbit/s" in assumed.time_source and "Gbit/s" not in known.time_source
     options = (f"{section}.network.gbit_s=100", f"{section}.network.links=4")
     if section == "openshift":
@@ -218,11 +267,17 @@ def test_a_rate_in_the_recipe_wins_over_what_is_assumed_and_leaves_no_doubt(sect
 def test_the_range_of_a_time_reaches_from_the_fastest_to_the_slowest_network():
     (found,) = forecast.of(*planned(ROOT / "recipes" / "survival.yaml"))
     network, (low, high) = found.workload.network, found.time.spread
-    ends = [found.changed(network=network._replace(gbit_s=rate)).time for rate in (network.most, network.least)]
+    ends = [
+        found.changed(network=network._replace(gbit_s=rate)).time
+        for rate in (network.most, network.least)
+    ]
     passes = [time.training_seconds + time.evaluation_seconds for time in ends]
     assert ends[0].total_seconds < found.time.total_seconds < ends[1].total_seconds
     least, most = found.time.overhead_range
-    assert found.time.range_seconds == (pytest.approx(passes[0] * low + least), pytest.approx(passes[1] * high + most))
+    assert found.time.range_seconds == (
+        pytest.approx(passes[0] * low + least),
+        pytest.approx(passes[1] * high + most),
+    )
 
 
 def test_the_range_of_a_time_holds_slow_and_fast_storage_unless_the_recipe_says_how_fast_it_is():
@@ -231,7 +286,9 @@ def test_the_range_of_a_time_holds_slow_and_fast_storage_unless_the_recipe_says_
     (stated,) = forecast.of(*planned(path, "openshift.claims.0.write_mb_s=100"))
     assert stated.time.total_seconds == assumed.time.total_seconds
     moving = stated.time.overhead_seconds - START_SECONDS
-    assert stated.time.overhead_range == pytest.approx((moving + START_SECONDS / 2, moving + 2 * START_SECONDS))
+    assert stated.time.overhead_range == pytest.approx(
+        (moving + START_SECONDS / 2, moving + 2 * START_SECONDS)
+    )
     twice = (stated.time.overhead_seconds / 2, stated.time.overhead_seconds * 2)
     assert assumed.time.overhead_range == pytest.approx(twice)
     for speed in (50, 200):
@@ -250,7 +307,11 @@ def test_slower_storage_saves_less_often_where_the_clock_decides():
 
 def test_the_words_about_a_network_name_it(golden_message):
     survival = ROOT / "recipes" / "survival.yaml"
-    for case in ("openshift.network.kind=rdma", "openshift.network.kind=ethernet", "openshift.network.gbit_s=25"):
+    for case in (
+        "openshift.network.kind=rdma",
+        "openshift.network.kind=ethernet",
+        "openshift.network.gbit_s=25",
+    ):
         (found,) = forecast.of(*planned(survival, case))
         golden_message(forecast.basis([found]), case)
     (one,) = forecast.of(*planned(ROOT / "recipes" / "lyrics.yaml"))
@@ -262,8 +323,13 @@ def test_another_count_of_machines_is_counted_in_equal_machines():
     (found,) = forecast.of(*planned(ROOT / "recipes" / "gemma.yaml"))
     uneven = replace(found.stage.machines, gpus_per_node=2, uneven=(2, 1))
     found = replace(found.changed(machines=uneven), stage=replace(found.stage, machines=uneven))
-    assert [machine_counts.with_machines(found, count).stage.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
-    assert [machine_counts.with_machines(found, count).workload.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
+    assert [
+        machine_counts.with_machines(found, count).stage.machines.world_size for count in (1, 2, 4)
+    ] == [2, 3, 8]
+    assert [
+        machine_counts.with_machines(found, count).workload.machines.world_size
+        for count in (1, 2, 4)
+    ] == [2, 3, 8]
 
 
 def test_a_card_that_does_not_know_the_precision_is_not_offered():
@@ -286,24 +352,34 @@ def test_a_4_bit_base_takes_a_little_more_than_half_a_byte_a_number():
     linear = SMOL.num_hidden_layers * sum(prod(shape) for shape in parameters.linear(SMOL).values())
     adapter = Adapter(8, SMOL.linear, four_bit=True)
     rest = 2 * (parameters.total(SMOL) - linear) + 4 * parameters.adapter(work(adapter=adapter))
-    assert memory.held(work(adapter=adapter)).weights - rest == pytest.approx(0.5159 * linear, rel=1e-3)
+    assert memory.held(work(adapter=adapter)).weights - rest == pytest.approx(
+        0.5159 * linear, rel=1e-3
+    )
 
 
 def test_frozen_layers_below_the_first_trained_one_keep_nothing():
-    high = memory.estimate(work(SEVEN_B, unfrozen=("^model.layers.31.",), checkpointing=False, micro_batch_size=4))
-    low = memory.estimate(work(SEVEN_B, unfrozen=("^model.layers.0.",), checkpointing=False, micro_batch_size=4))
+    high = memory.estimate(
+        work(SEVEN_B, unfrozen=("^model.layers.31.",), checkpointing=False, micro_batch_size=4)
+    )
+    low = memory.estimate(
+        work(SEVEN_B, unfrozen=("^model.layers.0.",), checkpointing=False, micro_batch_size=4)
+    )
     assert high.peak.activations < low.peak.activations / 10
 
 
 def test_a_fused_loss_never_holds_all_logits():
-    plain, fused = (memory.estimate(work(MODELS[2], micro_batch_size=8, fused_loss=way)) for way in ("none", "fused"))
+    plain, fused = (
+        memory.estimate(work(MODELS[2], micro_batch_size=8, fused_loss=way))
+        for way in ("none", "fused")
+    )
     assert plain.peak.logits == 12 * 8 * 1024 * 262_144
     assert fused.total < plain.total / 3
 
 
 def test_liger_holds_all_logits_in_evaluation_and_cut_cross_entropy_does_not():
     plain, liger, cut = (
-        memory.estimate(work(fused_loss=way, evaluation_batch_size=8)) for way in ("none", "fused", "cut")
+        memory.estimate(work(fused_loss=way, evaluation_batch_size=8))
+        for way in ("none", "fused", "cut")
     )
     assert liger.evaluation == plain.evaluation
     assert cut.evaluation < plain.evaluation - 8 * 8 * 1024 * SMOL.vocab_size
@@ -334,7 +410,9 @@ def test_steps_tokens_and_warmup_of_the_survival_recipe():
     assert found.time.rows_a_step == 64
 
 
-@pytest.mark.parametrize(("schedule", "steps"), [("constant", 0), ("constant_with_warmup", 4), ("inverse_sqrt", 4)])
+@pytest.mark.parametrize(
+    ("schedule", "steps"), [("constant", 0), ("constant_with_warmup", 4), ("inverse_sqrt", 4)]
+)
 def test_only_the_constant_rate_has_no_warmup(schedule, steps):
     """As its own scheduler: the first step of `constant` has the whole rate."""
     recipe, plan = planned(ROOT / "recipes" / "survival.yaml", f"train.lr_scheduler={schedule}")
@@ -363,7 +441,9 @@ def test_operations_are_six_a_weight_and_token_and_eight_with_checkpointing():
 def test_more_machines_are_faster_but_never_more_than_their_number():
     recipe, plan = planned(ROOT / "recipes" / "survival.yaml", "openshift.network.gbit_s=100")
     (found,) = forecast.of(recipe, plan, given_rows=2845)
-    speeds = [machine_counts.with_machines(found, count).time.samples_a_second for count in (1, 2, 4)]
+    speeds = [
+        machine_counts.with_machines(found, count).time.samples_a_second for count in (1, 2, 4)
+    ]
     assert speeds[0] < speeds[1] < speeds[2] < 4 * speeds[0]
     assert (
         machine_counts.with_machines(found, 1).time.waiting_seconds
@@ -378,7 +458,9 @@ def test_the_largest_micro_batch_fits_and_the_next_one_does_not():
     largest = forecast.largest(lambda rows: memory.estimate(job.with_rows(rows)).total <= budget)
 
     def total(rows: int) -> int:
-        return memory.estimate(replace(job, micro_batch_size=rows, evaluation_batch_size=rows)).total
+        return memory.estimate(
+            replace(job, micro_batch_size=rows, evaluation_batch_size=rows)
+        ).total
 
     assert total(largest) <= budget < total(largest + 1)
 
@@ -387,12 +469,16 @@ def test_advice_makes_it_fit_and_keeps_the_effective_batch():
     from runner.parts.planner.formulas import Lines, cheapest
 
     recipe, plan = planned(
-        ROOT / "recipes" / "survival.yaml", "train.micro_batch_size=96", "train.effective_batch_size=768"
+        ROOT / "recipes" / "survival.yaml",
+        "train.micro_batch_size=96",
+        "train.effective_batch_size=768",
     )
     (found,) = forecast.of(recipe, plan)
     assert found.fits is False
     offers = cheapest(Lines(recipe, found.stage), found.workload, found.gpu, found.usable)
-    assert len(offers) >= 3 and [offer.changes for offer in offers] == found.offers(recipe, found.usable)
+    assert len(offers) >= 3 and [offer.changes for offer in offers] == found.offers(
+        recipe, found.usable
+    )
     for offer in offers:
         assert memory.estimate(offer.workload).total <= found.usable
     assert offers[0].workload.effective_batch_size == found.workload.effective_batch_size
@@ -421,7 +507,12 @@ def test_the_files_of_a_folder_are_counted(tmp_path):
     ):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pictures" / name).write_bytes(b"x")
-    assert rows.known({"path": str(tmp_path / "pictures"), "kind": "images"}, tmp_path / "data").training == 3
+    assert (
+        rows.known(
+            {"path": str(tmp_path / "pictures"), "kind": "images"}, tmp_path / "data"
+        ).training
+        == 3
+    )
     for name in ("a.txt", "inner/b.md", "inner/c.png"):
         (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "texts" / name).write_text("x" * 420)
@@ -432,7 +523,8 @@ def test_the_files_of_a_folder_are_counted(tmp_path):
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("gpu", catalog.gpu_names())
 def test_no_change_is_offered_that_the_checker_would_complain_of(gpu, precision):
-    """Followed, each offer leaves the card able to do what is asked, and the model within its numbers."""
+    """Followed, each offer leaves the card able to do what is asked, and the model within its
+    numbers."""
     from runner.parts.planner.formulas import Lines, _smaller_model, _within_the_model, cheapest
 
     card = catalog.gpu(gpu)
@@ -484,7 +576,9 @@ def test_a_claim_that_is_too_small_is_named_with_what_fills_it(golden_message):
     recipe, plan = planned(ROOT / "recipes" / "survival.yaml")
     changed = load(ROOT / "recipes" / "survival.yaml")[0]
     (found,) = forecast.of(recipe, plan)
-    small = replace(plan, site={**plan.site, "claims": [{**plan.site["claims"][0], "size_gib": 20}]})
+    small = replace(
+        plan, site={**plan.site, "claims": [{**plan.site["claims"][0], "size_gib": 20}]}
+    )
     (problem,) = storage.problems(changed.document, small, [found])
     assert "20 GiB" in problem.message and "model download 5.7" in problem.message
     golden_message(problem.message)
@@ -505,7 +599,12 @@ def test_gb_and_gib_are_never_confused():
     assert units.size("45GiB") == 45 * 2**30
     assert units.both(2**30) == "1.0 GiB (1.1 GB)"
     assert units.seconds("5 min") == 300
-    assert [units.duration(count) for count in (45, 150, 9000, 200_000)] == ["45 s", "2.5 min", "2.5 h", "2.3 d"]
+    assert [units.duration(count) for count in (45, 150, 9000, 200_000)] == [
+        "45 s",
+        "2.5 min",
+        "2.5 h",
+        "2.3 d",
+    ]
     with pytest.raises(ValueError, match="has none of the units"):
         units.size("45 apples")
 
@@ -519,7 +618,9 @@ def test_the_quick_estimate_agrees_with_the_kept_table_of_exact_traces():
     from benchmarks.outside import LEAST_ALONE
 
     table = (ROOT / "benchmarks" / "results" / "estimate-accuracy.txt").read_text("utf-8")
-    rows = re.findall(r"^ *(\d+) (.+?) +(\d+\.\d\d) +\d+\.\d\d +[+-]\S+ +(\d+\.\d\d) +[+-]", table, re.MULTILINE)
+    rows = re.findall(
+        r"^ *(\d+) (.+?) +(\d+\.\d\d) +\d+\.\d\d +[+-]\S+ +(\d+\.\d\d) +[+-]", table, re.MULTILINE
+    )
     assert [int(number) for number, *_ in rows] == list(range(CELLS))
     shares, evaluations = [], []
     for (_, named, exact, evaluation), cell in zip(rows, cells(), strict=True):
@@ -534,7 +635,8 @@ def test_the_quick_estimate_agrees_with_the_kept_table_of_exact_traces():
 
 @pytest.mark.parametrize("few", ["four_bit", "eight_bit"])
 def test_packed_weights_are_whole_on_every_gpu_before_fsdp_splits_them(few):
-    """Loaded onto the GPU, and kept until all shares are made; other weights wait in main memory."""
+    """Loaded onto the GPU, and kept until all shares are made; other weights wait in main
+    memory."""
     from runner.parts.planner import state
 
     adapter = Adapter(16, SEVEN_B.linear, **{few: True})
@@ -551,7 +653,9 @@ def test_packed_weights_are_whole_on_every_gpu_before_fsdp_splits_them(few):
     whole, share = (memory.held(each).weights for each in (replace(job, sharding="ddp"), job))
     found = memory.estimate(job)
     assert found.tensors == whole + share > max(moment.size for moment in found.moments)
-    assert found.moment == found.peak.name == "loading" and "loading" not in {moment.name for moment in found.moments}
+    assert found.moment == found.peak.name == "loading" and "loading" not in {
+        moment.name for moment in found.moments
+    }
     assert sum(found.parts().values()) == found.total
     loading = "weights that every process loads"
     assert state.moments(job)[loading] == 0
@@ -563,9 +667,16 @@ def test_packed_weights_are_whole_on_every_gpu_before_fsdp_splits_them(few):
 def test_the_grid_draws_what_people_train():
     from benchmarks.estimate_accuracy import LAYERS, cells
 
-    drawn = {(cell.kind, cell.workload.sharding, cell.workload.fused_loss, cell.workload.objective) for cell in cells()}
+    drawn = {
+        (cell.kind, cell.workload.sharding, cell.workload.fused_loss, cell.workload.objective)
+        for cell in cells()
+    }
     assert {loss for _, _, loss, _ in drawn} == {"none", "fused", "cut"}
     assert {objective for *_, objective in drawn} == {"sft", "dpo"}
-    assert {("lora", "fsdp"), ("qlora", "fsdp")} <= {(kind, sharding) for kind, sharding, _, _ in drawn}
-    assert any(cell.workload.evaluation_batch_size > cell.workload.micro_batch_size for cell in cells())
+    assert {("lora", "fsdp"), ("qlora", "fsdp")} <= {
+        (kind, sharding) for kind, sharding, _, _ in drawn
+    }
+    assert any(
+        cell.workload.evaluation_batch_size > cell.workload.micro_batch_size for cell in cells()
+    )
     assert sum(cell.workload.model.num_hidden_layers > LAYERS for cell in cells()) == 3

@@ -1,4 +1,5 @@
-"""`recipe gpus` and `recipe models`: what the catalog has, and what fits where by the planner's own memory."""
+"""`recipe gpus` and `recipe models`: what the catalog has, and what fits where by the planner's own
+memory."""
 
 from __future__ import annotations
 
@@ -38,17 +39,26 @@ def test_every_card_of_the_catalog_is_shown(told, golden_message):
 
 def test_a_recipe_is_planned_on_every_card(told, golden_message):
     said = told("gpus", str(SURVIVAL))
-    shown = [line for line in said.splitlines() if not line.startswith("NVIDIA-") or "-L4 " in line or "H200" in line]
+    shown = [
+        line
+        for line in said.splitlines()
+        if not line.startswith("NVIDIA-") or "-L4 " in line or "H200" in line
+    ]
     golden_message("\n".join(shown))
     found = {each["gpu"]: each for each in told("gpus", str(SURVIVAL), json_too=True)}
     assert list(found) == catalog.gpu_names()
     assert found["NVIDIA-L4"]["fits"] and found["NVIDIA-H200"]["fits"]
     assert "fits your rows" in next(line for line in shown if line.startswith("NVIDIA-L4 "))
-    songs = {each["gpu"]: each for each in told("gpus", str(ROOT / "recipes" / "lyrics.yaml"), json_too=True)}
+    songs = {
+        each["gpu"]: each
+        for each in told("gpus", str(ROOT / "recipes" / "lyrics.yaml"), json_too=True)
+    }
     assert not songs["NVIDIA-L4"]["fits"]
     recipe, _ = changed(load(SURVIVAL)[0], [Override("machines.gpu", None, "NVIDIA-H200")])
     assert found["NVIDIA-H200"]["memory_bytes"] == Planned.of(recipe).forecasts[0].memory.total
-    assert "capability" in found["Tesla-T4"]["why_not"] and found["Tesla-T4"]["memory_bytes"] is None
+    assert (
+        "capability" in found["Tesla-T4"]["why_not"] and found["Tesla-T4"]["memory_bytes"] is None
+    )
 
 
 def test_every_model_has_the_smallest_card_for_each_way(told):
@@ -56,12 +66,21 @@ def test_every_model_has_the_smallest_card_for_each_way(told):
     assert list(found) == catalog.model_ids()
     for name, each in found.items():
         # Only a trace knows the memory of the others.
-        assert list(each["ways"]) == (list(WAYS) if has_formulas(catalog.model(name).model_type) else [])
+        assert list(each["ways"]) == (
+            list(WAYS) if has_formulas(catalog.model(name).model_type) else []
+        )
         assert each["licence"] and each["parameters"]
     ways = found["Qwen/Qwen2.5-32B-Instruct"]["ways"]
-    assert ways["qlora"]["memory_bytes"] < ways["lora"]["memory_bytes"] < ways["all weights"]["memory_bytes"]
+    assert (
+        ways["qlora"]["memory_bytes"]
+        < ways["lora"]["memory_bytes"]
+        < ways["all weights"]["memory_bytes"]
+    )
     assert ways["all weights"]["cards"] == []
-    assert ways["lora"]["cards"][0].startswith("NVIDIA-H100") and "NVIDIA-L40S" not in ways["lora"]["cards"]
+    assert (
+        ways["lora"]["cards"][0].startswith("NVIDIA-H100")
+        and "NVIDIA-L40S" not in ways["lora"]["cards"]
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -71,14 +90,21 @@ def test_what_a_model_needs_is_what_its_plan_says(way):
     wished = {"model.base": name, "model.precision": "bf16", "train.micro_batch_size": 1, **changes}
     path = ROOT / "recipes" / f"{starter}.yaml"
     recipe = load(path, [Override(setting, None, wished[setting]) for setting in wished])[0]
-    assert needs_of(catalog.model(name))[way].memory_bytes == Planned.of(recipe).forecasts[0].full.memory.total
+    assert (
+        needs_of(catalog.model(name))[way].memory_bytes
+        == Planned.of(recipe).forecasts[0].full.memory.total
+    )
 
 
 def test_models_for_one_card_are_those_that_fit_it(told, golden_message):
     found = told("models", "--gpu", "Tesla-T4", json_too=True)
     names = {each["model"] for each in found}
     assert "google/gemma-3-270m" in names and "Qwen/Qwen2.5-32B-Instruct" not in names
-    assert all(need["cards"] and "Tesla-T4" in need["cards"] for each in found for need in each["ways"].values())
+    assert all(
+        need["cards"] and "Tesla-T4" in need["cards"]
+        for each in found
+        for need in each["ways"].values()
+    )
     golden_message("\n".join(told("models", "--gpu", "Tesla-T4").splitlines()[:3]))
 
 

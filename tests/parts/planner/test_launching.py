@@ -1,4 +1,5 @@
-"""Small micro batches take as long as Python needs to launch their kernels: what is counted, and what was measured on an H100."""
+"""Small micro batches take as long as Python needs to launch their kernels: what is counted, and
+what was measured on an H100."""
 
 from __future__ import annotations
 
@@ -36,20 +37,31 @@ def tiny(**fields) -> Workload:
     """A model of 24 layers with so few tokens that only launching takes time."""
     model = catalog.model("HuggingFaceTB/SmolLM2-360M-Instruct")
     assert model
-    workload = Workload(model, machines=Machines(1, 1, CARD, 64, 8), sequence_len=8, checkpointing=False)
+    workload = Workload(
+        model, machines=Machines(1, 1, CARD, 64, 8), sequence_len=8, checkpointing=False
+    )
     return replace(workload, **fields)
 
 
 def a_layer(workload: Workload, training: bool = True) -> float:
     """Operations that are launched for a layer."""
-    return duration.launching(workload, training) / workload.model.num_hidden_layers / duration.PACE["dispatch"]
+    return (
+        duration.launching(workload, training)
+        / workload.model.num_hidden_layers
+        / duration.PACE["dispatch"]
+    )
 
 
 def test_the_17_trainings_measured_on_an_h100_are_planned_within_their_known_errors(benchmark):
-    """Before operations were counted, they took up to 2.8 times as long as planned, and 1.9 times in the middle."""
+    """Before operations were counted, they took up to 2.8 times as long as planned, and 1.9 times
+    in the middle."""
     card = catalog.gpu(CARD)
     assert card
-    rows = [line for line in MEASURED.read_text("utf-8").splitlines() if re.match("SmolLM3|seven-b", line)]
+    rows = [
+        line
+        for line in MEASURED.read_text("utf-8").splitlines()
+        if re.match("SmolLM3|seven-b", line)
+    ]
     cells = benchmark("memory_on_gpu").cells(False, CARD)
     ratios = []
     for line, cell in zip(rows, cells, strict=False):
@@ -74,21 +86,28 @@ def test_the_operations_of_a_layer_are_counted_again(benchmark):
 def test_the_table_is_what_was_counted():
     lines = re.findall(r"^([^\d\n]+?) +(\d+)$", COUNTED.read_text("utf-8"), re.MULTILINE)
     counted = {name: int(count) for name, count in lines}
-    adapter = Adapter(8, ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))
+    adapter = Adapter(
+        8, ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    )
     layer = {
         "forward alone": a_layer(tiny(), training=False),
-        "forward alone, LoRA on seven linear layers": a_layer(tiny(adapter=adapter), training=False),
+        "forward alone, LoRA on seven linear layers": a_layer(
+            tiny(adapter=adapter), training=False
+        ),
         "all weights": a_layer(tiny()),
         "all weights, checkpointing": a_layer(tiny(checkpointing=True)),
         "LoRA on seven linear layers": a_layer(tiny(adapter=adapter)),
-        "LoRA on seven linear layers, checkpointing": a_layer(tiny(adapter=adapter, checkpointing=True)),
+        "LoRA on seven linear layers, checkpointing": a_layer(
+            tiny(adapter=adapter, checkpointing=True)
+        ),
     }
     for name, operations in layer.items():
         assert operations == pytest.approx(counted[name], rel=0.05), name
 
 
 def test_checkpointing_sends_the_backward_pass_through_frozen_layers_too():
-    """transformers 5.16 lets the embedding's output need a gradient, whichever layers are trained."""
+    """transformers 5.16 lets the embedding's output need a gradient, whichever layers are
+    trained."""
     last = tiny(unfrozen=(r"^model.layers.31.",))
     assert duration.layers_passed_back(last) == 1
     again = replace(last, checkpointing=True)

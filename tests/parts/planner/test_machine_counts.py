@@ -1,4 +1,5 @@
-"""Fewer machines: `check` notes where they are clearly faster, and `plan` offers the fastest count with both times."""
+"""Fewer machines: `check` notes where they are clearly faster, and `plan` offers the fastest count
+with both times."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ FAST = ("openshift.network.kind=rdma", "openshift.network.gbit_s=400", "openshif
 
 
 def noted(path, *options: str) -> list[Problem]:
-    return [note for note in examine(path, from_options(options)) if "Training takes about" in note.message]
+    return [
+        note
+        for note in examine(path, from_options(options))
+        if "Training takes about" in note.message
+    ]
 
 
 def planned(path, *options: str) -> Planned:
@@ -52,7 +57,9 @@ def test_what_may_as_well_be_the_network_s_doing_is_no_note(name, nodes):
 
 def test_plan_offers_the_fastest_of_fewer_machines_with_both_times(golden_message, recipe_command):
     four = planned(SURVIVAL)
-    one, two = ([machine_counts.with_machines(stage, count) for stage in four.forecasts] for count in (1, 2))
+    one, two = (
+        [machine_counts.with_machines(stage, count) for stage in four.forecasts] for count in (1, 2)
+    )
     seconds = machine_counts.training_seconds(two)
     assert machine_counts.training_seconds(one) < seconds < four.seconds
     offer = recipe_offers.of(four)[0]
@@ -66,6 +73,8 @@ def test_plan_offers_the_fastest_of_fewer_machines_with_both_times(golden_messag
 def test_more_machines_are_not_called_fewer(path, options):
     """Also where the recipe does not state their number."""
     before = planned(path, *options)
-    (offer,) = [offer for offer in [recipe_offers._tried(before, recipe_offers._on(before, 2))] if offer]
+    (offer,) = [
+        offer for offer in [recipe_offers._tried(before, recipe_offers._on(before, 2))] if offer
+    ]
     assert offer.after.forecasts[0].stage.machines.nodes == 2
     assert not offer.fewer_machines

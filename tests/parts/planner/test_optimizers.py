@@ -1,5 +1,5 @@
-"""Every optimizer of the catalog makes a step here, as Axolotl builds it: what it keeps is what the plan counts, and it changes
-weights that FSDP has split, or is not offered for them."""
+"""Every optimizer of the catalog makes a step here, as Axolotl builds it: what it keeps is what the
+plan counts, and it changes weights that FSDP has split, or is not offered for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def model():
 
 
 def stepped(name, built, folder, monkeypatch, mesh=None):
-    """The optimizer after some steps, by Axolotl's own builder and trainer; RAdam begins with its sixth."""
+    """The optimizer after some steps, by Axolotl's own builder and trainer; RAdam begins with its
+    sixth."""
     from axolotl.core.builders import base
     from axolotl.core.trainers.mixins.optimizer import OptimizerMixin
     from axolotl.utils.dict import DictDefault
@@ -54,7 +55,8 @@ def stepped(name, built, folder, monkeypatch, mesh=None):
 
 
 def kept(optimizer) -> int:
-    """Bytes of what it keeps, without its tables of quantisation, which all weights share, and its counts of steps."""
+    """Bytes of what it keeps, without its tables of quantisation, which all weights share, and its
+    counts of steps."""
     size = 0
     for state in optimizer.state.values():
         for key, value in state.items():
@@ -74,7 +76,9 @@ def test_an_optimizer_keeps_what_the_plan_counts(name, tmp_path, monkeypatch):
     with torch.compiler.set_stance("force_eager"):
         optimizer = stepped(name, built, tmp_path, monkeypatch)
     assert any(not torch.equal(before[key], value) for key, value in built.named_parameters())
-    facts = catalog.from_config("tiny", built.config.to_dict() | {"architectures": ["LlamaForCausalLM"]})
+    facts = catalog.from_config(
+        "tiny", built.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
+    )
     work = Workload(model=facts, machines=ONE, precision="fp32", optimizer=name)
     assert memory.estimate(work).state.optimizer == pytest.approx(kept(optimizer), rel=0.02, abs=64)
 
@@ -93,7 +97,9 @@ def mesh():
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", catalog.optimizers())
-def test_an_optimizer_is_offered_for_fsdp_if_it_changes_its_shards(name, tmp_path, monkeypatch, mesh):
+def test_an_optimizer_is_offered_for_fsdp_if_it_changes_its_shards(
+    name, tmp_path, monkeypatch, mesh
+):
     from torch.distributed.fsdp import fully_shard
 
     built, works = model(), False

@@ -43,7 +43,10 @@ def broken(path, *sets, price=None, rows=None):
     recipe, _, _ = load(path, from_options(sets))
     plan = translate(recipe, place(recipe))
     found = planned.broken(recipe, forecast.of(recipe, plan, price, rows))
-    return [(problem.source.strip().partition(" ")[0], problem.message, problem.hint) for problem in found]
+    return [
+        (problem.source.strip().partition(" ")[0], problem.message, problem.hint)
+        for problem in found
+    ]
 
 
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
@@ -60,7 +63,13 @@ def test_the_survival_recipe_states_limits():
 
 def test_a_plan_shows_what_people_ask_for(recipe_command):
     done = recipe_command(
-        "plan", ROOT / "recipes" / "survival.yaml", "--price", "2", "--machines", "1,2,4", "--details"
+        "plan",
+        ROOT / "recipes" / "survival.yaml",
+        "--price",
+        "2",
+        "--machines",
+        "1,2,4",
+        "--details",
     )
     assert done.returncode == 0, done.stdout
     for wanted in (
@@ -79,7 +88,9 @@ def test_a_plan_shows_what_people_ask_for(recipe_command):
 
 
 def test_json_and_table_are_one_plan(recipe_command):
-    done = recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--format", "json", "--machines", "1,4")
+    done = recipe_command(
+        "plan", ROOT / "recipes" / "survival.yaml", "--format", "json", "--machines", "1,4"
+    )
     found = json.loads(done.stdout)
     (stage,) = found["stages"]
     assert stage["trainable_parameters"] == 418_914_304
@@ -129,16 +140,25 @@ def test_a_limit_on_time_names_the_speed_and_what_would_hold(edited, golden_mess
 
 def offered(path, *sets) -> list[list[str]]:
     """The lines of each offer."""
-    return [offer.lines for offer in recipe_offers.of(Planned.of(load(path, from_options(sets))[0]))]
+    return [
+        offer.lines for offer in recipe_offers.of(Planned.of(load(path, from_options(sets))[0]))
+    ]
 
 
 def test_what_keeps_a_time_limit_of_a_pipeline_is_a_line_of_it():
     seven_b = ROOT / "recipes" / "seven-b.yaml"
-    (fewer,) = [lines for lines in offered(seven_b, "limits.time=2 d") if lines[0].startswith("pretrain.steps: ")]
+    (fewer,) = [
+        lines
+        for lines in offered(seven_b, "limits.time=2 d")
+        if lines[0].startswith("pretrain.steps: ")
+    ]
     assert len(fewer) == 1
     steps = int(fewer[0].partition(": ")[2])
     assert steps < 100_000
-    assert broken(seven_b, "limits.time=2 d", f"pretrain.steps={steps}", "pretrain.warmup_steps=100") == []
+    assert (
+        broken(seven_b, "limits.time=2 d", f"pretrain.steps={steps}", "pretrain.warmup_steps=100")
+        == []
+    )
 
 
 GEMMA = ROOT / "recipes" / "gemma.yaml"
@@ -151,26 +171,42 @@ def only(path, *sets):
 
 
 def test_plain_machines_are_shown_as_they_are(recipe_command):
-    machines = '[{"address": "10.0.0.1", "gpus": [0, 1]}, {"address": "10.0.0.2", "gpus": [0, 1, 2, 3]}]'
-    sets = (f"nodes.machines={machines}", "machines.gpus_per_node=4", "train.effective_batch_size=192")
-    shown = recipe_command("plan", GEMMA, *(part for change in sets for part in ("--set", change)), "--details").stdout
+    machines = (
+        '[{"address": "10.0.0.1", "gpus": [0, 1]}, {"address": "10.0.0.2", "gpus": [0, 1, 2, 3]}]'
+    )
+    sets = (
+        f"nodes.machines={machines}",
+        "machines.gpus_per_node=4",
+        "train.effective_batch_size=192",
+    )
+    shown = recipe_command(
+        "plan", GEMMA, *(part for change in sets for part in ("--set", change)), "--details"
+    ).stdout
     (line,) = [line for line in shown.splitlines() if line.strip().startswith("nodes.machines: ")]
-    assert '"gpus": [2, 3]}, {"address":… → ' in line, "what was there is cut, and shown all the same"
+    assert '"gpus": [2, 3]}, {"address":… → ' in line, (
+        "what was there is cut, and shown all the same"
+    )
     rows = dict(re.findall(r"│ (\S.*?) +│ +(.*?) +│", shown))
     assert rows["on"] == "2 + 4 NVIDIA A40 48 GB"
     assert "main memory, each machine" in rows and "main memory, each pod" not in rows
-    download, data = (rows[f"disk: {what}"].partition("   ") for what in ("model download", "prepared data"))
+    download, data = (
+        rows[f"disk: {what}"].partition("   ") for what in ("model download", "prepared data")
+    )
     assert (download[0], data[0], data[2]) == ("0.54 GB", "0.06 GB", "/shared/models/gemma/data")
     assert download[2] == "~/.cache/huggingface of each machine"
 
 
-def test_where_evaluation_takes_most_the_plan_says_so_and_offers_its_own_batch(recipe_command, golden_message):
+def test_where_evaluation_takes_most_the_plan_says_so_and_offers_its_own_batch(
+    recipe_command, golden_message
+):
     small = ("machines.gpu=NVIDIA-L4",)
     _, found = only(GEMMA, *small)
     assert found.memory.moment == "evaluation" and found.fits is False
     assert offered(GEMMA, *small)[0] == ["train.eval_batch_size: 2"]
     shown = recipe_command("plan", GEMMA, "--details").stdout
-    assert "(28.8 GB) needed; the peak is in evaluation" in shown and "in the backward pass" in shown
+    assert (
+        "(28.8 GB) needed; the peak is in evaluation" in shown and "in the backward pass" in shown
+    )
     ((_, message, _),) = broken(GEMMA, "limits.gpu_memory=10 GB")
     assert "evaluation 24.5 GiB" in message
     golden_message(message)
@@ -222,20 +258,35 @@ def test_a_larger_card_for_images_knows_their_precision(recipe_command):
         "machines.gpu=NVIDIA-A10", "model.precision=bf16", "model.image_size=56",
         "train.micro_batch_size=4096", "train.effective_batch_size=4096",
     )  # fmt: skip
-    cards = [lines[0] for lines in offered(ROOT / "recipes" / "resnet.yaml", *sets) if "gpu: " in lines[0]]
+    cards = [
+        lines[0]
+        for lines in offered(ROOT / "recipes" / "resnet.yaml", *sets)
+        if "gpu: " in lines[0]
+    ]
     assert cards == ["machines.gpu: NVIDIA-A100-SXM4-40GB"]
 
 
-def test_a_plan_for_plain_machines_speaks_of_machines_and_one_for_a_cluster_of_pods(recipe_command, golden_message):
+def test_a_plan_for_plain_machines_speaks_of_machines_and_one_for_a_cluster_of_pods(
+    recipe_command, golden_message
+):
     shown = recipe_command("plan", GEMMA, "--details").stdout
     assert "main memory, each machine" in shown and "pod" not in shown and "no claim" not in shown
-    assert "main memory, each pod" in recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--details").stdout
-    (note,) = [note for note in examine(GEMMA, from_options(["machines.memory=8 GiB"])) if "8.0 GiB" in note.message]
+    assert (
+        "main memory, each pod"
+        in recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--details").stdout
+    )
+    (note,) = [
+        note
+        for note in examine(GEMMA, from_options(["machines.memory=8 GiB"]))
+        if "8.0 GiB" in note.message
+    ]
     golden_message(note.message)
 
 
 def test_the_image_trainer_s_parameters_and_images_are_planned(recipe_command):
-    found = json.loads(recipe_command("plan", ROOT / "recipes" / "resnet.yaml", "--format", "json").stdout)
+    found = json.loads(
+        recipe_command("plan", ROOT / "recipes" / "resnet.yaml", "--format", "json").stdout
+    )
     (stage,) = found["stages"]
     assert stage["parameters"] == stage["trainable_parameters"] == 11_173_962
     assert (stage["rows"]["training"], stage["time"]["steps"]) == (45_000, 14_070)
@@ -243,7 +294,9 @@ def test_the_image_trainer_s_parameters_and_images_are_planned(recipe_command):
 
 
 def test_every_stage_of_a_pipeline_has_steps_and_time(recipe_command):
-    done = recipe_command("plan", ROOT / "recipes" / "seven-b.yaml", "--format", "json", "--price", "2")
+    done = recipe_command(
+        "plan", ROOT / "recipes" / "seven-b.yaml", "--format", "json", "--price", "2"
+    )
     whole = json.loads(done.stdout)
     stages = {stage["stage"]: stage for stage in whole["stages"]}
     prepared = sum(each["total_seconds"] for each in whole["preparations"])
@@ -257,7 +310,8 @@ def test_every_stage_of_a_pipeline_has_steps_and_time(recipe_command):
         assert 0 < low < stage["time"]["total_seconds"] < high
         assert stage["time"]["tokens"] > 0 and stage["cost"] > 0
     assert [stages[name]["warmup_steps"] for name in list(stages)[:3]] == [5000, 0, 0]
-    # 11,573 pairs in steps of 256; 2,561 rows of the domain and 1,097 of SFT's, five times, in steps of 64.
+    # 11,573 pairs in steps of 256; 2,561 rows of the domain and 1,097 of SFT's, five times, in
+    # steps of 64.
     assert stages["dpo"]["time"]["steps"] == 46
     assert stages["lora"]["time"]["steps"] == -(-5 * (2561 + 1097) // 64)
 
@@ -278,19 +332,29 @@ def test_a_warmup_longer_than_the_run_is_noted_by_plan_and_check(recipe_command,
 
 
 def test_whoever_orders_machines_is_told_the_sum_of_them(recipe_command, golden_message):
-    for starter, more in (("survival", ()), ("resnet", ()), ("gemma", ("machines.gpu=NVIDIA-B9000",))):
+    for starter, more in (
+        ("survival", ()),
+        ("resnet", ()),
+        ("gemma", ("machines.gpu=NVIDIA-B9000",)),
+    ):
         recipe, _, _ = load(ROOT / "recipes" / f"{starter}.yaml", from_options(more))
         plan = translate(recipe, place(recipe))
         found = views.hardware(Planned(recipe, plan, forecast.of(recipe, plan, look=False)))
         golden_message(views._filled("in_total", found), starter)
         assert found["main_memory"] == recipe.machines.nodes * units.size(recipe.machines.memory)
     shown, told = (
-        recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--details", "--format", style).stdout
+        recipe_command(
+            "plan", ROOT / "recipes" / "survival.yaml", "--details", "--format", style
+        ).stdout
         for style in ("text", "json")
     )
     assert "In total, 4 machines and 4 × NVIDIA L40S" in shown
     sums = json.loads(told)["all_machines"]
-    assert (sums["gpus"], sums["gpu_memory"], sums["tflops"]) == (4, 4 * 48 * 2**30, pytest.approx(4 * 362.05))
+    assert (sums["gpus"], sums["gpu_memory"], sums["tflops"]) == (
+        4,
+        4 * 48 * 2**30,
+        pytest.approx(4 * 362.05),
+    )
 
 
 def test_a_deadline_that_training_would_not_live_to_see_is_noted(recipe_command, golden_message):
@@ -298,7 +362,9 @@ def test_a_deadline_that_training_would_not_live_to_see_is_noted(recipe_command,
     (note,) = examine(survival, from_options(["openshift.deadline_hours=0.7"]))
     assert "0.7 hours" in note.message and "75 min" in note.message
     golden_message(note.message)
-    done = recipe_command("plan", survival, "--set", "openshift.deadline_hours=0.01", "--set", "limits.time=")
+    done = recipe_command(
+        "plan", survival, "--set", "openshift.deadline_hours=0.01", "--set", "limits.time="
+    )
     assert done.returncode == 0
     (line,) = [line for line in done.stdout.splitlines() if "note: Stage" in line]
     assert "0.01 hours" in line
@@ -308,7 +374,8 @@ def test_a_deadline_that_training_would_not_live_to_see_is_noted(recipe_command,
 
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_no_time_limit_of_a_starter_cuts_a_run_that_its_plan_lets_through(path):
-    """Taking as long as the plan thinks likely, on its own rows, or on 10,000 where nobody has counted them."""
+    """Taking as long as the plan thinks likely, on its own rows, or on 10,000 where nobody has
+    counted them."""
     recipe, _, _ = load(path)
     plan = translate(recipe, place(recipe))
     found = forecast.of(recipe, plan)
@@ -344,28 +411,39 @@ def test_a_run_that_may_take_longer_than_its_limit_or_its_deadline_is_noted(gold
 def test_fsdp_keeps_its_weights_twice_in_a_checkpoint():
     recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml")
     plan = translate(recipe, place(recipe))
-    first = next(one for one in forecast.of(recipe, plan, look=False) if one.stage.name == "pretrain-512")
+    first = next(
+        one for one in forecast.of(recipe, plan, look=False) if one.stage.name == "pretrain-512"
+    )
     # fp32 weights for loading and for going on, and Adam's two moments.
     assert state.checkpoint(first.workload) == pytest.approx((4 + 4 + 8) * 6_083_055_616, rel=1e-6)
 
 
 @pytest.mark.parametrize("text", ["time: 5 minutes", "time: 5", "gpu_memory: 45 gb"])
 def test_an_amount_without_its_unit_is_refused(edited, text, golden_message):
-    path = edited(("  time: 75 min", f"  {text}"), ("  gpu_memory: 45 GB ", "  samples_per_second: 1 "))
+    path = edited(
+        ("  time: 75 min", f"  {text}"), ("  gpu_memory: 45 GB ", "  samples_per_second: 1 ")
+    )
     (problem,) = [problem for problem in examine(path) if problem.source.strip().startswith(text)]
     assert problem.severity == "error"
     golden_message(problem)
 
 
-def test_a_model_of_the_hub_s_cache_is_planned_and_counts_as_the_hub_s(tmp_path, monkeypatch, golden_message):
+def test_a_model_of_the_hub_s_cache_is_planned_and_counts_as_the_hub_s(
+    tmp_path, monkeypatch, golden_message
+):
     path, changed = ROOT / "recipes" / "gemma.yaml", from_options(["model.base=someone/small"])
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     (problem,) = examine(path, changed)
-    assert "`someone/small`" in problem.message and "`recipe models add someone/small --recipe " in problem.hint
+    assert (
+        "`someone/small`" in problem.message
+        and "`recipe models add someone/small --recipe " in problem.hint
+    )
     golden_message(problem)
     snapshot = tmp_path / "hub" / "models--someone--small" / "snapshots" / "0a1b"
     snapshot.mkdir(parents=True)
-    (snapshot / "config.json").write_text((ROOT / "tests/fixtures/hopes/seven-b/config.json").read_text())
+    (snapshot / "config.json").write_text(
+        (ROOT / "tests/fixtures/hopes/seven-b/config.json").read_text()
+    )
     # Of another revision it may be another model.
     assert [problem.message for problem in examine(path, changed)] == [problem.message]
     (snapshot.parents[1] / "refs").mkdir()
@@ -385,8 +463,18 @@ def strange(edited, **config):
     """A recipe on a folder with a model of another architecture."""
     path = edited(("base: HuggingFaceTB/SmolLM3-3B ", "base: strange "))
     (path.parent / "strange").mkdir()
-    config |= {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
-    config |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512, "max_position_embeddings": 2048}
+    config |= {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    }
+    config |= {
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 512,
+        "max_position_embeddings": 2048,
+    }
     (path.parent / "strange" / "config.json").write_text(json.dumps(config | {"pad_token_id": 0}))
     return path
 
@@ -394,24 +482,43 @@ def strange(edited, **config):
 @pytest.mark.long
 @pytest.mark.parametrize("style", ["text", "json"])
 @pytest.mark.parametrize("kind", ["cohere2", "qwen3_moe", "falcon_h1"])
-def test_an_architecture_without_formulas_is_planned_by_its_trace(tmp_path, edited, recipe_command, kind, style):
-    """One with a sliding window, a mixture of experts, and a hybrid; from another folder than the recipe's."""
+def test_an_architecture_without_formulas_is_planned_by_its_trace(
+    tmp_path, edited, recipe_command, kind, style
+):
+    """One with a sliding window, a mixture of experts, and a hybrid; from another folder than the
+    recipe's."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     path = strange(edited, model_type=kind)
-    small = ("model.sequence_len=128", "train.micro_batch_size=1", "train.gradient_accumulation_steps=8")
-    done = recipe_command("plan", path, "--exact", "--format", style, *(f"--set={one}" for one in small), timeout=900)
+    small = (
+        "model.sequence_len=128",
+        "train.micro_batch_size=1",
+        "train.gradient_accumulation_steps=8",
+    )
+    done = recipe_command(
+        "plan", path, "--exact", "--format", style, *(f"--set={one}" for one in small), timeout=900
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
-    built = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(path.parent / "strange")))
+    built = AutoModelForCausalLM.from_config(
+        AutoConfig.from_pretrained(str(path.parent / "strange"))
+    )
     count = sum(part.numel() for part in built.parameters())
     if style == "text":
         assert f"{count:,}, " in done.stdout
-        assert "by trace alone" in done.stdout and "fits" in done.stdout and "operations" in done.stdout
+        assert (
+            "by trace alone" in done.stdout
+            and "fits" in done.stdout
+            and "operations" in done.stdout
+        )
         return
     said = json.loads(done.stdout)
     (stage,) = said["stages"]
     assert (stage["stage"], stage["model_type"], stage["parameters"]) == ("train", kind, count)
-    assert stage["exact"]["peak"] < stage["gpu_memory_bytes"]["total"] < stage["gpu_memory_bytes"]["usable"]
+    assert (
+        stage["exact"]["peak"]
+        < stage["gpu_memory_bytes"]["total"]
+        < stage["gpu_memory_bytes"]["usable"]
+    )
     assert stage["fits"] is True and stage["time"] is None and stage["flops"] > 6 * 128 * 64 * 512
     assert said["without_formulas"] == [] and "fake tensors" in said["basis"]
 
@@ -424,10 +531,17 @@ def test_an_architecture_that_cannot_be_built_is_said(edited, recipe_command):
     assert note.severity == "note" and "`made_up`" in note.message
 
 
-def test_an_architecture_without_formulas_is_named(tmp_path, edited, recipe_command, golden_message):
+def test_an_architecture_without_formulas_is_named(
+    tmp_path, edited, recipe_command, golden_message
+):
     path = edited(("base: HuggingFaceTB/SmolLM3-3B ", "base: strange "))
     (path.parent / "strange").mkdir()
-    config = {"model_type": "mamba", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 36}
+    config = {
+        "model_type": "mamba",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 36,
+    }
     config |= {"num_attention_heads": 4, "vocab_size": 512, "max_position_embeddings": 2048}
     (path.parent / "strange" / "config.json").write_text(json.dumps(config))
     done = recipe_command("plan", path)
@@ -455,7 +569,9 @@ def test_planning_loads_nothing_heavy():
         "with contextlib.suppress(SystemExit):\n    main(['plan', 'recipes/survival.yaml'])\n"
         "print([name for name in ('torch', 'transformers', 'datasets', 'numpy', 'pydantic') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.endswith("[]\n")
 
 
@@ -500,7 +616,9 @@ def test_what_was_hoped_of_one_l40s_is_answered_line_by_line(golden_message):
     golden_message("\n".join(messages.values()))
 
 
-@pytest.mark.parametrize(("gpu", "hours"), [("NVIDIA-A100-SXM4-80GB", 50), ("NVIDIA-H100-80GB-HBM3", 40)])
+@pytest.mark.parametrize(
+    ("gpu", "hours"), [("NVIDIA-A100-SXM4-80GB", 50), ("NVIDIA-H100-80GB-HBM3", 40)]
+)
 def test_pretraining_on_one_gpu_takes_days_and_not_hours(gpu, hours, golden_message):
     ((at, message, _),) = broken(HOPES[1], f"machines.gpu={gpu}", f"limits.time={hours} h")
     assert at in ("time:", "")
@@ -509,7 +627,8 @@ def test_pretraining_on_one_gpu_takes_days_and_not_hours(gpu, hours, golden_mess
 
 
 def test_the_7b_on_one_gpu_by_arithmetic_alone():
-    """What no efficiency can beat: 100,000 steps of 32 rows of 1,024 tokens, six operations a weight and token."""
+    """What no efficiency can beat: 100,000 steps of 32 rows of 1,024 tokens, six operations a
+    weight and token."""
     from runner.catalog import gpu
     from runner.parts.planner import duration
     from runner.parts.planner.workload import Workload
@@ -539,7 +658,9 @@ def test_the_7b_on_one_gpu_by_arithmetic_alone():
 
 
 def test_advice_for_a_stage_names_the_stage_s_own_lines(recipe_command, golden_message):
-    done = recipe_command("plan", ROOT / "recipes" / "seven-b.yaml", "--set", "machines.gpu=NVIDIA-L4")
+    done = recipe_command(
+        "plan", ROOT / "recipes" / "seven-b.yaml", "--set", "machines.gpu=NVIDIA-L4"
+    )
     assert done.returncode == 1
     assert "`pretrain-2048`" in done.stdout and "pretrain.micro_batch_size: " in done.stdout
     golden_message(done.stdout)
@@ -561,19 +682,25 @@ def asked(*sets) -> dict[str, str]:
 
 
 def test_a_claim_without_a_size_asks_for_what_the_plan_says_and_a_stated_size_stays(recipe_command):
-    found = json.loads(recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--format", "json").stdout)
+    found = json.loads(
+        recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--format", "json").stdout
+    )
     assert asked() == {name: f"{size}Gi" for name, size in found["claims_gib"].items()}
     assert asked()["trained-models-pvc"] == "50Gi"
     assert asked("train.keep_checkpoints=20")["trained-models-pvc"] == "260Gi"
     assert asked("openshift.claims.0.size_gib=7")["trained-models-pvc"] == "7Gi"
 
 
-def test_a_stated_size_that_is_too_small_is_noted_by_check_and_by_plan(recipe_command, golden_message):
+def test_a_stated_size_that_is_too_small_is_noted_by_check_and_by_plan(
+    recipe_command, golden_message
+):
     small = from_options(["openshift.claims.0.size_gib=7"])
     (note,) = examine(ROOT / "recipes" / "survival.yaml", small)
     assert "7 GiB" in note.message and "`size_gib: 50`" in note.hint
     golden_message(note)
-    done = recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--set", "openshift.claims.0.size_gib=7")
+    done = recipe_command(
+        "plan", ROOT / "recipes" / "survival.yaml", "--set", "openshift.claims.0.size_gib=7"
+    )
     assert done.returncode == 0 and f"note: {note.message}" in done.stdout
 
 
@@ -585,21 +712,29 @@ def test_what_is_rendered_does_not_depend_on_what_lies_prepared_here(tmp_path, m
 
 
 def lies_prepared(name: str, rows: int, folder: Path, *options: str) -> None:
-    """As if the data of a recipe with these changes had been prepared below a folder, as its config says it."""
+    """As if the data of a recipe with these changes had been prepared below a folder, as its config
+    says it."""
     known = load(ROOT / "recipes" / f"{name}.yaml", from_options(options))[0]
     plan = translate(known, Place(*[str(folder)] * 4))
     config = json.loads(json.dumps(plan.stage("data").config))
-    parts = {part: config[part] for part in ("sft", "dpo", "lora") if part in config} or {"": config["data"]}
+    parts = {part: config[part] for part in ("sft", "dpo", "lora") if part in config} or {
+        "": config["data"]
+    }
     for part, data in parts.items():
-        made = prepared.PreparedRows(rows, 1, asked=prepared.asked(data), lengths=Lengths(900, 100, 1200))
+        made = prepared.PreparedRows(
+            rows, 1, asked=prepared.asked(data), lengths=Lengths(900, 100, 1200)
+        )
         (folder / "runs" / name / "data" / part).mkdir(parents=True, exist_ok=True)
         made.write(folder / "runs" / name / "data" / part)
 
 
 @pytest.mark.parametrize(
-    ("name", "stage", "option"), [("survival", "train", "data.seed=7"), ("seven-b", "dpo", "dpo.data.seed=7")]
+    ("name", "stage", "option"),
+    [("survival", "train", "data.seed=7"), ("seven-b", "dpo", "dpo.data.seed=7")],
 )
-def test_only_data_prepared_for_these_very_settings_is_counted(tmp_path, monkeypatch, name, stage, option):
+def test_only_data_prepared_for_these_very_settings_is_counted(
+    tmp_path, monkeypatch, name, stage, option
+):
     def counted(*options: str) -> Rows:
         known = load(ROOT / "recipes" / f"{name}.yaml", from_options(options))[0]
         plan = translate(known, Place(*[str(tmp_path)] * 4))

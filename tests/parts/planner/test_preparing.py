@@ -28,13 +28,19 @@ def test_cleaning_takes_as_long_as_the_measured_pace_says_and_counts_in_the_tota
     whole = planned()
     data, init = whole.preparations
     # 35 million documents at 0.45 MB a processor second, on 64 processors.
-    cleaning = 35e6 * catalog.dataset("HuggingFaceFW/fineweb-edu:sample-100BT")["characters"] / 0.45e6 / 64
+    cleaning = (
+        35e6 * catalog.dataset("HuggingFaceFW/fineweb-edu:sample-100BT")["characters"] / 0.45e6 / 64
+    )
     assert cleaning < data.total_seconds < 4 * cleaning
-    assert init.total_seconds > 6_083_055_616 * 4 / 100e6, "weights in fp32 are written to the claim"
+    assert init.total_seconds > 6_083_055_616 * 4 / 100e6, (
+        "weights in fp32 are written to the claim"
+    )
     trained = [each.time for each in whole.forecasts if each.time]
     both = [*trained, *whole.preparations]
     assert whole.together.total_seconds == pytest.approx(sum(each.total_seconds for each in both))
-    assert whole.together.range_seconds[1] == pytest.approx(sum(each.range_seconds[1] for each in both))
+    assert whole.together.range_seconds[1] == pytest.approx(
+        sum(each.range_seconds[1] for each in both)
+    )
     hours = sum(time.total_seconds for time in trained) * 8 / 3600
     assert whole.together.gpu_hours == pytest.approx(hours), "no GPU waits for text"
 
@@ -63,7 +69,9 @@ def test_a_file_of_ones_own_is_as_large_as_it_is(tmp_path):
     start, end = text.index("  hub: HuggingFaceFW"), text.index("pretrain: ")
     path = tmp_path / "recipe.yaml"
     path.write_text(
-        f"{text[:start]}  path: texts.jsonl\n{text[end:]}".replace("../data/", str(ROOT / "recipes/data") + "/")
+        f"{text[:start]}  path: texts.jsonl\n{text[end:]}".replace(
+            "../data/", str(ROOT / "recipes/data") + "/"
+        )
     )
     (tmp_path / "texts.jsonl").write_text('{"text": "word"}\n' * 100_000)
     one = seconds(path=path)["data"]
@@ -71,17 +79,29 @@ def test_a_file_of_ones_own_is_as_large_as_it_is(tmp_path):
     assert 0.5 < (seconds(path=path)["data"] - one) / (5_900_000 * 17 / 0.45e6 / 8) < 1.5
 
 
-def test_text_of_unknown_size_is_not_estimated_and_the_total_names_it(recipe_command, golden_message):
+def test_text_of_unknown_size_is_not_estimated_and_the_total_names_it(
+    recipe_command, golden_message
+):
     done = recipe_command("plan", SEVEN_B, "--set", "data.hub=someone/else")
     golden_message(done.stdout)
-    told = json.loads(recipe_command("plan", SEVEN_B, "--set", "data.hub=someone/else", "--format", "json").stdout)
-    assert [each["stage"] for each in told["preparations"]] == ["init"] and told["preparations"][0]["total_seconds"]
+    told = json.loads(
+        recipe_command("plan", SEVEN_B, "--set", "data.hub=someone/else", "--format", "json").stdout
+    )
+    assert [each["stage"] for each in told["preparations"]] == ["init"] and told["preparations"][0][
+        "total_seconds"
+    ]
 
 
-def test_a_job_that_ends_before_its_text_is_clean_is_noted_by_plan_and_check(recipe_command, golden_message):
+def test_a_job_that_ends_before_its_text_is_clean_is_noted_by_plan_and_check(
+    recipe_command, golden_message
+):
     short = "openshift.deadline_hours=4"
-    notes = [note for note in examine(SEVEN_B, from_options([short])) if "deadline_hours" in str(note)]
-    assert len(notes) == 1 and "`pretrain-2048`" in notes[0].message and "others" in notes[0].message
+    notes = [
+        note for note in examine(SEVEN_B, from_options([short])) if "deadline_hours" in str(note)
+    ]
+    assert (
+        len(notes) == 1 and "`pretrain-2048`" in notes[0].message and "others" in notes[0].message
+    )
     small = [short, "pretrain.steps=100", "pretrain.warmup_steps=10", "pretrain.eval_steps=50"]
     (note,) = [note for note in examine(SEVEN_B, from_options(small)) if "`data`" in note.message]
     golden_message(note)

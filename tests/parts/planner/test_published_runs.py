@@ -42,7 +42,8 @@ def test_memory_and_time_are_as_near_as_they_were(replayed):
 
 
 def test_a_range_holds_runs_of_sources_and_kinds_that_it_was_not_made_from(replayed):
-    """What comes after is of other sources and other kinds: rows of one source and kind are left out together."""
+    """What comes after is of other sources and other kinds: rows of one source and kind are left
+    out together."""
     for what in benchmark.ANSWERED:
         assert benchmark.summary(replayed, what).kept_aside >= 0.9
     rows = [each for each in replayed if each.answers("time")]
@@ -51,7 +52,10 @@ def test_a_range_holds_runs_of_sources_and_kinds_that_it_was_not_made_from(repla
         def group(each, name=name):
             return each.row["source"] if name == "source" else getattr(each.kind, name)
 
-        aside = [benchmark._inside(each, "time", [one for one in rows if group(one) != group(each)]) for each in rows]
+        aside = [
+            benchmark._inside(each, "time", [one for one in rows if group(one) != group(each)])
+            for each in rows
+        ]
         assert sum(aside) >= 0.9 * len(aside), name
 
 
@@ -78,7 +82,9 @@ def test_zero3_takes_longer_to_launch():
     for run, layer in ((work, 4.4e-3), (lora, 8.6e-3)):
         more = duration.launching(run) - duration.launching(replace(run, sharding="fsdp"))
         assert more == pytest.approx(layer * model.num_hidden_layers, rel=0.02)
-    assert duration.step_seconds(lora, card) > 2 * duration.step_seconds(replace(lora, sharding="fsdp"), card)
+    assert duration.step_seconds(lora, card) > 2 * duration.step_seconds(
+        replace(lora, sharding="fsdp"), card
+    )
 
 
 def test_the_page_of_the_plan_quotes_it(replayed):
@@ -90,8 +96,9 @@ def test_the_page_of_the_plan_quotes_it(replayed):
     assert memory in text and speed in text and aside in text
 
 
-# Groups of five rows and more in which all that is compared ran as it would under Axolotl, with the median that they had
-# when this was written: none may become worse by more than the half of a hundredth.
+# Groups of five rows and more in which all that is compared ran as it would under Axolotl, with the
+# median that they had when this was written: none may become worse by more than the half of a
+# hundredth.
 NEAR = {
     ("full, none, none, A100-SXM4-80GB", "allocated"): 0.0,
     ("full, fsdp, none, A100-SXM4-40GB", "time"): 0.011,
@@ -106,7 +113,9 @@ NEAR = {
 
 
 def test_no_kind_of_run_has_become_worse(replayed):
-    medians = {(group.kind, group.figure): abs(group.median) for group in benchmark.groups(replayed)}
+    medians = {
+        (group.kind, group.figure): abs(group.median) for group in benchmark.groups(replayed)
+    }
     worse = {name: medians[name] for name, before in NEAR.items() if medians[name] > before + 0.005}
     assert not worse
 
@@ -128,7 +137,8 @@ def test_published_memory_of_single_runs(replayed, identity, most):
 
 def test_published_speeds_of_single_runs(replayed):
     errors = {each.row["id"]: each.error("time") for each in replayed}
-    # 512 tokens over PCIe without peer access; QLoRA of 70B over two A100; MPT-7B with 65,536 tokens; torchtune, compiled.
+    # 512 tokens over PCIe without peer access; QLoRA of 70B over two A100; MPT-7B with 65,536
+    # tokens; torchtune, compiled.
     for identity in ("514", "534", "89", "281"):
         assert abs(errors[identity]) < 0.15, identity
 
@@ -136,33 +146,67 @@ def test_published_speeds_of_single_runs(replayed):
 def test_other_rows_of_the_form_are_replayed_and_what_cannot_be_is_named(tmp_path):
     lines = benchmark.ROWS.read_text("utf-8").splitlines()
     table = list(csv.DictReader(lines[:4]))
-    own = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    own = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+    }
     own |= {"num_attention_heads": 4, "vocab_size": 512, "max_position_embeddings": 4096}
     (tmp_path / "models" / "theirs").mkdir(parents=True)
     (tmp_path / "models" / "theirs" / "config.json").write_text(json.dumps(own))
-    table[0] |= {"model": "theirs", "gpu": "A-card-nobody-knows", "allocated_gib": "1.0", "differs": ""}
+    table[0] |= {
+        "model": "theirs",
+        "gpu": "A-card-nobody-knows",
+        "allocated_gib": "1.0",
+        "differs": "",
+    }
     table[1] |= {"model": "nobody-knows"}
     (tmp_path / "models" / "odd").mkdir()
-    (tmp_path / "models" / "odd" / "config.json").write_text(json.dumps(own | {"model_type": "odd"}))
+    (tmp_path / "models" / "odd" / "config.json").write_text(
+        json.dumps(own | {"model_type": "odd"})
+    )
     table[2] |= {"model": "odd"}
     with (tmp_path / "rows.csv").open("w", newline="") as opened:
         writer = csv.DictWriter(opened, table[0])
         writer.writeheader()
         writer.writerows(table)
-    command = [sys.executable, "benchmarks/outside.py", "--rows", str(tmp_path / "rows.csv"), "--format", "json"]
+    command = [
+        sys.executable,
+        "benchmarks/outside.py",
+        "--rows",
+        str(tmp_path / "rows.csv"),
+        "--format",
+        "json",
+    ]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     told = json.loads(ran.stdout)
     assert set(told["summary"]) == {"allocated", "time"}
-    assert set(told["summary"]["time"]) == {"rows", "median_abs", "too_low", "inside_range", "kept_aside"}
+    assert set(told["summary"]["time"]) == {
+        "rows",
+        "median_abs",
+        "too_low",
+        "inside_range",
+        "kept_aside",
+    }
     # Of a card that nobody knows there is no time.
     assert told["summary"]["allocated"]["rows"] == 1 and told["summary"]["time"]["rows"] == 0
-    assert ["nobody-knows" in reason for reason in told["left_out"]] == [True, False] and "odd" in told["left_out"][1]
-    assert {(group["figure"], group["rows"]) for group in told["groups"]} == {("allocated", 1), ("reserved", 1)}
+    assert ["nobody-knows" in reason for reason in told["left_out"]] == [
+        True,
+        False,
+    ] and "odd" in told["left_out"][1]
+    assert {(group["figure"], group["rows"]) for group in told["groups"]} == {
+        ("allocated", 1),
+        ("reserved", 1),
+    }
 
 
 def test_no_such_file_is_said():
     ran = subprocess.run(
-        [sys.executable, "benchmarks/outside.py", "--rows", "nowhere.csv"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "benchmarks/outside.py", "--rows", "nowhere.csv"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert ran.returncode == 2 and "nowhere.csv" in ran.stderr
 
@@ -212,7 +256,8 @@ def test_other_code_or_other_settings_take_a_row_out_however_it_is_written(diffe
 
 
 def test_a_row_counts_in_the_summary_of_memory_by_what_it_names(replayed):
-    """Grade A names nothing, and each B and C that was measured as allocated names other code or settings."""
+    """Grade A names nothing, and each B and C that was measured as allocated names other code or
+    settings."""
     counted = {each.row["grade"] for each in replayed if each.answers("allocated")}
     assert counted == {"A"}
 
@@ -230,12 +275,16 @@ def test_a_figure_gets_the_errors_of_the_runs_that_are_most_like_it():
     near = Kind("lora", "none", "none", "NVIDIA-L40S")
     here = [(near, 0.02)] * 19
     there = [(Kind("full", "fsdp", "none", "NVIDIA-A100-SXM4-80GB"), -0.3)] * 40
-    assert benchmark.spread_of(near, (*here, *there), "time") == Spread(-0.01, 0.02, 19, " like this")
+    assert benchmark.spread_of(near, (*here, *there), "time") == Spread(
+        -0.01, 0.02, 19, " like this"
+    )
     # Too few of them: all count, and they with them. None at all: the farthest of all.
     few = benchmark.spread_of(near, ((near, 0.5), *there), "time")
     assert few == Spread(-0.3, 0.5, 41, ", 1 like this")
     assert benchmark.spread_of(near, (), "allocated") == Spread(-0.05, 0.05, 0, ", none like this")
-    none = benchmark.spread_of(Kind("dpo", "none", "none", "NVIDIA-L40S"), (*here, *there), "allocated")
+    none = benchmark.spread_of(
+        Kind("dpo", "none", "none", "NVIDIA-L40S"), (*here, *there), "allocated"
+    )
     assert none == Spread(-0.3, 0.05, 59, ", none like this")
 
 

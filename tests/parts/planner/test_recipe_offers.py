@@ -1,4 +1,5 @@
-"""What a plan offers: that each offer holds when it is taken, what comes first, and how it is written into a recipe."""
+"""What a plan offers: that each offer holds when it is taken, what comes first, and how it is
+written into a recipe."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ CASES = {
 
 @pytest.fixture
 def own(tmp_path):
-    """A copy of a starter with settings written into it: `own("survival.yaml", "train.epochs=2")` gives its path."""
+    """A copy of a starter with settings written into it: `own("survival.yaml", "train.epochs=2")`
+    gives its path."""
 
     def make(name: str, *sets: str) -> Path:
         path = tmp_path / "recipes" / name
@@ -86,13 +88,19 @@ def test_every_offer_holds_when_it_is_taken(own, case):
     assert found or not before.problems, "nothing is offered to who needs it"
     for offer in found:
         copying.rewrite(before.recipe.document, offer.changes)
-        assert [problem for problem in examine(path) if problem.severity == "error"] == [], offer.lines
+        assert [problem for problem in examine(path) if problem.severity == "error"] == [], (
+            offer.lines
+        )
         after = planned(path)
         assert after.problems == [], offer.lines
         assert after.together == offer.after.together
-        assert [each.memory for each in after.forecasts] == [each.memory for each in offer.after.forecasts]
+        assert [each.memory for each in after.forecasts] == [
+            each.memory for each in offer.after.forecasts
+        ]
         kept = [line for line in text.splitlines() if line.strip().startswith("#")]
-        assert all(line in path.read_text("utf-8").splitlines() for line in kept), "a comment is gone"
+        assert all(line in path.read_text("utf-8").splitlines() for line in kept), (
+            "a comment is gone"
+        )
         path.write_text(text, encoding="utf-8")
 
 
@@ -136,7 +144,9 @@ def test_where_nothing_has_to_change_an_offer_brings_something_and_loses_nothing
         ("lyrics", (), ""),
     ],
 )
-def test_fewer_checkpoints_are_offered_where_they_take_much_of_the_time(recipe, sets, wanted, golden_message):
+def test_fewer_checkpoints_are_offered_where_they_take_much_of_the_time(
+    recipe, sets, wanted, golden_message
+):
     before = Planned.of(load(ROOT / "recipes" / f"{recipe}.yaml", from_options(sets))[0])
     found = [offer for offer in recipe_offers.of(before) if offer.saves_less]
     assert [", ".join(offer.lines) for offer in found] == ([wanted] if wanted else [])
@@ -144,7 +154,10 @@ def test_fewer_checkpoints_are_offered_where_they_take_much_of_the_time(recipe, 
         times = [[stage.time for stage in each.forecasts] for each in (before, offer.after)]
         saving = [sum(time.checkpoints.seconds for time in each) for each in times]
         gained = before.seconds - offer.after.seconds
-        assert gained == pytest.approx(saving[0] - saving[1], rel=0.05) and gained > 0.05 * before.seconds
+        assert (
+            gained == pytest.approx(saving[0] - saving[1], rel=0.05)
+            and gained > 0.05 * before.seconds
+        )
         golden_message("; ".join(offer.loses))
 
 
@@ -155,7 +168,10 @@ def test_fewer_checkpoints_are_offered_where_they_take_much_of_the_time(recipe, 
         ("padded", "train.packing: auto"),
         ("evaluation", "train.eval_batch_size: "),
         ("card too small", "machines.gpu: NVIDIA-"),
-        ("survival", "machines.nodes: 1, train.gradient_accumulation_steps: 8, train.learning_rate: 0.0002"),
+        (
+            "survival",
+            "machines.nodes: 1, train.gradient_accumulation_steps: 8, train.learning_rate: 0.0002",
+        ),
         ("time limit", "limits.time: 42 min"),
         ("time limit", "train.epochs: "),
         ("memory limit", "limits.gpu_memory: 21 GB"),
@@ -174,9 +190,12 @@ HALF = "model.master_weights: bf16"
 
 @pytest.mark.parametrize("gpu", ["NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"])
 @pytest.mark.parametrize(
-    ("case", "ways"), [("one GPU", (OFFLOADED, HALF)), ("one GPU, no preferences", (OFFLOADED, EIGHT_BITS, HALF))]
+    ("case", "ways"),
+    [("one GPU", (OFFLOADED, HALF)), ("one GPU, no preferences", (OFFLOADED, EIGHT_BITS, HALF))],
 )
-def test_a_7b_model_on_one_gpu_is_offered_each_way_to_fit_and_axolotl_takes_it(own, case, ways, gpu):
+def test_a_7b_model_on_one_gpu_is_offered_each_way_to_fit_and_axolotl_takes_it(
+    own, case, ways, gpu
+):
     """DPO's reference model leaves no room for an optimizer of 8 bits beside weights in fp32."""
     name, sets = CASES[case]
     path = own(name, *sets, f"machines.gpu={gpu}")
@@ -197,7 +216,9 @@ def test_a_7b_model_on_one_gpu_is_offered_each_way_to_fit_and_axolotl_takes_it(o
 
 
 def test_fp8_counts_on_a_card_that_has_it():
-    cards = [offer for offer in offered("minimal pipeline")[1] if offer.scope == OfferScope.MACHINES]
+    cards = [
+        offer for offer in offered("minimal pipeline")[1] if offer.scope == OfferScope.MACHINES
+    ]
     assert any("in FP8" in words for offer in cards for words in offer.loses)
     assert all(offer.cost is None for offer in cards), "the price of one card is not another's"
 
@@ -237,7 +258,11 @@ def test_taking_an_offer_writes_it_and_shows_the_difference(own, capsys, golden_
     golden_message(said.out)
     after = path.read_text("utf-8").splitlines()
     lines = list(zip(before, after, strict=True))
-    changed = [(old, new) for old, new in lines if old.partition(" #")[0].rstrip() != new.partition(" #")[0].rstrip()]
+    changed = [
+        (old, new)
+        for old, new in lines
+        if old.partition(" #")[0].rstrip() != new.partition(" #")[0].rstrip()
+    ]
     assert [new.split()[:2] for _, new in changed] == [
         ["micro_batch_size:", "48"],
         ["gradient_accumulation_steps:", "4"],
@@ -265,7 +290,9 @@ def test_what_cannot_be_taken_is_said(own, capsys, golden_message):
     assert "There are none." in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written_stays_and_its_lines_are_said(own, monkeypatch, golden_message):
+def test_a_file_that_cannot_be_written_stays_and_its_lines_are_said(
+    own, monkeypatch, golden_message
+):
     path = own(SURVIVAL)
     before = planned(path)
     changes = recipe_offers.of(before)[0].changes
@@ -283,16 +310,21 @@ def test_a_file_that_cannot_be_written_stays_and_its_lines_are_said(own, monkeyp
 
 
 def test_the_form_of_a_file_stays(own):
-    """A byte order mark, line ends of Windows, a link, sections in brackets, and items behind a dash."""
+    """A byte order mark, line ends of Windows, a link, sections in brackets, and items behind a
+    dash."""
     path = own(SURVIVAL, "openshift.claims.0.size_gib=7", "distribution=ddp")
     short = 'machines: {nodes: 4, gpus_per_node: 1, gpu: "NVIDIA-L40S", memory: 32 GB}   # in brackets\n'
     text = path.read_text("utf-8")
     start, end = text.index("machines:   "), text.index("openshift:   ")
-    path.write_bytes(b"\xef\xbb\xbf" + (text[:start] + short + text[end:]).replace("\n", "\r\n").encode())
+    path.write_bytes(
+        b"\xef\xbb\xbf" + (text[:start] + short + text[end:]).replace("\n", "\r\n").encode()
+    )
     link = path.with_name("link.yaml")
     link.symlink_to(path)
     before = planned(link)
-    changes = from_options(["machines.cpus=9", "openshift.claims.0.size_gib=40", "model.sequence_len=512"])
+    changes = from_options(
+        ["machines.cpus=9", "openshift.claims.0.size_gib=40", "model.sequence_len=512"]
+    )
     copying.rewrite(before.recipe.document, changes)
     raw = path.read_bytes()
     assert link.is_symlink() and raw.startswith(b"\xef\xbb\xbf")

@@ -64,7 +64,11 @@ def write(folder: Path, kind: str, many: list[dict[str, str]]) -> Path:
 
         file = folder / "saved"
         made = Dataset.from_list(many)
-        (DatasetDict({"train": made, "other": made.select(range(7))}) if kind == "splits" else made).save_to_disk(file)
+        (
+            DatasetDict({"train": made, "other": made.select(range(7))})
+            if kind == "splits"
+            else made
+        ).save_to_disk(file)
     return file
 
 
@@ -79,7 +83,9 @@ def test_rows_of_every_kind_are_counted_and_their_lengths_taken_from_everywhere(
         {"sets": [TALK | {"path": str(file), "split": "train"}], "validation_share": 0.1}, tmp_path
     )
     assert (found.training, found.validation) == (2700, 300)
-    true = RowLengths.counted([len("".join(row.values())) / row_counts.BYTES_A_TOKEN + 10 for row in many])
+    true = RowLengths.counted(
+        [len("".join(row.values())) / row_counts.BYTES_A_TOKEN + 10 for row in many]
+    )
     assert found.lengths.mean == pytest.approx(true.mean, rel=0.05)
     assert found.lengths.spread == pytest.approx(true.spread, rel=0.15)
     assert found.lengths.high == pytest.approx(true.high, rel=0.15)
@@ -88,7 +94,12 @@ def test_rows_of_every_kind_are_counted_and_their_lengths_taken_from_everywhere(
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "xlsx", "txt"])
 def test_of_a_large_file_a_part_is_enough(tmp_path, monkeypatch, kind):
-    for name, size in {"READ": 200_000, "READ_OF_TABLE": 200_000, "SMALL_SHEET": 10_000, "MOST": 1000}.items():
+    for name, size in {
+        "READ": 200_000,
+        "READ_OF_TABLE": 200_000,
+        "SMALL_SHEET": 10_000,
+        "MOST": 1000,
+    }.items():
         monkeypatch.setattr(samples, name, size)
     many = some()
     random.Random(2).shuffle(many)
@@ -108,10 +119,15 @@ def test_every_file_that_can_be_read_can_be_sampled():
 
 def test_rows_in_turns_are_both_looked_at(tmp_path):
     """As in files that have the better answer in one line and the worse in the next."""
-    many = [{"question": "?", "answer": "no" if number % 2 else "yes " * 100} for number in range(40_000)]
+    many = [
+        {"question": "?", "answer": "no" if number % 2 else "yes " * 100}
+        for number in range(40_000)
+    ]
     there = samples.sample(write(tmp_path, "jsonl", many))
     assert there.count == 40_000 and 1000 < len(there.rows) <= samples.MOST
-    assert sum(len(row["answer"]) > 2 for row in there.rows) == pytest.approx(len(there.rows) / 2, rel=0.02)
+    assert sum(len(row["answer"]) > 2 for row in there.rows) == pytest.approx(
+        len(there.rows) / 2, rel=0.02
+    )
 
 
 @pytest.mark.parametrize("kind", ["json", "parquet", "xlsx", "csv", "nothing"])
@@ -123,22 +139,38 @@ def test_what_cannot_be_read_is_said_and_no_traceback(tmp_path, kind):
     assert str(file) in found.source
     assert "--rows N" in found.source or kind == "csv"
     gone = row_counts.known({"sets": [TALK | {"path": str(tmp_path / "nowhere.jsonl")}]}, tmp_path)
-    assert gone.training is None and "the data file" in gone.source and "does not exist" in gone.source
+    assert (
+        gone.training is None and "the data file" in gone.source and "does not exist" in gone.source
+    )
 
 
 def test_rows_of_odd_values_end_in_no_traceback(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     deep = '{"messages": ' + "[" * 900 + "]" * 900 + "}"
-    odd = ["{}", "[]", "1", "not JSON", '{"messages": null}', '{"messages": "\\ud83d"}', deep, "[" * 100_000]
+    odd = [
+        "{}",
+        "[]",
+        "1",
+        "not JSON",
+        '{"messages": null}',
+        '{"messages": "\\ud83d"}',
+        deep,
+        "[" * 100_000,
+    ]
     (tmp_path / "odd.jsonl").write_text("\n".join(odd))
     for name, count in (("empty", 0), ("odd", None)):
         for one in (TALK, {"form": "auto"}, {"form": "messages"}, {"text": "text"}):
-            found = row_counts.known({"sets": [{**one, "path": str(tmp_path / f"{name}.jsonl")}]}, tmp_path)
+            found = row_counts.known(
+                {"sets": [{**one, "path": str(tmp_path / f"{name}.jsonl")}]}, tmp_path
+            )
             assert count is None or found.training == count
     # An empty file beside another takes nothing from what is known of that.
     file = write(tmp_path, "jsonl", some(100))
     both = [TALK | {"path": str(path)} for path in (file, tmp_path / "empty.jsonl")]
-    assert row_counts.known({"sets": both}, tmp_path).lengths == row_counts.known({"sets": both[:1]}, tmp_path).lengths
+    assert (
+        row_counts.known({"sets": both}, tmp_path).lengths
+        == row_counts.known({"sets": both[:1]}, tmp_path).lengths
+    )
     (tmp_path / "state.json").write_text("[]")
     assert (
         "is not valid for its file extension"
@@ -147,7 +179,13 @@ def test_rows_of_odd_values_end_in_no_traceback(tmp_path):
 
 
 def test_what_is_counted_of_a_row_is_what_the_model_reads(tmp_path):
-    row = {"id": "x" * 4200, "question": "q" * 42, "answer": "a" * 84, "lyrics": "word " * 84, "rejected": "r" * 42}
+    row = {
+        "id": "x" * 4200,
+        "question": "q" * 42,
+        "answer": "a" * 84,
+        "lyrics": "word " * 84,
+        "rejected": "r" * 42,
+    }
     row |= {"instruction": "i" * 42, "output": "o" * 42, "text": "i" * 42 + "o" * 42}
     row["messages"] = [{"role": "", "content": "c" * 42}] * 3
     file = write(tmp_path, "jsonl", [row])
@@ -165,7 +203,13 @@ def test_what_is_counted_of_a_row_is_what_the_model_reads(tmp_path):
     # An answer and the other are two rows that the model reads.
     pair = {"prompt": "[question]", "chosen": "[answer]", "rejected": "[rejected]"}
     assert tokens(one=pair) == RowLengths.counted([30 + 10, 20 + 10])
-    songs = {"lyrics": "lyrics", "instruction_form": "f" * 42, "min_words": 20, "max_words": 90, "count": 5}
+    songs = {
+        "lyrics": "lyrics",
+        "instruction_form": "f" * 42,
+        "min_words": 20,
+        "max_words": 90,
+        "count": 5,
+    }
     assert tokens(songs=songs).mean == pytest.approx(100 + 10 + 10)
     # Columns that are not there: nothing is known of lengths.
     assert not tokens(one={"question": "[other]", "answer": "[answer]"})
@@ -174,9 +218,22 @@ def test_what_is_counted_of_a_row_is_what_the_model_reads(tmp_path):
 def test_a_file_with_fewer_songs_than_are_asked_for_has_no_more(tmp_path):
     many = [{"lyrics": "la " * (10 if number % 2 else 30)} for number in range(100)]
     file = write(tmp_path, "jsonl", many)
-    songs = {"lyrics": "lyrics", "instruction_form": "", "min_words": 20, "max_words": 90, "count": 5000}
-    assert row_counts.known({"sets": [{"path": str(file)}], "songs": songs}, tmp_path).training == 50
-    assert row_counts.known({"sets": [{"path": str(file)}], "songs": songs | {"count": 20}}, tmp_path).training == 20
+    songs = {
+        "lyrics": "lyrics",
+        "instruction_form": "",
+        "min_words": 20,
+        "max_words": 90,
+        "count": 5000,
+    }
+    assert (
+        row_counts.known({"sets": [{"path": str(file)}], "songs": songs}, tmp_path).training == 50
+    )
+    assert (
+        row_counts.known(
+            {"sets": [{"path": str(file)}], "songs": songs | {"count": 20}}, tmp_path
+        ).training
+        == 20
+    )
 
 
 def test_images_are_counted_as_they_are_read(tmp_path):
@@ -191,7 +248,9 @@ def test_images_are_counted_as_they_are_read(tmp_path):
     for name in ("train-1", "train-2", "test-1"):
         shutil.move(write(parts, "parquet", some(10)), parts / f"{name}.parquet")
     assert row_counts.known({"path": str(parts), "kind": "images"}, tmp_path).training == 20
-    assert not row_counts.known({"path": str(parts / "train-1.parquet"), "kind": "images"}, tmp_path).lengths
+    assert not row_counts.known(
+        {"path": str(parts / "train-1.parquet"), "kind": "images"}, tmp_path
+    ).lengths
 
 
 def test_a_count_given_by_hand_keeps_the_lengths_that_are_known(tmp_path):
@@ -206,14 +265,20 @@ def test_prepared_rows_count_as_long_as_the_file_is_the_same(tmp_path):
     file = write(tmp_path, "jsonl", some())
     data = {"sets": [TALK | {"path": str(file)}]}
     measured = RowLengths(100.0, 20.0, 170.0)
-    made = prepared.PreparedRows(2500, 400, None, prepared.asked(data), measured, prepared.contents(data))
+    made = prepared.PreparedRows(
+        2500, 400, None, prepared.asked(data), measured, prepared.contents(data)
+    )
     made.write(tmp_path)
     found = row_counts.known(data, tmp_path)
     assert (found.training, found.validation, found.lengths) == (2500, 400, measured)
-    # Without a tokenizer nobody counts tokens: then the file's own lengths are better than the whole sequence length.
+    # Without a tokenizer nobody counts tokens: then the file's own lengths are better than the
+    # whole sequence length.
     replace(made, lengths=RowLengths()).write(tmp_path)
     found = row_counts.known(data, tmp_path)
-    assert found.training == 2500 and found.lengths == row_counts.known(data, tmp_path / "elsewhere").lengths
+    assert (
+        found.training == 2500
+        and found.lengths == row_counts.known(data, tmp_path / "elsewhere").lengths
+    )
     made.write(tmp_path)
     with file.open("a") as more:
         more.write('{"question": "new?", "answer": "yes"}\n')
@@ -224,7 +289,9 @@ def test_memory_is_that_of_the_longest_row_where_all_were_counted(tmp_path):
     file = write(tmp_path, "jsonl", some())
     data = {"sets": [TALK | {"path": str(file)}]}
     measured = RowLengths(500.0, 200.0, 1100.0)
-    made = prepared.PreparedRows(2500, 400, None, prepared.asked(data), measured, prepared.contents(data), longest=1500)
+    made = prepared.PreparedRows(
+        2500, 400, None, prepared.asked(data), measured, prepared.contents(data), longest=1500
+    )
     made.write(tmp_path)
     found = row_counts.known(data, tmp_path)
     assert found.longest == 1500
@@ -233,7 +300,9 @@ def test_memory_is_that_of_the_longest_row_where_all_were_counted(tmp_path):
     job = work(catalog.model("google/gemma-3-270m"), sequence_len=3072)
     told = replace(job, lengths=found.lengths, longest=found.longest)
     assert (job.most_tokens, told.most_tokens) == (3072, 1536)
-    assert replace(told, packing=True).most_tokens == replace(told, longest=9000).most_tokens == 3072
+    assert (
+        replace(told, packing=True).most_tokens == replace(told, longest=9000).most_tokens == 3072
+    )
     whole, less = memory.estimate(job), memory.estimate(told)
     assert less.peak.logits + less.peak.activations == pytest.approx(
         (whole.peak.logits + whole.peak.activations) / 2, rel=0.01
@@ -260,7 +329,8 @@ def test_songs_are_nowhere_near_the_sequence_length():
     assert 400 < found.mean < 625 and 1060 < found.longest(24, 3072) < 1570 and found.high < 2240
 
 
-# Against draws: rows of one length with a few others, of prose, with a long tail, and cut at a length.
+# Against draws: rows of one length with a few others, of prose, with a long tail, and cut at a
+# length.
 DRAWS = {
     "alike": lambda drawn: drawn.gauss(160, 15),
     "prose": lambda drawn: drawn.gammavariate(4, 100),
@@ -280,7 +350,8 @@ def test_the_longest_of_several_is_that_of_draws(name):
 
 
 def test_padding_is_what_was_measured_of_the_survival_rows():
-    """benchmarks/results/packing.txt: 500,416 tokens padded and 434,176 packed, of rows with 162 in the mean and 218 at most."""
+    """benchmarks/results/packing.txt: 500,416 tokens padded and 434,176 packed, of rows with 162 in
+    the mean and 218 at most."""
     measured = RowLengths(161.5, 14.4, 200)
     padded = work(lengths=measured, micro_batch_size=8)
     assert padded.row_tokens == pytest.approx(500_416 / 2561, rel=0.05)
@@ -308,7 +379,9 @@ def test_rows_that_stand_in_one_do_not_see_each_other():
 
 def test_long_rows_leave_room_in_packed_ones():
     half = RowLengths(600, 10, 620)
-    assert half.packed(1024) == pytest.approx(1, rel=0.01) and half.packed(1300) == pytest.approx(2, rel=0.01)
+    assert half.packed(1024) == pytest.approx(1, rel=0.01) and half.packed(1300) == pytest.approx(
+        2, rel=0.01
+    )
     assert RowLengths(10, 0, 10).packed(1000) == pytest.approx(100)
 
 
@@ -338,4 +411,6 @@ def test_more_rows_are_never_shorter_and_none_is_longer_than_allowed(some, count
 def test_a_mixture_has_the_mean_and_the_tail_of_both():
     both = RowLengths.mixed([(900, RowLengths(100, 10, 124)), (100, RowLengths(1000, 100, 1240))])
     assert both.mean == pytest.approx(190, rel=0.01)
-    assert both.spread == pytest.approx(272, rel=0.05) and both.high == pytest.approx(1128, rel=0.05)
+    assert both.spread == pytest.approx(272, rel=0.05) and both.high == pytest.approx(
+        1128, rel=0.05
+    )

@@ -1,4 +1,5 @@
-"""What a server needs: by sums that somebody can do by hand, and by what must hold whatever the numbers are."""
+"""What a server needs: by sums that somebody can do by hand, and by what must hold whatever the
+numbers are."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def of(path=SURVIVAL, *sets: str):
 
 
 def test_weights_and_cache_are_what_the_models_sizes_say():
-    """SmolLM3: 3,075,098,624 parameters; 36 layers, 4 heads of keys and values with 128 numbers each."""
+    """SmolLM3: 3,075,098,624 parameters; 36 layers, 4 heads of keys and values with 128 numbers
+    each."""
     needs = forecast()
     assert needs.weights == 2 * 3_075_098_624
     assert needs.cache_a_token == 2 * 36 * 4 * 128 * 2 == 73_728
@@ -49,7 +51,9 @@ def test_a_context_takes_whole_pages():
 def test_an_adapter_takes_what_peft_would_make_of_every_layer():
     from math import prod
 
-    shapes = {name: shape for name, shape in parameters.named(SMOL) if name.endswith("_proj.weight")}
+    shapes = {
+        name: shape for name, shape in parameters.named(SMOL) if name.endswith("_proj.weight")
+    }
     assert forecast(rank=16).adapter == 2 * sum(16 * sum(shape) for shape in shapes.values())
     assert prod(next(iter(shapes.values()))) and forecast().adapter == 0
 
@@ -73,13 +77,20 @@ def test_as_many_requests_have_room_as_are_promised():
 
 def test_models_are_split_as_their_heads_allow():
     assert splits(SMOL, COUNTS) == [1, 2, 4, 8]
-    assert splits(replace(SMOL, num_attention_heads=24, num_key_value_heads=8), COUNTS) == [1, 2, 4, 8]
+    assert splits(replace(SMOL, num_attention_heads=24, num_key_value_heads=8), COUNTS) == [
+        1,
+        2,
+        4,
+        8,
+    ]
     assert splits(replace(SMOL, num_attention_heads=4, num_key_value_heads=1), COUNTS) == [1, 2, 4]
     assert splits(replace(SMOL, num_attention_heads=15, num_key_value_heads=5), COUNTS) == [1]
 
 
 def test_the_fewest_gpus_that_have_room_are_taken():
-    few, many = (of(SURVIVAL, f"serve.concurrency={count}", "serve.context=32768") for count in (8, 40))
+    few, many = (
+        of(SURVIVAL, f"serve.concurrency={count}", "serve.context=32768") for count in (8, 40)
+    )
     assert few[2].gpus == 1 and many[2].gpus == 4
     assert many[3].fits and not replace(many[3], gpus=2).fits
     (note,) = serving.problems(many[0], many[2])
@@ -87,11 +98,15 @@ def test_the_fewest_gpus_that_have_room_are_taken():
 
 
 def test_what_has_no_room_is_said_at_its_line_with_what_has():
-    recipe, _, server, needs = of(SURVIVAL, "serve.concurrency=400", "serve.context=32768", "serve.gpus=1")
+    recipe, _, server, needs = of(
+        SURVIVAL, "serve.concurrency=400", "serve.context=32768", "serve.gpus=1"
+    )
     (problem,) = serving.problems(recipe, server)
     assert problem.severity == "error" and setting_of(problem) == "serve.concurrency"
     assert f"`concurrency: {needs.requests}`" in problem.hint
-    again = of(SURVIVAL, f"serve.concurrency={needs.requests - 1}", "serve.context=32768", "serve.gpus=1")
+    again = of(
+        SURVIVAL, f"serve.concurrency={needs.requests - 1}", "serve.context=32768", "serve.gpus=1"
+    )
     assert again[3].fits
 
 
@@ -101,7 +116,9 @@ def test_left_out_the_context_is_that_of_training():
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in RECIPES if "\nserve:" in path.read_text("utf-8")], ids=lambda path: path.stem
+    "path",
+    [path for path in RECIPES if "\nserve:" in path.read_text("utf-8")],
+    ids=lambda path: path.stem,
 )
 def test_a_starters_server_fits(path):
     recipe, _, server, needs = of(path)
@@ -119,12 +136,21 @@ def test_plan_serve_as_json_is_the_same_figures(capsys):
     assert cli._code(["plan", str(SURVIVAL), "--serve", "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     needs = of()[3]
-    assert said["forecast"]["total"] == needs.total and said["forecast"]["requests"] == needs.requests
+    assert (
+        said["forecast"]["total"] == needs.total and said["forecast"]["requests"] == needs.requests
+    )
     assert said["server"]["source"]["uri"] == "pvc://trained-models-pvc/survival/best_model"
 
 
 def test_plan_serve_ends_with_1_where_it_does_not_fit(capsys):
-    sets = ["--set", "serve.concurrency=400", "--set", "serve.context=32768", "--set", "serve.gpus=1"]
+    sets = [
+        "--set",
+        "serve.concurrency=400",
+        "--set",
+        "serve.context=32768",
+        "--set",
+        "serve.gpus=1",
+    ]
     assert cli._code(["plan", str(SURVIVAL), "--serve", *sets]) == 1
     assert "does not fit" in capsys.readouterr().out
 

@@ -1,4 +1,5 @@
-"""Rows that make too few steps are noted at their line, with settings that make about a hundred, each tried before it is said."""
+"""Rows that make too few steps are noted at their line, with settings that make about a hundred,
+each tried before it is said."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 def fifty(tmp_path) -> Path:
     """The survival recipe, for four L40S, with fifty questions in a file of one's own."""
     rows = [
-        {"q": f"How long does loaf {n} rise?", "a": f"Loaf {n} rises for two hours in a warm place."} for n in range(50)
+        {
+            "q": f"How long does loaf {n} rise?",
+            "a": f"Loaf {n} rises for two hours in a warm place.",
+        }
+        for n in range(50)
     ]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     own = ["data.path=rows.jsonl", 'data.question="[q]"', 'data.answer="[a]"', "demo="]
@@ -50,7 +55,9 @@ def noted(path: Path) -> list[Problem]:
     return [note for note in examine(path) if "That is too few to learn much" in note.message]
 
 
-def test_fifty_questions_on_four_gpus_are_noted_with_what_makes_a_hundred_steps(fifty, golden_message):
+def test_fifty_questions_on_four_gpus_are_noted_with_what_makes_a_hundred_steps(
+    fifty, golden_message
+):
     (note,) = noted(fifty)
     assert (setting_of(note), note.severity) == ("epochs", "note")
     golden_message(note)
@@ -86,10 +93,15 @@ def test_a_stage_of_a_pipeline_is_noted_with_the_accumulation_that_makes_enough_
 
 
 def test_all_short_stages_are_noted_with_settings_that_are_enough_for_each(pipeline):
-    notes = noted(pipeline("sft.gradient_accumulation_steps=16", "dpo.gradient_accumulation_steps=160"))
+    notes = noted(
+        pipeline("sft.gradient_accumulation_steps=16", "dpo.gradient_accumulation_steps=160")
+    )
     assert [note.message.split("`")[1] for note in notes] == ["sft", "dpo"]
     for note in notes:
-        assert "`sft.gradient_accumulation_steps: 2`, `dpo.gradient_accumulation_steps: 14`" in note.hint
+        assert (
+            "`sft.gradient_accumulation_steps: 2`, `dpo.gradient_accumulation_steps: 14`"
+            in note.hint
+        )
 
 
 def test_few_steps_with_the_warmup_that_is_stated_are_the_authors_choice():
@@ -103,7 +115,8 @@ def test_few_steps_with_the_warmup_that_is_stated_are_the_authors_choice():
 def test_plan_says_it_too_and_its_first_offer_mends_it(recipe_command, fifty):
     done = recipe_command("plan", fifty)
     assert (
-        done.returncode == 0 and "note: Stage `train` makes only 3 steps of 64 rows, 0 of them as warmup" in done.stdout
+        done.returncode == 0
+        and "note: Stage `train` makes only 3 steps of 64 rows, 0 of them as warmup" in done.stdout
     )
     assert recipe_command("plan", fifty, "--apply", "1").returncode == 0
     assert noted(fifty) == []

@@ -1,4 +1,5 @@
-"""Where text is cleaned: the same documents from this machine's cores, from a queue of Slurm, and from Ray."""
+"""Where text is cleaned: the same documents from this machine's cores, from a queue of Slurm, and
+from Ray."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from tests.conftest import ROOT, own_time
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 
-# A Slurm that runs each task of an array job on this machine, one after the other, in the background.
+# A Slurm that runs each task of an array job on this machine, one after the other, in the
+# background.
 COMMANDS = {
     "sbatch": """
         for word in "$@"; do case $word in --*) ;; *) script=$word ;; esac; done
@@ -54,7 +56,9 @@ COMMANDS = {
     "scontrol": "echo here",
     "scancel": """echo "$@" >> "$FAKE_SLURM/cancelled" """,
 }
-SLURM = Cleaning(executor="slurm", tasks=2, partition="cpu", time="1:00:00", sbatch_args={"account": "lab"})
+SLURM = Cleaning(
+    executor="slurm", tasks=2, partition="cpu", time="1:00:00", sbatch_args={"account": "lab"}
+)
 
 
 @pytest.fixture
@@ -77,7 +81,9 @@ def corpus(*options: str) -> Corpus:
     """The text of seven-b's data stage, on the sample."""
     changes = ["data.hub=", "data.path=data/seven-b-text.jsonl", "data.limit=", *options]
     recipe, _, _ = load(SEVEN_B, from_options(changes))
-    return architecture.everything(recipe, run_folder.folder("cleaning", "rehearsal").place(), ()).text
+    return architecture.everything(
+        recipe, run_folder.folder("cleaning", "rehearsal").place(), ()
+    ).text
 
 
 def texts(folder: Path) -> dict[str, bytes]:
@@ -91,13 +97,21 @@ def assert_same(folder: Path, text: Corpus, where: Cleaning) -> None:
     there = cleaning.clean(text, folder / "there", where)
     assert len(texts(folder / "here")) >= 3
     assert texts(folder / "there") == texts(folder / "here")
-    assert (there.documents_in, there.kept, there.dropped) == (here.documents_in, here.kept, here.dropped)
+    assert (there.documents_in, there.kept, there.dropped) == (
+        here.documents_in,
+        here.kept,
+        here.dropped,
+    )
 
 
 def on_hub(text: Corpus, name: str, limit: int | None) -> Corpus:
     """The same text as a dataset of the hub."""
     return replace(
-        text, sets=tuple(replace(one, path=None, hub=name, subset=None, limit=limit, share=0.5) for one in text.sets)
+        text,
+        sets=tuple(
+            replace(one, path=None, hub=name, subset=None, limit=limit, share=0.5)
+            for one in text.sets
+        ),
     )
 
 
@@ -112,12 +126,19 @@ def test_documents_of_the_hub_are_those_of_a_file(tmp_path):
         report = cleaning.clean(each, tmp_path / name, Cleaning(tasks=1))
         found.append((report.kept, list(cleaning.documents(tmp_path / name))))
     assert found[0] == found[1] and 100 < found[0][0] < 300, "of 469 documents"
-    assert cleaning.clean(on_hub(text, str(tmp_path / "set"), 10), tmp_path / "few", Cleaning(tasks=2)).kept < 10
+    assert (
+        cleaning.clean(
+            on_hub(text, str(tmp_path / "set"), 10), tmp_path / "few", Cleaning(tasks=2)
+        ).kept
+        < 10
+    )
 
 
 @pytest.mark.parametrize("limit", [None, 60])
 @pytest.mark.parametrize("answers", [0, 1])
-def test_a_hub_that_is_lost_before_or_while_documents_are_read_is_said(limit, answers, tmp_path, monkeypatch):
+def test_a_hub_that_is_lost_before_or_while_documents_are_read_is_said(
+    limit, answers, tmp_path, monkeypatch
+):
     """The library raises this if its second request cannot be sent."""
 
     def load_dataset(*_, **__):
@@ -128,31 +149,45 @@ def test_a_hub_that_is_lost_before_or_while_documents_are_read_is_said(limit, an
 
     said: list[str] = []
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(Stop, match="`somebody/texts` cannot be loaded from the hub: this machine cannot reach the hub"):
+    with pytest.raises(
+        Stop,
+        match="`somebody/texts` cannot be loaded from the hub: this machine cannot reach the hub",
+    ):
         cleaning.clean(on_hub(corpus(), "somebody/texts", limit), tmp_path, Cleaning(tasks=1))
 
 
 @pytest.mark.parametrize(
     ("kind", "others"),
-    [pytest.param("jsonl", (4, 16), id="jsonl", marks=pytest.mark.long), pytest.param("csv", (4,), id="csv")],
+    [
+        pytest.param("jsonl", (4, 16), id="jsonl", marks=pytest.mark.long),
+        pytest.param("csv", (4,), id="csv"),
+    ],
 )
 def test_any_number_of_tasks_leaves_the_same_bytes(kind, others, tmp_path):
     """Duplicates in other tasks' parts too: of each kind the first one stays."""
-    sample = [json.loads(line)["text"] for line in (ROOT / "recipes/data/seven-b-text.jsonl").open(encoding="utf-8")][
-        :60
-    ]
+    sample = [
+        json.loads(line)["text"]
+        for line in (ROOT / "recipes/data/seven-b-text.jsonl").open(encoding="utf-8")
+    ][:60]
     near = [text.replace(" the ", " the old ", 1) for text in sample[:20]]
     file = tmp_path / f"text.{kind}"
     if kind == "jsonl":
-        lines = [json.dumps({"text": text}) for text in [*sample, *sample[30:50], *near, "too short"]]
+        lines = [
+            json.dumps({"text": text}) for text in [*sample, *sample[30:50], *near, "too short"]
+        ]
         file.write_text("\n".join(["{broken", *lines]), encoding="utf-8")
     else:
-        pd.DataFrame({"text": [*sample, *sample[30:50], *near, "too short"]}).to_csv(file, index=False)
+        pd.DataFrame({"text": [*sample, *sample[30:50], *near, "too short"]}).to_csv(
+            file, index=False
+        )
     text, left = replace(of_file(file), max_lost_share=0.5), {}
     for tasks in (1, *others):
         report = cleaning.clean(text, tmp_path / str(tasks), Cleaning(tasks=tasks, workers=1))
         left[tasks] = texts(tmp_path / str(tasks))
-    assert report.dropped["exact duplicate of a kept document"] >= 15 and report.dropped["too few words"] >= 1
+    assert (
+        report.dropped["exact duplicate of a kept document"] >= 15
+        and report.dropped["too few words"] >= 1
+    )
     assert report.dropped["near duplicate of a kept document"] >= 15
     assert next(cleaning.documents(tmp_path / "4")) == sample[0]
     assert len(left[1]) >= 4 and all(left[tasks] == left[1] for tasks in others)
@@ -178,7 +213,9 @@ def test_quick_words_are_those_of_datatrove(language, monkeypatch):
 @pytest.mark.long
 def test_slurm_leaves_the_same_files_as_this_machine(slurm, tmp_path):
     assert_same(tmp_path, corpus("data.deduplicate=exact"), SLURM)
-    scripts = [file.read_text() for file in slurm.glob("*.sh") if "merge_stats" not in file.read_text()]
+    scripts = [
+        file.read_text() for file in slurm.glob("*.sh") if "merge_stats" not in file.read_text()
+    ]
     assert len(scripts) == 4
     for script in scripts:
         assert "#SBATCH --partition=cpu" in script and "#SBATCH --time=1:00:00" in script
@@ -235,7 +272,9 @@ def test_a_stopped_command_takes_its_job_out_of_the_queue(slurm, tmp_path, monke
     (slurm / "broken").touch()
     with pytest.raises(KeyboardInterrupt):
         executors.Slurm(SLURM, 2).run("step", [], 2, tmp_path / "logs")
-    assert (slurm / "cancelled").read_text().strip() == json.loads((tmp_path / "logs" / "job.json").read_text())["job"]
+    assert (slurm / "cancelled").read_text().strip() == json.loads(
+        (tmp_path / "logs" / "job.json").read_text()
+    )["job"]
 
 
 def test_without_slurm_or_ray_it_is_said_what_to_do(tmp_path, monkeypatch):
@@ -251,7 +290,10 @@ def test_without_slurm_or_ray_it_is_said_what_to_do(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("data.cleaning.executor=slurm",), "`executor: slurm` also needs `tasks`, `partition` and `time`."),
+        (
+            ("data.cleaning.executor=slurm",),
+            "`executor: slurm` also needs `tasks`, `partition` and `time`.",
+        ),
         (("data.cleaning.executor=ray",), "`executor: ray` also needs `tasks`."),
         (("data.cleaning.partition=cpu",), "`partition` has no effect with `executor: local`."),
         (("data.cleaning.executor=pods",), "`executor: pods` also needs `pods`."),
@@ -275,7 +317,9 @@ def test_slurm_is_a_change_of_few_lines_and_cleans_nothing_anew(tmp_path):
 
     def stage(*options: str):
         recipe, _, _ = load(SEVEN_B, from_options(options))
-        plan = translate(recipe, Place(f"{tmp_path}/c", f"{tmp_path}/d", str(tmp_path), f"{tmp_path}/s"))
+        plan = translate(
+            recipe, Place(f"{tmp_path}/c", f"{tmp_path}/d", str(tmp_path), f"{tmp_path}/s")
+        )
         return plan, plan.stages[0]
 
     one = stage()
@@ -293,10 +337,25 @@ def dataset(folder: Path, *rows: int, limit: int | None = None) -> Corpus:
     """A dataset of the hub that lies here, in a file for each number of rows."""
     folder.mkdir()
     for number, count in enumerate(rows):
-        lines = (json.dumps({"text": f"file {number} row {row} and some more words"}) + "\n" for row in range(count))
+        lines = (
+            json.dumps({"text": f"file {number} row {row} and some more words"}) + "\n"
+            for row in range(count)
+        )
         (folder / f"train-{number}.jsonl").write_text("".join(lines))
-    loose = {"min_words": 0, "drop_low_quality": False, "drop_repetitive": False, "deduplicate": "off"}
-    source = {"path": None, "hub": str(folder), "subset": None, "split": "train", "revision": None, "column": "text"}
+    loose = {
+        "min_words": 0,
+        "drop_low_quality": False,
+        "drop_repetitive": False,
+        "deduplicate": "off",
+    }
+    source = {
+        "path": None,
+        "hub": str(folder),
+        "subset": None,
+        "split": "train",
+        "revision": None,
+        "column": "text",
+    }
     return replace(corpus(), **loose, sets=(CorpusSet(**source, limit=limit),))
 
 
@@ -328,26 +387,34 @@ def of_file(file: Path, limit: int | None = None) -> Corpus:
 
 
 def by_tasks(text: Corpus, dropped: Path, tasks: int) -> tuple[list[list], int]:
-    """What each task yields or keeps aside, as (id, text) and lines, and the bytes that all of them have read."""
+    """What each task yields or keeps aside, as (id, text) and lines, and the bytes that all of them
+    have read."""
 
     one = text.sets[0]
     parts = cleaning.parts_of(one, tasks)
     began, given = read_bytes(), []
     for rank in range(tasks):
         reader = cleaning.CorpusRows(text, 0, dropped / str(tasks), parts)
-        given.append([(document.id, document.text) for document in reader.run(rank=rank, world_size=tasks)])
+        given.append(
+            [(document.id, document.text) for document in reader.run(rank=rank, world_size=tasks)]
+        )
     return given, read_bytes() - began
 
 
 def written(folder: Path, kind: str, count: int) -> Path:
-    texts = [f"document {number} says {'many words ' * (number % 40)}ünd Ärger" for number in range(count)]
+    texts = [
+        f"document {number} says {'many words ' * (number % 40)}ünd Ärger"
+        for number in range(count)
+    ]
     file = folder / f"text.{kind}"
     if kind == "jsonl":
         lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
         lines[3], lines[count // 2], lines[-2] = "{broken", "", '{"text": 4}'
         file.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
     elif kind == "csv":
-        file.write_text("text\n" + "".join(f'"{text}\nnext line"\n' for text in texts), encoding="utf-8")
+        file.write_text(
+            "text\n" + "".join(f'"{text}\nnext line"\n' for text in texts), encoding="utf-8"
+        )
     elif kind == "json":
         file.write_text(json.dumps([{"text": text} for text in texts]), encoding="utf-8")
     else:
@@ -361,7 +428,9 @@ def written(folder: Path, kind: str, count: int) -> Path:
 def test_any_number_of_tasks_reads_the_same_documents(kind, limit, tmp_path):
     text, aside = of_file(written(tmp_path, kind, 1200), limit), tmp_path / "d"
     one = by_tasks(text, aside, 1)[0][0]
-    assert len(one) == min(1200, limit or 1200) - (0 if kind != "jsonl" else {None: 3, 10**6: 3, 500: 1, 1: 0}[limit])
+    assert len(one) == min(1200, limit or 1200) - (
+        0 if kind != "jsonl" else {None: 3, 10**6: 3, 500: 1, 1: 0}[limit]
+    )
     kept_aside = [json.loads(line) for line in dropped_lines(aside / "1")]
     for tasks in (2, 3, 7, 50):
         parts = by_tasks(text, aside, tasks)[0]
@@ -373,7 +442,9 @@ def test_any_number_of_tasks_reads_the_same_documents(kind, limit, tmp_path):
 
 
 def dropped_lines(folder: Path) -> list[str]:
-    return [line for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()]
+    return [
+        line for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()
+    ]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

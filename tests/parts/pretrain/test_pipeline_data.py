@@ -1,4 +1,5 @@
-"""The data stage of a pipeline: cleaned text, a tokenizer, packed blocks, and the rows of the later stages."""
+"""The data stage of a pipeline: cleaned text, a tokenizer, packed blocks, and the rows of the later
+stages."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     recipe, _, _ = load(SEVEN_B)
     recipe, _ = with_overrides(recipe, translation.before_data(recipe, None))
-    place = Place(f"{folder}/config", f"{folder}/data", str(folder), f"{folder}/scratch", accelerator=False)
+    place = Place(
+        f"{folder}/config", f"{folder}/data", str(folder), f"{folder}/scratch", accelerator=False
+    )
     stage = translate(recipe, place).stages[0]
     work(stage.config["work"])(stage.config, print)
     return folder / "data", stage.config
@@ -63,10 +66,14 @@ def test_preparing_alone_proves_nothing_and_needs_no_files_of_a_run(monkeypatch,
     assert done.exit_code == 0 and asked[0]["proofs"] is None and asked[0]["work"] == "stages.data"
 
 
-def test_each_stage_is_proven_with_the_models_shape_and_the_tokenizer_that_was_made(monkeypatch, tmp_path):
+def test_each_stage_is_proven_with_the_models_shape_and_the_tokenizer_that_was_made(
+    monkeypatch, tmp_path
+):
     """And what is wrong ends the stage with the name of the one that it is about."""
     recipe, _, _ = load(SEVEN_B)
-    plan = translate(recipe, Place(*(str(tmp_path / name) for name in ("config", "data", "run", "scratch"))))
+    plan = translate(
+        recipe, Place(*(str(tmp_path / name) for name in ("config", "data", "run", "scratch")))
+    )
     stage = plan.stages[0]
     for file in stage.files:
         write_text(Path(plan.place_of(stage).config_dir) / file.path, file.text)
@@ -85,19 +92,25 @@ def test_each_stage_is_proven_with_the_models_shape_and_the_tokenizer_that_was_m
         carry_out(stage.config, print)
     assert [folder.name for _, folder, _, _ in asked] == ["sft", "dpo"]
     facts = replace(recipe.facts, id="seven-b-pretrain")
-    assert {(model, tokenizer) for _, _, model, tokenizer in asked} == {(facts, f"{tmp_path}/data/tokenizer")}
+    assert {(model, tokenizer) for _, _, model, tokenizer in asked} == {
+        (facts, f"{tmp_path}/data/tokenizer")
+    }
 
 
 @pytest.mark.long
 def test_the_data_stage_proves_what_is_trained_after_pretraining_and_ends_with_what_is_wrong(
     prepared, tmp_path, capsys, monkeypatch
 ):
-    """Before a GPU is held: with the tokenizer that was made a moment ago, and a twin of a model that is not there yet."""
+    """Before a GPU is held: with the tokenizer that was made a moment ago, and a twin of a model
+    that is not there yet."""
     shutil.copytree(prepared[0], tmp_path / "data")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     recipe, _, _ = load(SEVEN_B)
     recipe, _ = with_overrides(recipe, translation.before_data(recipe, None))
-    plan = translate(recipe, Place(f"{tmp_path}/config", f"{tmp_path}/data", str(tmp_path), f"{tmp_path}/scratch"))
+    plan = translate(
+        recipe,
+        Place(f"{tmp_path}/config", f"{tmp_path}/data", str(tmp_path), f"{tmp_path}/scratch"),
+    )
     stage = plan.stages[0]
     for file in stage.files:
         write_text(Path(plan.place_of(stage).config_dir) / file.path, file.text)
@@ -112,15 +125,23 @@ def test_the_data_stage_proves_what_is_trained_after_pretraining_and_ends_with_w
     planted = (sys.executable, "-m", "tests.parts.proof.planting", "no_generation_prompt", "train")
     monkeypatch.setattr(hooks, "TRAIN", planted)
     with pytest.raises(
-        Stop, match=r"^`sft` cannot be trained like this\. .*differs from what the model gets when it is asked"
+        Stop,
+        match=r"^`sft` cannot be trained like this\. .*differs from what the model gets when it is asked",
     ):
         carry_out(stage.config, print)
 
 
 def test_kept_documents_are_byte_for_byte_what_came(prepared):
     folder, _ = prepared
-    source = [json.loads(line)["text"] for line in (ROOT / "recipes/data/seven-b-text.jsonl").open(encoding="utf-8")]
-    kept = [json.loads(line)["text"] for file in folder.glob("text/*.jsonl") for line in file.open(encoding="utf-8")]
+    source = [
+        json.loads(line)["text"]
+        for line in (ROOT / "recipes/data/seven-b-text.jsonl").open(encoding="utf-8")
+    ]
+    kept = [
+        json.loads(line)["text"]
+        for file in folder.glob("text/*.jsonl")
+        for line in file.open(encoding="utf-8")
+    ]
     assert len(kept) == len(set(kept)) == 420
     assert set(kept) <= set(source)
 
@@ -155,15 +176,17 @@ def test_blocks_hold_the_documents_one_after_the_other(prepared):
         assert blocks.shape[1] == length and blocks.dtype == np.uint16
         texts = words.decode(blocks.reshape(-1)).split("<|endoftext|>")[:-1]
         kept = {
-            json.loads(line)["text"] for file in folder.glob("text/*.jsonl") for line in file.open(encoding="utf-8")
+            json.loads(line)["text"]
+            for file in folder.glob("text/*.jsonl")
+            for line in file.open(encoding="utf-8")
         }
         assert set(texts) <= kept and len(texts) > 10
         assert not seen & set(texts), "two lengths learn the same document"
         seen |= set(texts)
         assert not seen & set(
-            words.decode(np.load(folder / "blocks" / f"validation-{length}.npy").reshape(-1)).split("<|endoftext|>")[
-                :-1
-            ]
+            words.decode(np.load(folder / "blocks" / f"validation-{length}.npy").reshape(-1)).split(
+                "<|endoftext|>"
+            )[:-1]
         )
 
 
@@ -190,7 +213,9 @@ def test_packed_files_are_taken_as_they_are(prepared, tmp_path):
     words = AutoTokenizer.from_pretrained(str(folder / "tokenizer"))
     counts = pretrain_work.take_packed(folder / "blocks", [512, 1024], words, tmp_path / "out")
     assert counts["train-512"]["blocks"] == len(np.load(folder / "blocks" / "train-512.npy"))
-    assert (tmp_path / "out" / "train-512.npy").read_bytes() == (folder / "blocks" / "train-512.npy").read_bytes()
+    assert (tmp_path / "out" / "train-512.npy").read_bytes() == (
+        folder / "blocks" / "train-512.npy"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -236,13 +261,18 @@ def test_a_recipe_with_packed_files_is_checked_planned_and_its_data_stage_takes_
     packed = tmp_path / "packed"
     shutil.copytree(prepared[0] / "blocks", packed)
     sets = packed_recipe(prepared, packed)
-    for command in (("check", SEVEN_B, *sets), ("render", SEVEN_B, *sets, "--out", tmp_path / "rendered")):
+    for command in (
+        ("check", SEVEN_B, *sets),
+        ("render", SEVEN_B, *sets, "--out", tmp_path / "rendered"),
+    ):
         done = recipe_command(*command)
         assert done.returncode == 0, done.stdout + done.stderr
     planned = recipe_command("plan", SEVEN_B, *sets)
     assert "\npretrain-2048 " in planned.stdout, planned.stdout + planned.stderr
     out = tmp_path / "run"
-    done = recipe_command("run", SEVEN_B, *sets, "--until", "data", "--out", out, env={"HF_HUB_OFFLINE": "1"})
+    done = recipe_command(
+        "run", SEVEN_B, *sets, "--until", "data", "--out", out, env={"HF_HUB_OFFLINE": "1"}
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     for file in packed.glob("*.npy"):
         assert (out / "data" / "blocks" / file.name).read_bytes() == file.read_bytes()
@@ -250,7 +280,9 @@ def test_a_recipe_with_packed_files_is_checked_planned_and_its_data_stage_takes_
     rows = len(np.load(packed / "train-512.npy"))
     assert f"train-512            {rows:>11,}   blocks" in done.stdout
     np.save(packed / "train-512.npy", np.full((3, 512), 2000, np.uint16))
-    done = recipe_command("run", SEVEN_B, *sets, "--until", "data", "--out", out, env={"HF_HUB_OFFLINE": "1"})
+    done = recipe_command(
+        "run", SEVEN_B, *sets, "--until", "data", "--out", out, env={"HF_HUB_OFFLINE": "1"}
+    )
     assert done.returncode == 1
     assert "data: runs again (text.packed: " in done.stdout
     first = next(line for line in done.stderr.splitlines() if "train-512.npy" in line)

@@ -1,4 +1,5 @@
-"""What a pipeline recipe says to Axolotl and to the cluster, and which contradictions are found in it."""
+"""What a pipeline recipe says to Axolotl and to the cluster, and which contradictions are found in
+it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def plan_of(*options: str):
 
 def configs(*options: str) -> dict[str, dict]:
     return {
-        stage.name: yaml.safe_load(next(file.text for file in stage.files if file.path == stage.config_file))
+        stage.name: yaml.safe_load(
+            next(file.text for file in stage.files if file.path == stage.config_file)
+        )
         for stage in plan_of(*options).stages
         if stage.engine == "axolotl"
     }
@@ -56,20 +59,27 @@ def test_the_model_has_6_083_055_616_parameters():
 
 def job_of(stage: str, files: dict[str, str]) -> dict:
     """The job of a stage: a plain one where nothing is trained, and no GPU is held."""
-    (text,) = (files[path] for path in (f"{stage}/job.yaml", f"{stage}/pytorchjob.yaml") if path in files)
+    (text,) = (
+        files[path] for path in (f"{stage}/job.yaml", f"{stage}/pytorchjob.yaml") if path in files
+    )
     return yaml.safe_load(text)
 
 
 def pod_of(job: dict) -> dict:
     spec = job["spec"]
-    return (spec["pytorchReplicaSpecs"]["Master"] if job["kind"] == "PyTorchJob" else spec)["template"]["spec"]
+    return (spec["pytorchReplicaSpecs"]["Master"] if job["kind"] == "PyTorchJob" else spec)[
+        "template"
+    ]["spec"]
 
 
 def test_every_stage_has_a_folder_with_config_and_job():
     plan = plan_of()
     files = {file.path: file.text for file in render_plan(plan)}
     for stage in plan.stages:
-        assert {f"{stage.name}/{stage.config_file}", f"{stage.name}/kustomization.yaml"} <= files.keys()
+        assert {
+            f"{stage.name}/{stage.config_file}",
+            f"{stage.name}/kustomization.yaml",
+        } <= files.keys()
     jobs = {stage.name: job_of(stage.name, files) for stage in plan.stages}
     assert len({job["metadata"]["name"] for job in jobs.values()}) == len(jobs) == 8
     assert [name for name, job in jobs.items() if job["kind"] == "PyTorchJob"] == list(TRAINED)
@@ -82,7 +92,9 @@ def test_each_pod_finds_its_config_where_its_command_says():
     files = {file.path: file.text for file in render_plan(plan)}
     for stage in plan.stages:
         (container,) = pod_of(job_of(stage.name, files))["containers"]
-        mount = next(mount for mount in container["volumeMounts"] if mount["name"] == "config")["mountPath"]
+        mount = next(mount for mount in container["volumeMounts"] if mount["name"] == "config")[
+            "mountPath"
+        ]
         configs = [word for word in container["command"] if word.startswith("/etc/")]
         assert len(configs) == 2, "the plan for the guard, and the engine's own"
         for config in configs:
@@ -97,7 +109,11 @@ def test_the_lengths_share_one_schedule():
         assert config["learning_rate"] == 3e-4 and config["cosine_min_lr_ratio"] == 0.1
         assert config["lr_scheduler"] == "cosine"
         assert (config["micro_batch_size"], config["gradient_accumulation_steps"]) == (8, 4)
-        assert (config["weight_decay"], config["adam_beta1"], config["adam_beta2"]) == (0.1, 0.9, 0.95)
+        assert (config["weight_decay"], config["adam_beta1"], config["adam_beta2"]) == (
+            0.1,
+            0.9,
+            0.95,
+        )
         assert config["eval_steps"] == 1_000 and config["optimizer"] == "adamw_torch_fused"
     blocks = [config["recipe_runner"]["blocks"] for config in lengths]
     assert [block["sequence_len"] for block in blocks] == [512, 1024, 2048]
@@ -149,8 +165,12 @@ def test_what_is_trained_after_pretraining_is_proven_by_the_stage_that_holds_no_
     files = {f"{plan.place_of(data).config_dir}/{file.path}": file.text for file in data.files}
     for name, proof in proofs.items():
         stage = plan.stage(name)
-        assert proof["tokenizer"] == plan.stage("init").config["tokenizer"], "the one that the model will have"
-        assert files[proof["config"]] == next(file.text for file in stage.files if file.path == stage.config_file)
+        assert proof["tokenizer"] == plan.stage("init").config["tokenizer"], (
+            "the one that the model will have"
+        )
+        assert files[proof["config"]] == next(
+            file.text for file in stage.files if file.path == stage.config_file
+        )
         assert stage.config["recipe_runner"]["proof"]["prepared"] == proof["out"]
 
 
@@ -159,10 +179,16 @@ def test_it_is_proven_again_with_whatever_decides_how_rows_are_trained_and_pretr
         return {stage.name: stage.keys for stage in plan_of(*options).stages}
 
     before = keys()
-    for change in ("sft.packing=none", "sft.sequence_len=1024", 'advanced.lora={"train_on_inputs": true}'):
+    for change in (
+        "sft.packing=none",
+        "sft.sequence_len=1024",
+        'advanced.lora={"train_on_inputs": true}',
+    ):
         now = keys(change)
         assert now["data"][""] != before["data"][""], change
-        assert {name: now[name] for name in TRAINED[:3]} == {name: before[name] for name in TRAINED[:3]}, change
+        assert {name: now[name] for name in TRAINED[:3]} == {
+            name: before[name] for name in TRAINED[:3]
+        }, change
     for change in (
         "sft.learning_rate=1e-5",
         "dpo.beta=0.2",
@@ -177,7 +203,11 @@ def test_it_is_proven_again_with_whatever_decides_how_rows_are_trained_and_pretr
     ("options", "fp8", "modes"),
     [
         ((), {"pretrain", "sft"}, {"pretrain": "default", "dpo": "max-autotune"}),
-        (("machines.gpu=NVIDIA-H200",), {"pretrain", "sft"}, {"pretrain": "default", "lora": "max-autotune"}),
+        (
+            ("machines.gpu=NVIDIA-H200",),
+            {"pretrain", "sft"},
+            {"pretrain": "default", "lora": "max-autotune"},
+        ),
         (("machines.gpu=NVIDIA-A100-SXM4-80GB",), set(), {"pretrain": "default", "dpo": "default"}),
         (("model.precision=bf16",), set(), {"pretrain": "max-autotune", "dpo": "max-autotune"}),
         (("speed.compile=off",), {"pretrain", "sft"}, {"pretrain": None, "dpo": None}),
@@ -205,7 +235,9 @@ def test_a_share_that_is_no_number_is_said_once(text):
 
 def test_several_gpus_share_everything():
     for config in configs().values():
-        assert config["fsdp_version"] == 2 and config["fsdp_config"]["reshard_after_forward"] is True
+        assert (
+            config["fsdp_version"] == 2 and config["fsdp_config"]["reshard_after_forward"] is True
+        )
         assert config["fsdp_config"]["transformer_layer_cls_to_wrap"] == "LlamaDecoderLayer"
 
 
@@ -233,7 +265,9 @@ def test_every_variant_passes_axolotls_own_validation(options):
     recipe, _, _ = load(SEVEN_B, from_options(options))
     for stage in translate(recipe, kubernetes.place(recipe)).stages:
         if stage.engine == "axolotl":
-            config = yaml.safe_load(next(file.text for file in stage.files if file.path == stage.config_file))
+            config = yaml.safe_load(
+                next(file.text for file in stage.files if file.path == stage.config_file)
+            )
             validated(config, catalog.gpu(recipe.machines.gpu), stage.machines.world_size)
             assert unknown_keys(config) == []
 
@@ -247,7 +281,9 @@ def test_zero_is_a_change_of_a_line():
 def test_a_recipe_without_lora_ends_after_dpo(tmp_path):
     (tmp_path / "data").symlink_to(ROOT / "recipes" / "data")
     file = tmp_path / "short.yaml"
-    file.write_text(re.sub(r"(?ms)^lora:.*?(?=^evaluation:)", "", SEVEN_B.read_text("utf-8")), encoding="utf-8")
+    file.write_text(
+        re.sub(r"(?ms)^lora:.*?(?=^evaluation:)", "", SEVEN_B.read_text("utf-8")), encoding="utf-8"
+    )
     recipe, _, _ = load(file)
     assert [stage.name for stage in translate(recipe, kubernetes.place(recipe)).stages][-1] == "dpo"
 

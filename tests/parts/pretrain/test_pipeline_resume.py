@@ -1,4 +1,5 @@
-"""A pipeline that is killed at any moment goes on with the same command and ends bit for bit as the undisturbed one."""
+"""A pipeline that is killed at any moment goes on with the same command and ends bit for bit as the
+undisturbed one."""
 
 from __future__ import annotations
 
@@ -71,7 +72,10 @@ def finish(recipe: Path, out: Path) -> float:
 
 
 def results(out: Path) -> dict[str, dict]:
-    found = {file.parent.name: json.loads(file.read_text("utf-8")) for file in out.glob("*/training_summary.json")}
+    found = {
+        file.parent.name: json.loads(file.read_text("utf-8"))
+        for file in out.glob("*/training_summary.json")
+    }
     assert set(found) == {"pretrain-64", "pretrain-128", "sft", "dpo", "lora"}
     return found
 
@@ -111,8 +115,11 @@ def test_a_pipeline_killed_at_ten_random_moments_ends_bit_for_bit_as_the_undistu
     print(f"seed {seed}, undisturbed {whole:.0f} s")
     # The last stage once alone: what is left of it after a kill may be over before the next.
     twice = draw.sample(STAGES[:-1], TWICE)
-    # Somewhere between the stage's start and its end, by the time that it took undisturbed; the first of two in its first half.
-    moments = [(stage, end) for stage in STAGES for end in ((0.5, 0.95) if stage in twice else (0.95,))]
+    # Somewhere between the stage's start and its end, by the time that it took undisturbed; the
+    # first of two in its first half.
+    moments = [
+        (stage, end) for stage in STAGES for end in ((0.5, 0.95) if stage in twice else (0.95,))
+    ]
     for number, (stage, end) in enumerate(moments, 1):
         after = draw.uniform(0.05, end) * seconds(undisturbed, stage)
         kill(recipe, killed, stage, after)
@@ -124,14 +131,19 @@ def test_a_pipeline_killed_at_ten_random_moments_ends_bit_for_bit_as_the_undistu
 
 
 def kill(recipe: Path, out: Path, stage: str, after: float) -> None:
-    """Starts the pipeline, and kills it so many seconds after the stage began or went on; one after it, where a kill before has
-    come when this one was done."""
+    """Starts the pipeline, and kills it so many seconds after the stage began or went on; one after
+    it, where a kill before has come when this one was done."""
     before = time.time()
     configs = [out / "config" / name for name in STAGES[STAGES.index(stage) :]]
     process = start(recipe, out)
     while process.poll() is None:
         # A stage's config is written when it starts, each time anew.
-        if any(file.stat().st_mtime > before for config in configs if config.is_dir() for file in config.iterdir()):
+        if any(
+            file.stat().st_mtime > before
+            for config in configs
+            if config.is_dir()
+            for file in config.iterdir()
+        ):
             break
         time.sleep(0.05)
     try:
@@ -150,37 +162,53 @@ def seconds(out: Path, stage: str) -> float:
 
 
 def same_schedule(undisturbed: Path, killed: Path) -> None:
-    """Every step of pretraining was taken once, with the same learning rate, and went the same way: a length that began
-    or went on without the optimizer's state would not."""
+    """Every step of pretraining was taken once, with the same learning rate, and went the same way:
+    a length that began or went on without the optimizer's state would not."""
     for length in ("pretrain-64", "pretrain-128"):
         both = [
-            json.loads((out / length / "training_history.json").read_text("utf-8")) for out in (undisturbed, killed)
+            json.loads((out / length / "training_history.json").read_text("utf-8"))
+            for out in (undisturbed, killed)
         ]
-        rates = [{step["step"]: step["learning_rate"] for step in history["steps"]} for history in both]
+        rates = [
+            {step["step"]: step["learning_rate"] for step in history["steps"]} for history in both
+        ]
         assert rates[0] == rates[1] and len(rates[0]) == len(both[1]["steps"]) > 40
         for wanted, got in zip(both[0]["steps"], both[1]["steps"], strict=True):
-            assert [got[name] for name in ("loss", "grad_norm")] == [wanted[name] for name in ("loss", "grad_norm")]
+            assert [got[name] for name in ("loss", "grad_norm")] == [
+                wanted[name] for name in ("loss", "grad_norm")
+            ]
 
 
 def same_files(undisturbed: Path, killed: Path) -> None:
-    """All that the stages have left of rows, tokens and weights, but for what lies among checkpoints."""
+    """All that the stages have left of rows, tokens and weights, but for what lies among
+    checkpoints."""
 
     def left(out: Path) -> dict[str, str]:
         kinds = ("*.safetensors", "*.npy", "*.parquet", "tokenizer.json")
         files = [file.relative_to(out) for kind in kinds for file in out.rglob(kind)]
         kept = [file for file in files if not {"checkpoints", "tokenised"} & set(file.parts)]
-        return {str(file): hashlib.sha256((out / file).read_bytes()).hexdigest() for file in sorted(kept)}
+        return {
+            str(file): hashlib.sha256((out / file).read_bytes()).hexdigest()
+            for file in sorted(kept)
+        }
 
     wanted, got = left(undisturbed), left(killed)
     assert {name.split("/")[0] for name in wanted} >= set(STAGES)
-    assert {name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name)} == set()
+    assert {
+        name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name)
+    } == set()
 
 
 def where(out: Path) -> str:
     """The stage that was running."""
     # A kill in the first moments comes before there is any stage.
-    states = {file.parent.name: json.loads(file.read_text("utf-8")) for file in out.glob("*/stage.json")}
-    return ", ".join(name for name, state in states.items() if state["status"] == "begun") or "between stages"
+    states = {
+        file.parent.name: json.loads(file.read_text("utf-8")) for file in out.glob("*/stage.json")
+    }
+    return (
+        ", ".join(name for name, state in states.items() if state["status"] == "begun")
+        or "between stages"
+    )
 
 
 def compare(undisturbed: dict[str, dict], killed: dict[str, dict]) -> None:
@@ -202,7 +230,9 @@ def test_a_time_limit_ends_a_length_with_a_usable_model_and_a_higher_one_goes_on
 
     def until_second_length(limit: str) -> Plan:
         small, _ = with_overrides(load(recipe)[0], translation.before_data(load(recipe)[0], None))
-        document, _ = overrides.apply(small.document, overrides.from_options([f"limits.time={limit}"]))
+        document, _ = overrides.apply(
+            small.document, overrides.from_options([f"limits.time={limit}"])
+        )
         plan = translate(judge(document)[0], run.place())
         chosen = Selection(last="pretrain-128").of(plan)
         carry_out(plan, chosen, told.append, lambda: nullcontext(lambda event: None))
@@ -213,8 +243,15 @@ def test_a_time_limit_ends_a_length_with_a_usable_model_and_a_higher_one_goes_on
         until_second_length("0.1 s")
     assert "your recipe need not change" in stop.value.text
     first = json.loads((run.path / "pretrain-64" / "training_summary.json").read_text("utf-8"))
-    assert 0 < first["steps"] < 48 and first["time_limit"]["reached"] and first["last_validation_loss"]
-    assert AutoModelForCausalLM.from_pretrained(run.path / "pretrain-64" / "best_model").num_parameters() > 0
+    assert (
+        0 < first["steps"] < 48 and first["time_limit"]["reached"] and first["last_validation_loss"]
+    )
+    assert (
+        AutoModelForCausalLM.from_pretrained(
+            run.path / "pretrain-64" / "best_model"
+        ).num_parameters()
+        > 0
+    )
     assert not (run.path / "pretrain-128").exists()
     told.clear()
     plan = until_second_length("1 h")
@@ -222,7 +259,9 @@ def test_a_time_limit_ends_a_length_with_a_usable_model_and_a_higher_one_goes_on
     steps = [
         step["step"]
         for name in ("pretrain-64", "pretrain-128")
-        for step in json.loads((run.path / name / "training_history.json").read_text("utf-8"))["steps"]
+        for step in json.loads((run.path / name / "training_history.json").read_text("utf-8"))[
+            "steps"
+        ]
     ]
     assert steps == list(range(1, 121)), "no step is lost and none is taken twice"
     last = json.loads((run.path / "pretrain-128" / "training_summary.json").read_text("utf-8"))
@@ -230,7 +269,9 @@ def test_a_time_limit_ends_a_length_with_a_usable_model_and_a_higher_one_goes_on
 
 
 def blocks(first: int, last: int, steps: int = 10):
-    return BlocksSettings(folder="", sequence_len=4, first_step=first, last_step=last, steps=steps, seed=1)
+    return BlocksSettings(
+        folder="", sequence_len=4, first_step=first, last_step=last, steps=steps, seed=1
+    )
 
 
 def test_a_resumed_length_sees_exactly_the_rows_that_are_left():

@@ -1,7 +1,8 @@
 """Plants one fault in a trainer that is otherwise as Axolotl has built it.
 
-`python -m tests.parts.proof.planting FAULT train CONFIG …` is `axolotl train CONFIG …` with that fault in it.
-`python -m tests.parts.proof.planting each CONFIG` prints for each of them, and for none, what the proof says, as JSON.
+`python -m tests.parts.proof.planting FAULT train CONFIG …` is `axolotl train CONFIG …` with that
+fault in it. `python -m tests.parts.proof.planting each CONFIG` prints for each of them, and for
+none, what the proof says, as JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ UNTRAINED = -100
 
 
 def end_untrained(cfg: Any, trainer: Any) -> None:
-    """A collator that takes every end of text for padding, as those do that know a padding token alone."""
+    """A collator that takes every end of text for padding, as those do that know a padding token
+    alone."""
     collate, end = trainer.data_collator, trainer.processing_class.eos_token_id
 
     def collator(rows, **options):
@@ -73,7 +75,8 @@ def leak(cfg: Any, trainer: Any) -> None:
 
 
 def loss_of_micro_batches(cfg: Any, trainer: Any) -> None:
-    """Axolotl 0.19.0 as it is: each micro batch counts alike, however few of its tokens are trained."""
+    """Axolotl 0.19.0 as it is: each micro batch counts alike, however few of its tokens are
+    trained."""
     trainer.model_accepts_loss_kwargs = False
 
 
@@ -95,7 +98,9 @@ def end_cut_off(cfg: Any, trainer: Any) -> None:
 
 def other_words(cfg: Any, trainer: Any) -> None:
     """Rows of another template than the one that is kept with the model."""
-    trainer.processing_class.chat_template = trainer.processing_class.chat_template.replace("<|im_end|>", "<|im_end|> ")
+    trainer.processing_class.chat_template = trainer.processing_class.chat_template.replace(
+        "<|im_end|>", "<|im_end|> "
+    )
 
 
 FAULTS = {

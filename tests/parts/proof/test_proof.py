@@ -1,4 +1,5 @@
-"""What is trained, proven: on Axolotl's own rows, batches and trainer, and each fault that trains without an error is named."""
+"""What is trained, proven: on Axolotl's own rows, batches and trainer, and each fault that trains
+without an error is named."""
 
 from __future__ import annotations
 
@@ -57,9 +58,16 @@ def config(tmp_path_factory):
         str(folder / "config"), str(folder / "data"), str(folder), str(folder / "scratch"), accelerator=False
     )  # fmt: skip
     first, _ = changed(recipe, parts.before_data(recipe, None))
-    carry_out(with_config(recipe, translate(first, place).stages[0], parts.stands_in(recipe, folder)).config, print)
+    carry_out(
+        with_config(
+            recipe, translate(first, place).stages[0], parts.stands_in(recipe, folder)
+        ).config,
+        print,
+    )
     second, _ = changed(first, parts.after_data(first, PreparedRows.read(folder / "data"), folder))
-    (asked,) = parquet.read_table(folder / "data" / "train.parquet")["full-question"].to_pylist()[:1]
+    (asked,) = parquet.read_table(folder / "data" / "train.parquet")["full-question"].to_pylist()[
+        :1
+    ]
     asked = asked.upper()
     stage = translate(second, place).stage("train")
     facts = stage.config["recipe_runner"]
@@ -74,9 +82,15 @@ def config(tmp_path_factory):
 def said(config, forked):
     """What the proof says of each planted fault, by its name; under "" of none."""
     fork_server.PROGRAMS[PLANTING] = fork_server.PROGRAMS["axolotl.cli.main"]
-    done = forked([sys.executable, "-m", PLANTING, "each", str(config[0])], ROOT, os.environ | WITHOUT_GPU)
+    done = forked(
+        [sys.executable, "-m", PLANTING, "each", str(config[0])], ROOT, os.environ | WITHOUT_GPU
+    )
     assert done.returncode == 0, done.stdout[-3000:]
-    lines = [line.removeprefix("PROOF ") for line in done.stdout.splitlines() if line.startswith("PROOF ")]
+    lines = [
+        line.removeprefix("PROOF ")
+        for line in done.stdout.splitlines()
+        if line.startswith("PROOF ")
+    ]
     return {name: Proof.of(facts) for name, facts in map(json.loads, lines)}
 
 
@@ -87,7 +101,10 @@ def test_rows_as_the_engine_makes_them_are_proven(said):
     assert proof.trained > 3000 and proof.seen > 5000 and proof.cut == proof.rows_cut == 0
     assert (proof.joined, proof.attention) == ("padded", "sdpa")
     assert proof.logits_moved == 0
-    assert proof.loss_at_once == pytest.approx(proof.loss_accumulated, abs=1e-5) and proof.loss_at_once > 1
+    assert (
+        proof.loss_at_once == pytest.approx(proof.loss_accumulated, abs=1e-5)
+        and proof.loss_at_once > 1
+    )
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -108,9 +125,12 @@ def test_what_a_person_reads(said, golden_message):
     for fault in FAULTS:
         if FAULTS[fault]:
             proof, text = said[fault], said[fault].complaint
-            # Every processor has warmed up another twin; what it measured of it is in the sentence, rounded.
+            # Every processor has warmed up another twin; what it measured of it is in the sentence,
+            # rounded.
             measured = (
-                {"by up to <moved>": f"by up to {proof.logits_moved:.2g}"} if "rows_mixed" in FAULTS[fault] else {}
+                {"by up to <moved>": f"by up to {proof.logits_moved:.2g}"}
+                if "rows_mixed" in FAULTS[fault]
+                else {}
             )
             if "accumulation" in FAULTS[fault]:
                 measured["<losses>"] = f"{proof.loss_at_once:.6f} and {proof.loss_accumulated:.6f}"
@@ -146,26 +166,48 @@ def test_each_planted_fault_ends_the_rehearsal(fault, tmp_path, monkeypatch, cap
 
     def planted(stage, place):
         config = f"{place.config_dir}/{stage.config_file}"
-        return [sys.executable, "-m", "tests.parts.proof.planting", fault, "train", config, "--launcher", "python"]
+        return [
+            sys.executable,
+            "-m",
+            "tests.parts.proof.planting",
+            fault,
+            "train",
+            config,
+            "--launcher",
+            "python",
+        ]
 
     monkeypatch.setitem(launch.ENGINES, "axolotl", planted)
     assert launch.ENGINES is launch.ENGINES
-    assert cli._code(["rehearse", str(SURVIVAL), "--set", "machines.nodes=1", "--set", "train.packing=none"]) == 1
+    assert (
+        cli._code(
+            ["rehearse", str(SURVIVAL), "--set", "machines.nodes=1", "--set", "train.packing=none"]
+        )
+        == 1
+    )
     assert NAMED[fault] in capfd.readouterr().err
     assert not Path("runs/survival-rehearsal/training_summary.json").exists()
 
 
 def conversations():
-    """A question, several turns behind a system prompt, and the same with the last answer trained alone."""
+    """A question, several turns behind a system prompt, and the same with the last answer trained
+    alone."""
     system = {"role": "system", "content": "You are a patient teacher."}
     asked, said = (
         {"role": "user", "content": "What floats?"},
         {"role": "assistant", "content": "Wood floats.\n\nSo does ice."},
     )
-    again, more = {"role": "user", "content": "And what sinks?"}, {"role": "assistant", "content": "A stone sinks."}
+    again, more = (
+        {"role": "user", "content": "And what sinks?"},
+        {"role": "assistant", "content": "A stone sinks."},
+    )
     yield "one", [asked, said], "assistant"
     yield "several", [system, asked, said, again, more], "assistant"
-    yield "last", [{**turn, "training": turn is more} for turn in (system, asked, said, again, more)], "last"
+    yield (
+        "last",
+        [{**turn, "training": turn is more} for turn in (system, asked, said, again, more)],
+        "last",
+    )
     yield "all", [system, asked, said, again, more], "all"
 
 
@@ -196,10 +238,17 @@ def test_no_model_of_the_catalog_is_complained_of(base, tmp_path):
         if template.axolotl not in ("tokenizer_default", "jinja"):
             kept.chat_template = get_chat_template(template.axolotl)
         ends = frozenset(kept.convert_tokens_to_ids([kept.eos_token, template.end]))
-        reader = Reader(kept, frozenset(data["roles_to_train"]), data.get("message_field_training"), ends)
+        reader = Reader(
+            kept, frozenset(data["roles_to_train"]), data.get("message_field_training"), ends
+        )
         faults, talk = Faults(), reader.talk(row, "messages")
         assert list(talk.tokens) == made["input_ids"], name
         reader.judge(made["input_ids"], made["labels"], talk, faults)
         assert not list(faults), f"{name}: {list(faults)}"
-        reader.judge(made["input_ids"], [-100 if token in ends else token for token in made["labels"]], talk, faults)
+        reader.judge(
+            made["input_ids"],
+            [-100 if token in ends else token for token in made["labels"]],
+            talk,
+            faults,
+        )
         assert "end_not_trained" in faults.counts, name

@@ -21,7 +21,8 @@ def found() -> str | None:
 
 
 class Browser:
-    """One tab. `complaints` has what its console said of errors and warnings, broken rules of the page's policy among them."""
+    """One tab. `complaints` has what its console said of errors and warnings, broken rules of the
+    page's policy among them."""
 
     def __init__(self, home: Path) -> None:
         (theirs, to_it), (from_it, ours) = os.pipe(), os.pipe()
@@ -32,7 +33,13 @@ class Browser:
             os.dup2(read, 3)
             os.dup2(write, 4)
 
-        flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe")
+        flags = (
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-pipe",
+        )
         self.process = subprocess.Popen(
             [found() or "", *flags, f"--user-data-dir={home}", "about:blank"],
             preexec_fn=pipes,
@@ -85,7 +92,11 @@ class Browser:
         method, params = event.get("method"), event.get("params", {})
         if method == "Runtime.exceptionThrown":
             self.complaints.append(str(params["exceptionDetails"]))
-        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+        elif method == "Runtime.consoleAPICalled" and params["type"] in (
+            "error",
+            "warning",
+            "assert",
+        ):
             self.complaints.append(str(params["args"]))
         elif method == "Log.entryAdded":
             self.complaints.append(str(params["entry"]["text"]))
@@ -102,7 +113,13 @@ class Browser:
             self._heard(self._next())
 
     def resize(self, width: int) -> None:
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
 
     def value(self, expression: str) -> Any:
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
@@ -135,7 +152,12 @@ class Browser:
         """key, code: as a browser names and numbers it; modifiers: 2 for Ctrl, 8 for Shift."""
         for kind in ("keyDown", "keyUp"):
             self.ask(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, modifiers=modifiers
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                modifiers=modifiers,
             )
 
     def picture(self, file: Path) -> None:

@@ -1,4 +1,5 @@
-"""Reading a page as a browser or a tool would, and holding its figures against the files that they are of."""
+"""Reading a page as a browser or a tool would, and holding its figures against the files that they
+are of."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ VOID = {"meta", "br", "link", "img", "input"}
 
 
 class Page(HTMLParser):
-    """A page's elements in their order, each with its attributes; its words; and what is wrong with how it is built."""
+    """A page's elements in their order, each with its attributes; its words; and what is wrong with
+    how it is built."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -57,8 +59,8 @@ class Page(HTMLParser):
 
 
 def read(file: Path) -> Page:
-    """A page that is built well: closed elements, names that are there, a table or words for every drawing, and nothing from
-    elsewhere."""
+    """A page that is built well: closed elements, names that are there, a table or words for every
+    drawing, and nothing from elsewhere."""
     text = file.read_text("utf-8")
     assert len(text.encode()) < 2_000_000
     page = Page(text)
@@ -74,7 +76,9 @@ def read(file: Path) -> Page:
         assert not outside & set(attributes) and tag not in ("link", "iframe", "object", "base")
         assert not [name for name in attributes if name.startswith("on")]
     for drawing in page.all("svg"):
-        assert drawing.get("aria-hidden") or (drawing["role"] == "img" and drawing["aria-labelledby"])
+        assert drawing.get("aria-hidden") or (
+            drawing["role"] == "img" and drawing["aria-labelledby"]
+        )
     levels = [int(tag[1]) for tag, _ in page.elements if tag in ("h1", "h2", "h3", "h4")]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
@@ -89,7 +93,10 @@ def load(file: Path) -> Any:
 def holds_the_figures_of(page: Page, stage: Path) -> None:
     """The figures of a stage's summary and history are those on the page."""
     summary, history = load(stage / "training_summary.json"), load(stage / "training_history.json")
-    wanted = [f"steps {summary['steps']:,}", f"trained parameters {summary['trainable_parameters']:,} of"]
+    wanted = [
+        f"steps {summary['steps']:,}",
+        f"trained parameters {summary['trainable_parameters']:,} of",
+    ]
     wanted += [f"{when} {summary[key]:.4f}" for when, key in (
         ("validation loss at the start", "first_validation_loss"), ("validation loss at best", "best_validation_loss"),
         ("training loss at the end", "last_training_loss"),
@@ -106,4 +113,6 @@ def holds_the_figures_of(page: Page, stage: Path) -> None:
         points = [[entry["step"], entry[key]] for entry in entries if entry.get(key) is not None]
         assert (name in lines) == (len(points) > 1), name
         if len(points) > 1 and sum(line.get("data-name") == name for line in page.all("path")) == 1:
-            assert page.curve(name) == [[step, pytest.approx(value, rel=1e-6)] for step, value in points]
+            assert page.curve(name) == [
+                [step, pytest.approx(value, rel=1e-6)] for step, value in points
+            ]

@@ -1,4 +1,5 @@
-"""The page of a run: what it says, that nothing in it is anybody else's script, and how a browser sees it."""
+"""The page of a run: what it says, that nothing in it is anybody else's script, and how a browser
+sees it."""
 
 from __future__ import annotations
 
@@ -53,9 +54,14 @@ def history(steps: int, since: int = 0) -> dict:
     }  # fmt: skip
 
 
-def made(folder: Path, recipe: str, *options: str, kind: str = "run") -> tuple[Recipe, Plan, RunFolder]:
+def made(
+    folder: Path, recipe: str, *options: str, kind: str = "run"
+) -> tuple[Recipe, Plan, RunFolder]:
     """A finished run of a starter, without any training."""
-    known, run = load(ROOT / "recipes" / f"{recipe}.yaml", from_options(options))[0], RunFolder(folder, kind)
+    known, run = (
+        load(ROOT / "recipes" / f"{recipe}.yaml", from_options(options))[0],
+        RunFolder(folder, kind),
+    )
     folder.mkdir(parents=True)
     run.mark("finished", recipe=known.name)
     plan, since = translate(known, run.place()), 0
@@ -103,27 +109,44 @@ def test_the_first_screen_says_what_was_trained_on_what_and_whether_it_is_better
     ):
         assert words in said.said, words
     leave(plan, plan.stages[-1], (1.0, 1.5))
-    assert "Not improved: the validation loss was 1.000 at the start and 1.500 at best." in page_of(run).said
+    assert (
+        "Not improved: the validation loss was 1.000 at the start and 1.500 at best."
+        in page_of(run).said
+    )
 
 
 def test_what_differs_from_the_starter_is_shown_with_where_it_comes_from(tmp_path):
     _, _, run = made(tmp_path / "run", "survival", "train.epochs=2", "train.seed=7")
-    assert "train.epochs 4 2 --set train.epochs=2 train.seed 42 7 --set train.seed=7" in page_of(run).said
+    assert (
+        "train.epochs 4 2 --set train.epochs=2 train.seed 42 7 --set train.seed=7"
+        in page_of(run).said
+    )
 
 
 def test_nothing_that_a_run_says_becomes_part_of_the_page(tmp_path):
     """Questions, answers, rows, reasons and settings are anybody's text."""
-    _, _, run = made(tmp_path / "run", "survival", f"description={EVIL}", f"data.system_prompt={EVIL}")
+    _, _, run = made(
+        tmp_path / "run", "survival", f"description={EVIL}", f"data.system_prompt={EVIL}"
+    )
     (run.path / "demo_outputs").mkdir()
-    answers = [{"question": f"{EVIL} {part}", "before": EVIL, "after": f'" autofocus onfocus="{EVIL}'} for part in "ab"]
+    answers = [
+        {"question": f"{EVIL} {part}", "before": EVIL, "after": f'" autofocus onfocus="{EVIL}'}
+        for part in "ab"
+    ]
     (run.path / "demo_outputs" / "answers.json").write_text(json.dumps(answers))
     shown = ({"row": 7, "tokens": 3, "spans": [["seen", [EVIL]], ["trained", ["fine", EVIL]]]},)
-    Proof(kind="conversations", rows=68, trained=2, seen=1, shown=shown, asked=(EVIL,), notes=(EVIL,)).write(run.path)
+    Proof(
+        kind="conversations", rows=68, trained=2, seen=1, shown=shown, asked=(EVIL,), notes=(EVIL,)
+    ).write(run.path)
     run.mark("stopped", fault=EVIL, substitutions=[asdict(Override(EVIL, EVIL, EVIL, EVIL, EVIL))])
     said = page_of(run)
     assert not said.all("img") and len(said.all("script")) == 1
     assert said.said.count(EVIL) >= 12, "it is shown as it is"
-    policy = next(meta["content"] for meta in said.all("meta") if meta.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        meta["content"]
+        for meta in said.all("meta")
+        if meta.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
 
 
@@ -158,9 +181,15 @@ def test_a_pipeline_shows_its_gates_and_who_overruled_them(tmp_path):
     (guarded[0].path / "promotion.json").unlink(missing_ok=True)
     gates.promote(guarded[0], "Kim", "the sample is too small")
     said = page_of(run)
-    assert f"Gate after {name}: open, overruled" in said.said and "PROMOTED against its gate by Kim at " in said.said
+    assert (
+        f"Gate after {name}: open, overruled" in said.said
+        and "PROMOTED against its gate by Kim at " in said.said
+    )
     assert "the sample is too small missed: perplexity 99.5 (required < 15)" in said.said
-    assert "each of 6 stages ended with a better result" in said.said and "48 steps in 5.0 min" in said.said
+    assert (
+        "each of 6 stages ended with a better result" in said.said
+        and "48 steps in 5.0 min" in said.said
+    )
     assert said.said.count("GPU memory of tensors") >= 3
 
 
@@ -177,7 +206,9 @@ def test_a_failed_run_tells_its_story(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "launch", launch)
     told: list[str] = []
     with pytest.raises(Stop), page.at_the_end(run, told.append):
-        pipeline.carry_out(plan, list(plan.stages), told.append, lambda: nullcontext(lambda event: None))
+        pipeline.carry_out(
+            plan, list(plan.stages), told.append, lambda: nullcontext(lambda event: None)
+        )
     assert told[-1] == f"The result page is {run.path / PAGE}"
     said = read(run.path / PAGE)
     for words in (
@@ -189,8 +220,12 @@ def test_a_failed_run_tells_its_story(tmp_path, monkeypatch):
     ):
         assert words in said.said, words
     assert said.curve("training")[-1] == [8, 1.0]
-    monkeypatch.setattr(pipeline, "launch", lambda stage, place, progress: leave(plan, stage, versions=VERSIONS))
-    pipeline.carry_out(plan, list(plan.stages), told.append, lambda: nullcontext(lambda event: None))
+    monkeypatch.setattr(
+        pipeline, "launch", lambda stage, place, progress: leave(plan, stage, versions=VERSIONS)
+    )
+    pipeline.carry_out(
+        plan, list(plan.stages), told.append, lambda: nullcontext(lambda event: None)
+    )
     assert not (run.path / PAGE).exists(), "no older page speaks for what is made now"
     assert "What went wrong" not in page_of(run).said, "a fault that was mended is gone"
 
@@ -200,14 +235,18 @@ def test_a_run_on_gpus_leaves_what_was_planned_for_those_that_were_there(tmp_pat
     folder, told = RunFolder(tmp_path / "run"), []
     monkeypatch.setattr(this_machine, "gpus_here", lambda recipe: (["NVIDIA L40S"], "0"))
     monkeypatch.setattr(
-        pipeline, "launch", lambda stage, place, progress: leave(inference.plan_of(recipe, folder), stage)
+        pipeline,
+        "launch",
+        lambda stage, place, progress: leave(inference.plan_of(recipe, folder), stage),
     )
     for _ in range(2):
         with page.at_the_end(folder, told.append):
             watch = lambda: nullcontext(lambda event: None)  # noqa: E731
             running.run(recipe, folder, pipeline.Selection(), told.append, watch)
         known = RunManifest.read(folder.path)
-        assert [(one.stage, one.gpus) for one in known.foreseen] == [("train", 1)] and not known.full_size
+        assert [(one.stage, one.gpus) for one in known.foreseen] == [
+            ("train", 1)
+        ] and not known.full_size
     assert "This run is already done. `--fresh` repeats it." in told
     said = read(folder.path / PAGE).said
     assert "What this machine changed" in said and "machines.nodes 4 1 this machine" in said
@@ -223,12 +262,20 @@ def test_what_was_refused_before_it_began_leaves_the_page_alone(tmp_path):
 
 def test_a_plan_that_is_refused_does_not_replace_that_of_what_lies_there(tmp_path):
     _, plan, run = made(tmp_path / "run", "survival")
-    other = translate(load(ROOT / "recipes" / "survival.yaml", from_options(["train.seed=7"]))[0], run.place())
+    other = translate(
+        load(ROOT / "recipes" / "survival.yaml", from_options(["train.seed=7"]))[0], run.place()
+    )
     kept: list[str] = []
     for wanted in (plan, other):
-        with nullcontext() if wanted is plan else pytest.raises(Stop, match="of this recipe from before it changed"):
+        with (
+            nullcontext()
+            if wanted is plan
+            else pytest.raises(Stop, match="of this recipe from before it changed")
+        ):
             watch = lambda: nullcontext(lambda event: None)  # noqa: E731
-            pipeline.carry_out(wanted, list(wanted.stages), kept.append, watch, keep=lambda: kept.append("kept"))
+            pipeline.carry_out(
+                wanted, list(wanted.stages), kept.append, watch, keep=lambda: kept.append("kept")
+            )
     assert kept.count("kept") == 1
 
 
@@ -273,11 +320,15 @@ def test_axes_have_a_few_round_marks_whatever_the_values(values):
     assert "nan" not in path and "inf" not in path
 
 
-def test_the_command_says_where_the_page_is_and_what_is_no_run(tmp_path, recipe_command, golden_message):
+def test_the_command_says_where_the_page_is_and_what_is_no_run(
+    tmp_path, recipe_command, golden_message
+):
     _, _, run = made(tmp_path / "runs" / "survival", "survival")
     done = recipe_command("report", "runs/survival", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "runs/survival/report.html\n"), done.stderr
-    done = recipe_command("report", ROOT / "recipes" / "survival.yaml", "runs/survival", cwd=tmp_path)
+    done = recipe_command(
+        "report", ROOT / "recipes" / "survival.yaml", "runs/survival", cwd=tmp_path
+    )
     assert (done.returncode, done.stdout) == (0, "report.html\n"), done.stderr
     assert "2 runs side by side" in read(tmp_path / "report.html").said
     done = recipe_command("report", ROOT / "recipes" / "survival.yaml", cwd=tmp_path)
@@ -316,9 +367,14 @@ def test_a_browser_shows_it_without_a_complaint_narrow_wide_and_dark(tmp_path):
     (home / "demo_outputs").mkdir()
     answers = [{"question": EVIL, "before": "x" * 300, "after": EVIL}]
     (home / "demo_outputs" / "answers.json").write_text(json.dumps(answers))
-    run.mark("finished", substitutions=[asdict(Override("train." + "x" * 60, "y" * 90, "z", "test", "w" * 90))])
+    run.mark(
+        "finished",
+        substitutions=[asdict(Override("train." + "x" * 60, "y" * 90, "z", "test", "w" * 90))],
+    )
     page_of(run)
-    known = json.loads((StageFolder(plan, plan.stages[2]).path / "training_history.json").read_text())
+    known = json.loads(
+        (StageFolder(plan, plan.stages[2]).path / "training_history.json").read_text()
+    )
     with browser.Browser(tmp_path / "profile") as tab:
         papers = {}
         for width, dark in ((360, False), (1200, False), (1200, True)):
@@ -326,13 +382,18 @@ def test_a_browser_shows_it_without_a_complaint_narrow_wide_and_dark(tmp_path):
             assert tab.value("document.documentElement.scrollWidth") <= width, "nothing sticks out"
             papers[dark] = tab.value("getComputedStyle(document.body).backgroundColor")
         assert papers[True] != papers[False]
-        assert tab.value("document.scripts.length") == 1 and tab.value("document.images.length") == 0
+        assert (
+            tab.value("document.scripts.length") == 1 and tab.value("document.images.length") == 0
+        )
         assert EVIL in tab.value("document.querySelector('#answers').innerText")
         tab.value("document.querySelector('figure[data-x0] svg').scrollIntoView()")
         box = tab.value("(() => { const b = document.querySelector('figure[data-x0] svg').getBoundingClientRect(); "
                         "return [b.left, b.top, b.width, b.height] })()")  # fmt: skip
         tab.point_at(box[0] + box[2] * charts.LEFT / charts.WIDTH + 1, box[1] + box[3] / 2)
-        first, said = known["steps"][0], tab.value("document.querySelector('figure[data-x0] output').innerText")
+        first, said = (
+            known["steps"][0],
+            tab.value("document.querySelector('figure[data-x0] output').innerText"),
+        )
         assert said == f"step 0: training {first['loss']:g} (step 1), validation 3"
         tab.value("document.querySelector('figure[data-x0] svg').focus()")
         tab.ask("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight")

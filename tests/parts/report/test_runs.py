@@ -27,7 +27,12 @@ def three(tmp_path, monkeypatch) -> None:
         ]
     ):
         _, plan, run = made(Path("runs").absolute() / folder, *recipe)
-        facts = {"gpu": "NVIDIA L40S", "world_size": 4, "training_seconds": 900.0 * (2 - hour), "versions": VERSIONS}
+        facts = {
+            "gpu": "NVIDIA L40S",
+            "world_size": 4,
+            "training_seconds": 900.0 * (2 - hour),
+            "versions": VERSIONS,
+        }
         leave(plan, plan.stages[-1], losses, **facts)
         os.utime(run.path / "run.json", (1.8e9 + hour * 3600, 1.8e9 + hour * 3600))
 

@@ -1,4 +1,5 @@
-"""`recipe why` on what lies on this machine: a run folder, logs of several machines, a file, what is piped in."""
+"""`recipe why` on what lies on this machine: a run folder, logs of several machines, a file, what
+is piped in."""
 
 from __future__ import annotations
 
@@ -40,7 +41,10 @@ def test_a_run_says_the_allocators_line_and_what_was_planned(tmp_path, capsys, g
     planned["foreseen"] = [{"stage": "train", "memory": 24 * 2**30}]
     (run.path / "planned.json").write_text(json.dumps(planned))
     said = why(capsys, run.path)
-    assert "in the stage train, after step 8" in said and "`recipe plan` had estimated 24.0 GiB for each GPU." in said
+    assert (
+        "in the stage train, after step 8" in said
+        and "`recipe plan` had estimated 24.0 GiB for each GPU." in said
+    )
     assert "of which 11.06 MiB is free" in said
     golden_message(said)
 
@@ -55,13 +59,18 @@ def test_the_logs_of_plain_machines_tell_together_who_came_late(tmp_path, capsys
         (run.path / f"train-node{rank}.log").write_text(waits % (rank, rank))
     (run.path / "train-node2.log").write_text("[rank2]: nothing\n")
     said = why(capsys, run.path)
-    assert "Rank 2 came late or never: ranks 0, 1 and 3 waited at collective 7 (ALLREDUCE), for 10 minutes." in said
+    assert (
+        "Rank 2 came late or never: ranks 0, 1 and 3 waited at collective 7 (ALLREDUCE), for 10 minutes."
+        in said
+    )
 
 
 def test_a_run_that_was_stopped_by_itself_says_so_first(tmp_path, capsys):
     _, run = ended(tmp_path)
     (run.path / "train.log").write_text(OOM)
-    (run.path / "stopped.json").write_text(json.dumps({"message": "The loss at step 3 is nan: training has broken."}))
+    (run.path / "stopped.json").write_text(
+        json.dumps({"message": "The loss at step 3 is nan: training has broken."})
+    )
     assert "The loss at step 3 is nan" in why(capsys, run.path)
 
 
@@ -111,11 +120,16 @@ def test_a_folder_of_logs_is_read_together(tmp_path, capsys):
 def test_a_warning_of_a_modern_processor_hides_no_error(tmp_path, capsys):
     """Seen on every machine whose processor has avx512_bf16."""
     (tmp_path / "pod.txt").write_text(OFFLINE_KERNEL + trace("KeyError: 'turns'"))
-    assert why(capsys, tmp_path / "pod.txt") == "No known problem was found in it.\nIts last error: KeyError: 'turns'\n"
+    assert (
+        why(capsys, tmp_path / "pod.txt")
+        == "No known problem was found in it.\nIts last error: KeyError: 'turns'\n"
+    )
 
 
 def test_the_reason_of_a_program_of_ours_is_shown_in_full(tmp_path, capsys):
-    (tmp_path / "pod.txt").write_text(f"{OFFLINE_KERNEL}Stopped by recipe-runner: There are no rows.\nWrite some.\n")
+    (tmp_path / "pod.txt").write_text(
+        f"{OFFLINE_KERNEL}Stopped by recipe-runner: There are no rows.\nWrite some.\n"
+    )
     assert why(capsys, tmp_path / "pod.txt") == "There are no rows.\nWrite some.\n"
 
 
@@ -132,7 +146,11 @@ def test_what_nobody_knows_is_said_with_its_last_error(tmp_path, capsys):
         (["nothing-here"], "nothing-here", 1),
         (["folder"], "not a run folder, and contains no log.", 1),
         (["folder", "--set", "a=1"], "`--set` and `--stage` need a recipe.", 2),
-        ([str(ROOT / "recipes/resnet.yaml")], "no run on this machine. This machine is not logged in to a cluster", 1),
+        (
+            [str(ROOT / "recipes/resnet.yaml")],
+            "no run on this machine. This machine is not logged in to a cluster",
+            1,
+        ),
     ],
 )
 def test_what_is_none_is_said(tmp_path, monkeypatch, capsys, arguments, words, code):

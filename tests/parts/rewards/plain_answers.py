@@ -1,8 +1,10 @@
-"""TRL's own GRPO trainer in a plain script, on the prompts, the twin and the numbers of a rehearsal.
+"""TRL's own GRPO trainer in a plain script, on the prompts, the twin and the numbers of a
+rehearsal.
 
     python -m tests.parts.rewards.plain_answers RUN
 
-Prints JSON: the loss and the mean reward of each step, and the mean rewards on held-out prompts, here and in the rehearsal.
+Prints JSON: the loss and the mean reward of each step, and the mean rewards on held-out prompts,
+here and in the rehearsal.
 """
 
 import json
@@ -26,7 +28,10 @@ def rewards(rules: dict[str, Any]) -> list[Any]:
     def made(name: str, score: scoring.Score) -> Any:
         def reward(prompts: Any, completions: Any, answer: Any, **other: Any) -> list[float]:
             rows = zip(prompts, completions, answer, strict=True)
-            return [score(prompt[-1]["content"], said[-1]["content"], right) for prompt, said, right in rows]
+            return [
+                score(prompt[-1]["content"], said[-1]["content"], right)
+                for prompt, said, right in rows
+            ]
 
         reward.__name__ = name
         return reward
@@ -54,10 +59,21 @@ def main(run: Path) -> None:
         num_generations_eval=1,
         eval_strategy="steps",
         eval_on_start=True,
-        **{name: told[name] for name in ("learning_rate", "weight_decay", "max_grad_norm", "seed", "eval_steps")},
-        **{name: told["trl"][name] for name in ("num_generations", "generation_batch_size", "max_completion_length")},
+        **{
+            name: told[name]
+            for name in ("learning_rate", "weight_decay", "max_grad_norm", "seed", "eval_steps")
+        },
+        **{
+            name: told["trl"][name]
+            for name in ("num_generations", "generation_batch_size", "max_completion_length")
+        },
         **{name: told["trl"][name] for name in ("temperature", "reward_weights")},
-        **{"output_dir": str(run / "plain"), "logging_steps": 1, "report_to": [], "save_strategy": "no"},
+        **{
+            "output_dir": str(run / "plain"),
+            "logging_steps": 1,
+            "report_to": [],
+            "save_strategy": "no",
+        },
         **{"bf16": False, "use_cpu": True, "gradient_checkpointing": False, "disable_tqdm": True},
     )
     trainer = GRPOTrainer(
@@ -70,10 +86,20 @@ def main(run: Path) -> None:
         processing_class=tokenizer,
     )
     trainer.train()
-    (state, *_) = sorted((run / "checkpoints").glob("checkpoint-*/trainer_state.json"), key=lambda one: -len(str(one)))
-    both = {"plain": trainer.state.log_history, "rehearsed": json.loads(state.read_text("utf-8"))["log_history"]}
+    (state, *_) = sorted(
+        (run / "checkpoints").glob("checkpoint-*/trainer_state.json"),
+        key=lambda one: -len(str(one)),
+    )
+    both = {
+        "plain": trainer.state.log_history,
+        "rehearsed": json.loads(state.read_text("utf-8"))["log_history"],
+    }
     names = ("loss", "reward", "eval_reward")
-    print(json.dumps({side: {name: of(history, name) for name in names} for side, history in both.items()}))
+    print(
+        json.dumps(
+            {side: {name: of(history, name) for name in names} for side, history in both.items()}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Rewards: what an answer is worth, what a recipe may say of it, and what reaches the training process."""
+"""Rewards: what an answer is worth, what a recipe may say of it, and what reaches the training
+process."""
 
 import hashlib
 import json
@@ -33,7 +34,9 @@ RECIPE = ROOT / "recipes" / "arithmetic.yaml"
 TAGGED = "<answer>(.*?)</answer>"
 
 
-def score(name: str, answer: str, reference: str = "58", question: str = "How many?", **rule: object) -> float:
+def score(
+    name: str, answer: str, reference: str = "58", question: str = "How many?", **rule: object
+) -> float:
     usual = {"weight": 1.0, "tolerance": 0, "of": "reference"}
     return scoring.scores({name: {**usual, **rule}})[name](question, answer, reference)
 
@@ -69,7 +72,15 @@ def test_an_answer_is_worth_what_the_rule_says(worth, name, answer, rule):
 
 
 def test_numbers_are_read_as_people_write_them():
-    written = {"1,234.5": 1234.5, "-3": -3, "about 1e3": 1000, ".5": 0.5, "1,2": 2, "7, or 8": 8, "#### 42": 42}
+    written = {
+        "1,234.5": 1234.5,
+        "-3": -3,
+        "about 1e3": 1000,
+        ".5": 0.5,
+        "1,2": 2,
+        "7, or 8": 8,
+        "#### 42": 42,
+    }
     assert {text: scoring.number(text) for text in written} == written
     assert scoring.number("none") is None
 
@@ -101,7 +112,9 @@ def own(tmp_path):
     shutil.copytree(ROOT / "recipes" / "data", tmp_path / "data")
     recipe = yaml.safe_load(RECIPE.read_text("utf-8"))
     (code := tmp_path / "mine.py").write_text(CODE, "utf-8")
-    recipe["rewards"] = {"python": {"path": "mine.py", "sha256": hashlib.sha256(CODE.encode()).hexdigest()}}
+    recipe["rewards"] = {
+        "python": {"path": "mine.py", "sha256": hashlib.sha256(CODE.encode()).hexdigest()}
+    }
     (path := tmp_path / "own.yaml").write_text(yaml_text(recipe), "utf-8")
     return path, code
 
@@ -121,7 +134,9 @@ def test_own_code_is_pinned_shown_and_never_run_by_a_check(own, tmp_path):
     (rule,) = rewarded(recipe)["recipe_runner"]["rewards"].values()
     assert (rule["code"], rule["named"], rule["weight"]) == (CODE, "mine.py", 1.0)
     # What is written into a generated file is read again as it was.
-    again = yaml.safe_load(str(next(file.text for file in plan.stages[-1].files if file.path == "axolotl.yaml")))
+    again = yaml.safe_load(
+        str(next(file.text for file in plan.stages[-1].files if file.path == "axolotl.yaml"))
+    )
     assert again["recipe_runner"]["rewards"]["python"]["code"] == CODE
     with pytest.raises(scoring.BadReward, match="not the code that the recipe pins"):
         scoring.scores({"python": {**rule, "code": CODE + "\n"}})
@@ -137,7 +152,12 @@ def test_own_code_is_pinned_shown_and_never_run_by_a_check(own, tmp_path):
     ],
 )
 def test_a_function_that_fails_says_so(code, said):
-    rule = {"code": code, "named": "mine.py", "function": "reward", "sha256": hashlib.sha256(code.encode()).hexdigest()}
+    rule = {
+        "code": code,
+        "named": "mine.py",
+        "function": "reward",
+        "sha256": hashlib.sha256(code.encode()).hexdigest(),
+    }
     if said is None:
         assert scoring.scores({"python": rule})["python"]("q", "58", "58") == 0.25
         return
@@ -146,7 +166,9 @@ def test_a_function_that_fails_says_so(code, said):
 
 
 def found(path, *options: str) -> list:
-    return [problem for problem in examine(path, from_options(options)) if problem.severity == "error"]
+    return [
+        problem for problem in examine(path, from_options(options)) if problem.severity == "error"
+    ]
 
 
 def test_own_code_that_is_not_as_pinned_is_refused(own, golden_message):
@@ -187,20 +209,30 @@ def test_rewards_of_rows_that_are_no_prompts_are_refused(tmp_path, golden_messag
         "question": "[question]",
         "answer": "[answer]",
     }
-    (path := tmp_path / "r.yaml").write_text(yaml_text({**recipe, "gates": ["perplexity < 20"]}), "utf-8")
+    (path := tmp_path / "r.yaml").write_text(
+        yaml_text({**recipe, "gates": ["perplexity < 20"]}), "utf-8"
+    )
     golden_message(found(path))
 
 
 @pytest.mark.parametrize("generator", ["transformers", "vllm"])
 def test_axolotl_accepts_what_it_gets(generator):
     recipe = load(RECIPE, from_options([f"train.generator={generator}"]))[0]
-    (stage,) = [stage for stage in scenarios.translate(recipe, place(recipe)).stages if stage.trains]
+    (stage,) = [
+        stage for stage in scenarios.translate(recipe, place(recipe)).stages if stage.trains
+    ]
     config = dict(stage.config)
     checked = validated(config, catalog.gpu("NVIDIA-L40S"), 1)
     assert unknown_keys(config) == []
     trl = checked["trl"]
-    assert (trl["num_generations"], trl["generation_batch_size"], trl["max_completion_length"]) == (8, 32, 256)
-    assert trl["reward_funcs"] == [f"runner.parts.rewards.functions.{name}" for name in ("number", "pattern")]
+    assert (trl["num_generations"], trl["generation_batch_size"], trl["max_completion_length"]) == (
+        8,
+        32,
+        256,
+    )
+    assert trl["reward_funcs"] == [
+        f"runner.parts.rewards.functions.{name}" for name in ("number", "pattern")
+    ]
     assert trl["reward_weights"] == [1.0, 0.2]
     assert bool(trl["use_vllm"]) == ("vllm" in config) == (generator == "vllm")
     assert (checked["metric_for_best_model"], checked["greater_is_better"]) == ("eval_reward", True)
@@ -227,11 +259,15 @@ def test_prompts_are_prepared_with_their_reference_answers(tmp_path):
     ]
     assert len(rows) == report.train_rows + report.validation_rows == 400
     known = {
-        row["problem"]: str(row["answer"]) for row in map(json.loads, (ROOT / "recipes/data/arithmetic.jsonl").open())
+        row["problem"]: str(row["answer"])
+        for row in map(json.loads, (ROOT / "recipes/data/arithmetic.jsonl").open())
     }
     for row in rows:
         system, asked = row["prompt"]
-        assert system["content"] == recipe.data.system_prompt and asked["content"] == row["full-question"]
+        assert (
+            system["content"] == recipe.data.system_prompt
+            and asked["content"] == row["full-question"]
+        )
         assert row["messages"] == row["prompt"] and row["answer"] == known[asked["content"]]
 
 
@@ -244,7 +280,11 @@ def test_the_plan_counts_answers_and_the_time_to_write_them():
     assert work.steps == 180 and work.answers == 1 and work.generated == 256
     gpu = catalog.gpu("NVIDIA-L40S")
     writing = duration.writing(work, gpu, 32)
-    assert duration.computing(work, gpu) > writing > duration.computing(replace(work, generated=0), gpu)
+    assert (
+        duration.computing(work, gpu)
+        > writing
+        > duration.computing(replace(work, generated=0), gpu)
+    )
     assert duration.writing(replace(work, by_vllm=0.3), gpu, 32) < writing / 3
     assert memory.writing(work, 32) > 32 * 2 * 2 * 28 * 256 * 2 * 128
     assert memory.estimate(replace(work, by_vllm=0.9)).total > 0.9 * memory.usable(gpu)
@@ -256,18 +296,29 @@ def test_the_plan_counts_answers_and_the_time_to_write_them():
 def of_stage(stage):
     from runner.parts.planner.row_counts import Rows
 
-    return from_stage(stage, catalog.model("Qwen/Qwen2.5-1.5B-Instruct"), Rows(360, 40, longest=120))
+    return from_stage(
+        stage, catalog.model("Qwen/Qwen2.5-1.5B-Instruct"), Rows(360, 40, longest=120)
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("technique", ["full", "last-layers"])
-def test_each_step_of_a_rehearsal_has_the_rewards_of_trls_own_trainer(technique, tmp_path, recipe_command):
+def test_each_step_of_a_rehearsal_has_the_rewards_of_trls_own_trainer(
+    technique, tmp_path, recipe_command
+):
     path, run = written(tmp_path, technique, PROMPTS), tmp_path / "run"
     path.write_text(path.read_text("utf-8") + "train: {eval_steps: 20}\n", encoding="utf-8")
     done = recipe_command("rehearse", path, "--out", run, env={"HF_HUB_OFFLINE": "1"}, timeout=1800)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
-    proof, samples = read_record(run / "proof.json"), json.loads((run / "samples.json").read_text("utf-8"))
-    assert proof["kind"] == "prompts" and proof["judged"] == proof["rows"] > 100 and len(proof["rewards"]) == 3
+    proof, samples = (
+        read_record(run / "proof.json"),
+        json.loads((run / "samples.json").read_text("utf-8")),
+    )
+    assert (
+        proof["kind"] == "prompts"
+        and proof["judged"] == proof["rows"] > 100
+        and len(proof["rewards"]) == 3
+    )
     assert {row["step"] for row in samples} >= {0} and all(
         row["scores"].keys() == {"number", "overlap"} for row in samples
     )
@@ -283,4 +334,6 @@ def test_each_step_of_a_rehearsal_has_the_rewards_of_trls_own_trainer(technique,
         assert len(found["plain"][name]) >= 20
         assert found["plain"][name][0] == pytest.approx(found["rehearsed"][name][0], abs=1e-5)
         assert found["plain"][name][:20] == pytest.approx(found["rehearsed"][name][:20], abs=1e-4)
-    assert found["plain"]["eval_reward"][:2] == pytest.approx(found["rehearsed"]["eval_reward"][:2], abs=1e-4)
+    assert found["plain"]["eval_reward"][:2] == pytest.approx(
+        found["rehearsed"]["eval_reward"][:2], abs=1e-4
+    )

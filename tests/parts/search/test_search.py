@@ -1,4 +1,5 @@
-"""The part `search`: which trials a section makes, what is said of a wrong one, which trials end early, and a whole search."""
+"""The part `search`: which trials a section makes, what is said of a wrong one, which trials end
+early, and a whole search."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def written(folder: Path, **search: object) -> Path:
 def test_every_combination_is_a_trial_in_the_order_of_the_lines():
     made = trials.of(section(over={**RATES, "train.lora_rank": [8, 32, 8]}))
     assert [(one.number, *one.settings.values()) for one in made] == [
-        (number, *values) for number, values in enumerate(itertools.product(RATES["train.learning_rate"], [8, 32]), 1)
+        (number, *values)
+        for number, values in enumerate(itertools.product(RATES["train.learning_rate"], [8, 32]), 1)
     ]
 
 
@@ -74,13 +76,22 @@ def test_fewer_trials_than_combinations_are_drawn():
 
 
 @settings(deadline=None)  # a crowded machine is slow
-@given(st.integers(1, 50), st.integers(1, 500), st.floats(1e-6, 1e-2), st.floats(1.1, 1e4), st.integers(0, 99))
+@given(
+    st.integers(1, 50),
+    st.integers(1, 500),
+    st.floats(1e-6, 1e-2),
+    st.floats(1.1, 1e4),
+    st.integers(0, 99),
+)
 def test_what_is_drawn_lies_between_the_bounds(low, more, least, times, seed):
     bounds = {"train.epochs": [low, low + more], "train.learning_rate": [least, least * times]}
     made = trials.of(section(between=bounds, trials=5, seed=seed))
     assert made == trials.of(section(between=bounds, trials=5, seed=seed)) and 2 <= len(made) <= 5
     for one in made:
-        assert type(one.settings["train.epochs"]) is int and low <= one.settings["train.epochs"] <= low + more
+        assert (
+            type(one.settings["train.epochs"]) is int
+            and low <= one.settings["train.epochs"] <= low + more
+        )
         assert least <= one.settings["train.learning_rate"] <= least * times
 
 
@@ -98,8 +109,14 @@ WRONG = {
     "no trial": {},
     "bounds in the wrong order": {"between": {"train.learning_rate": [1e-3, 1e-5]}, "trials": 4},
     "a range without a number of trials": {"between": {"train.learning_rate": [1e-5, 1e-3]}},
-    "too many combinations": {"over": {"train.epochs": list(range(1, 9)), "train.lora_rank": [1, 2, 3, 4, 5]}},
-    "a setting in both": {"over": RATES, "between": {"train.learning_rate": [1e-5, 1e-3]}, "trials": 4},
+    "too many combinations": {
+        "over": {"train.epochs": list(range(1, 9)), "train.lora_rank": [1, 2, 3, 4, 5]}
+    },
+    "a setting in both": {
+        "over": RATES,
+        "between": {"train.learning_rate": [1e-5, 1e-3]},
+        "trials": 4,
+    },
     "itself": {"over": {"search.trials": [2, 3]}},
     "a value without a list": {"over": {"train.learning_rate": 1e-4}},
 }
@@ -107,7 +124,11 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_section_is_refused_at_its_line(case, tmp_path, golden_message):
-    problems = [problem for problem in examine(written(tmp_path, **WRONG[case])) if problem.severity == "error"]
+    problems = [
+        problem
+        for problem in examine(written(tmp_path, **WRONG[case]))
+        if problem.severity == "error"
+    ]
     assert problems and all(problem.line for problem in problems)
     golden_message(problems)
 
@@ -129,7 +150,9 @@ def test_the_trials_are_shown_with_what_each_needs(tmp_path, capsys, monkeypatch
 
 def test_the_section_changes_no_other_result(tmp_path):
     whole = load(written(tmp_path, over=RATES))[0]
-    assert whole.fingerprint == load(written(tmp_path, over={"train.epochs": [1, 2]}))[0].fingerprint
+    assert (
+        whole.fingerprint == load(written(tmp_path, over={"train.epochs": [1, 2]}))[0].fingerprint
+    )
 
 
 @pytest.fixture
@@ -137,14 +160,29 @@ def slow_processor(tmp_path, monkeypatch) -> None:
     """A machine without a GPU, whose slow processor has 128 GiB."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    card = Gpu(PROCESSOR, "Slow with 2 threads", 128, 128.0, "0.0", 12.0, "host", 1.0, "torch 2", fp32_tflops=0.2)
+    card = Gpu(
+        PROCESSOR,
+        "Slow with 2 threads",
+        128,
+        128.0,
+        "0.0",
+        12.0,
+        "host",
+        1.0,
+        "torch 2",
+        fp32_tflops=0.2,
+    )
     cache_folder().mkdir(parents=True)
-    monkeypatch.setattr(processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card)))
+    monkeypatch.setattr(
+        processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card))
+    )
     monkeypatch.setattr(this_machine, "gpus_here", lambda recipe: ([], ""))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
 
 
-def test_hours_on_this_processor_start_only_after_a_yes(tmp_path, slow_processor, monkeypatch, capsys, golden_message):
+def test_hours_on_this_processor_start_only_after_a_yes(
+    tmp_path, slow_processor, monkeypatch, capsys, golden_message
+):
     """The recipe's GPU would need four minutes."""
     begun: list[str] = []
 
@@ -158,14 +196,26 @@ def test_hours_on_this_processor_start_only_after_a_yes(tmp_path, slow_processor
     golden_message("".join(capsys.readouterr()))
     assert not (tmp_path / "runs/searched-search/trial-01").exists()
     assert command(["search", "searched.yaml", "--yes"]) == 1
-    assert begun == ["trial-01", "trial-02", "trial-03"], "each failed in another way, so the next may do well"
+    assert begun == ["trial-01", "trial-02", "trial-03"], (
+        "each failed in another way, so the next may do well"
+    )
     assert "The 3 trials that are not finished take about" in capsys.readouterr().out
 
 
-def test_trials_that_this_machine_cannot_hold_are_not_started(tmp_path, slow_processor, capsys, golden_message):
+def test_trials_that_this_machine_cannot_hold_are_not_started(
+    tmp_path, slow_processor, capsys, golden_message
+):
     written(tmp_path, over=RATES)
-    large = ("--set", "model.base=meta-llama/Llama-3.3-70B-Instruct", "--set", "machines.gpus_per_node=8")
-    assert command(["search", "searched.yaml", "--yes", "--set", "machines.gpu=NVIDIA-H200", *large]) == 1
+    large = (
+        "--set",
+        "model.base=meta-llama/Llama-3.3-70B-Instruct",
+        "--set",
+        "machines.gpus_per_node=8",
+    )
+    assert (
+        command(["search", "searched.yaml", "--yes", "--set", "machines.gpu=NVIDIA-H200", *large])
+        == 1
+    )
     golden_message(capsys.readouterr().err)
 
 
@@ -208,19 +258,39 @@ class Line(torch.nn.Module):
 
 def trained(folder: Path, study: optuna.Study, rate: float) -> int:
     """Trains as a trial of the study; gives the steps that it made."""
-    record = pruning.TrialRecord(str(folder.parent / "journal"), study.study_name, study.ask().number)
+    record = pruning.TrialRecord(
+        str(folder.parent / "journal"), study.study_name, study.ask().number
+    )
     folder.mkdir()
     record.write(folder)
-    facts = {"name": "x", "fingerprint": "x", "run_dir": str(folder), "recipe_file": "", "backend": "gloo"}
-    sizes = {"world_size": 1, "effective_batch_size": 4, "base_learning_rate": rate, "learning_rate": rate}
+    facts = {
+        "name": "x",
+        "fingerprint": "x",
+        "run_dir": str(folder),
+        "recipe_file": "",
+        "backend": "gloo",
+    }
+    sizes = {
+        "world_size": 1,
+        "effective_batch_size": 4,
+        "base_learning_rate": rate,
+        "learning_rate": rate,
+    }
     settings = RunSettings(**facts, **sizes)
     rows = [{"ones": torch.ones(1), "target": torch.full((1,), 3.0)} for _ in range(16)]
     history = History(settings)
-    arguments = {"num_train_epochs": 8, "per_device_train_batch_size": 4, "eval_strategy": "epoch", "use_cpu": True}
+    arguments = {
+        "num_train_epochs": 8,
+        "per_device_train_batch_size": 4,
+        "eval_strategy": "epoch",
+        "use_cpu": True,
+    }
     arguments |= {"label_names": ["target"]}
     trainer = Trainer(
         model=Line(),
-        args=TrainingArguments(str(folder), report_to=[], learning_rate=rate, disable_tqdm=True, **arguments),
+        args=TrainingArguments(
+            str(folder), report_to=[], learning_rate=rate, disable_tqdm=True, **arguments
+        ),
         train_dataset=rows,
         eval_dataset=rows,
         callbacks=[history, *pruning.callbacks(settings, history)],
@@ -246,7 +316,9 @@ def test_a_run_that_is_no_trial_has_no_such_callback(tmp_path):
 
 
 @pytest.mark.long
-def test_a_search_that_was_killed_repeats_no_finished_trial_and_writes_the_best(recipe_command, tmp_path):
+def test_a_search_that_was_killed_repeats_no_finished_trial_and_writes_the_best(
+    recipe_command, tmp_path
+):
     base_of("survival", tmp_path / "base")
     path = written(tmp_path, over={"train.learning_rate": [1e-2, 1e-7]})
     recipe = yaml.safe_load(path.read_text())
@@ -266,19 +338,25 @@ def test_a_search_that_was_killed_repeats_no_finished_trial_and_writes_the_best(
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     finished = (home / "trial-01/training_summary.json").stat().st_mtime_ns
-    done = recipe_command("search", "searched.yaml", "--yes", cwd=tmp_path, env=without_gpu(tmp_path))
+    done = recipe_command(
+        "search", "searched.yaml", "--yes", cwd=tmp_path, env=without_gpu(tmp_path)
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Trial 1 of 2" not in done.stdout and "Trial 2 of 2" in done.stdout
     assert (home / "trial-01/training_summary.json").stat().st_mtime_ns == finished
     table = done.stdout.partition("VALIDATION LOSS")[2].splitlines()[1:3]
     (*best, loss, _, note), (*other, worse, _) = map(str.split, table)
-    assert (best, other, note) == (["1", "0.01"], ["2", "1.0e-7"], "best") and float(loss) < float(worse)
+    assert (best, other, note) == (["1", "0.01"], ["2", "1.0e-7"], "best") and float(loss) < float(
+        worse
+    )
     page = (home / "report.html").read_text()
     assert "trial-01" in page and "trial-02" in page
     best = load(tmp_path / "searched-best.yaml")[0]
     assert best.train.learning_rate == 1e-2 and "search" not in best.settings
     assert "searched-best.yaml" in done.stderr
-    again = recipe_command("search", "searched.yaml", "--yes", cwd=tmp_path, env=without_gpu(tmp_path))
+    again = recipe_command(
+        "search", "searched.yaml", "--yes", cwd=tmp_path, env=without_gpu(tmp_path)
+    )
     assert again.returncode == 0 and "Trial 2 of 2" not in again.stdout
 
 

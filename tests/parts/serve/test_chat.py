@@ -44,7 +44,11 @@ def talk(monkeypatch, capsys, *lines: str) -> str:
 @pytest.mark.parametrize("ending", ["exit", "QUIT", "Bye", "/quit", " bye "])
 def test_these_words_end_a_chat_in_the_terminal(ending, monkeypatch, capsys):
     answers = talk(monkeypatch, capsys, "Hello?", ending, "never asked")
-    assert "new Hello? after 0" in answers and "never asked" not in answers and "bye" not in answers.lower()
+    assert (
+        "new Hello? after 0" in answers
+        and "never asked" not in answers
+        and "bye" not in answers.lower()
+    )
 
 
 def test_the_end_of_the_input_ends_a_chat_and_a_word_in_a_sentence_does_not(monkeypatch, capsys):
@@ -59,7 +63,11 @@ def test_the_answer_of_the_file_stands_beside_both_others(monkeypatch, capsys):
     asked = talk(monkeypatch, capsys, "/1", "/3", "/²", "Who?")
     first, others = asked.split("`/3` is not in the list.")
     assert "your file" in first and "Because it rains." in first and "new Why? after 0" in first
-    assert "`/²` is not in the list." in others and "new Who? after 1" in others and "your file" not in others
+    assert (
+        "`/²` is not in the list." in others
+        and "new Who? after 1" in others
+        and "your file" not in others
+    )
 
 
 def test_the_other_answer_is_announced_before_its_first_word():
@@ -124,15 +132,22 @@ def test_a_chat_names_its_models_and_what_was_learned(base_model, name, tmp_path
 
 
 def test_the_twin_of_a_rehearsal_is_no_model_that_has_learned_answers(tmp_path):
-    original, trained = introduction.about_models(folder(tmp_path, tmp_path / "scratch" / "twin", "rehearsal"))
-    assert original == "original: a tiny stand-in for HuggingFaceTB/SmolLM3-3B, so both answer in fragments"
+    original, trained = introduction.about_models(
+        folder(tmp_path, tmp_path / "scratch" / "twin", "rehearsal")
+    )
+    assert (
+        original
+        == "original: a tiny stand-in for HuggingFaceTB/SmolLM3-3B, so both answer in fragments"
+    )
     assert trained.startswith("trained: on 1,054 rows")
 
 
 def test_a_rehearsal_with_a_real_model_names_it(tmp_path):
     real = Override("model.base", None, "small", REAL, "a real model")
     lines = introduction.about_models(folder(tmp_path, SMALL, "rehearsal", [real]))
-    assert lines[0] == "original: SmolLM2-135M-Instruct" and lines[2].startswith("It answers 17 of 20")
+    assert lines[0] == "original: SmolLM2-135M-Instruct" and lines[2].startswith(
+        "It answers 17 of 20"
+    )
 
 
 def test_a_run_without_records_has_nothing_to_tell(tmp_path):

@@ -56,7 +56,13 @@ def opened(
     gradio = pytest.importorskip("gradio")
     with gradio.Blocks() as page:
         chat._chat(gradio, sides, questions)
-    page.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, ssr_mode=False, inbrowser=False)
+    page.launch(
+        server_name="127.0.0.1",
+        prevent_thread_lock=True,
+        quiet=True,
+        ssr_mode=False,
+        inbrowser=False,
+    )
     try:
         with browser.Browser(home) as tab:
             tab.open(page.local_url, width)
@@ -93,7 +99,9 @@ def test_what_is_typed_while_an_answer_is_written_stays_or_is_asked_next(tmp_pat
         tab.until(button("Why?"))
         tab.value(f"{button('Why?')}.click()")
         tab.until("document.body.innerText.includes('Well')")
-        assert "(follows the other answer)" in tab.value("document.body.innerText"), "the other side comes too"
+        assert "(follows the other answer)" in tab.value("document.body.innerText"), (
+            "the other side comes too"
+        )
         tab.value("document.querySelector('textarea').focus()")
         for question in ("How?", "When?"):
             tab.type(question)
@@ -130,10 +138,14 @@ def test_a_phone_shows_the_questions_first_with_their_origin_and_the_files_own_a
             "Questions held back from training:",
             "Other questions:",
         )
-        assert [words.index(heading) for heading in headings] == sorted(words.index(heading) for heading in headings)
+        assert [words.index(heading) for heading in headings] == sorted(
+            words.index(heading) for heading in headings
+        )
         assert "Because it rains." not in words
         for question, answer in (("Why?", "Because it rains."), ("Who?", chat.NO_ROW)):
             tab.value(f"{button(question)}.click()")
             tab.until(f"document.body.innerText.includes('new {question} after 0')")
             tab.until(f"document.body.innerText.includes('{answer}')")
-        assert tab.value("document.documentElement.scrollWidth") <= PHONE, "nothing scrolls sideways"
+        assert tab.value("document.documentElement.scrollWidth") <= PHONE, (
+            "nothing scrolls sideways"
+        )

@@ -1,7 +1,8 @@
-"""`recipe evaluate --evalhub`: against a small server that follows EvalHub's published interface, and against EvalHub
-itself, whose jobs run lm-eval on a server of OpenAI's API.
+"""`recipe evaluate --evalhub`: against a small server that follows EvalHub's published interface,
+and against EvalHub itself, whose jobs run lm-eval on a server of OpenAI's API.
 
-`RECIPE_TEST_EVALHUB` names the environment of the packages `eval-hub-server` and `tenacity`, which lm-eval needs there."""
+`RECIPE_TEST_EVALHUB` names the environment of the packages `eval-hub-server` and `tenacity`, which
+lm-eval needs there."""
 
 from __future__ import annotations
 
@@ -32,10 +33,16 @@ TASKS = ["--set", "evaluation.tasks=[hellaswag, gsm8k]", "--set", "evaluation.li
 
 
 class Hub:
-    """EvalHub. ends: by model, the job's end: `status` and `results`; begins: how often a job is at work before."""
+    """EvalHub. ends: by model, the job's end: `status` and `results`; begins: how often a job is at
+    work before."""
 
     def __init__(self, ends: Any, begins: int = 1) -> None:
-        self.ends, self.begins, self.jobs, self.heard = ends, begins, list[dict[str, Any]](), list[Any]()
+        self.ends, self.begins, self.jobs, self.heard = (
+            ends,
+            begins,
+            list[dict[str, Any]](),
+            list[Any](),
+        )
 
     def __call__(self, method: str, path: str, body: Any, headers: Any) -> tuple[int, Any]:
         self.heard.append((method, path, headers["X-Tenant"], headers["Authorization"]))
@@ -44,17 +51,27 @@ class Hub:
             return 200, {"resource": {"id": "lm_evaluation_harness"}, "benchmarks": known}
         if method == "POST":
             self.jobs.append(body)
-            return 202, {"resource": {"id": str(len(self.jobs))}, "status": {"state": "pending"}, **body}
+            return 202, {
+                "resource": {"id": str(len(self.jobs))},
+                "status": {"state": "pending"},
+                **body,
+            }
         job = self.jobs[int(path.rpartition("/")[2]) - 1]
         looks = sum(each[:2] == (method, path) for each in self.heard)
         if looks <= self.begins:
-            return 200, {"status": {"state": "running", "benchmarks": [{"status": "completed"}]}, **job}
+            return 200, {
+                "status": {"state": "running", "benchmarks": [{"status": "completed"}]},
+                **job,
+            }
         return 200, {**self.ends[job["model"]["name"]], **job}
 
 
 def done(**scores: dict[str, Any]) -> dict[str, Any]:
     results = [{"id": task, "metrics": found} for task, found in scores.items()]
-    return {"status": {"state": "completed", "message": {"message": "done"}}, "results": {"benchmarks": results}}
+    return {
+        "status": {"state": "completed", "message": {"message": "done"}},
+        "results": {"benchmarks": results},
+    }
 
 
 SURVIVED = {"survival": done(hellaswag={"acc": 0.5, "acc_norm": 0.625, "acc_norm_stderr": 0.1, "alias": "x"}, gsm8k={"exact_match": 0.25})}  # fmt: skip
@@ -68,9 +85,23 @@ def quick(monkeypatch):
 
 def test_the_tasks_are_measured_by_evalhub_and_stand_beside_the_gates(capsys):
     hub = Hub(SURVIVED)
-    gates = ["--set", "gates=[lm_eval.hellaswag.acc_norm >= 0.6, forgetting <= 0.1, lm_eval.gsm8k.exact_match >= 0.5]"]
+    gates = [
+        "--set",
+        "gates=[lm_eval.hellaswag.acc_norm >= 0.6, forgetting <= 0.1, lm_eval.gsm8k.exact_match >= 0.5]",
+    ]
     with speaking(hub) as url:
-        code = command(["evaluate", str(SURVIVAL), *TASKS, *gates, "--url", "http://model.demo:8080", "--evalhub", url])
+        code = command(
+            [
+                "evaluate",
+                str(SURVIVAL),
+                *TASKS,
+                *gates,
+                "--url",
+                "http://model.demo:8080",
+                "--evalhub",
+                url,
+            ]
+        )
     said = capsys.readouterr()
     assert code == 1, "a gate is missed"
     assert hub.jobs == [
@@ -93,7 +124,9 @@ def test_the_tasks_are_measured_by_evalhub_and_stand_beside_the_gates(capsys):
     ]
     assert "`survival`: running, 1 of 2 tasks done" in said.err
     lines = [" ".join(line.split()) for line in said.out.splitlines()]
-    assert "lm_eval.hellaswag.acc_norm 0.625" in lines and not any("stderr" in line for line in lines)
+    assert "lm_eval.hellaswag.acc_norm 0.625" in lines and not any(
+        "stderr" in line for line in lines
+    )
     assert "lm_eval.hellaswag.acc_norm >= 0.6 0.625 holds" in lines
     assert "lm_eval.gsm8k.exact_match >= 0.5 0.25 MISSED: it misses the threshold" in lines
     assert not any(line.startswith("forgetting") for line in lines), "EvalHub cannot measure it"
@@ -106,14 +139,30 @@ def test_an_adapter_is_compared_with_its_base_model_and_a_failed_task_has_its_re
             "message": {"message": "one failed"},
             "benchmarks": [
                 {"id": "hellaswag", "status": "completed"},
-                {"id": "gsm8k", "status": "failed", "error_message": {"message": "Model endpoint returned\nHTTP 401"}},
+                {
+                    "id": "gsm8k",
+                    "status": "failed",
+                    "error_message": {"message": "Model endpoint returned\nHTTP 401"},
+                },
             ],
         },
         "results": {"benchmarks": [{"id": "hellaswag", "metrics": {"acc": 0.4}}]},
     }
-    hub = Hub({"lyrics": failed, "lyrics-base": done(hellaswag={"acc": 0.5}, gsm8k={"exact_match": 0.1})})
+    hub = Hub(
+        {"lyrics": failed, "lyrics-base": done(hellaswag={"acc": 0.5}, gsm8k={"exact_match": 0.1})}
+    )
     with speaking(hub) as url:
-        asked = ["evaluate", str(LYRICS), *TASKS, "--url", "model", "--evalhub", url, "--format", "json"]
+        asked = [
+            "evaluate",
+            str(LYRICS),
+            *TASKS,
+            "--url",
+            "model",
+            "--evalhub",
+            url,
+            "--format",
+            "json",
+        ]
         assert command(asked) == 0
     found = json.loads(capsys.readouterr().out)
     assert [job["model"]["name"] for job in hub.jobs] == ["lyrics", "lyrics-base"]
@@ -140,7 +189,9 @@ def test_the_kubeconfigs_token_goes_only_to_a_safe_address(monkeypatch):
 
 def test_the_recipes_own_server_on_the_cluster_is_measured_in_its_namespace(monkeypatch, capsys):
     alone: dict[str, Any] = {}
-    there: dict[str, Any] = {"status": {"address": {"url": "https://lyrics-predictor.demo.svc.cluster.local:8443"}}}
+    there: dict[str, Any] = {
+        "status": {"address": {"url": "https://lyrics-predictor.demo.svc.cluster.local:8443"}}
+    }
 
     class Cluster:
         def get(self, kind: str, namespace: str, name: str, forgiving: bool = False) -> Any:
@@ -151,7 +202,15 @@ def test_the_recipes_own_server_on_the_cluster_is_measured_in_its_namespace(monk
     scores = done(hellaswag={"acc": 0.4}, gsm8k={"exact_match": 0.1})
     hub = Hub({"lyrics": scores, "lyrics-base": scores})
     with speaking(hub) as url:
-        asked = ["evaluate", str(LYRICS), *TASKS, "--set", "serve={}", "--set", "openshift.namespace=demo"]
+        asked = [
+            "evaluate",
+            str(LYRICS),
+            *TASKS,
+            "--set",
+            "serve={}",
+            "--set",
+            "openshift.namespace=demo",
+        ]
         assert command([*asked, "--evalhub", url]) == 0
         there.clear()
         assert command([*asked, "--evalhub", url]) == 1
@@ -159,7 +218,9 @@ def test_the_recipes_own_server_on_the_cluster_is_measured_in_its_namespace(monk
         assert command([*asked, "--evalhub", url]) == 0
     assert hub.jobs[-1]["model"]["url"] == "https://gateway.example/demo/llm-music-finetuning/v1"
     assert hub.jobs[0]["model"]["url"] == "https://lyrics-predictor.demo.svc.cluster.local:8443/v1"
-    assert hub.jobs[0]["benchmarks"][0]["parameters"]["tokenizer"] == "microsoft/Phi-4-mini-instruct"
+    assert (
+        hub.jobs[0]["benchmarks"][0]["parameters"]["tokenizer"] == "microsoft/Phi-4-mini-instruct"
+    )
     assert {each[2] for each in hub.heard} == {"demo"}
     assert "`demo` has no server `llm-music-finetuning` that answers." in capsys.readouterr().err
 
@@ -173,13 +234,19 @@ def test_a_tokenizer_of_ones_own_is_read_from_the_claim():
         evalhub._tokenizer(plan, plan.stages[-1], None)
     task = evalhub.filled(evalhub.TASK, id="hellaswag", shots=0, limit=None, **found)
     assert task["parameters"]["tokenizer"] == "/test_data"
-    assert task["test_data_ref"] == {"pvc": {"claim_name": "results", "sub_path": "runs/seven-b/lora/best_model"}}
+    assert task["test_data_ref"] == {
+        "pvc": {"claim_name": "results", "sub_path": "runs/seven-b/lora/best_model"}
+    }
 
 
 @pytest.mark.parametrize(
     ("asked", "says", "told"),
     [
-        ([], None, "The stage `train` names no tasks of lm-eval, so EvalHub has nothing to measure."),
+        (
+            [],
+            None,
+            "The stage `train` names no tasks of lm-eval, so EvalHub has nothing to measure.",
+        ),
         (["--set", "evaluation.tasks=[winogrande]"], None, "does not have `winogrande`."),
         (TASKS, (401, "Unauthorized"), "does not let you in: Unauthorized"),
         (TASKS, (403, {"message": "no access to demo"}), "does not let you in: no access to demo"),
@@ -198,7 +265,9 @@ def test_a_checkpoint_is_nothing_that_evalhub_can_reach(capsys):
     assert "`--evalhub` measures a server's model" in capsys.readouterr().err
 
 
-def test_a_hub_that_falls_silent_for_a_while_is_asked_again_and_one_that_stays_silent_has_its_jobs_cancelled(capsys):
+def test_a_hub_that_falls_silent_for_a_while_is_asked_again_and_one_that_stays_silent_has_its_jobs_cancelled(
+    capsys,
+):
     hub, silent, cancelled = Hub(SURVIVED), [2], list[str]()
 
     def says(method: str, path: str, *more: Any) -> tuple[int, Any]:
@@ -220,7 +289,8 @@ def test_a_hub_that_falls_silent_for_a_while_is_asked_again_and_one_that_stays_s
     assert cancelled == ["/api/v1/evaluations/jobs/2"]
 
 
-# A provider of EvalHub: what its adapter of lm-eval does with a job, with scores that are given instead of measured.
+# A provider of EvalHub: what its adapter of lm-eval does with a job, with scores that are given
+# instead of measured.
 ADAPTER = """
 import json, os, sys, urllib.request
 job = json.load(open(os.environ["EVALHUB_JOB_SPEC_PATH"]))
@@ -235,7 +305,8 @@ urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "appli
 
 @contextmanager
 def evalhub_itself(home: Path, adapter: str, tasks: tuple[str, ...], **env: str) -> Iterator[str]:
-    """EvalHub's own server at an address, whose provider of lm-eval is a Python program on this machine."""
+    """EvalHub's own server at an address, whose provider of lm-eval is a Python program on this
+    machine."""
     port = free_port()
     (home / "adapter.py").write_text(adapter, encoding="utf-8")
     (home / "providers").mkdir()
@@ -246,9 +317,15 @@ def evalhub_itself(home: Path, adapter: str, tasks: tuple[str, ...], **env: str)
     }
     command = f"{sys.executable} {home / 'adapter.py'}"
     benchmarks = [
-        {"id": task, "name": task, "description": task, "category": "x", "metrics": ["acc"]} for task in tasks
+        {"id": task, "name": task, "description": task, "category": "x", "metrics": ["acc"]}
+        for task in tasks
     ]
-    provider = {"id": evalhub.PROVIDER, "name": "lm-eval", "title": "lm-eval", "benchmarks": benchmarks}
+    provider = {
+        "id": evalhub.PROVIDER,
+        "name": "lm-eval",
+        "title": "lm-eval",
+        "benchmarks": benchmarks,
+    }
     (home / "config.yaml").write_text(yaml_text(settings), encoding="utf-8")
     (home / "providers" / "lm.yaml").write_text(
         yaml_text(provider | {"runtime": {"local": {"command": command}}}), encoding="utf-8"
@@ -258,7 +335,10 @@ def evalhub_itself(home: Path, adapter: str, tasks: tuple[str, ...], **env: str)
     with (
         (home / "log.txt").open("w") as log,
         subprocess.Popen(
-            [own / "bin" / "eval-hub", "--local", "--configdir", home], stdout=log, stderr=log, env=os.environ | env
+            [own / "bin" / "eval-hub", "--local", "--configdir", home],
+            stdout=log,
+            stderr=log,
+            env=os.environ | env,
         ) as server,
     ):
         try:
@@ -289,8 +369,20 @@ def test_evalhub_itself_takes_the_jobs_and_its_results_are_read(tmp_path, monkey
         "lyrics": {"hellaswag": {"acc": 0.4}, "gsm8k": {"exact_match": 0.5}},
         "lyrics-base": {"hellaswag": {"acc": 0.3}},
     }
-    with evalhub_itself(tmp_path, ADAPTER, ("hellaswag", "gsm8k"), SCORES=json.dumps(scores)) as url:
-        asked = ["evaluate", str(LYRICS), *TASKS, "--url", "model", "--evalhub", url, "--format", "json"]
+    with evalhub_itself(
+        tmp_path, ADAPTER, ("hellaswag", "gsm8k"), SCORES=json.dumps(scores)
+    ) as url:
+        asked = [
+            "evaluate",
+            str(LYRICS),
+            *TASKS,
+            "--url",
+            "model",
+            "--evalhub",
+            url,
+            "--format",
+            "json",
+        ]
         assert command(asked) == 0, (tmp_path / "log.txt").read_text()
     found = json.loads(capsys.readouterr().out)
     assert found["metrics"] == {"lm_eval.hellaswag.acc": 0.4, "lm_eval.gsm8k.exact_match": 0.5}

@@ -1,4 +1,5 @@
-"""The server on the cluster as files: accepted by KServe's own schemas, and its arguments by vLLM's own parser."""
+"""The server on the cluster as files: accepted by KServe's own schemas, and its arguments by vLLM's
+own parser."""
 
 from __future__ import annotations
 
@@ -26,26 +27,36 @@ from tests.conftest import ROOT, WRITE_GOLDEN, setting_of
 from tests.parts.openshift.judging import core_refusals, refusals
 from tests.parts.openshift.kserve import PLATFORM, container, llm_pod, pod
 
-# What vLLM's server takes, by the names of its arguments, as its own parser says; its choices where it has some.
+# What vLLM's server takes, by the names of its arguments, as its own parser says; its choices where
+# it has some.
 KNOWN = json.loads((ROOT / "tests" / "fixtures" / "vllm-arguments.json").read_text("utf-8"))
 WAYS = {
     "a whole model": ("survival", ()),
     "an adapter": ("lyrics", ()),
     "the last stage of a pipeline": ("seven-b", ("serve={}",)),
     "an adapter from the top of a claim": ("minimal/lyrics-demo", ("serve={}",)),
-    "a runtime of its own": ("survival", ("serve={image: 'registry/vllm:1', route: true}", "openshift.queue=gpus")),
+    "a runtime of its own": (
+        "survival",
+        ("serve={image: 'registry/vllm:1', route: true}", "openshift.queue=gpus"),
+    ),
     "a model in an image": ("survival", ("serve.model=oci://quay.io/us/survival:1",)),
     "a model on S3": (
         "survival",
         ("serve.model=s3://team/runs/survival/train/best_model", "openshift.connection=my-s3"),
     ),
-    "several GPUs": ("seven-b", ("serve={gpus: 4, concurrency: 64}", "openshift.service_account=server")),
+    "several GPUs": (
+        "seven-b",
+        ("serve={gpus: 4, concurrency: 64}", "openshift.service_account=server"),
+    ),
     "an adapter of another rank": ("lyrics", ("train.lora_rank=24",)),
     "Mistral's own tokenizer": (
         "lyrics",
         ("model.base=mistralai/Mistral-7B-Instruct-v0.3", "data.chat_template=mistral_common"),
     ),
-    "code of the model's own": ("lyrics", ("model.trust_remote_code=true", f"model.revision={'a' * 40}")),
+    "code of the model's own": (
+        "lyrics",
+        ("model.trust_remote_code=true", f"model.revision={'a' * 40}"),
+    ),
 }
 
 
@@ -71,7 +82,11 @@ def test_kserve_and_kubernetes_would_take_every_server(way):
     assert service["spec"]["predictor"]["model"]["runtime"] == runtime["metadata"]["name"]
     made_of = pod(runtime, service)
     assert core_refusals(made_of) == []
-    claims = [one["persistentVolumeClaim"]["claimName"] for one in made_of["spec"]["volumes"] if "emptyDir" not in one]
+    claims = [
+        one["persistentVolumeClaim"]["claimName"]
+        for one in made_of["spec"]["volumes"]
+        if "emptyDir" not in one
+    ]
     # A pod that names one claim in two volumes waits for ever (kubernetes, issue 127004).
     assert len(claims) == len(set(claims))
 
@@ -83,9 +98,17 @@ def test_kserve_and_kubernetes_would_take_every_server(way):
         lambda service: service["spec"].pop("predictor"),
         lambda service: service["spec"]["predictor"].update(minReplicas="1"),
         lambda service: service["spec"]["predictor"]["model"]["modelFormat"].pop("name"),
-        lambda service: service["spec"]["predictor"]["model"]["env"].append({"value": "without a name"}),
+        lambda service: service["spec"]["predictor"]["model"]["env"].append(
+            {"value": "without a name"}
+        ),
     ],
-    ids=["unknown field", "no predictor", "text for a number", "no format", "a variable without a name"],
+    ids=[
+        "unknown field",
+        "no predictor",
+        "text for a number",
+        "no format",
+        "a variable without a name",
+    ],
 )
 def test_kserve_refuses_what_it_does_not_know(spoil):
     (service,) = documents("survival")
@@ -96,10 +119,15 @@ def test_kserve_refuses_what_it_does_not_know(spoil):
 def test_base_and_adapter_come_from_one_server_under_two_names():
     (service,) = documents("lyrics")
     predictor = service["spec"]["predictor"]
-    assert predictor["model"]["storageUri"].startswith("pvc://training-data-pvc/base-models/microsoft-Phi-4-mini")
+    assert predictor["model"]["storageUri"].startswith(
+        "pvc://training-data-pvc/base-models/microsoft-Phi-4-mini"
+    )
     said = options(predictor["model"]["args"])
     assert said["served-model-name"] == "lyrics-base"
-    assert said["lora-modules"] == "lyrics=/mnt/trained/lora_adapter" and said["max-lora-rank"] == "128"
+    assert (
+        said["lora-modules"] == "lyrics=/mnt/trained/lora_adapter"
+        and said["max-lora-rank"] == "128"
+    )
     # Both are asked with the template and the end token of training.
     assert said["tokenizer"] == said["generation-config"] == "/mnt/trained/best_model"
     (volume,) = predictor["volumes"]
@@ -133,13 +161,19 @@ def test_results_may_lie_at_the_top_of_their_claim():
     assert said["tokenizer"] == "/mnt/models/best_model"
     assert said["lora-modules"] == "lyrics-demo=/mnt/models/lora_adapter"
     (service,) = documents("survival", "openshift.output_dir=/shared/models")
-    assert service["spec"]["predictor"]["model"]["storageUri"] == "pvc://trained-models-pvc/best_model"
+    assert (
+        service["spec"]["predictor"]["model"]["storageUri"] == "pvc://trained-models-pvc/best_model"
+    )
 
 
-@pytest.mark.parametrize(("rank", "room"), [(1, 1), (8, 8), (24, 32), (128, 128), (200, 256), (512, 512)])
+@pytest.mark.parametrize(
+    ("rank", "room"), [(1, 1), (8, 8), (24, 32), (128, 128), (200, 256), (512, 512)]
+)
 def test_an_adapter_has_the_smallest_room_that_vllm_has_for_it(rank, room):
     _, server = made("lyrics", f"train.lora_rank={rank}")
-    assert [one.rank for one in server.source.adapters] == [rank] and server.source.room_for_rank == room
+    assert [one.rank for one in server.source.adapters] == [
+        rank
+    ] and server.source.room_for_rank == room
     assert room in RANKS and str(room) in map(str, KNOWN["arguments"]["max-lora-rank"])
 
 
@@ -147,7 +181,10 @@ def test_an_adapter_has_the_smallest_room_that_vllm_has_for_it(rank, room):
     ("sets", "words"),
     [
         (("train.lora_rank=1024",), "vLLM serves ranks up to 512"),
-        (("advanced.axolotl={lora_modules_to_save: [embed_tokens]}",), "`embed_tokens`, `modules_to_save`"),
+        (
+            ("advanced.axolotl={lora_modules_to_save: [embed_tokens]}",),
+            "`embed_tokens`, `modules_to_save`",
+        ),
         (("train.use_dora=true",), "DoRA"),
     ],
     ids=["rank", "whole layers", "dora"],
@@ -155,7 +192,10 @@ def test_an_adapter_has_the_smallest_room_that_vllm_has_for_it(rank, room):
 def test_an_adapter_that_vllm_would_refuse_or_lose_is_served_merged(sets, words):
     recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options(sets))
     _, server = served(recipe)
-    assert server.base_name is None and server.source.uri == "pvc://trained-models-pvc/lyrics/best_model"
+    assert (
+        server.base_name is None
+        and server.source.uri == "pvc://trained-models-pvc/lyrics/best_model"
+    )
     assert not any(word.startswith("--lora") for word in arguments(server))
     (note,) = [one for one in serving.problems(recipe, server) if one.severity == "note"]
     assert words in note.message and setting_of(note) == "serve"
@@ -240,19 +280,27 @@ def test_what_cannot_be_served_is_refused_at_its_line(sets, setting):
 
 
 def sharing(folder: Path, **other: str) -> Path:
-    """A copy of lyrics whose server also has the adapter of `songs.yaml` beside it. other: lines of songs by their first
-    words, with `__` for two blanks."""
+    """A copy of lyrics whose server also has the adapter of `songs.yaml` beside it. other: lines of
+    songs by their first words, with `__` for two blanks."""
     text = (ROOT / "recipes" / "lyrics.yaml").read_text("utf-8")
     lines = {
         "name:": "name: songs",
         "  job_name:": "  job_name: songs",
         "  output_dir:": "  output_dir: /shared/models/songs",
     }
-    lines |= {f"{key.replace('__', '  ')}:": f"{key.replace('__', '  ')}: {value}" for key, value in other.items()}
-    written = [next((new for key, new in lines.items() if line.startswith(key)), line) for line in text.splitlines()]
+    lines |= {
+        f"{key.replace('__', '  ')}:": f"{key.replace('__', '  ')}: {value}"
+        for key, value in other.items()
+    }
+    written = [
+        next((new for key, new in lines.items() if line.startswith(key)), line)
+        for line in text.splitlines()
+    ]
     (folder / "songs.yaml").write_text("\n".join(written) + "\n", "utf-8")
     assert "\nserve:" in text
-    (folder / "lyrics.yaml").write_text(text.replace("\nserve:", "\nserve:\n  recipes: [songs.yaml]"), "utf-8")
+    (folder / "lyrics.yaml").write_text(
+        text.replace("\nserve:", "\nserve:\n  recipes: [songs.yaml]"), "utf-8"
+    )
     return folder / "lyrics.yaml"
 
 
@@ -267,29 +315,48 @@ def test_one_server_has_the_adapters_of_several_recipes(tmp_path):
     assert refusals(service) == []
     said = options(service["spec"]["predictor"]["model"]["args"])
     assert said["served-model-name"] == "lyrics-base songs-base"
-    assert said["lora-modules"] == "lyrics=/mnt/trained/lyrics/lora_adapter songs=/mnt/trained/songs/lora_adapter"
+    assert (
+        said["lora-modules"]
+        == "lyrics=/mnt/trained/lyrics/lora_adapter songs=/mnt/trained/songs/lora_adapter"
+    )
     assert (said["max-loras"], said["max-lora-rank"]) == ("2", "128")
-    assert said["chat-template"].startswith("/mnt/trained/lyrics/best_model/"), "both have the same system prompt"
+    assert said["chat-template"].startswith("/mnt/trained/lyrics/best_model/"), (
+        "both have the same system prompt"
+    )
     # Both adapters are on one claim, which is mounted once, with both folders below it.
     (volume,) = service["spec"]["predictor"]["volumes"]
     (mount,) = service["spec"]["predictor"]["model"]["volumeMounts"]
-    assert volume["persistentVolumeClaim"]["claimName"] == "trained-models-pvc" and "subPath" not in mount
+    assert (
+        volume["persistentVolumeClaim"]["claimName"] == "trained-models-pvc"
+        and "subPath" not in mount
+    )
     _, _, alone = shared_server(ROOT / "recipes" / "lyrics.yaml", "serve={}")
     needs, fewer = server.forecast, alone.forecast
     assert needs.adapter == 2 * fewer.adapter and needs.weights == fewer.weights
     assert server.models == ("lyrics", "songs", "lyrics-base", "songs-base")
     assert alone.models == ("lyrics", "lyrics-base")
     (note,) = serving.problems(recipe, server)
-    assert note.message == "The adapters have different ranks, `128` and `24`. vLLM keeps room for rank 128 for each."
+    assert (
+        note.message
+        == "The adapters have different ranks, `128` and `24`. vLLM keeps room for rank 128 for each."
+    )
 
 
 def test_results_on_another_claim_get_a_mount_of_their_own(tmp_path):
     _, plan, server = shared_server(sharing(tmp_path, __output_dir="/shared/workspace/songs"))
     predictor = kserve.service(plan, server)["spec"]["predictor"]
     said = options(predictor["model"]["args"])
-    assert said["lora-modules"] == "lyrics=/mnt/trained/lora_adapter songs=/mnt/trained-2/lora_adapter"
-    mounts = {one["name"]: (one["mountPath"], one["subPath"]) for one in predictor["model"]["volumeMounts"]}
-    assert mounts == {"trained": ("/mnt/trained", "lyrics"), "trained-2": ("/mnt/trained-2", "songs")}
+    assert (
+        said["lora-modules"] == "lyrics=/mnt/trained/lora_adapter songs=/mnt/trained-2/lora_adapter"
+    )
+    mounts = {
+        one["name"]: (one["mountPath"], one["subPath"])
+        for one in predictor["model"]["volumeMounts"]
+    }
+    assert mounts == {
+        "trained": ("/mnt/trained", "lyrics"),
+        "trained-2": ("/mnt/trained-2", "songs"),
+    }
     claims = [one["persistentVolumeClaim"]["claimName"] for one in predictor["volumes"]]
     assert claims == ["trained-models-pvc", "workspace-pvc"]
 
@@ -315,14 +382,24 @@ def test_each_model_of_an_llm_inference_service_has_a_name_and_an_address(tmp_pa
     assert core_refusals(one) == []
     claims = [each["persistentVolumeClaim"]["claimName"] for each in one["spec"]["volumes"]]
     assert claims == ["training-data-pvc", "trained-models-pvc", "workspace-pvc"]
-    mounts = {each["mountPath"]: each["subPath"] for each in one["spec"]["containers"][0]["volumeMounts"]}
-    assert mounts["/mnt/lora/lyrics"] == "lyrics/lora_adapter" and mounts["/mnt/lora/songs"] == "songs/lora_adapter"
+    mounts = {
+        each["mountPath"]: each["subPath"] for each in one["spec"]["containers"][0]["volumeMounts"]
+    }
+    assert (
+        mounts["/mnt/lora/lyrics"] == "lyrics/lora_adapter"
+        and mounts["/mnt/lora/songs"] == "songs/lora_adapter"
+    )
     args = one["spec"]["containers"][0]["args"]
     said = options(args)
-    assert {*said} <= KNOWN["arguments"].keys() and (said["max-loras"], said["max-lora-rank"]) == ("2", "128")
+    assert {*said} <= KNOWN["arguments"].keys() and (said["max-loras"], said["max-lora-rank"]) == (
+        "2",
+        "128",
+    )
     # The last list of names counts, so it has KServe's own too.
     names = "lyrics-base songs-base publishers/lyrical-professor/models/lyrics-base"
-    assert said["served-model-name"] == names and said["chat-template"].startswith("/mnt/lora/lyrics/")
+    assert said["served-model-name"] == names and said["chat-template"].startswith(
+        "/mnt/lora/lyrics/"
+    )
     assert [problem.severity for problem in serving.problems(recipe, server)] == ["note"]
 
 
@@ -330,13 +407,19 @@ def test_a_list_of_recipes_is_all_that_differs_between_two_servers(tmp_path):
     file = sharing(tmp_path, __output_dir="/shared/workspace/songs")
     _, plan, server = shared_server(file, *ALONE)
     more = kserve.service(plan, server)["spec"]["model"]
-    _, plan, server = shared_server(ROOT / "recipes" / "lyrics.yaml", "serve={kind: LLMInferenceService}")
+    _, plan, server = shared_server(
+        ROOT / "recipes" / "lyrics.yaml", "serve={kind: LLMInferenceService}"
+    )
     less = kserve.service(plan, server)["spec"]["model"]
     assert more["lora"]["adapters"][:1] == less["lora"]["adapters"]
-    assert more | {"lora": 0} == less | {"lora": 0} and more["lora"]["adapters"][1]["name"] == "songs"
+    assert (
+        more | {"lora": 0} == less | {"lora": 0} and more["lora"]["adapters"][1]["name"] == "songs"
+    )
 
 
-@pytest.mark.parametrize("way", ["a whole model", "an adapter", "several GPUs", "a model in an image"])
+@pytest.mark.parametrize(
+    "way", ["a whole model", "an adapter", "several GPUs", "a model in an image"]
+)
 def test_kserve_would_take_every_llm_inference_service(way):
     name, sets = WAYS[way]
     sets = (*sets, "serve.image=registry/vllm:1")
@@ -356,7 +439,9 @@ def test_kserve_would_take_every_llm_inference_service(way):
         (("serve.runtime=vllm-cpu-runtime",), "serve.runtime", "an LLMInferenceService has none"),
     ],
 )
-def test_what_an_llm_inference_service_cannot_have_is_said_at_its_line(sets, setting, said, tmp_path):
+def test_what_an_llm_inference_service_cannot_have_is_said_at_its_line(
+    sets, setting, said, tmp_path
+):
     (tmp_path / "data").symlink_to(ROOT / "recipes" / "data")
     with pytest.raises(Stop) as stop:
         load(sharing(tmp_path), from_options((*ALONE, *sets)))
@@ -366,11 +451,16 @@ def test_what_an_llm_inference_service_cannot_have_is_said_at_its_line(sets, set
 def test_recipes_with_other_system_prompts_share_a_template_without_one(tmp_path):
     file = sharing(tmp_path)
     other = tmp_path / "songs.yaml"
-    other.write_text(other.read_text("utf-8").replace("You are a songwriter", "You are a critic"), "utf-8")
+    other.write_text(
+        other.read_text("utf-8").replace("You are a songwriter", "You are a critic"), "utf-8"
+    )
     recipe, _, server = shared_server(file)
     assert not any(argument.startswith("--chat-template") for argument in arguments(server))
     (note,) = serving.problems(recipe, server)
-    assert note.message.startswith("The recipes have different system prompts") and "ask --url" in note.message
+    assert (
+        note.message.startswith("The recipes have different system prompts")
+        and "ask --url" in note.message
+    )
 
 
 def test_another_training_of_one_recipe_is_another_server(tmp_path):
@@ -384,7 +474,11 @@ def test_another_training_of_one_recipe_is_another_server(tmp_path):
 @pytest.mark.parametrize(
     ("sets", "other", "said"),
     [
-        ((), {"__base": "microsoft/Phi-3-mini-4k-instruct"}, "`songs` has another base model than `lyrics`."),
+        (
+            (),
+            {"__base": "microsoft/Phi-3-mini-4k-instruct"},
+            "`songs` has another base model than `lyrics`.",
+        ),
         ((), {"__namespace": "elsewhere"}, "`songs` is in another namespace: `elsewhere`."),
         ((), {"__precision": "fp16"}, "`songs` was trained with another precision than `lyrics`."),
         ((), {"name": "lyrics"}, "Two models of the server would be called `lyrics`."),
@@ -420,20 +514,27 @@ def test_a_recipe_that_cannot_share_the_server_is_refused_at_its_line(sets, othe
 
 
 @pytest.mark.parametrize(
-    ("changed", "what"), [({"chat_template": "chatml"}, "chat template"), ({"tokens": ["<song>"]}, "vocabulary")]
+    ("changed", "what"),
+    [({"chat_template": "chatml"}, "chat template"), ({"tokens": ["<song>"]}, "vocabulary")],
 )
 def test_adapters_of_one_server_need_one_template_and_one_vocabulary(changed, what):
     plan, _ = made("lyrics")
     (*before, last) = plan.stages
-    other = replace(plan, name="songs", stages=(*before, replace(last, config=dict(last.config) | changed)))
-    assert serving.cannot_share(plan, other) == f"`songs` was trained with another {what} than `lyrics`."
+    other = replace(
+        plan, name="songs", stages=(*before, replace(last, config=dict(last.config) | changed))
+    )
+    assert (
+        serving.cannot_share(plan, other)
+        == f"`songs` was trained with another {what} than `lyrics`."
+    )
 
 
 # What vLLM says itself.
 
 
 def options(args: list[str]) -> dict[str, str]:
-    """Arguments by name; of one that is given twice the last one counts. Several values are joined by blanks."""
+    """Arguments by name; of one that is given twice the last one counts. Several values are joined
+    by blanks."""
     found: dict[str, str] = {}
     for arg in args:
         name, _, value = arg.partition("=")
@@ -447,7 +548,8 @@ def options(args: list[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_vllm_knows_every_argument(way):
-    """By a table of its own parser's; `test_vllms_own_parser_takes_every_server` compares that with vLLM."""
+    """By a table of its own parser's; `test_vllms_own_parser_takes_every_server` compares that with
+    vLLM."""
     name, sets = WAYS[way]
     service, *runtimes = documents(name, *sets)
     serves = container(runtimes[0] if runtimes else PLATFORM, service)
@@ -491,18 +593,34 @@ def test_vllms_own_parser_takes_every_server(tmp_path):
         service, *runtimes = documents(name, *sets)
         args = container(runtimes[0] if runtimes else PLATFORM, service)["args"]
         # It looks whether the file is there.
-        lists.append([f"--chat-template={__file__}" if arg.startswith("--chat-template=") else arg for arg in args])
+        lists.append(
+            [
+                f"--chat-template={__file__}" if arg.startswith("--chat-template=") else arg
+                for arg in args
+            ]
+        )
     out = tmp_path / "read.json"
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"CUDA_VISIBLE_DEVICES": ""}
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "CUDA_VISIBLE_DEVICES": ""
+    }
     done = subprocess.run(
-        [python, "-c", JUDGE, str(out)], input=json.dumps(lists), capture_output=True, text=True, env=env, timeout=300
+        [python, "-c", JUDGE, str(out)],
+        input=json.dumps(lists),
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(out.read_text("utf-8"))
     used = {argument for args in lists for argument in options(args)}
-    assert {name: found["table"][name] for name in used} == {name: KNOWN["arguments"][name] for name in used}
+    assert {name: found["table"][name] for name in used} == {
+        name: KNOWN["arguments"][name] for name in used
+    }
     for args, read in zip(lists, found["read"], strict=True):
         said = options(args)
-        assert read["served_model_name"] == str([said["served-model-name"]]) and read["port"] == "8080"
+        assert (
+            read["served_model_name"] == str([said["served-model-name"]]) and read["port"] == "8080"
+        )
         assert read["max_model_len"] == said["max-model-len"]
         assert ("/lora_adapter'" in read["lora_modules"]) == ("lora-modules" in said)

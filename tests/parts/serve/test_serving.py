@@ -1,4 +1,5 @@
-"""Serving and asking by address: what is laid out for a server, and what is said where one is not as it should be."""
+"""Serving and asking by address: what is laid out for a server, and what is said where one is not
+as it should be."""
 
 from __future__ import annotations
 
@@ -38,21 +39,41 @@ PIECES = ["<pad>", "<eos>", "<bos>", "<unk>", "<s>", "</s>", "▁", "a", "b", "�
 
 @pytest.mark.parametrize(
     "name",
-    sorted({facts.chat_template for name in catalog.model_ids() if (facts := catalog.model(name)).chat_template}),
+    sorted(
+        {
+            facts.chat_template
+            for name in catalog.model_ids()
+            if (facts := catalog.model(name)).chat_template
+        }
+    ),
 )
 def test_a_template_begins_with_the_system_prompt_of_training_where_a_request_has_none(name):
     plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), eos_token="</s>")
     plain.chat_template = jinja(catalog.chat_template(name))
-    asked, turns = messages(PROMPT, "Why?", earlier=[("Who?", "I.")]), messages(None, "Why?", earlier=[("Who?", "I.")])
+    asked, turns = (
+        messages(PROMPT, "Why?", earlier=[("Who?", "I.")]),
+        messages(None, "Why?", earlier=[("Who?", "I.")]),
+    )
     trained, without = (written(plain, each, asking=True) for each in (asked, turns))
     plain.chat_template = with_system(plain.chat_template, f" {PROMPT}\n")
-    assert written(plain, turns, asking=True) == written(plain, asked, asking=True) == trained != without
+    assert (
+        written(plain, turns, asking=True)
+        == written(plain, asked, asking=True)
+        == trained
+        != without
+    )
     other = messages("Be brief.", "Why?")
-    assert PROMPT not in written(plain, other, asking=True) and "Be brief." in written(plain, other, asking=True)
+    assert PROMPT not in written(plain, other, asking=True) and "Be brief." in written(
+        plain, other, asking=True
+    )
 
 
 def byte_level() -> PreTrainedTokenizerFast:
-    made = Tokenizer(models.BPE(vocab={piece: at for at, piece in enumerate(PIECES)}, merges=[("▁", "a"), ("▁", "b")]))
+    made = Tokenizer(
+        models.BPE(
+            vocab={piece: at for at, piece in enumerate(PIECES)}, merges=[("▁", "a"), ("▁", "b")]
+        )
+    )
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.post_processor = processors.TemplateProcessing(
         single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
@@ -120,7 +141,9 @@ def asked(folder: Path, name: str, rank: int = 8, **own: Any) -> tuple[Chat, Cha
         made.save_pretrained(str(home / "best_model"))
         write_json(home / "lora_adapter" / "adapter_config.json", {"r": rank})
     before = Chat(**{"model": "base", "revision": "main", "tokenizer": str(home / "best_model"), "system_prompt": None, "max_new_tokens": 9} | own)  # fmt: skip
-    return before, replace(before, model=str(home / "best_model"), adapter=str(home / "lora_adapter"))
+    return before, replace(
+        before, model=str(home / "best_model"), adapter=str(home / "lora_adapter")
+    )
 
 
 def test_vllm_gets_the_adapters_of_all_recipes(tmp_path):
@@ -128,8 +151,13 @@ def test_vllm_gets_the_adapters_of_all_recipes(tmp_path):
     assert openai_api._vllm_refusal(pairs) == ""
     said = openai_api._vllm(tmp_path, pairs)
     assert said[said.index("--served-model-name") + 1 :][:2] == ["lyrics-base", "songs-base"]
-    assert said[said.index("--lora-modules") + 1 :] == [f"{name}={pairs[name][1].adapter}" for name in pairs]
-    assert (said[said.index("--max-loras") + 1], said[said.index("--max-lora-rank") + 1]) == ("2", "32")
+    assert said[said.index("--lora-modules") + 1 :] == [
+        f"{name}={pairs[name][1].adapter}" for name in pairs
+    ]
+    assert (said[said.index("--max-loras") + 1], said[said.index("--max-lora-rank") + 1]) == (
+        "2",
+        "32",
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +177,9 @@ def test_vllm_is_not_begun_for_recipes_that_cannot_share_it(other, why, tmp_path
     assert openai_api.engine_for({"lyrics": pairs["lyrics"]}) == "vllm"
 
 
-def test_a_template_for_several_recipes_has_a_system_prompt_only_if_all_have_it(tmp_path, monkeypatch):
+def test_a_template_for_several_recipes_has_a_system_prompt_only_if_all_have_it(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(openai_api, "_weights", lambda chat: [])
     monkeypatch.setattr(openai_api, "repetition_penalty", lambda chat: 1.0)
     for number, (other, alone) in enumerate((("Be brief.", True), ("Be long.", False))):
@@ -160,7 +190,9 @@ def test_a_template_for_several_recipes_has_a_system_prompt_only_if_all_have_it(
         home = tmp_path / f"home-{number}"
         for one_template in (True, False):
             openai_api.lay_out(home, pairs, one_template)
-            template = AutoTokenizer.from_pretrained(str(openai_api._snapshot(home, "lyrics"))).chat_template
+            template = AutoTokenizer.from_pretrained(
+                str(openai_api._snapshot(home, "lyrics"))
+            ).chat_template
             assert ("Be brief." in template) == (alone or not one_template)
 
 
@@ -168,11 +200,15 @@ def test_without_a_cluster_the_files_of_the_other_recipes_are_read(tmp_path):
     text = (ROOT / "recipes" / "minimal" / "lora.yaml").read_text("utf-8")
     file = tmp_path / "demo.yaml"
     file.write_text(
-        f"{text}\nserve: {{recipes: [gone.yaml]}}\n".replace("../data", str(ROOT / "recipes" / "data")), "utf-8"
+        f"{text}\nserve: {{recipes: [gone.yaml]}}\n".replace(
+            "../data", str(ROOT / "recipes" / "data")
+        ),
+        "utf-8",
     )
     (problem,) = examine(file)
     assert (
-        problem.message == "`gone.yaml` cannot be served: This file does not exist." and "gone.yaml" in problem.source
+        problem.message == "`gone.yaml` cannot be served: This file does not exist."
+        and "gone.yaml" in problem.source
     )
     (tmp_path / "gone.yaml").write_text(text.replace("name: minimal-lora", "name: other"), "utf-8")
     assert examine(file) == []
@@ -188,7 +224,8 @@ def test_two_recipes_of_one_name_cannot_share_a_server(tmp_path):
 
 
 class Speaks(BaseHTTPRequestHandler):
-    """As much of OpenAI's API as vLLM's has: log-probabilities of a prompt, and a token that must be sent."""
+    """As much of OpenAI's API as vLLM's has: log-probabilities of a prompt, and a token that must
+    be sent."""
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -238,7 +275,10 @@ def test_the_models_of_a_recipe_are_found_by_the_names_that_serve_gives_them():
     ):
         with speaking(lambda *_, known=known: (200, listed(*known))) as url:
             server = openai_api.at(f"{url}/v1/", recipe)
-        assert (server.after.model, server.before.model) == (after, before) and server.url == f"{url}/v1"
+        assert (server.after.model, server.before.model) == (
+            after,
+            before,
+        ) and server.url == f"{url}/v1"
         assert server.after.system_prompt == recipe.data.system_prompt and server.after.chat
     with pytest.raises(Stop, match="It has `one` and `two`"):
         server.chat(base=False)
@@ -260,7 +300,9 @@ def test_a_server_that_says_no_or_something_else_is_said(code, body, told, capsy
 
 
 def test_an_answer_without_words_is_said(capsys):
-    with speaking(lambda method, *_: (200, listed("survival") if method == "GET" else {"error": "too long"})) as url:
+    with speaking(
+        lambda method, *_: (200, listed("survival") if method == "GET" else {"error": "too long"})
+    ) as url:
         assert command(["ask", str(SURVIVAL), "Why?", "--url", url.removeprefix("http://")]) == 1
     assert 'has no message: {"error": "too long"}' in capsys.readouterr().err
 
@@ -271,13 +313,17 @@ def test_where_nobody_answers_the_address_is_said(capsys):
     assert "No server answers at http://127.0.0.1:" in said and "`recipe serve RECIPE`" in said
 
 
-def test_the_key_of_the_environment_is_sent_and_what_is_sent_is_what_training_asks(monkeypatch, capsys):
+def test_the_key_of_the_environment_is_sent_and_what_is_sent_is_what_training_asks(
+    monkeypatch, capsys
+):
     heard: list[Any] = []
     monkeypatch.setenv(openai_api.KEY, "sesame")
 
     def says(method: str, path: str, body: Any, headers: Any) -> tuple[int, Any]:
         heard.append((method, path, body, headers["Authorization"]))
-        known = {"choices": [{"message": {"content": " Because. "}}]} if body else listed("survival")
+        known = (
+            {"choices": [{"message": {"content": " Because. "}}]} if body else listed("survival")
+        )
         return 200, known
 
     with speaking(says) as url:
@@ -286,7 +332,9 @@ def test_the_key_of_the_environment_is_sent_and_what_is_sent_is_what_training_as
     recipe = load(SURVIVAL)[0]
     (_, models_path, _, _), (_, path, body, key) = heard
     assert (models_path, path, key) == ("/v1/models", "/v1/chat/completions", "Bearer sesame")
-    assert body["messages"] == messages(recipe.data.system_prompt, "Why?") and body["temperature"] == 0
+    assert (
+        body["messages"] == messages(recipe.data.system_prompt, "Why?") and body["temperature"] == 0
+    )
     assert body["max_tokens"] == recipe.demo.max_new_tokens and body["model"] == "survival"
 
 
@@ -319,7 +367,9 @@ def test_a_server_that_reads_other_tokens_than_training_saw_is_not_measured():
         def __call__(self, text: str) -> dict[str, list[int]]:
             return {"input_ids": [1]}
 
-    with speaking(lambda *_: (200, {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 4}})) as url:
+    with speaking(
+        lambda *_: (200, {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 4}})
+    ) as url:
         server = openai_api.Served("survival", f"{url}/v1", ("m",), chat, chat)
         with pytest.raises(evaluate.Cannot, match="reads 4 tokens, but training read 3"):
             openai_api.accuracy(server, chat, Words(), [question])
@@ -328,11 +378,17 @@ def test_a_server_that_reads_other_tokens_than_training_saw_is_not_measured():
 def test_the_stage_that_is_asked_by_address_is_the_one_that_is_named():
     recipe = load(ROOT / "recipes" / "seven-b.yaml")[0]
     with speaking(lambda *_: (200, listed("seven-b"))) as url:
-        assert openai_api.at(url, recipe).after.chat and not openai_api.at(url, recipe, "pretrain-512").after.chat
+        assert (
+            openai_api.at(url, recipe).after.chat
+            and not openai_api.at(url, recipe, "pretrain-512").after.chat
+        )
         with pytest.raises(Stop, match="no stage `nowhere`"):
             openai_api.at(url, recipe, "nowhere")
 
 
 def test_the_two_ways_of_measuring_exclude_each_other(capsys):
-    assert command(["evaluate", str(SURVIVAL), "--url", "http://127.0.0.1:1", "--checkpoint", "x"]) == 2
+    assert (
+        command(["evaluate", str(SURVIVAL), "--url", "http://127.0.0.1:1", "--checkpoint", "x"])
+        == 2
+    )
     assert "Leave one out" in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""Songs as data: what is drawn from a stream, what is left out and why, and what is asked about a song."""
+"""Songs as data: what is drawn from a stream, what is left out and why, and what is asked about a
+song."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from tests.conftest import ROOT
 RECIPES = [load(file)[0] for file in sorted((ROOT / "recipes").rglob("*.yaml"))]
 # The starters with songs whose demo has questions of its own.
 SONG_STARTERS = [
-    recipe for recipe in RECIPES if "songs" in (recipe.settings.get("data") or {}) and recipe.demo_questions
+    recipe
+    for recipe in RECIPES
+    if "songs" in (recipe.settings.get("data") or {}) and recipe.demo_questions
 ]
 assert SONG_STARTERS
 FORM = "Generate a song verse in the style of [artist] in the genre of [genre]."
@@ -53,7 +56,10 @@ def instruction(artist="Nobody", genre="folk") -> str:
 
 
 def song(number: int, artist="Nobody", genre="folk") -> dict:
-    return {"instruction": instruction(artist, genre), "lyrics": f"la la song number {number} goes on"}
+    return {
+        "instruction": instruction(artist, genre),
+        "lyrics": f"la la song number {number} goes on",
+    }
 
 
 @pytest.fixture
@@ -61,7 +67,8 @@ def file_of(tmp_path):
     def write(rows) -> str:
         path = tmp_path / "songs.jsonl"
         path.write_text(
-            "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
+            "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows),
+            encoding="utf-8",
         )
         return path
 
@@ -71,7 +78,10 @@ def file_of(tmp_path):
 def rows_of(out) -> dict[str, list[dict]]:
     from datasets import Dataset
 
-    return {side: list(Dataset.from_parquet(str(out / f"{side}.parquet"))) for side in ("train", "validation")}
+    return {
+        side: list(Dataset.from_parquet(str(out / f"{side}.parquet")))
+        for side in ("train", "validation")
+    }
 
 
 def prepared(tmp_path, wanted, **options):
@@ -83,8 +93,14 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path, file_of, golden_
     rows = [song(number) for number in range(20)]
     rows += [song(0), {**song(1), "lyrics": "LA la, song number 1 -- goes on!"}]
     rows += ["{not json", "[1]"]
-    rows += [{"instruction": instruction(), "lyrics": "two words"}, {"instruction": instruction(), "lyrics": "x " * 60}]
-    rows += [{"instruction": instruction(), "lyrics": None}, {"lyrics": "no instruction at all here"}]
+    rows += [
+        {"instruction": instruction(), "lyrics": "two words"},
+        {"instruction": instruction(), "lyrics": "x " * 60},
+    ]
+    rows += [
+        {"instruction": instruction(), "lyrics": None},
+        {"lyrics": "no instruction at all here"},
+    ]
     rows += [{"instruction": "Write me something nice.", "lyrics": "a song about nice things"}]
     rows += [{"instruction": instruction("unknown", "n/a"), "lyrics": "a song that nobody knows"}]
     report, sides = prepared(tmp_path, asked_for(file_of(rows)))
@@ -92,15 +108,23 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path, file_of, golden_
     assert [number for number, _ in report.bad_lines] == [23, 24]
     assert (report.rows_in, report.duplicates, report.distinct) == (30, 2, 20)
     kept = report.train_rows + report.validation_rows
-    assert report.rows_in == kept + report.duplicates + report.not_drawn + sum(report.dropped.values())
-    assert (len(sides["train"]), len(sides["validation"])) == (report.train_rows, report.validation_rows) == (16, 4)
+    assert report.rows_in == kept + report.duplicates + report.not_drawn + sum(
+        report.dropped.values()
+    )
+    assert (
+        (len(sides["train"]), len(sides["validation"]))
+        == (report.train_rows, report.validation_rows)
+        == (16, 4)
+    )
     golden_message("\n".join(line for line in report.lines() if not line.startswith("bytes")))
 
 
 def test_at_most_so_many_songs_of_an_artist_however_the_name_is_cased(tmp_path, file_of):
     rows = [song(number, "Loud Crowd" if number % 2 else "LOUD CROWD") for number in range(30)]
     rows += [song(100 + number, f"Quiet {number}") for number in range(10)]
-    report, sides = prepared(tmp_path, asked_for(file_of(rows), per_artist=4, tasks={"recognise_style": 1}))
+    report, sides = prepared(
+        tmp_path, asked_for(file_of(rows), per_artist=4, tasks={"recognise_style": 1})
+    )
     artists = Counter(row["answer"].casefold() for side in sides.values() for row in side)
     assert artists["loud crowd"] == 4
     assert len(artists) == 11
@@ -110,7 +134,10 @@ def test_at_most_so_many_songs_of_an_artist_however_the_name_is_cased(tmp_path, 
 def test_the_draw_is_what_sorting_everything_would_give():
     """The stream's order changes nothing, and the memory of what went by is not needed."""
     rng = random.Random(7)
-    items = [(f"key {number}", f"owner {rng.randrange(40)}" if rng.random() < 0.9 else None) for number in range(3000)]
+    items = [
+        (f"key {number}", f"owner {rng.randrange(40)}" if rng.random() < 0.9 else None)
+        for number in range(3000)
+    ]
 
     def drawn(order):
         draw = BottomK(200, 6, 42)
@@ -143,7 +170,11 @@ def test_another_seed_draws_other_songs(tmp_path, file_of):
     def answers(seed):
         report, sides = prepared(tmp_path, asked_for(path, **limits) | {"seed": seed})
         assert report.distinct == 100 and report.not_drawn == 300
-        return {row["messages"][-1]["content"] + row["full-question"] for side in sides.values() for row in side}
+        return {
+            row["messages"][-1]["content"] + row["full-question"]
+            for side in sides.values()
+            for row in side
+        }
 
     first, again, other = answers(1), answers(1), answers(2)
     assert first == again
@@ -160,7 +191,10 @@ def test_a_stream_of_any_length_takes_the_memory_of_the_draw(tmp_path, monkeypat
     def load_dataset(name, subset, **options):
         calls.append((name, options))
         return (
-            {"instruction": instruction(f"Artist {number % 5000}"), "lyrics": f"{'word ' * 30} {number}"}
+            {
+                "instruction": instruction(f"Artist {number % 5000}"),
+                "lyrics": f"{'word ' * 30} {number}",
+            }
             for number in range(60_000)
         )
 
@@ -224,13 +258,18 @@ def test_the_mix_of_tasks_is_a_setting(tmp_path, file_of):
     report, _ = prepared(tmp_path, asked_for(path, **limits))
     assert report.tasks["write_verse"] == pytest.approx(600, abs=60)
     assert report.tasks["classify_genre"] == pytest.approx(200, abs=50)
-    only, _ = prepared(tmp_path, asked_for(path, **limits, tasks={"write_verse": 0, "classify_genre": 2}))
+    only, _ = prepared(
+        tmp_path, asked_for(path, **limits, tasks={"write_verse": 0, "classify_genre": 2})
+    )
     assert only.tasks == {"classify_genre": 1000}
 
 
 def test_the_same_words_are_never_on_both_sides(tmp_path, file_of):
     rows = [song(number % 40, f"Artist {number}") for number in range(200)]
-    rows = [{**row, "lyrics": row["lyrics"].upper() if n % 3 else row["lyrics"]} for n, row in enumerate(rows)]
+    rows = [
+        {**row, "lyrics": row["lyrics"].upper() if n % 3 else row["lyrics"]}
+        for n, row in enumerate(rows)
+    ]
     _, sides = prepared(tmp_path, asked_for(file_of(rows), tasks={"write_verse": 1}))
     words = {side: {row["answer"].casefold() for row in rows} for side, rows in sides.items()}
     assert words["train"] and words["validation"]
@@ -238,7 +277,9 @@ def test_the_same_words_are_never_on_both_sides(tmp_path, file_of):
 
 
 def test_too_long_conversations_are_left_out_by_tokens(tmp_path, file_of):
-    rows = [song(number) for number in range(20)] + [{"instruction": instruction(), "lyrics": "very " * 45}]
+    rows = [song(number) for number in range(20)] + [
+        {"instruction": instruction(), "lyrics": "very " * 45}
+    ]
 
     class Words:
         name_or_path = "words"
@@ -274,7 +315,9 @@ def test_a_starters_demo_asks_every_kind_of_question_that_it_trains(recipe):
     trained = {task for task, share in recipe.data.songs.tasks.plain().items() if share}
     questions = [question for _, question in recipe.demo_questions]
     asked = {
-        task for task, words in CLASSES.values() if any(question.startswith(f"{words}\n\n") for question in questions)
+        task
+        for task, words in CLASSES.values()
+        if any(question.startswith(f"{words}\n\n") for question in questions)
     }
     if any(_pattern(recipe.data.songs.instruction_form).match(question) for question in questions):
         asked.add("write_verse")
@@ -284,7 +327,9 @@ def test_a_starters_demo_asks_every_kind_of_question_that_it_trains(recipe):
 def test_the_recipes_own_sample_gives_every_task(tmp_path):
     recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml")
     wanted = dict(translate(recipe, kubernetes.place(recipe)).stages[-1].data)
-    wanted["sets"] = [wanted["sets"][0] | {"hub": None, "path": str(ROOT / "recipes" / recipe.data.sample)}]
+    wanted["sets"] = [
+        wanted["sets"][0] | {"hub": None, "path": str(ROOT / "recipes" / recipe.data.sample)}
+    ]
     report, sides = prepared(tmp_path, wanted)
     assert report.train_rows + report.validation_rows == 120
     assert set(report.tasks) == set(ALL)
@@ -293,13 +338,20 @@ def test_the_recipes_own_sample_gives_every_task(tmp_path):
 
 @pytest.mark.parametrize("count", [20, 300])
 def test_songs_that_nobody_asks_for_in_the_recipes_words_are_said(tmp_path, golden_message, count):
-    (tmp_path / "songs.csv").write_text("Band,Text\n" + "".join(f"The Planes,Song {n} of oak\n" for n in range(count)))
+    (tmp_path / "songs.csv").write_text(
+        "Band,Text\n" + "".join(f"The Planes,Song {n} of oak\n" for n in range(count))
+    )
     recipe = yaml.safe_load((ROOT / "recipes" / "lyrics.yaml").read_text())
-    recipe["data"] = {"path": "songs.csv", "songs": {"instruction": "Band", "lyrics": "Text", "count": 20}}
+    recipe["data"] = {
+        "path": "songs.csv",
+        "songs": {"instruction": "Band", "lyrics": "Text", "count": 20},
+    }
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(recipe))
     (problem,) = [one for one in examine(tmp_path / "my.yaml") if "instruction_form" in one.message]
     assert problem.severity == "note"
-    golden_message(problem.message.replace(str(tmp_path), "<tmp>") + "\n" + problem.hint, str(count))
+    golden_message(
+        problem.message.replace(str(tmp_path), "<tmp>") + "\n" + problem.hint, str(count)
+    )
     asks = "Generate a song verse in the style of Abba in the genre of pop."
     (tmp_path / "songs.csv").write_text(f"Band,Text\n{asks},words\n" + "The Planes,words\n" * 20)
     assert not [one for one in examine(tmp_path / "my.yaml") if "instruction_form" in one.message]

@@ -1,4 +1,5 @@
-"""A recipe of several stages: what is wrong is found at its line, and each stage becomes what it would be as a recipe of its own."""
+"""A recipe of several stages: what is wrong is found at its line, and each stage becomes what it
+would be as a recipe of its own."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ WRONG = {
         "    technique: lora ",
         "    machines: {gpu: NVIDIA-L40S}\n    technique: lora ",
     ),
-    "a stage without data": ("  - name: dpo ", "  - {name: empty, technique: lora}\n  - name: dpo "),
+    "a stage without data": (
+        "  - name: dpo ",
+        "  - {name: empty, technique: lora}\n  - name: dpo ",
+    ),
     "two stages of one name": ("  - name: dpo ", "  - name: sft "),
     "a name that a folder has": ("  - name: dpo ", "  - name: data "),
     "a list of another name": ("stages:   ", "stagez:   "),
@@ -65,7 +69,10 @@ WRONG = {
     gates: [perplexity < 40]
   - name: dpo """,
     ),
-    "rows of an earlier stage for preferences": ("  - name: dpo ", "  - earlier_rows: 0.3\n    name: dpo "),
+    "rows of an earlier stage for preferences": (
+        "  - name: dpo ",
+        "  - earlier_rows: 0.3\n    name: dpo ",
+    ),
     "a gate that compares the first stage with nothing": (
         "      - forgetting <= 0.3",
         "      - regression.text_loss <= 0.3",
@@ -91,7 +98,8 @@ def test_what_is_wrong_is_said_once_at_its_line(tmp_path, case, golden_message):
     text = RECIPE.read_text("utf-8")
     assert old in text
     (tmp_path / "recipe.yaml").write_text(
-        text.replace(old, new, 1).replace("sample: data/", f"sample: {ROOT}/recipes/data/"), encoding="utf-8"
+        text.replace(old, new, 1).replace("sample: data/", f"sample: {ROOT}/recipes/data/"),
+        encoding="utf-8",
     )
     problems = examine(tmp_path / "recipe.yaml")
     assert any(problem.severity == "error" and problem.line for problem in problems)
@@ -108,10 +116,20 @@ def test_the_form_of_the_editor_has_a_section_for_each_stage():
     from runner.parts.editor import form
 
     document = reading.read(RECIPE)
-    shown = {section.name: {field.path[2:] for field in section.fields} for section in form.sections(document)}
-    assert {("train", "lora_rank"), ("model", "sequence_len"), ("data", "hub")} <= shown["stages[1]"]
+    shown = {
+        section.name: {field.path[2:] for field in section.fields}
+        for section in form.sections(document)
+    }
+    assert {("train", "lora_rank"), ("model", "sequence_len"), ("data", "hub")} <= shown[
+        "stages[1]"
+    ]
     assert (
-        not {("train", "last_layers"), ("train", "steps"), ("model", "layers"), ("tokenizer", "base")}
+        not {
+            ("train", "last_layers"),
+            ("train", "steps"),
+            ("model", "layers"),
+            ("tokenizer", "base"),
+        }
         & shown["stages[1]"]
     )
     text = form.changed(document, ("stages", 1, "train", "epochs"), 2)
@@ -150,16 +168,26 @@ def test_a_stage_is_what_it_would_be_as_a_recipe_of_its_own(tmp_path, technique,
         load(alone)[0], Place("/run/config/one", "/run/data/one", "/run/one", "/run/scratch/one")
     ).stages
     differing = {
-        path for path, value in leaves(trained.config, bool) if dict(leaves(train.config, bool)).get(path) != value
+        path
+        for path, value in leaves(trained.config, bool)
+        if dict(leaves(train.config, bool)).get(path) != value
     }
-    assert differing <= {("recipe_runner", "fingerprint")} and trained.config.keys() == train.config.keys()
+    assert (
+        differing <= {("recipe_runner", "fingerprint")}
+        and trained.config.keys() == train.config.keys()
+    )
     assert prepared.config["one"] == same.config["data"]
 
 
 def of(tmp_path, *stages, **shared):
     """The plan of a recipe with these stages on a cluster."""
     site = {"namespace": "mine", "claims": [{"name": "models", "mount": "/shared"}]}
-    whole = {"scenario": "stages", "name": "it", "machines": {"gpu": "NVIDIA-L40S"}, "openshift": site} | shared
+    whole = {
+        "scenario": "stages",
+        "name": "it",
+        "machines": {"gpu": "NVIDIA-L40S"},
+        "openshift": site,
+    } | shared
     file = tmp_path / "recipe.yaml"
     file.write_text(json.dumps(whole | {"stages": list(stages)}))
     return plan(file=file)
@@ -170,12 +198,22 @@ def stage(name, technique="lora", data=CHATS, **own):
 
 
 def test_a_stage_may_start_from_a_model_of_its_own(tmp_path):
-    first, second, third = stage("one"), stage("two", model={"base": "Qwen/Qwen3-0.6B"}), stage("three")
-    data, one, two, three = of(tmp_path, first, second, third, model={"base": "HuggingFaceTB/SmolLM3-3B"}).stages
+    first, second, third = (
+        stage("one"),
+        stage("two", model={"base": "Qwen/Qwen3-0.6B"}),
+        stage("three"),
+    )
+    data, one, two, three = of(
+        tmp_path, first, second, third, model={"base": "HuggingFaceTB/SmolLM3-3B"}
+    ).stages
     assert set(two.reads) == {"data"} and set(three.reads) == {"data", "two"}
-    assert two.config["base_model"] == "/shared/it/two-base" and two.model["base"] == "Qwen/Qwen3-0.6B"
+    assert (
+        two.config["base_model"] == "/shared/it/two-base" and two.model["base"] == "Qwen/Qwen3-0.6B"
+    )
     assert three.config["base_model"] == "/shared/it/two/best_model" and three.model is None
-    fetched = {name: (model["base"], model["folder"]) for name, model in data.config["models"].items()}
+    fetched = {
+        name: (model["base"], model["folder"]) for name, model in data.config["models"].items()
+    }
     assert fetched == {
         "one": ("HuggingFaceTB/SmolLM3-3B", one.config["base_model"]),
         "two": ("Qwen/Qwen3-0.6B", "/shared/it/two-base"),
@@ -185,29 +223,55 @@ def test_a_stage_may_start_from_a_model_of_its_own(tmp_path):
         "two": "Qwen/Qwen3-0.6B",
         "three": "Qwen/Qwen3-0.6B",
     }
-    assert [data.config["proofs"][name]["model"]["id"] for name in ("two", "three")] == ["Qwen/Qwen3-0.6B"] * 2
+    assert [data.config["proofs"][name]["model"]["id"] for name in ("two", "three")] == [
+        "Qwen/Qwen3-0.6B"
+    ] * 2
 
 
 def test_the_first_stage_may_make_the_model(tmp_path):
-    shape = {"hidden_size": 64, "intermediate_size": 128, "layers": 2, "attention_heads": 2, "key_value_heads": 1}
+    shape = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "layers": 2,
+        "attention_heads": 2,
+        "key_value_heads": 1,
+    }
     fresh = stage(
         "fresh",
         "pretrain",
         {"hub": "me/texts"},
         model=shape | {"vocabulary": 600, "context": 256},
         tokenizer={"vocabulary": 600},
-        train={"steps": 30, "curriculum": [{"sequence_len": 64, "until": 0.5}, {"sequence_len": 128, "until": 1}]},
+        train={
+            "steps": 30,
+            "curriculum": [{"sequence_len": 64, "until": 0.5}, {"sequence_len": 128, "until": 1}],
+        },
         gates=["perplexity < 90"],
     )
-    chats = stage("chats", "full", model={"sequence_len": 128}, gates=["regression.text_loss <= 0.05"])
+    chats = stage(
+        "chats", "full", model={"sequence_len": 128}, gates=["regression.text_loss <= 0.05"]
+    )
     field = stage("field", earlier_rows=0.25, model={"sequence_len": 128})
     made = of(tmp_path, fresh, chats, field)
-    assert [one.name for one in made.stages] == ["data", "init", "pretrain-64", "pretrain-128", "chats", "field"]
+    assert [one.name for one in made.stages] == [
+        "data",
+        "init",
+        "pretrain-64",
+        "pretrain-128",
+        "chats",
+        "field",
+    ]
     data, *_, last, chats, field = made.stages
     assert [str(gate) for gate in last.gates] == ["perplexity < 90"]
-    assert chats.config["base_model"] == "/shared/it/pretrain-128/best_model" and chats.model is None
+    assert (
+        chats.config["base_model"] == "/shared/it/pretrain-128/best_model" and chats.model is None
+    )
     assert chats.config["chat_template"] == "chatml" and chats.evaluation.before == "pretrain-128"
-    assert chats.evaluation.text_blocks == last.evaluation.text_blocks == "/shared/it/data/blocks/validation-128.npy"
+    assert (
+        chats.evaluation.text_blocks
+        == last.evaluation.text_blocks
+        == "/shared/it/data/blocks/validation-128.npy"
+    )
     assert data.config["chats"]["tokenizer"]["base"] == "/shared/it/data/tokenizer"
     assert data.config["earlier_rows"] == {"field": {"of": "chats", "share": 0.25, "seed": 42}}
     assert data.parts["field"] == ("field", "chats", "earlier_rows", "text", "tokenizer")
@@ -215,20 +279,34 @@ def test_the_first_stage_may_make_the_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in STARTERS if "\nscenario: pipeline" in path.read_text("utf-8")], ids=lambda path: path.stem
+    "path",
+    [path for path in STARTERS if "\nscenario: pipeline" in path.read_text("utf-8")],
+    ids=lambda path: path.stem,
 )
 def test_show_prints_a_pipeline_as_stages_that_do_the_same(tmp_path, path, recipe_command):
     (tmp_path / "data").symlink_to(ROOT / "recipes/data")
-    printed = tmp_path / "in" / "stages.yaml" if path.parent.name == "minimal" else tmp_path / "stages.yaml"
+    printed = (
+        tmp_path / "in" / "stages.yaml"
+        if path.parent.name == "minimal"
+        else tmp_path / "stages.yaml"
+    )
     printed.parent.mkdir(exist_ok=True)
     printed.write_text(recipe_command("show", path).stdout)
     before, after = (load(one)[0] for one in (path, printed))
     assert (before.scenario, after.scenario) == ("pipeline", "stages")
-    assert [one.keys for one in translate(after, PLACE).stages] == [one.keys for one in translate(before, PLACE).stages]
+    assert [one.keys for one in translate(after, PLACE).stages] == [
+        one.keys for one in translate(before, PLACE).stages
+    ]
 
 
 def test_speed_is_for_every_technique(tmp_path):
-    faster = {"compile": "default", "tf32": True, "data_workers": 2, "persistent_workers": True, "fp8": True}
+    faster = {
+        "compile": "default",
+        "tf32": True,
+        "data_workers": 2,
+        "persistent_workers": True,
+        "fp8": True,
+    }
     made = of(
         tmp_path,
         stage("one", "full", speed=faster, train={"packing": "auto", "micro_batch_size": 4}),
@@ -237,25 +315,38 @@ def test_speed_is_for_every_technique(tmp_path):
         distribution="fsdp",
     )
     config = made.stage("one").config
-    assert {name: config[name] for name in ("torch_compile_mode", "tf32", "dataloader_num_workers", "fp8")} == {
+    assert {
+        name: config[name]
+        for name in ("torch_compile_mode", "tf32", "dataloader_num_workers", "fp8")
+    } == {
         "torch_compile_mode": "default",
         "tf32": True,
         "dataloader_num_workers": 2,
         "fp8": True,
     }
-    assert config["fp8_enable_fsdp_float8_all_gather"] and config["recipe_runner"]["persistent_workers"]
-    assert not config["batch_flattening"], "joined rows vary in length, and each length would compile the code again"
+    assert (
+        config["fp8_enable_fsdp_float8_all_gather"]
+        and config["recipe_runner"]["persistent_workers"]
+    )
+    assert not config["batch_flattening"], (
+        "joined rows vary in length, and each length would compile the code again"
+    )
 
 
 def test_other_rows_of_one_stage_do_not_train_the_other_again():
     before, after = (plan(*options) for options in ((), ("stages.1.data.validation_share=0.2",)))
     assert before.stage("sft").keys == after.stage("sft").keys
     assert before.stage("dpo").keys != after.stage("dpo").keys
-    assert plan("stages.0.train.epochs=2").stage("dpo").keys != before.stage("dpo").keys  # another model to start from
+    assert (
+        plan("stages.0.train.epochs=2").stage("dpo").keys != before.stage("dpo").keys
+    )  # another model to start from
 
 
 def test_suggestions_name_lines_of_the_whole_recipe():
-    recipe = load(RECIPE, from_options(["stages.1.train.micro_batch_size=32", "stages.0.train.micro_batch_size=64"]))[0]
+    recipe = load(
+        RECIPE,
+        from_options(["stages.1.train.micro_batch_size=32", "stages.0.train.micro_batch_size=64"]),
+    )[0]
     found = offers(Planned.of(recipe, None))
     lines = [line for offer in found for line in offer.lines]
     assert any(line.startswith("stages.1.train.") for line in lines), lines

@@ -1,4 +1,5 @@
-"""Several stages through the real engine with a tiny twin: the second trains the model of the first, and a killed run continues."""
+"""Several stages through the real engine with a tiny twin: the second trains the model of the
+first, and a killed run continues."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def start(out, *options):
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory, recipe_command):
     out = tmp_path_factory.mktemp("rehearsal") / "run"
-    done = recipe_command("rehearse", RECIPE, "--out", out, env={"HF_HUB_OFFLINE": "1"}, timeout=1200)
+    done = recipe_command(
+        "rehearse", RECIPE, "--out", out, env={"HF_HUB_OFFLINE": "1"}, timeout=1200
+    )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said[-4000:]
     return out, said
@@ -45,13 +48,17 @@ def summary(out, stage):
 
 
 def weights(out, stage):
-    return hashlib.sha256((out / stage / "best_model" / "model.safetensors").read_bytes()).hexdigest()
+    return hashlib.sha256(
+        (out / stage / "best_model" / "model.safetensors").read_bytes()
+    ).hexdigest()
 
 
 def test_each_stage_learns_and_passes_its_gates(rehearsed):
     out, said = rehearsed
     for stage in ("sft", "dpo"):
-        first, best = (summary(out, stage)[f"{which}_validation_loss"] for which in ("first", "best"))
+        first, best = (
+            summary(out, stage)[f"{which}_validation_loss"] for which in ("first", "best")
+        )
         assert best < 0.9 * first and f"{stage}: gate" in said
     assert summary(out, "dpo")["last_preference_accuracy"] > 0.6
     assert "Rehearsal passed" in said
@@ -61,7 +68,10 @@ def test_the_second_stage_begins_with_the_model_of_the_first(rehearsed):
     out, _ = rehearsed
     config = (out / "dpo" / "config" / "axolotl.yaml").read_text("utf-8")
     assert f"base_model: {out}/sft/best_model" in config
-    answers = {stage: json.loads((out / stage / "demo.json").read_text("utf-8")) for stage in ("sft", "dpo")}
+    answers = {
+        stage: json.loads((out / stage / "demo.json").read_text("utf-8"))
+        for stage in ("sft", "dpo")
+    }
     assert answers["dpo"]["base_model"] == f"{out}/sft/best_model" != answers["sft"]["base_model"]
     assert len({weights(out, "sft"), weights(out, "dpo")}) == 2
 
@@ -102,4 +112,7 @@ def test_a_run_killed_in_each_stage_ends_bit_for_bit_as_the_undisturbed_one(rehe
     assert process.returncode == 0, said[-4000:]
     for stage in ("sft", "dpo"):
         assert weights(out, stage) == weights(undisturbed, stage)
-        assert summary(out, stage)["best_validation_loss"] == summary(undisturbed, stage)["best_validation_loss"]
+        assert (
+            summary(out, stage)["best_validation_loss"]
+            == summary(undisturbed, stage)["best_validation_loss"]
+        )

@@ -1,4 +1,5 @@
-"""`recipe diff`: what differs in settings, whatever the lines look like, and what that changes in plans."""
+"""`recipe diff`: what differs in settings, whatever the lines look like, and what that changes in
+plans."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ def test_settings_differ_with_what_they_are():
     assert between("train.epochs=3") == [
         Difference("train.epochs", 4, 3, "How many times training goes through all rows.")
     ]
-    found = {one.name: (one.before, one.after) for one in between("data.validation_share=", "train.seed=7")}
+    found = {
+        one.name: (one.before, one.after)
+        for one in between("data.validation_share=", "train.seed=7")
+    }
     assert found["train.seed"][1] == 7
 
 
@@ -48,7 +52,9 @@ def test_comments_order_and_defaults_are_no_difference():
 
 def test_a_list_of_sections_differs_where_its_items_do():
     found = between("openshift.claims[1].size_gib=70")
-    assert [(one.name, one.before, one.after) for one in found] == [("openshift.claims[1].size_gib", 50, 70)]
+    assert [(one.name, one.before, one.after) for one in found] == [
+        ("openshift.claims[1].size_gib", 50, 70)
+    ]
 
 
 def test_another_scenario_has_settings_that_are_not_there():
@@ -80,12 +86,17 @@ def test_a_folder_that_is_no_run_and_a_recipe_with_errors_are_said(tmp_path):
     with pytest.raises(Stop, match="`epochs` must be"):
         between("train.epochs=-3")
     shutil.copy(SURVIVAL, tmp_path / "survival")
-    assert diff.opened(str(tmp_path / "survival")).file == str(tmp_path / "survival"), "a file before a starter"
+    assert diff.opened(str(tmp_path / "survival")).file == str(tmp_path / "survival"), (
+        "a file before a starter"
+    )
     assert diff.opened("survival").file == str(packaged.named()["survival"])
 
 
 def test_plans_differ_in_figures_with_units_and_in_emitted_settings():
-    found = {one.name: one for one in diff.in_plans(reading.read(SURVIVAL), changed("train.epochs=8"), 2.5)}
+    found = {
+        one.name: one
+        for one in diff.in_plans(reading.read(SURVIVAL), changed("train.epochs=8"), 2.5)
+    }
     time, cost, memory = (found[f"train: {name}"] for name in ("time", "cost", "GPU memory"))
     assert time.unit == "seconds" and 1.5 * time.before < time.after < 2.1 * time.before
     assert cost.unit == "at 2.5 a GPU hour" and cost.after > cost.before
@@ -121,10 +132,16 @@ def test_the_command_says_both(style, tmp_path, capsys):
     said, ending = capsys.readouterr()
     if style == "json":
         whole = json.loads(said)
-        assert [one["name"] for one in whole["settings"]] == ["train.epochs"] and len(whole["plan"]) > 3
+        assert [one["name"] for one in whole["settings"]] == ["train.epochs"] and len(
+            whole["plan"]
+        ) > 3
     else:
         assert "train.epochs" in said and "GiB" in said and "num" in said
-        assert (f"One setting differs between survival and {other}.\nNext: recipe plan " in ending) == (style == "text")
+        assert (
+            f"One setting differs between survival and {other}.\nNext: recipe plan " in ending
+        ) == (style == "text")
     assert cli._code(["diff", "survival", "survival", "--format", style]) == 0
     same = capsys.readouterr().out
-    assert json.loads(same)["settings"] == [] if style == "json" else same == "No setting differs.\n"
+    assert (
+        json.loads(same)["settings"] == [] if style == "json" else same == "No setting differs.\n"
+    )

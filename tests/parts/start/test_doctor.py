@@ -72,7 +72,11 @@ NO_FLASH = WELL.packages | {"flash-attn": None}
 # What is not as it should be, and the subject of what is said of it.
 AMISS = {
     "no GPU": ({"cards": ()}, "warning", "GPU"),
-    "no GPU and too little memory for a processor": ({"cards": (), "memory_gib": 64.0}, "problem", "GPU"),
+    "no GPU and too little memory for a processor": (
+        {"cards": (), "memory_gib": 64.0},
+        "problem",
+        "GPU",
+    ),
     "an old driver": ({"driver": "535.104.05", "cuda": "13.0"}, "problem", "NVIDIA driver"),
     "no FP8": ({"cards": (A100,) * 8}, "problem", "FP8"),
     "another GPU": ({"cards": (A100,) * 8}, "warning", "GPU"),
@@ -82,7 +86,11 @@ AMISS = {
     "no axolotl": ({"packages": WELL.packages | {"axolotl": None}}, "problem", "packages"),
     "another axolotl": ({"packages": WELL.packages | {"axolotl": "0.18.0"}}, "problem", "axolotl"),
     "no kernels": ({"packages": NO_FLASH | {"kernels": None}}, "problem", "flash-attn"),
-    "no kernels and no hub": ({"packages": NO_FLASH, "hub": "it does not answer"}, "problem", "flash-attn"),
+    "no kernels and no hub": (
+        {"packages": NO_FLASH, "hub": "it does not answer"},
+        "problem",
+        "flash-attn",
+    ),
     "kernels of the hub": ({"packages": NO_FLASH}, "warning", "flash-attn"),
     "no datatrove": ({"packages": WELL.packages | {"datatrove": None}}, "problem", "datatrove"),
     "little memory": ({"memory_gib": 64}, "problem", "memory"),
@@ -98,16 +106,33 @@ AMISS = {
 def processor_as_elsewhere(tmp_path, monkeypatch) -> None:
     """What a processor needs is the same on every machine that runs these tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    card = Gpu(PROCESSOR, "Some with 4 threads", 64, 64.0, "0.0", 90.0, "host", 1.0, "torch 2", fp32_tflops=0.2)
-    monkeypatch.setattr(processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card)))
+    card = Gpu(
+        PROCESSOR,
+        "Some with 4 threads",
+        64,
+        64.0,
+        "0.0",
+        90.0,
+        "host",
+        1.0,
+        "torch 2",
+        fp32_tflops=0.2,
+    )
+    monkeypatch.setattr(
+        processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card))
+    )
     cache_folder().mkdir(parents=True)
 
 
 @pytest.mark.parametrize("case", AMISS)
-def test_what_will_not_work_is_said_with_what_mends_it(case, golden_message, processor_as_elsewhere):
+def test_what_will_not_work_is_said_with_what_mends_it(
+    case, golden_message, processor_as_elsewhere
+):
     change, state, subject = AMISS[case]
     findings = [
-        finding for finding in doctor.findings(replace(WELL, **change), *seven_b()) if finding.state != doctor.OK
+        finding
+        for finding in doctor.findings(replace(WELL, **change), *seven_b())
+        if finding.state != doctor.OK
     ]
     assert (state, subject) in [(finding.state, finding.subject) for finding in findings]
     assert all(finding.mend for finding in findings)
@@ -117,7 +142,10 @@ def test_what_will_not_work_is_said_with_what_mends_it(case, golden_message, pro
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
 def test_every_starter_recipe_is_looked_at(path):
     recipe, _, _ = load(path)
-    subjects = {finding.subject for finding in doctor.findings(WELL, recipe, translate(recipe, place(recipe)))}
+    subjects = {
+        finding.subject
+        for finding in doctor.findings(WELL, recipe, translate(recipe, place(recipe)))
+    }
     assert subjects >= {"packages", "GPU", "interconnect", "memory", "disk", "port", "hub"}
 
 
@@ -135,9 +163,17 @@ def test_the_image_s_own_kernel_stands_in_for_flash_attn(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_KERNELS", f"someone/else=/nowhere:{FLASH_KERNEL}={tmp_path}/flash")
     packages = {"flash-attn": None, "kernels": "0.16.2"}
     here = probe(tmp_path)
-    machine = replace(WELL, packages=WELL.packages | packages, flash_kernel=here.flash_kernel, hub="closed")
-    lines = [finding for finding in doctor.packages(machine, *seven_b()) if finding.subject == "flash-attn"]
-    assert [(finding.state, f"{tmp_path}/flash" in finding.text) for finding in lines] == [(doctor.OK, True)]
+    machine = replace(
+        WELL, packages=WELL.packages | packages, flash_kernel=here.flash_kernel, hub="closed"
+    )
+    lines = [
+        finding
+        for finding in doctor.packages(machine, *seven_b())
+        if finding.subject == "flash-attn"
+    ]
+    assert [(finding.state, f"{tmp_path}/flash" in finding.text) for finding in lines] == [
+        (doctor.OK, True)
+    ]
 
 
 def gemma(*options: str):
@@ -161,8 +197,14 @@ TABLE = "\tGPU0\tGPU1\tGPU2\tGPU3\nGPU0\t X \t{0}\tPHB\tPHB\nGPU1\t{0}\t X \tPHB
 )
 def test_the_gpus_that_the_recipe_names_are_looked_at_and_no_others(visible, cards, links, nvlink):
     machine = replace(WELL, cards=cards, visible=visible, links=links + LEGEND)
-    lines = [finding for finding in doctor.findings(machine, *gemma()) if finding.subject in ("GPU", "interconnect")]
-    assert [finding.state for finding in lines] == ["ok", "ok" if nvlink else "warning"], [*map(str, lines)]
+    lines = [
+        finding
+        for finding in doctor.findings(machine, *gemma())
+        if finding.subject in ("GPU", "interconnect")
+    ]
+    assert [finding.state for finding in lines] == ["ok", "ok" if nvlink else "warning"], [
+        *map(str, lines)
+    ]
     assert "2 × NVIDIA A40" in lines[0].text
     assert ("NVLink" in lines[1].text) == nvlink
 
@@ -173,7 +215,10 @@ def test_the_port_of_the_recipe_is_looked_at():
         port = taken.getsockname()[1]
         machine = probe(ROOT, ports=doctor.ports_of(gemma(f"nodes.port={port}")[0]))
     (finding,) = [one for one in doctor.findings(machine, recipe, plan) if one.subject == "port"]
-    assert (finding.state, f"{port} is used by another program" in finding.text) == (doctor.WARNING, True)
+    assert (finding.state, f"{port} is used by another program" in finding.text) == (
+        doctor.WARNING,
+        True,
+    )
     assert "nodes.port" in finding.mend
     assert doctor.ports_of(recipe) == (29677,)
     assert doctor.ports_of(seven_b()[0]) == (29500, 23456)
@@ -220,8 +265,13 @@ def test_a_recipe_in_bf16_fits_an_a100():
 def test_the_disk_that_a_run_takes_is_the_plan_s(name, recipe_command):
     recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml")
     plan = translate(recipe, kubernetes.place(recipe))
-    found = json.loads(recipe_command("plan", ROOT / "recipes" / f"{name}.yaml", "--format", "json").stdout)
-    entries = [*found["before_training_bytes"], *(entry for stage in found["stages"] for entry in stage["disk_bytes"])]
+    found = json.loads(
+        recipe_command("plan", ROOT / "recipes" / f"{name}.yaml", "--format", "json").stdout
+    )
+    entries = [
+        *found["before_training_bytes"],
+        *(entry for stage in found["stages"] for entry in stage["disk_bytes"]),
+    ]
     once = {(entry["what"], entry["folder"]): entry["size"] for entry in entries}
     assert doctor.needed_gib(recipe, plan) == pytest.approx(sum(once.values()) / 2**30)
     assert doctor.needed_gib(None, None) == 0
@@ -237,7 +287,9 @@ def test_an_8_bit_optimizer_needs_its_package():
 
 
 def test_the_command_looks_at_this_machine(recipe_command):
-    done = recipe_command("doctor", "recipes/seven-b.yaml", env={"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""})
+    done = recipe_command(
+        "doctor", "recipes/seven-b.yaml", env={"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "problem  GPU" in done.stdout and "HF_HUB_OFFLINE is set" in done.stdout
     without = recipe_command("doctor", env={"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""})

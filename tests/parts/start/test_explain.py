@@ -67,7 +67,9 @@ def test_what_more_and_less_cost_is_what_the_plan_says_of_them(told):
     recipe, _, _ = load(ROOT / SURVIVAL)
     assert [each["value"] for each in found["beside"]] == [512, 2048]
     for each in (found["here"], *found["beside"]):
-        planned = Planned.of(changed(recipe, [Override("model.sequence_len", None, each["value"])])[0])
+        planned = Planned.of(
+            changed(recipe, [Override("model.sequence_len", None, each["value"])])[0]
+        )
         assert each["memory_bytes"] == planned.forecasts[0].full.memory.total
         assert each["seconds"] == planned.seconds
     assert found["origin"] == "line 24" and found["source"].startswith("sequence_len: 1024")
@@ -91,7 +93,10 @@ def test_where_a_setting_goes_is_found_by_changing_it(setting, file, line):
     assert any(line in (each.changed or {}).get(file, ()) for each in found.beside), found.beside
     # Hashes and copies of the recipe follow every change, and are no place where a setting goes.
     assert all(
-        "fingerprint" not in one for each in found.beside for lines in (each.changed or {}).values() for one in lines
+        "fingerprint" not in one
+        for each in found.beside
+        for lines in (each.changed or {}).values()
+        for one in lines
     )
 
 
@@ -115,10 +120,16 @@ def test_every_setting_of_every_starter_can_be_explained(path):
         if fact.within:
             continue
         found = explain.tried(fact, recipe)
-        if not any(each.changed for each in found.beside) and not any(each.refused for each in found.beside):
+        if not any(each.changed for each in found.beside) and not any(
+            each.refused for each in found.beside
+        ):
             silent.append(setting)
-    # A setting that changes nothing that is emitted, and is not refused, stands in a list of which there is no entry, or has one
-    # choice alone, as the technique has.
-    narrowed = by_schema.schema(recipe.scenario, rows_of(recipe.document.data, by_schema.schema(recipe.scenario)))
-    alone = [one for one in settings if len(by_schema.below(narrowed, path_of(one)).get("enum", ())) == 1]
+    # A setting that changes nothing that is emitted, and is not refused, stands in a list of which
+    # there is no entry, or has one choice alone, as the technique has.
+    narrowed = by_schema.schema(
+        recipe.scenario, rows_of(recipe.document.data, by_schema.schema(recipe.scenario))
+    )
+    alone = [
+        one for one in settings if len(by_schema.below(narrowed, path_of(one)).get("enum", ())) == 1
+    ]
     assert all("[0]" in one or one in ("scenario", *alone) for one in silent), silent

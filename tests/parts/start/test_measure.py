@@ -59,9 +59,18 @@ def test_the_public_line_is_read_back_as_the_same_run(name):
         "optimizer",
     ]
     same += ["sharding", "fused_loss", "compile", "packing", "expandable_segments"]
-    assert {each: getattr(read, each) for each in same} == {each: getattr(one.workload, each) for each in same}
-    assert read.machines.world_size == one.workload.machines.world_size and read.model.id == recipe.model.base
-    assert (row.said("allocated_gib"), row.said("reserved_gib"), row.said("driver_gib")) == (30.0, 32.0, 33.0)
+    assert {each: getattr(read, each) for each in same} == {
+        each: getattr(one.workload, each) for each in same
+    }
+    assert (
+        read.machines.world_size == one.workload.machines.world_size
+        and read.model.id == recipe.model.base
+    )
+    assert (row.said("allocated_gib"), row.said("reserved_gib"), row.said("driver_gib")) == (
+        30.0,
+        32.0,
+        33.0,
+    )
     tokens = row.said("tokens_per_s_per_gpu")
     assert tokens and tokens * 2.0 <= one.workload.most_tokens * one.workload.effective_batch_size
     assert outside.replay(row, [outside.MODELS]).planned["allocated"] == pytest.approx(
@@ -87,20 +96,32 @@ GPU = ["NVIDIA H100 80GB HBM3"]
 
 
 def test_a_measurement_keeps_the_settings_of_the_recipe_on_these_gpus(tmp_path):
-    """Another card, fewer of them; but the same batch on each, the same technique, kernels and attention."""
+    """Another card, fewer of them; but the same batch on each, the same technique, kernels and
+    attention."""
     recipe, _ = planned("survival")
     own = measure.Measured(GPU, tmp_path)
     here = changed(recipe, own.before_data(recipe, None))[0]
-    assert (here.machines.gpu, here.machines.nodes, here.machines.gpus_per_node) == ("NVIDIA-H100-80GB-HBM3", 1, 1)
-    assert here.model.plain() == recipe.model.plain() and here.data.hub is None and not here.settings.get("gates")
-    same = {key: value for key, value in recipe.train.plain().items() if key != "effective_batch_size"}
+    assert (here.machines.gpu, here.machines.nodes, here.machines.gpus_per_node) == (
+        "NVIDIA-H100-80GB-HBM3",
+        1,
+        1,
+    )
+    assert (
+        here.model.plain() == recipe.model.plain()
+        and here.data.hub is None
+        and not here.settings.get("gates")
+    )
+    same = {
+        key: value for key, value in recipe.train.plain().items() if key != "effective_batch_size"
+    }
     assert same.items() <= here.train.plain().items()
 
 
 @pytest.mark.parametrize("attention", ["flash_attention_2", "sdpa"])
 @pytest.mark.parametrize("name", ["survival", "lyrics"])
 def test_on_a_gpu_a_measurement_trains_with_the_recipe_s_own_attention(name, attention, tmp_path):
-    """FlashAttention has never run on a GPU of the project's: who has one finds out with this command."""
+    """FlashAttention has never run on a GPU of the project's: who has one finds out with this
+    command."""
     recipe, _ = planned(name, f"model.attention={attention}")
     here = changed(recipe, measure.Measured(GPU, tmp_path).before_data(recipe, None))[0]
     (trained,) = [stage for stage in translate(here, place(here)).stages if stage.trains]
@@ -109,26 +130,46 @@ def test_on_a_gpu_a_measurement_trains_with_the_recipe_s_own_attention(name, att
 
 def test_images_are_random_ones_of_the_recipes_size_and_classes(tmp_path):
     recipe, _ = planned(
-        "resnet", "data.hub=nobody/has-it", "model.classes=700", "model.image_size=16", "train.micro_batch_size=1000"
+        "resnet",
+        "data.hub=nobody/has-it",
+        "model.classes=700",
+        "model.image_size=16",
+        "train.micro_batch_size=1000",
     )
     here = changed(recipe, measure.Measured(GPU, tmp_path).before_data(recipe, None))[0]
-    assert here.model.plain() == recipe.model.plain() and here.data.hub is None and here.data.test_split is None
+    assert (
+        here.model.plain() == recipe.model.plain()
+        and here.data.hub is None
+        and here.data.test_split is None
+    )
     rows = Dataset.from_parquet(here.data.path, cache_dir=str(tmp_path / "cache"))
-    assert rows[0][recipe.data.image_column].size == (16, 16) and set(rows[recipe.data.label_column]) == set(range(700))
+    assert rows[0][recipe.data.image_column].size == (16, 16) and set(
+        rows[recipe.data.label_column]
+    ) == set(range(700))
     assert len(rows) * (1 - recipe.data.validation_share) > 2 * 1000, "two full batches"
 
 
-LARGEST = {"minimal/stages": "dpo", "domain": "text", "minimal/pipeline": "pretrain-2048", "resnet": "train"}
+LARGEST = {
+    "minimal/stages": "dpo",
+    "domain": "text",
+    "minimal/pipeline": "pretrain-2048",
+    "resnet": "train",
+}
 
 
 @pytest.mark.parametrize("name", LARGEST)
 def test_the_stage_that_needs_the_most_memory_is_measured(name, tmp_path):
     recipe, _, _ = load(RECIPES / f"{name}.yaml")
-    assert measure.stage_of(recipe, RunFolder(tmp_path, "measurement"), None).stage.name == LARGEST[name]
+    assert (
+        measure.stage_of(recipe, RunFolder(tmp_path, "measurement"), None).stage.name
+        == LARGEST[name]
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "stage"), [("seven-b", stage) for stage in ("pretrain-1024", "sft", "dpo", "lora")] + [("sft-dpo", "sft")]
+    ("name", "stage"),
+    [("seven-b", stage) for stage in ("pretrain-1024", "sft", "dpo", "lora")]
+    + [("sft-dpo", "sft")],
 )
 def test_every_stage_can_be_measured_as_a_recipe_of_its_own(name, stage, tmp_path):
     """The same memory as in its place in the whole recipe, with the machines of the recipe."""
@@ -136,12 +177,16 @@ def test_every_stage_can_be_measured_as_a_recipe_of_its_own(name, stage, tmp_pat
     whole, run = measure.stage_of(recipe, RunFolder(tmp_path, "measurement"), stage), tmp_path
     one = scenarios.in_stages(recipe).of_stage(stage)
     blocks = 1024 if stage == "pretrain-1024" else 0
-    made = measure.Measured(GPU * whole.stage.machines.world_size, run, blocks).before_data(one, None)
+    made = measure.Measured(GPU * whole.stage.machines.world_size, run, blocks).before_data(
+        one, None
+    )
     # The sample's rows have other lengths than the data set's.
     kept = [change for change in made if not change.setting.startswith(("machines.", "data."))]
     here = changed(one, kept)[0]
     (alone,) = forecast.of(here, translate(here, place(here)), look=False)
-    assert alone.stage.name in (stage, "train") and alone.memory.total == pytest.approx(whole.memory.total, rel=0.05)
+    assert alone.stage.name in (stage, "train") and alone.memory.total == pytest.approx(
+        whole.memory.total, rel=0.05
+    )
 
 
 @pytest.mark.parametrize("name", ["seven-b", "resnet", "sft-dpo"])
@@ -168,28 +213,51 @@ def test_what_is_too_large_for_this_machine_is_refused_before_it_trains(golden_m
 
 
 @pytest.mark.long
-def test_a_measurement_trains_random_weights_in_full_size_and_the_next_plan_knows_its_pace(tmp_path, recipe_command):
+def test_a_measurement_trains_random_weights_in_full_size_and_the_next_plan_knows_its_pace(
+    tmp_path, recipe_command
+):
     base_of("survival", tmp_path / "small")
     sizes = json.loads((tmp_path / "small" / "config.json").read_text())
-    rows = {"path": str(RECIPES / "data" / "survival-sample.jsonl"), "question": "[question]", "answer": "[answer]"}
+    rows = {
+        "path": str(RECIPES / "data" / "survival-sample.jsonl"),
+        "question": "[question]",
+        "answer": "[answer]",
+    }
     machines = {"gpu": "NVIDIA-L40S"}
-    written = {"scenario": "lora", "name": "own", "model": {"base": "small"}, "data": rows, "machines": machines}
+    written = {
+        "scenario": "lora",
+        "name": "own",
+        "model": {"base": "small"},
+        "data": rows,
+        "machines": machines,
+    }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(written))
     home = tmp_path / "config"
-    env = without_gpu(tmp_path) | {"XDG_CONFIG_HOME": str(home), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    env = without_gpu(tmp_path) | {
+        "XDG_CONFIG_HOME": str(home),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
     done = recipe_command("doctor", "own.yaml", "--gpu", cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "This machine has no GPU, so its CPU is measured." in done.stdout
     assert "train: a step took " in done.stdout and " instead of the planned " in done.stdout
     run = tmp_path / "runs" / "own-measurement"
     made = json.loads((run / "base_model" / "config.json").read_text())
-    shape = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "num_attention_heads")
+    shape = (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "vocab_size",
+        "num_attention_heads",
+    )
     assert [made[each] for each in shape] == [sizes[each] for each in shape]
     steps = json.loads((run / "training_summary.json").read_text())["steps"]
     assert 0 < steps <= measure.ENOUGH_STEPS
     (kept,) = json.loads((home / "recipe-runner" / "learned.json").read_text())["runs"]
     assert kept["gpu"] == "processor" and kept["seconds"] > 0 and kept["planned"] > 0
-    assert not [file for file in run.rglob("*") if file.is_file() and file.stat().st_size > measure.LARGE]
+    assert not [
+        file for file in run.rglob("*") if file.is_file() and file.stat().st_size > measure.LARGE
+    ]
     # Nobody takes it for a run of the recipe.
     assert "no run" in recipe_command("report", "own.yaml", cwd=tmp_path, env=env).stderr.lower()
 
@@ -200,19 +268,25 @@ def small(name: str, **sections):
 
 def measured_here(recipe_command, folder, recipe, *options: str) -> str:
     (folder / "own.yaml").write_text(yaml.safe_dump(recipe))
-    done = recipe_command("doctor", "own.yaml", "--gpu", *options, cwd=folder, env=without_gpu(folder))
+    done = recipe_command(
+        "doctor", "own.yaml", "--gpu", *options, cwd=folder, env=without_gpu(folder)
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "This machine has no GPU, so its CPU is measured." in done.stdout
     (kept,) = json.loads((folder / "config" / "recipe-runner" / "learned.json").read_text())["runs"]
     assert kept["gpu"] == "processor" and kept["seconds"] > 0 and kept["planned"] > 0
     run = folder / "runs" / f"{recipe['name']}-measurement"
-    assert not [file for file in run.rglob("*") if file.is_file() and file.stat().st_size > measure.LARGE]
+    assert not [
+        file for file in run.rglob("*") if file.is_file() and file.stat().st_size > measure.LARGE
+    ]
     return done.stdout
 
 
 def test_a_measurement_of_images_needs_none(tmp_path, recipe_command):
     network = {"width": 8, "image_size": 16, "classes": 3}
-    recipe = small("own", scenario="image-classification", model=network, data={"hub": "nobody/has-it"})
+    recipe = small(
+        "own", scenario="image-classification", model=network, data={"hub": "nobody/has-it"}
+    )
     said = measured_here(recipe_command, tmp_path, recipe)
     assert "images in                2,000" in said and "train: a step took " in said
 
@@ -220,15 +294,39 @@ def test_a_measurement_of_images_needs_none(tmp_path, recipe_command):
 @pytest.mark.long
 def test_a_measurement_of_several_stages_trains_the_largest_alone(tmp_path, recipe_command):
     base_of("survival", tmp_path / "small")
-    rows = {"path": str(RECIPES / "data" / "survival-sample.jsonl"), "question": "[question]", "answer": "[answer]"}
+    rows = {
+        "path": str(RECIPES / "data" / "survival-sample.jsonl"),
+        "question": "[question]",
+        "answer": "[answer]",
+    }
     train = {"micro_batch_size": 1, "gradient_accumulation_steps": 1}
     stages = [
-        {"name": "one", "technique": "lora", "data": rows, "train": train, "gates": ["perplexity < 2"]},
-        {"name": "two", "technique": "full", "data": rows, "train": train, "gates": ["perplexity < 2"]},
+        {
+            "name": "one",
+            "technique": "lora",
+            "data": rows,
+            "train": train,
+            "gates": ["perplexity < 2"],
+        },
+        {
+            "name": "two",
+            "technique": "full",
+            "data": rows,
+            "train": train,
+            "gates": ["perplexity < 2"],
+        },
     ]
-    recipe = small("own", scenario="stages", model={"base": "small", "sequence_len": 256}, stages=stages)
-    said = measured_here(recipe_command, tmp_path, recipe, "--set", "stages.1.train.micro_batch_size=2")
-    assert "Stage `two` is measured." in said and "train: a step took " in said and "gate" not in said.split("data:")[1]
+    recipe = small(
+        "own", scenario="stages", model={"base": "small", "sequence_len": 256}, stages=stages
+    )
+    said = measured_here(
+        recipe_command, tmp_path, recipe, "--set", "stages.1.train.micro_batch_size=2"
+    )
+    assert (
+        "Stage `two` is measured." in said
+        and "train: a step took " in said
+        and "gate" not in said.split("data:")[1]
+    )
 
 
 @pytest.mark.long
@@ -236,10 +334,24 @@ def test_a_measurement_of_several_stages_trains_the_largest_alone(tmp_path, reci
 def test_a_measurement_of_a_pipeline_trains_a_context_length_or_a_stage_after_it(
     stage, trained, tmp_path, recipe_command
 ):
-    data, gates, batch = RECIPES / "data", ["perplexity < 2"], {"micro_batch_size": 2, "gradient_accumulation_steps": 1}
-    shape = {"hidden_size": 64, "intermediate_size": 128, "layers": 2, "attention_heads": 2, "key_value_heads": 2}
+    data, gates, batch = (
+        RECIPES / "data",
+        ["perplexity < 2"],
+        {"micro_batch_size": 2, "gradient_accumulation_steps": 1},
+    )
+    shape = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "layers": 2,
+        "attention_heads": 2,
+        "key_value_heads": 2,
+    }
     lengths = [{"sequence_len": 64, "until": 0.5}, {"sequence_len": 128, "until": 1}]
-    questions = {"path": str(data / "seven-b-questions.jsonl"), "question": "[instruction]", "answer": "[response]"}
+    questions = {
+        "path": str(data / "seven-b-questions.jsonl"),
+        "question": "[instruction]",
+        "answer": "[response]",
+    }
     recipe = small(
         "own",
         scenario="pipeline",

@@ -1,4 +1,5 @@
-"""`recipe new` without `--from`: questions in a terminal, options in a script, and the same recipe from both."""
+"""`recipe new` without `--from`: questions in a terminal, options in a script, and the same recipe
+from both."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
 SAMPLES = ROOT / "recipes" / "data"
-ROWS = [json.loads(line) for line in (SAMPLES / "survival-sample.jsonl").read_text("utf-8").splitlines()]
+ROWS = [
+    json.loads(line) for line in (SAMPLES / "survival-sample.jsonl").read_text("utf-8").splitlines()
+]
 
 
 @pytest.fixture
@@ -48,7 +51,9 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "header.csv").write_text("Question,Reply\n")
     (tmp_path / "lonely.csv").write_text("Words\none\n")
     pair = {"frage": "Wie alt?", "schlechter": "Nein.", "besser": "Sieben"}
-    (tmp_path / "paare.jsonl").write_text("".join(json.dumps(pair | {"frage": f"Wie {n}?"}) + "\n" for n in range(20)))
+    (tmp_path / "paare.jsonl").write_text(
+        "".join(json.dumps(pair | {"frage": f"Wie {n}?"}) + "\n" for n in range(20))
+    )
     turns = (
         {"role": role, "content": row[key]}
         for row in ROWS
@@ -56,7 +61,9 @@ def here(tmp_path, monkeypatch):
     )
     talks = [json.dumps({"messages": [one, next(turns)]}) for one in turns]
     (tmp_path / "talks.jsonl").write_text("\n".join(talks) + "\n")
-    (tmp_path / "text.txt").write_text("\n\n".join([(SAMPLES / "gemma-sample.txt").read_text("utf-8")] * 12))
+    (tmp_path / "text.txt").write_text(
+        "\n\n".join([(SAMPLES / "gemma-sample.txt").read_text("utf-8")] * 12)
+    )
     (tmp_path / "songs.jsonl").write_text((SAMPLES / "lyrics-sample.jsonl").read_text("utf-8"))
     with (
         (tmp_path / "apart.csv").open("w", encoding="utf-8", newline="") as apart,
@@ -65,19 +72,30 @@ def here(tmp_path, monkeypatch):
         tables = csv.writer(apart), csv.writer(asked)
         tables[0].writerow(["Artist", "Genre", "Words"])
         tables[1].writerow(["id", "Wish", "Song"])
-        for number, line in enumerate((SAMPLES / "lyrics-sample.jsonl").read_text("utf-8").splitlines()):
+        for number, line in enumerate(
+            (SAMPLES / "lyrics-sample.jsonl").read_text("utf-8").splitlines()
+        ):
             words = json.loads(line)["Label"]
             tables[0].writerow([f"Band {number % 9}", "folk", words])
             tables[1].writerow([number, f"A song like Band {number % 9}, folk please", words])
     for name in ("preferences", "questions", "text"):
-        (tmp_path / f"{name}.jsonl").write_text((SAMPLES / f"seven-b-{name}.jsonl").read_text("utf-8"))
-    pairs = [json.loads(line) for line in (tmp_path / "preferences.jsonl").read_text("utf-8").splitlines()]
-    labelled = ({"prompt": one["question"], "completion": one["rejected"], "label": False} for one in pairs)
+        (tmp_path / f"{name}.jsonl").write_text(
+            (SAMPLES / f"seven-b-{name}.jsonl").read_text("utf-8")
+        )
+    pairs = [
+        json.loads(line)
+        for line in (tmp_path / "preferences.jsonl").read_text("utf-8").splitlines()
+    ]
+    labelled = (
+        {"prompt": one["question"], "completion": one["rejected"], "label": False} for one in pairs
+    )
     (tmp_path / "labels.jsonl").write_text("".join(json.dumps(one) + "\n" for one in labelled))
     for colour, name in (((250, 10, 10), "cat"), ((10, 10, 250), "dog")):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(30):
-            Image.new("RGB", (32, 32), (*colour[:2], number)).save(tmp_path / "pictures" / name / f"{number}.png")
+            Image.new("RGB", (32, 32), (*colour[:2], number)).save(
+                tmp_path / "pictures" / name / f"{number}.png"
+            )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: [])
     return tmp_path
@@ -85,7 +103,15 @@ def here(tmp_path, monkeypatch):
 
 def left(here) -> set[str]:
     return {path.name for path in here.iterdir()} - {
-        *("my.csv", "header.csv", "lonely.csv", "talks.jsonl", "text.txt", "songs.jsonl", "pictures"),
+        *(
+            "my.csv",
+            "header.csv",
+            "lonely.csv",
+            "talks.jsonl",
+            "text.txt",
+            "songs.jsonl",
+            "pictures",
+        ),
         *(
             "apart.csv",
             "asked.csv",
@@ -119,14 +145,20 @@ SHORT = {
     ("songs", "here"),
     ("images", "here"),
 }
-EVERY = [(kind, where) for kind in KINDS for where in PLACES if (kind, where) != ("images", "machines")]
+EVERY = [
+    (kind, where) for kind in KINDS for where in PLACES if (kind, where) != ("images", "machines")
+]
 
 
 @pytest.mark.parametrize(
-    ("kind", "where"), [pytest.param(*one, marks=[] if one in SHORT else [pytest.mark.long]) for one in EVERY]
+    ("kind", "where"),
+    [pytest.param(*one, marks=[] if one in SHORT else [pytest.mark.long]) for one in EVERY],
 )
 def test_what_answers_make_checks_clean_plans_and_renders(here, capsys, kind, where):
-    assert _code(["new", "made", "--what", kind, *KINDS[kind], *PLACES[where], "--gpu", "NVIDIA-L40S"]) == 0
+    assert (
+        _code(["new", "made", "--what", kind, *KINDS[kind], *PLACES[where], "--gpu", "NVIDIA-L40S"])
+        == 0
+    )
     assert capsys.readouterr().err.endswith("first.\nNext: recipe rehearse made.yaml\n")
     assert _code(["check", "made.yaml"]) == 0
     assert capsys.readouterr().out == "1 recipe checked, no problems.\n"
@@ -137,7 +169,9 @@ def test_what_answers_make_checks_clean_plans_and_renders(here, capsys, kind, wh
     recipe = planned.recipe
     assert recipe.machines.gpu == "NVIDIA-L40S"
     assert "sample" not in recipe.data and "hub" not in recipe.data
-    assert len(recipe.settings.get("demo", {}).get("questions", ())) == (0 if kind == "images" else 3)
+    assert len(recipe.settings.get("demo", {}).get("questions", ())) == (
+        0 if kind == "images" else 3
+    )
     assert sum(line.startswith((" ", "-")) and "#" not in line for line in made_lines()) == (
         0 if kind == "images" else 3
     ) + (2 if where == "machines" else 0)
@@ -155,22 +189,61 @@ def made_lines() -> list[str]:
         (
             "questions",
             [
-                *("last-layers", "my.csv", "For [Subject], [Question]", "Reply", "You are a guide."),
+                *(
+                    "last-layers",
+                    "my.csv",
+                    "For [Subject], [Question]",
+                    "Reply",
+                    "You are a guide.",
+                ),
                 *("cluster", "", "mine", "2", "NVIDIA-A40", "2"),
             ],
         ),
         (
             "conversations",
-            ["", "talks.jsonl", "", "machines", "", "10.0.0.1, 10.0.0.2", "/shared/mine", "", "", "2"],
+            [
+                "",
+                "talks.jsonl",
+                "",
+                "machines",
+                "",
+                "10.0.0.1, 10.0.0.2",
+                "/shared/mine",
+                "",
+                "",
+                "2",
+            ],
         ),
         (
             "conversations",
-            ["", "talks.jsonl", "", "machines", "", "10.0.0.1, 10.0.0.2", "/shared/mine", "NVIDIA-A40", "2, 3"],
+            [
+                "",
+                "talks.jsonl",
+                "",
+                "machines",
+                "",
+                "10.0.0.1, 10.0.0.2",
+                "/shared/mine",
+                "NVIDIA-A40",
+                "2, 3",
+            ],
         ),
         ("text", ["", "text.txt", "", "", "", ""]),
         (
             "songs",
-            ["", "songs.jsonl", "", "", "", "cluster", "meta-llama/Llama-3.2-1B-Instruct", "mine", "", "NVIDIA-L4", ""],
+            [
+                "",
+                "songs.jsonl",
+                "",
+                "",
+                "",
+                "cluster",
+                "meta-llama/Llama-3.2-1B-Instruct",
+                "mine",
+                "",
+                "NVIDIA-L4",
+                "",
+            ],
         ),
         ("images", ["pictures", "", "", ""]),
     ],
@@ -182,7 +255,9 @@ def test_answers_and_options_give_the_same_recipe_byte_for_byte(here, monkeypatc
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     asked = CliRunner().invoke(cli, ["new", "made"], input="\n".join([kind, *answers, ""]))
     assert asked.exit_code == 0, f"{asked.output}{asked.exception!r}"
-    command = next(line for line in asked.output.splitlines() if line.startswith("  recipe new made"))
+    command = next(
+        line for line in asked.output.splitlines() if line.startswith("  recipe new made")
+    )
     first = (here / "made.yaml").read_bytes()
     (here / "made.yaml").unlink()
     monkeypatch.setattr(new, "terminal", lambda: False)
@@ -220,12 +295,32 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
         ("--what", "questions-preferences", "--questions", "preferences.jsonl"),
         ("--what", "text-questions", "--data", "text.txt", "--preferences", "preferences.jsonl"),
         ("--what", "preferences", "--data", "lonely.csv"),
-        ("--what", "preferences", "--data", "paare.jsonl", "--prompt", "frage", "--chosen", "besser"),
+        (
+            "--what",
+            "preferences",
+            "--data",
+            "paare.jsonl",
+            "--prompt",
+            "frage",
+            "--chosen",
+            "besser",
+        ),
         ("--what", "text", "--data", "text.txt", "--technique", "network"),
         ("--what", "songs", "--data", "asked.csv"),
         ("--what", "songs", "--data", "asked.csv", "--instruction-form", "A song like [artist]"),
         ("--data", "someone/rows"),
-        ("--what", "text", "--data", "text.txt", "--where", "machines", "--addresses", "10.0.0.1", "--numbers", "2,2"),
+        (
+            "--what",
+            "text",
+            "--data",
+            "text.txt",
+            "--where",
+            "machines",
+            "--addresses",
+            "10.0.0.1",
+            "--numbers",
+            "2,2",
+        ),
         ("--what", "musik"),
         ("--data", "my.csv", "--question", "Questoin"),
         ("--data", "my.csv", "--question", "For [Topic], [Question]"),
@@ -244,14 +339,17 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
     ],
     ids=" ".join,
 )
-def test_a_wrong_answer_ends_with_a_sentence_and_leaves_nothing(here, capsys, golden_message, wrong):
+def test_a_wrong_answer_ends_with_a_sentence_and_leaves_nothing(
+    here, capsys, golden_message, wrong
+):
     assert _code(["new", "made", *wrong]) in (1, 2)
     golden_message(capsys.readouterr().err)
     assert not left(here)
 
 
 def test_a_starter_is_copied_with_your_own_file_and_its_columns(here, monkeypatch, capsys):
-    """Nobody is asked, in a terminal either, and the settings that teach stay those of the starter."""
+    """Nobody is asked, in a terminal either, and the settings that teach stay those of the
+    starter."""
     monkeypatch.setattr(new, "terminal", lambda: True)
     assert _code(["new", "made", "--from", "museum", "--data", "my.csv"]) == 0
     data = read("made.yaml").data
@@ -288,11 +386,21 @@ SYSTEMS = {
     "last layers, a hub name, a system prompt": (
         f"--technique last-layers --data {HUB} --question 'For [topic], [question]' --answer answer "
         "--system-prompt 'You are a guide.' --where cluster --namespace mine --machines 4",
-        {"scenario": "last-layers", "data.hub": HUB, "data.system_prompt": "You are a guide.", "machines.nodes": 4},
+        {
+            "scenario": "last-layers",
+            "data.hub": HUB,
+            "data.system_prompt": "You are a guide.",
+            "machines.nodes": 4,
+        },
     ),
     "songs on the hub": (
         "--what songs --data rajtripathi/5M-Songs-Lyrics --where cluster --namespace mine",
-        {"scenario": "lora", "data.songs.lyrics": "Label", "data.songs.count": 90000, "openshift.namespace": "mine"},
+        {
+            "scenario": "lora",
+            "data.songs.lyrics": "Label",
+            "data.songs.count": 90000,
+            "openshift.namespace": "mine",
+        },
     ),
     "songs that are asked for in other words": (
         "--what songs --data asked.csv --question Wish --answer Song "
@@ -322,7 +430,11 @@ SYSTEMS = {
     ),
     "all weights on questions": (
         "--data my.csv --technique all-weights",
-        {"scenario": "full", "data.question": "[Question]", "model.base": "HuggingFaceTB/SmolLM2-360M-Instruct"},
+        {
+            "scenario": "full",
+            "data.question": "[Question]",
+            "model.base": "HuggingFaceTB/SmolLM2-360M-Instruct",
+        },
     ),
     "last layers on songs": (
         "--what songs --data songs.jsonl --technique last-layers",
@@ -330,11 +442,21 @@ SYSTEMS = {
     ),
     "preferences": (
         "--what preferences --data preferences.jsonl --technique last-layers",
-        {"scenario": "last-layers", "data.form": "preferences", "data.prompt": "[question]", "data.question": None},
+        {
+            "scenario": "last-layers",
+            "data.form": "preferences",
+            "data.prompt": "[question]",
+            "data.question": None,
+        },
     ),
     "labels": (
         "--what preferences --data labels.jsonl --technique adapter",
-        {"scenario": "lora", "data.label": "[label]", "train.objective": "kto", "data.question": None},
+        {
+            "scenario": "lora",
+            "data.label": "[label]",
+            "train.objective": "kto",
+            "data.question": None,
+        },
     ),
     "preferences in columns of their own": (
         "--what preferences --data paare.jsonl --prompt frage --chosen besser --rejected [schlechter]",
@@ -342,7 +464,11 @@ SYSTEMS = {
     ),
     "images on the hub": (
         "--what images --data uoft-cs/cifar10 --where cluster --namespace mine",
-        {"scenario": "image-classification", "data.hub": "uoft-cs/cifar10", "openshift.namespace": "mine"},
+        {
+            "scenario": "image-classification",
+            "data.hub": "uoft-cs/cifar10",
+            "openshift.namespace": "mine",
+        },
     ),
     "a pipeline": (
         "--what pipeline --data text.jsonl --questions questions.jsonl --preferences preferences.jsonl",
@@ -391,11 +517,18 @@ SYSTEMS = {
     ),
     "a starter of stages, with rows of one's own": (
         "--what sft-dpo --preferences preferences.jsonl --where here",
-        {"stages.0.data.hub": "databricks/databricks-dolly-15k", "stages.1.data.path": "preferences.jsonl"},
+        {
+            "stages.0.data.hub": "databricks/databricks-dolly-15k",
+            "stages.1.data.path": "preferences.jsonl",
+        },
     ),
     "seven-b with preferences of one's own": (
         "--what seven-b --preferences preferences.jsonl --namespace mine",
-        {"dpo.data.path": "preferences.jsonl", "dpo.data.prompt": "[question]", "machines.gpus_per_node": 8},
+        {
+            "dpo.data.path": "preferences.jsonl",
+            "dpo.data.prompt": "[question]",
+            "machines.gpus_per_node": 8,
+        },
     ),
     "survival on this machine, with rows of one's own": (
         "--what survival --data my.csv --where here",
@@ -427,25 +560,62 @@ def test_every_answer_is_an_option(here):
 
 
 def test_back_leads_out_of_every_question(here, monkeypatch, golden_message):
-    """Also out of a file that is of no use for what was said before, and from the machines to the data."""
+    """Also out of a file that is of no use for what was said before, and from the machines to the
+    data."""
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
-    said = ["back", "questions", "adapter", "preferences.jsonl", "lonely.csv", "back", "back", "text", "", "lonely.csv"]
-    said += ["Wards", "Words", *["back"] * 4, "questions", "adapter", "my.csv", "Reply", "back", "Question", "Reply"]
-    said += ["", "cluster", "", "My Project", *["back"] * 8, "pipeline", "", "questions.jsonl", "my.csv"]
+    said = [
+        "back",
+        "questions",
+        "adapter",
+        "preferences.jsonl",
+        "lonely.csv",
+        "back",
+        "back",
+        "text",
+        "",
+        "lonely.csv",
+    ]
+    said += [
+        "Wards",
+        "Words",
+        *["back"] * 4,
+        "questions",
+        "adapter",
+        "my.csv",
+        "Reply",
+        "back",
+        "Question",
+        "Reply",
+    ]
+    said += [
+        "",
+        "cluster",
+        "",
+        "My Project",
+        *["back"] * 8,
+        "pipeline",
+        "",
+        "questions.jsonl",
+        "my.csv",
+    ]
     said += ["preferences.jsonl", "here", "", ""]
     done = CliRunner().invoke(cli, ["new", "made"], input="\n".join([*said, ""]))
     assert done.exit_code == 0, f"{done.output}{done.exception!r}"
     golden_message(done.output)
 
 
-def test_a_wrong_setting_beside_answers_ends_it_in_a_terminal_too(here, monkeypatch, golden_message):
+def test_a_wrong_setting_beside_answers_ends_it_in_a_terminal_too(
+    here, monkeypatch, golden_message
+):
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     said = ["questions", "", "my.csv", "", "", "", "", "", "NVIDIA-L4", ""]
-    done = CliRunner().invoke(cli, ["new", "made", "--set", "train.epocs=3"], input="\n".join([*said, ""]))
+    done = CliRunner().invoke(
+        cli, ["new", "made", "--set", "train.epocs=3"], input="\n".join([*said, ""])
+    )
     assert isinstance(done.exception, Stop) and not left(here)
     golden_message(done.exception.text)
 
@@ -455,7 +625,18 @@ def test_columns_of_a_data_set_that_nobody_knows_are_typed(here, monkeypatch):
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
-    said = ["questions", "", "someone/rows", "For [about], [ask]", "say", "", "", "", "NVIDIA-L4", ""]
+    said = [
+        "questions",
+        "",
+        "someone/rows",
+        "For [about], [ask]",
+        "say",
+        "",
+        "",
+        "",
+        "NVIDIA-L4",
+        "",
+    ]
     done = CliRunner().invoke(cli, ["new", "made"], input="\n".join([*said, ""]))
     assert done.exit_code == 0, f"{done.output}{done.exception!r}"
     data = read(here / "made.yaml").data["data"]
@@ -463,7 +644,9 @@ def test_columns_of_a_data_set_that_nobody_knows_are_typed(here, monkeypatch):
 
 
 @pytest.mark.parametrize("named", ["wikitext", "wikitext:wikitext-2-raw-v1"])
-def test_a_data_set_without_its_owner_is_offered_by_its_whole_name(here, capsys, named, golden_message):
+def test_a_data_set_without_its_owner_is_offered_by_its_whole_name(
+    here, capsys, named, golden_message
+):
     assert _code(["new", "made", "--what", "text", "--data", named]) == 1
     golden_message(capsys.readouterr().err)
     assert not left(here)
@@ -492,7 +675,16 @@ def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden
         "Reply",
         "",
     ]
-    said += ["moon", "here", "Qwen/Qwen3-4C", "meta-llama/Llama-3.3-70B-Instruct", "cpu", "NVIDIA-L4", "0", "1"]
+    said += [
+        "moon",
+        "here",
+        "Qwen/Qwen3-4C",
+        "meta-llama/Llama-3.3-70B-Instruct",
+        "cpu",
+        "NVIDIA-L4",
+        "0",
+        "1",
+    ]
     # It has no room there, so model and GPU are asked again.
     said += ["here", "Qwen/Qwen3-4B", "NVIDIA-L4", "1"]
     done = CliRunner().invoke(cli, ["new", "made"], input="\n".join([*said, ""]))
@@ -528,7 +720,9 @@ class Terminal:
     def answer(self, question: str, text: str) -> None:
         limit = time.monotonic() + 120
         while question not in self.said.rpartition("\0")[2]:
-            assert time.monotonic() < limit and self._read(), f"`{question}` is not asked:\n{self.said}"
+            assert time.monotonic() < limit and self._read(), (
+                f"`{question}` is not asked:\n{self.said}"
+            )
         self.said += "\0"
         os.write(self.end, text.encode())
 
@@ -542,11 +736,25 @@ class Terminal:
 
 
 def test_here_means_the_cpu_of_a_machine_without_a_gpu(here, monkeypatch, capsys, golden_message):
-    """No question about a GPU, and only models that this machine can train in a day, with their time."""
+    """No question about a GPU, and only models that this machine can train in a day, with their
+    time."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
-    card = Gpu(PROCESSOR, "Some with 4 threads", 16, 16.0, "0.0", 90.0, "host", 1.0, "torch 2", fp32_tflops=0.2)
+    card = Gpu(
+        PROCESSOR,
+        "Some with 4 threads",
+        16,
+        16.0,
+        "0.0",
+        90.0,
+        "host",
+        1.0,
+        "torch 2",
+        fp32_tflops=0.2,
+    )
     cache_folder().mkdir(parents=True)
-    monkeypatch.setattr(processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card)))
+    monkeypatch.setattr(
+        processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card))
+    )
     monkeypatch.setattr("runner.parts.start.commands.new.terminal", lambda: True)
     asked = []
 
@@ -583,8 +791,11 @@ def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(her
     terminal.answer("Which model", "\n")
     assert terminal.close() == 0, terminal.said
     for row in ROWS[:3]:
-        assert f"<|user|>{row['question']}<|end|><|assistant|>{row['answer'][:100]}" in terminal.said
-    # A real terminal on a machine without a GPU, as the tests' machines are, offers what its CPU can train.
+        assert (
+            f"<|user|>{row['question']}<|end|><|assistant|>{row['answer'][:100]}" in terminal.said
+        )
+    # A real terminal on a machine without a GPU, as the tests' machines are, offers what its CPU
+    # can train.
     assert "TIME HERE" in terminal.said and "Larger models need a GPU elsewhere." in terminal.said
     assert left(here) == {"made.yaml", "lora.schema.json"}
 
@@ -592,7 +803,10 @@ def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(her
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("key", "code", "words"),
-    [("\x03", 130, "Stopped by ^C."), ("\x04", 1, "The input ended before the question was answered")],
+    [
+        ("\x03", 130, "Stopped by ^C."),
+        ("\x04", 1, "The input ended before the question was answered"),
+    ],
     ids=["interrupt", "end of input"],
 )
 def test_an_end_in_the_middle_leaves_nothing_and_no_trace(here, key, code, words):
@@ -618,7 +832,10 @@ def test_a_copy_for_songs_in_columns_of_their_own_asks_by_them(here, capsys):
     Path("songs.csv").write_text("\n".join(["Artist,Genre,Lyrics", *lines]))
     assert _code(["new", "mine", "--from", "lyrics", "--set", "data.path=songs.csv"]) == 0
     data = yaml.safe_load(Path("mine.yaml").read_text("utf-8"))["data"]
-    assert data["question"] == "Generate a song verse in the style of [Artist] in the genre of [Genre]."
+    assert (
+        data["question"]
+        == "Generate a song verse in the style of [Artist] in the genre of [Genre]."
+    )
     assert data["answer"] == "[Lyrics]" and "songs" not in data
     assert _code(["check", "mine.yaml"]) == 0
 
@@ -631,18 +848,31 @@ def test_a_copy_whose_questions_name_the_columns_has_no_songs(here):
     assert _code(["new", "mine", "--from", "lyrics", "--set", "data.path=lieder.csv"]) == 1
     question = "Schreibe ein Lied wie [Interpret], Stil [Stil]"
     sets = ("data.path=lieder.csv", f"data.question={question}", "data.answer=[Text]")
-    assert _code(["new", "mine", "--from", "lyrics", *(word for one in sets for word in ("--set", one))]) == 0
+    assert (
+        _code(
+            ["new", "mine", "--from", "lyrics", *(word for one in sets for word in ("--set", one))]
+        )
+        == 0
+    )
     copy = yaml.safe_load(Path("mine.yaml").read_text("utf-8"))
-    assert copy["data"]["question"] == question and copy["data"]["answer"] == "[Text]" and "songs" not in copy["data"]
+    assert (
+        copy["data"]["question"] == question
+        and copy["data"]["answer"] == "[Text]"
+        and "songs" not in copy["data"]
+    )
     assert copy["description"] == "A copy of lyrics with lieder.csv"
     question = "[Interpret]: ein Lied?"
     assert _code(["check", "mine.yaml", "--set", f"data.question={question}"]) == 0
-    assert load(Path("mine.yaml"), changes(["data.answer=[Stil]"]))[0].settings.data.answer == "[Stil]"
+    assert (
+        load(Path("mine.yaml"), changes(["data.answer=[Stil]"]))[0].settings.data.answer == "[Stil]"
+    )
 
 
 def test_a_copy_that_cannot_be_written_says_so(here, capsys, golden_message):
     """Its errors name lines of a file that is not there."""
-    Path("fragen.csv").write_text("Frage,Antwort\n" + "".join(f"Was ist {n}?,Es ist {n}\n" for n in range(9)))
+    Path("fragen.csv").write_text(
+        "Frage,Antwort\n" + "".join(f"Was ist {n}?,Es ist {n}\n" for n in range(9))
+    )
     assert _code(["new", "mine", "--from", "minimal/lora", "--set", "data.path=fragen.csv"]) == 1
     assert not Path("mine.yaml").exists()
     golden_message(capsys.readouterr().err)
@@ -650,8 +880,16 @@ def test_a_copy_that_cannot_be_written_says_so(here, capsys, golden_message):
 
 def test_a_copy_with_other_stages_data_takes_no_sample_that_it_does_not_name(here):
     Path("pairs.jsonl").write_text(
-        "".join(json.dumps({"question": f"q{n}", "chosen": "a", "rejected": "b"}) + "\n" for n in range(9))
+        "".join(
+            json.dumps({"question": f"q{n}", "chosen": "a", "rejected": "b"}) + "\n"
+            for n in range(9)
+        )
     )
-    assert _code(["new", "mine", "--from", "sft-dpo", "--set", "stages.1.data.path=pairs.jsonl"]) == 0
+    assert (
+        _code(["new", "mine", "--from", "sft-dpo", "--set", "stages.1.data.path=pairs.jsonl"]) == 0
+    )
     assert [file.name for file in Path("data").iterdir()] == ["seven-b-questions.jsonl"]
-    assert yaml.safe_load(Path("mine.yaml").read_text("utf-8"))["description"] == "A copy of sft-dpo with pairs.jsonl"
+    assert (
+        yaml.safe_load(Path("mine.yaml").read_text("utf-8"))["description"]
+        == "A copy of sft-dpo with pairs.jsonl"
+    )

@@ -1,4 +1,5 @@
-"""The exact trace, and the quick estimate held against it: the same model, built and trained on fake tensors."""
+"""The exact trace, and the quick estimate held against it: the same model, built and trained on
+fake tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def shrunk(model, layers: int = 3, words: int = 2048):
     """A model of the same widths with few layers and words, so that a trace takes a second."""
     from dataclasses import replace
 
-    return replace(model, num_hidden_layers=layers, vocab_size=words, id="no/such-model", parameters=None)
+    return replace(
+        model, num_hidden_layers=layers, vocab_size=words, id="no/such-model", parameters=None
+    )
 
 
 def but_for(quick: Collection[str], kinds: Iterable[str]) -> list:
@@ -42,7 +45,9 @@ def but_for(quick: Collection[str], kinds: Iterable[str]) -> list:
 
 def work(model, **other) -> Workload:
     return Workload(
-        model=model, machines=ONE, **{"micro_batch_size": 4, "evaluation_batch_size": 4, "sequence_len": 1024} | other
+        model=model,
+        machines=ONE,
+        **{"micro_batch_size": 4, "evaluation_batch_size": 4, "sequence_len": 1024} | other,
     )
 
 
@@ -72,7 +77,10 @@ KINDS = {
     "8 bit, fp32 weights": {"fp32_weights": True, "optimizer": "adamw_bnb_8bit"},
     "full, sdpa, Cut Cross-Entropy": {"attention": "sdpa", "fused_loss": "cut"},
     "last layer": {"unfrozen": ("^model.layers.2.",)},
-    "last layer, fp32 weights": {"unfrozen": ("^model.layers.2.", "embed_tokens"), "fp32_weights": True},
+    "last layer, fp32 weights": {
+        "unfrozen": ("^model.layers.2.", "embed_tokens"),
+        "fp32_weights": True,
+    },
     "lora": {"adapter": True},
     "qlora": {"adapter": True, "four_bit": True},
     "lora on 8 bits": {"adapter": True, "eight_bit": True},
@@ -123,10 +131,14 @@ def test_dora_is_reckoned_as_it_is_traced(checkpointing, rows, dropout, four_bit
     )
     exact = trace(dora)
     assert exact.trainable == parameters.adapter(dora) > parameters.adapter(plain)
-    assert max(moment.size for moment in memory.estimate(dora).moments) == pytest.approx(exact.peak, rel=0.12)
+    assert max(moment.size for moment in memory.estimate(dora).moments) == pytest.approx(
+        exact.peak, rel=0.12
+    )
     # What replaces 4-bit layers has no operations.
     assert four_bit or sum(duration.operations(dora, rows)) == pytest.approx(exact.flops, rel=0.05)
-    assert (sum(duration.operations(dora, rows)) > 1.5 * sum(duration.operations(plain, rows))) == bool(dropout)
+    assert (
+        sum(duration.operations(dora, rows)) > 1.5 * sum(duration.operations(plain, rows))
+    ) == bool(dropout)
 
 
 @pytest.mark.long
@@ -174,7 +186,10 @@ FP32_WEIGHTS = {
         "unfrozen": ("^model.layers.[45].", "embed_tokens"),
         "model": shrunk(MODELS[0], layers=6, words=16_384),
     },
-    "last layers and head, sdpa": {"unfrozen": ("^model.layers.[45].", "lm_head"), "attention": "sdpa"},
+    "last layers and head, sdpa": {
+        "unfrozen": ("^model.layers.[45].", "lm_head"),
+        "attention": "sdpa",
+    },
     "preferences": {"objective": "dpo", "micro_batch_size": 1, "evaluation_batch_size": 1},
 }
 
@@ -183,7 +198,9 @@ FP32_WEIGHTS = {
 def test_fp32_weights_and_their_copies_in_half_precision_are_traced_as_they_are_reckoned(kind):
     from dataclasses import replace
 
-    job = replace(work(shrunk(MODELS[1], layers=6, words=16_384), fp32_weights=True), **FP32_WEIGHTS[kind])
+    job = replace(
+        work(shrunk(MODELS[1], layers=6, words=16_384), fp32_weights=True), **FP32_WEIGHTS[kind]
+    )
     exact, quick = trace(job, operations=False), memory.estimate(job)
     assert quick.tensors == pytest.approx(exact.peak, rel=0.04)
     assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=2e-3)
@@ -210,7 +227,12 @@ def test_packed_weights_are_split_over_pretended_gpus_and_their_scales_are_not(b
     from dataclasses import replace
 
     model = replace(shrunk(MODELS[1]), linear=MODELS[1].linear)
-    job = work(model, adapter=Adapter(16, model.linear, 0.0, **BASES[base]), sharding="fsdp", sequence_len=256)
+    job = work(
+        model,
+        adapter=Adapter(16, model.linear, 0.0, **BASES[base]),
+        sharding="fsdp",
+        sequence_len=256,
+    )
     job = replace(job, machines=Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8))
     exact, quick = trace(job, operations=False), memory.held(job)
     assert exact.parameters == parameters.total(model) + parameters.adapter(job)
@@ -222,12 +244,23 @@ def test_packed_weights_are_split_over_pretended_gpus_and_their_scales_are_not(b
 @pytest.mark.long
 @pytest.mark.parametrize("base", BASES)
 def test_an_adapter_over_pretended_gpus_is_traced_as_it_is_reckoned(base):
-    """Its matrices are units of their own, and what is outside the layers is gathered at the beginning of each pass."""
+    """Its matrices are units of their own, and what is outside the layers is gathered at the
+    beginning of each pass."""
     from dataclasses import replace
 
     model = replace(shrunk(MODELS[1], words=65_536), linear=MODELS[1].linear)
-    job = work(model, adapter=Adapter(16, model.linear, 0.0, **BASES[base]), sharding="fsdp", fused_loss="fused")
-    job = replace(job, machines=Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), micro_batch_size=1, sequence_len=512)
+    job = work(
+        model,
+        adapter=Adapter(16, model.linear, 0.0, **BASES[base]),
+        sharding="fsdp",
+        fused_loss="fused",
+    )
+    job = replace(
+        job,
+        machines=Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8),
+        micro_batch_size=1,
+        sequence_len=512,
+    )
     exact, quick = trace(job, operations=False), memory.estimate(job)
     assert quick.tensors == pytest.approx(exact.peak, rel=0.05)
     assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=0.05)
@@ -237,7 +270,15 @@ def test_an_adapter_over_pretended_gpus_is_traced_as_it_is_reckoned(base):
 def test_the_benchmark_on_a_gpu_runs_on_a_tiny_model_here(tmp_path):
     out = tmp_path / "results.json"
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "memory_on_gpu.py"), "--device", "cpu", "--tiny", "--out", str(out)],
+        [
+            sys.executable,
+            str(ROOT / "benchmarks" / "memory_on_gpu.py"),
+            "--device",
+            "cpu",
+            "--tiny",
+            "--out",
+            str(out),
+        ],
         capture_output=True,
         text=True,
         timeout=300,
@@ -269,7 +310,9 @@ def test_the_benchmark_on_a_gpu_says_so_where_there_is_none(tmp_path):
 
 
 def test_its_differences_leave_out_cells_that_did_not_run():
-    spec = importlib.util.spec_from_file_location("memory_on_gpu", ROOT / "benchmarks" / "memory_on_gpu.py")
+    spec = importlib.util.spec_from_file_location(
+        "memory_on_gpu", ROOT / "benchmarks" / "memory_on_gpu.py"
+    )
     sys.path.insert(0, str(ROOT / "benchmarks"))
     module = importlib.util.module_from_spec(spec)
     sys.modules["memory_on_gpu"] = module
@@ -283,12 +326,21 @@ def test_its_differences_leave_out_cells_that_did_not_run():
 
 PREFERENCES = {
     "a reference model beside it": {},
-    "two pairs, everything kept": {"micro_batch_size": 2, "evaluation_batch_size": 2, "checkpointing": False},
+    "two pairs, everything kept": {
+        "micro_batch_size": 2,
+        "evaluation_batch_size": 2,
+        "checkpointing": False,
+    },
     "an adapter, switched off": {"adapter": True},
     "ORPO": {"objective": "orpo", "micro_batch_size": 4, "evaluation_batch_size": 4},
     "SimPO": {"objective": "simpo"},
     "KTO": {"objective": "kto", "micro_batch_size": 2, "evaluation_batch_size": 4},
-    "KTO, an adapter": {"objective": "kto", "micro_batch_size": 2, "adapter": True, "checkpointing": False},
+    "KTO, an adapter": {
+        "objective": "kto",
+        "micro_batch_size": 2,
+        "adapter": True,
+        "checkpointing": False,
+    },
     "KTO over pretended GPUs": {
         **{"objective": "kto", "micro_batch_size": 2, "sharding": "fsdp"},
         "machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8),
@@ -296,8 +348,16 @@ PREFERENCES = {
     "scores": {"objective": "reward", "micro_batch_size": 4, "evaluation_batch_size": 4},
     "scores, an adapter": {"objective": "reward", "micro_batch_size": 4, "adapter": True},
     "own answers": {"objective": "grpo", "generated": 512, "longest": 1024, "micro_batch_size": 4},
-    "long own answers, an adapter": {"objective": "grpo", "generated": 768, "longest": 1024, "adapter": True},
-    "over pretended GPUs": {"machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), "sharding": "fsdp"},
+    "long own answers, an adapter": {
+        "objective": "grpo",
+        "generated": 768,
+        "longest": 1024,
+        "adapter": True,
+    },
+    "over pretended GPUs": {
+        "machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8),
+        "sharding": "fsdp",
+    },
 }
 
 
@@ -306,7 +366,9 @@ def test_preference_training_is_traced_as_it_is_reckoned(kind):
     from dataclasses import replace
 
     model = replace(shrunk(MODELS[1], words=16_384), linear=MODELS[1].linear)
-    other = {"objective": "dpo", "micro_batch_size": 1, "evaluation_batch_size": 1} | PREFERENCES[kind]
+    other = {"objective": "dpo", "micro_batch_size": 1, "evaluation_batch_size": 1} | PREFERENCES[
+        kind
+    ]
     if other.pop("adapter", False):
         other["adapter"] = Adapter(16, model.linear, 0.05)
     if other["objective"] == "reward":
@@ -314,7 +376,8 @@ def test_preference_training_is_traced_as_it_is_reckoned(kind):
     job = replace(work(model), **other)
     exact, quick = trace(job, operations=False), memory.estimate(job)
     assert memory.held(job).weights == pytest.approx(exact.weights, rel=2e-3)
-    # A model of three layers is mostly what is outside them, where the formulas are coarsest, FSDP's above all.
+    # A model of three layers is mostly what is outside them, where the formulas are coarsest,
+    # FSDP's above all.
     bound = WORST if job.sharding == "fsdp" else 0.07
     assert quick.tensors == pytest.approx(exact.peak, rel=bound)
     assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=bound)
@@ -324,14 +387,21 @@ IMAGES = {
     "as the recipe has it": {},
     "half precision": {"precision": "bf16", "micro_batch_size": 128, "evaluation_batch_size": 128},
     "accumulated, without state": {"optimizer": "sgd", "accumulation": 4},
-    "larger and wider": {"image_size": 65, "width": 96, "micro_batch_size": 16, "optimizer": "adamw_torch"},
+    "larger and wider": {
+        "image_size": 65,
+        "width": 96,
+        "micro_batch_size": 16,
+        "optimizer": "adamw_torch",
+    },
     "two GPUs": {"machines": Machines(1, 2, "NVIDIA-L40S", 32, 8), "sharding": "ddp"},
 }
 
 
 @pytest.mark.parametrize("kind", but_for({"two GPUs"}, IMAGES))
 def test_quick_and_exact_agree_on_images(kind):
-    job = Images(**{"machines": ONE, "micro_batch_size": 32, "evaluation_batch_size": 32} | IMAGES[kind])
+    job = Images(
+        **{"machines": ONE, "micro_batch_size": 32, "evaluation_batch_size": 32} | IMAGES[kind]
+    )
     exact, formulas = trace(job), ImageForecast(None, job, None)
     quick = formulas.memory
     assert (exact.parameters, exact.trainable) == (formulas.counts.total, formulas.counts.trainable)

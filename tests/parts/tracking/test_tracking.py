@@ -32,12 +32,19 @@ from tests.conftest import ROOT, own_time
 from tests.parts.export.runs import base_of
 from tests.stages import finish, leave, plan_in
 
-FACTS = {"name": "small", "fingerprint": "f0", "backend": "gloo", "world_size": 1, "effective_batch_size": 8}
+FACTS = {
+    "name": "small",
+    "fingerprint": "f0",
+    "backend": "gloo",
+    "world_size": 1,
+    "effective_batch_size": 8,
+}
 RATES = {"base_learning_rate": 0.1, "learning_rate": 0.1}
 
 
 class Server:
-    """A tool whose server is away, or there. The fixture makes a class of it, with all that it got."""
+    """A tool whose server is away, or there. The fixture makes a class of it, with all that it
+    got."""
 
     title = "MLflow"
     there = False
@@ -68,19 +75,27 @@ class Server:
 
 @pytest.fixture
 def training(tmp_path, monkeypatch):
-    """`(server, callback, log)` of a training in a folder `small`; `log(step, **numbers)` is the Trainer's."""
-    server, clock = type("Server", (Server,), {"opened": [], "curve": [], "left": []}), SimpleNamespace(now=0.0)
+    """`(server, callback, log)` of a training in a folder `small`; `log(step, **numbers)` is the
+    Trainer's."""
+    server, clock = (
+        type("Server", (Server,), {"opened": [], "curve": [], "left": []}),
+        SimpleNamespace(now=0.0),
+    )
     monkeypatch.setitem(servers.TOOLS, "mlflow", server)
     own_time(monkeypatch, sends, monotonic=lambda: clock.now)
     folder = tmp_path / "small"
     folder.mkdir()
-    (folder / "recipe.json").write_text(json.dumps({"train": {"epochs": 2}, "gates": ["perplexity < 9"]}))
+    (folder / "recipe.json").write_text(
+        json.dumps({"train": {"epochs": 2}, "gates": ["perplexity < 9"]})
+    )
     places = {"run_dir": str(folder), "recipe_file": str(folder / "recipe.json")}
     callback = sends.Tracking("mlflow", RunSettings(**FACTS, **RATES, **places))
 
     def log(step, main=True, minutes=0, **numbers):
         clock.now += 60 * minutes
-        callback.on_log(None, SimpleNamespace(is_world_process_zero=main, global_step=step), None, numbers)
+        callback.on_log(
+            None, SimpleNamespace(is_world_process_zero=main, global_step=step), None, numbers
+        )
 
     return server, callback, log
 
@@ -103,7 +118,9 @@ def test_a_server_gets_the_recipe_as_parameters_and_the_trainers_curves(training
     assert server.opened[1][0] == "r1", "a resumed training continues its run"
 
 
-def test_a_server_that_is_away_ends_nothing_and_gets_all_once_it_is_there(training, capsys, golden_message):
+def test_a_server_that_is_away_ends_nothing_and_gets_all_once_it_is_there(
+    training, capsys, golden_message
+):
     server, callback, log = training
     callback.on_train_begin(None, ENDED, None)
     golden_message(capsys.readouterr().out)
@@ -114,7 +131,9 @@ def test_a_server_that_is_away_ends_nothing_and_gets_all_once_it_is_there(traini
         "it is not asked at each step, and one sentence is enough"
     )
     log(3, minutes=11, loss=1.0)
-    assert [step for step, _ in server.curve] == [1, 2, 3] and not Tracked.read(callback.folder).fault
+    assert [step for step, _ in server.curve] == [1, 2, 3] and not Tracked.read(
+        callback.folder
+    ).fault
     server.there = False
     log(4, loss=0.5)
     assert "Connection refused" in Tracked.read(callback.folder).fault
@@ -131,10 +150,15 @@ def test_only_the_first_process_sends(training):
 
 
 def test_mlflow_gets_no_name_that_it_refuses():
-    assert servers.allowed("memory/max (GiB)") == "memory/max _GiB_" and servers.allowed("data.sets") == "data.sets"
+    assert (
+        servers.allowed("memory/max (GiB)") == "memory/max _GiB_"
+        and servers.allowed("data.sets") == "data.sets"
+    )
 
 
-def test_what_a_stage_leaves_is_sent_under_the_names_of_an_exported_model(training, tmp_path, golden_message):
+def test_what_a_stage_leaves_is_sent_under_the_names_of_an_exported_model(
+    training, tmp_path, golden_message
+):
     server, *_ = training
     plan = plan_in(tmp_path / "run", "survival", "train.report_to=mlflow")
     folder, said = StageFolder(plan, plan.stages[-1]), []
@@ -150,8 +174,17 @@ def test_what_a_stage_leaves_is_sent_under_the_names_of_an_exported_model(traini
     server.there = True
     pipeline.send(folder, print)
     ((tags, files, status),) = server.left
-    hashes = {"data_hash": "d1", "weights_hash": folder.model_hash(), "run": folder.run.state.id, "stage": "train"}
-    assert tags == hashes and status == "FINISHED" and server.curve == [(7, {"evaluation.perplexity": 3.5})]
+    hashes = {
+        "data_hash": "d1",
+        "weights_hash": folder.model_hash(),
+        "run": folder.run.state.id,
+        "stage": "train",
+    }
+    assert (
+        tags == hashes
+        and status == "FINISHED"
+        and server.curve == [(7, {"evaluation.perplexity": 3.5})]
+    )
     assert [file.name for file in files] == ["training_summary.json", "evaluation.json"]
     elsewhere = plan_in(tmp_path / "run", "survival", "train.report_to=none")
     pipeline.send(StageFolder(elsewhere, elsewhere.stages[-1]), print)
@@ -174,12 +207,16 @@ def test_a_pod_makes_the_page_for_the_server(training, tmp_path, monkeypatch):
     monkeypatch.setattr(stage, "_child", trained)
     assert stage.run(folder, ["train"], said.append) == 0
     ((_, files, _),) = server.left
-    assert "report.html" in {file.name for file in files} and any("result page" in line for line in said)
+    assert "report.html" in {file.name for file in files} and any(
+        "result page" in line for line in said
+    )
     page = (tmp_path / "run/report.html").read_text("utf-8")
     assert "survival" in page and 'id="training"' in page and 'id="recipe"' not in page
 
 
-def test_an_exported_model_is_sent_to_the_run_that_it_comes_from(training, tmp_path, golden_message):
+def test_an_exported_model_is_sent_to_the_run_that_it_comes_from(
+    training, tmp_path, golden_message
+):
     server, *_ = training
     plan = plan_in(tmp_path / "run", "survival", "train.report_to=mlflow")
     folder, said = StageFolder(plan, plan.stages[-1]), []
@@ -200,7 +237,12 @@ def images(folder: Path, tool: str) -> Path:
         "scenario": "image-classification",
         "model": {"width": 8},
         "data": {"path": "images.parquet", "image_column": "img", "label_column": "label"},
-        "train": {"epochs": 1, "optimizer": "adamw_torch_fused", "micro_batch_size": 64, "report_to": tool},
+        "train": {
+            "epochs": 1,
+            "optimizer": "adamw_torch_fused",
+            "micro_batch_size": 64,
+            "report_to": tool,
+        },
         "machines": {"gpu": "NVIDIA-L40S"},
     }
     (folder / "small.yaml").write_text(yaml.safe_dump(recipe))
@@ -211,7 +253,13 @@ def adapter(folder: Path, tool: str) -> None:
     """The same with Axolotl, on a twin."""
     base_of("survival", folder / "base")
     shutil.copy(ROOT / "recipes/data/survival-sample.jsonl", folder / "rows.jsonl")
-    train = {"epochs": 1, "micro_batch_size": 8, "gradient_accumulation_steps": 1, "lora_rank": 4, "report_to": tool}
+    train = {
+        "epochs": 1,
+        "micro_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "lora_rank": 4,
+        "report_to": tool,
+    }
     recipe = {
         "name": "small",
         "scenario": "lora",
@@ -238,21 +286,45 @@ def mlflow_server(folder: Path):
     """The address of a real MLflow server with its own store."""
     python = os.environ.get("RECIPE_TEST_MLFLOW", "")
     if not python:
-        pytest.skip("RECIPE_TEST_MLFLOW names no Python with the whole of MLflow (`make test-long` installs it)")
+        pytest.skip(
+            "RECIPE_TEST_MLFLOW names no Python with the whole of MLflow (`make test-long` installs it)"
+        )
     pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", f"{folder}/files"]
+    command = [
+        python,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--artifacts-destination",
+        f"{folder}/files",
+    ]
     # As OpenShift AI's operator starts it: with workspaces, and without jobs of its own.
-    command, env = [*command, "--enable-workspaces"], os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    command, env = (
+        [*command, "--enable-workspaces"],
+        os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+    )
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen(command, env=env, start_new_session=True, **quiet)
     address = f"http://127.0.0.1:{port}"
     try:
         for _ in range(240):
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=1):
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"{address}/health", timeout=1),
+            ):
                 break
             assert server.poll() is None
             time.sleep(0.5)
@@ -263,7 +335,9 @@ def mlflow_server(folder: Path):
 
 
 @pytest.mark.long
-def test_a_real_server_has_the_run_with_its_settings_curves_gates_and_files(recipe_command, tmp_path, monkeypatch):
+def test_a_real_server_has_the_run_with_its_settings_curves_gates_and_files(
+    recipe_command, tmp_path, monkeypatch
+):
     recipe = images(tmp_path, "mlflow")
     recipe.write_text(recipe.read_text() + "gates: [accuracy > 0.01]\n")
     with mlflow_server(tmp_path) as address:
@@ -289,12 +363,18 @@ def test_a_real_server_has_the_run_with_its_settings_curves_gates_and_files(reci
         assert client.get_run(found.info.run_id).info.status == "FINISHED"
     assert said == ["The export was also uploaded to MLflow, as `export/adapter`."]
     assert kept == {"export/adapter/README.md", "export/adapter/model.safetensors"}
-    assert (found.info.run_name, found.info.status) == ("small", "FINISHED") and not Tracked.read(run.path).fault
+    assert (found.info.run_name, found.info.status) == ("small", "FINISHED") and not Tracked.read(
+        run.path
+    ).fault
     asked = flat(read_record(run.path / "config/recipe.json"))
     assert found.data.params == asked and asked["train.epochs"] == "1"
     steps = read_record(run.path / "training_history.json")["steps"]
-    assert [(one.step, one.value) for one in history] == [(entry["step"], entry["loss"]) for entry in steps]
-    assert found.data.metrics["eval_accuracy"] > 0 and found.data.metrics["evaluation.accuracy"] > 0.01
+    assert [(one.step, one.value) for one in history] == [
+        (entry["step"], entry["loss"]) for entry in steps
+    ]
+    assert (
+        found.data.metrics["eval_accuracy"] > 0 and found.data.metrics["evaluation.accuracy"] > 0.01
+    )
     planned, tags = read_record(run.path / "planned.json"), found.data.tags
     assert tags["recipe"] == "small" and tags["recipe_fingerprint"] == planned["fingerprint"]
     assert tags["run"] == run.state.id and tags["weights_hash"] == folder.model_hash()
@@ -303,14 +383,21 @@ def test_a_real_server_has_the_run_with_its_settings_curves_gates_and_files(reci
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("engine", "tool"), [(adapter, "mlflow"), (images, "wandb")], ids=["mlflow", "wandb"])
-def test_training_ends_well_without_a_server(recipe_command, tmp_path, engine, tool, golden_message):
+@pytest.mark.parametrize(
+    ("engine", "tool"), [(adapter, "mlflow"), (images, "wandb")], ids=["mlflow", "wandb"]
+)
+def test_training_ends_well_without_a_server(
+    recipe_command, tmp_path, engine, tool, golden_message
+):
     if tool == "mlflow":
         pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
     engine(tmp_path, tool)
     away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "WANDB_API_KEY": "", "HOME": str(tmp_path)}
     said, run = small_run(recipe_command, tmp_path, **away)
-    assert read_record(run.path / "training_summary.json")["steps"] > 5 and run.state.status == "finished"
+    assert (
+        read_record(run.path / "training_summary.json")["steps"] > 5
+        and run.state.status == "finished"
+    )
     (line,) = [line for line in said.splitlines() if "could not be sent" in line]
     golden_message(line)
     assert line in (run.path / "train.log").read_text(), "the log has it where it happened"
@@ -318,7 +405,8 @@ def test_training_ends_well_without_a_server(recipe_command, tmp_path, engine, t
 
 @pytest.mark.long
 def test_mlflows_own_way_in_sends_the_pods_token_and_workspace(tmp_path, monkeypatch):
-    """The server is a stand-in that keeps a request's headers; the client and its plug-in are MLflow's."""
+    """The server is a stand-in that keeps a request's headers; the client and its plug-in are
+    MLflow's."""
     pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
     from mlflow.tracking.request_auth import kubernetes_request_auth_provider as way_in
 
@@ -344,7 +432,10 @@ def test_mlflows_own_way_in_sends_the_pods_token_and_workspace(tmp_path, monkeyp
     with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         pods = podspec.tracking(plan, plan.stages[-1])
-        own = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{server.server_port}/mlflow", "MLFLOW_EXPERIMENT_NAME": ""}
+        own = {
+            "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{server.server_port}/mlflow",
+            "MLFLOW_EXPERIMENT_NAME": "",
+        }
         for name, value in ({**servers.MLFLOW, **pods} | own).items():
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("MLFLOW_TRACKING_SERVER_CERT_PATH")
@@ -353,4 +444,7 @@ def test_mlflows_own_way_in_sends_the_pods_token_and_workspace(tmp_path, monkeyp
         server.shutdown()
     assert seen and all(path.startswith("/mlflow/api/") for path, _ in seen)
     headers = seen[-1][1]
-    assert headers["Authorization"] == "Bearer a-token" and headers["X-MLFLOW-WORKSPACE"] == "lyric-professor"
+    assert (
+        headers["Authorization"] == "Bearer a-token"
+        and headers["X-MLFLOW-WORKSPACE"] == "lyric-professor"
+    )

@@ -1,8 +1,9 @@
-"""The site: what a namespace needs before the first job of its recipes, from the templates beside this file; and how
-files beside a recipe get to its pods without `recipe submit`.
+"""The site: what a namespace needs before the first job of its recipes, from the templates beside
+this file; and how files beside a recipe get to its pods without `recipe submit`.
 
-Every object names its own namespace, because the right to pull another namespace's image belongs to that one. The
-kustomization has no claims, because some may exist with another size or mode, which a cluster refuses to change.
+Every object names its own namespace, because the right to pull another namespace's image belongs to
+that one. The kustomization has no claims, because some may exist with another size or mode, which a
+cluster refuses to change.
 """
 
 import re
@@ -26,22 +27,33 @@ from runner.tools.text import macros, template, yaml_text
 
 TEMPLATES = Path(__file__).parent
 ACCOUNT = "recipe-runner"  # the default service account of pods, also of TensorBoard's
-# Beside jobs: the instructions for files, the pod that opens their claims, and for how many seconds.
+# Beside jobs: the instructions for files, the pod that opens their claims, and for how many
+# seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
 COMMENTS: Mapping[str, str] = packaged.toml(__file__, "files.toml")
 
 
 def render(plans: Sequence[Plan]) -> list[Artifact]:
-    """The site of the plans' namespace; of several, a folder each and a kustomization with all. Raises Stop if two
-    recipes name the same image by two tags."""
+    """The site of the plans' namespace; of several, a folder each and a kustomization with all.
+    Raises Stop if two recipes name the same image by two tags."""
     spaces = _by_namespace(plans)
     if len(spaces) == 1:
         return _site(plans, *spaces.popitem())
     sites = {space: _site(plans, space, own) for space, own in spaces.items()}
-    files = [Artifact(f"{space}/{file.path}", file.text) for space, made in sites.items() for file in made]
+    files = [
+        Artifact(f"{space}/{file.path}", file.text)
+        for space, made in sites.items()
+        for file in made
+    ]
     recipes = {space: listed(plan.name for plan in own) for space, own in spaces.items()}
-    return [*files, Artifact("kustomization.yaml", _filled("namespaces.yaml", steps=steps(plans, "."), spaces=recipes))]
+    return [
+        *files,
+        Artifact(
+            "kustomization.yaml",
+            _filled("namespaces.yaml", steps=steps(plans, "."), spaces=recipes),
+        ),
+    ]
 
 
 def _by_namespace(plans: Iterable[Plan]) -> dict[str, list[Plan]]:
@@ -52,40 +64,64 @@ def _by_namespace(plans: Iterable[Plan]) -> dict[str, list[Plan]]:
 
 
 def steps(plans: Sequence[Plan], folder: str) -> list[str]:
-    """The commands for a site in `folder`, the last ones from the root of a checkout; then what a built image needs."""
+    """The commands for a site in `folder`, the last ones from the root of a checkout; then what a
+    built image needs."""
     spaces = _by_namespace(plans)
     typed = [(f"oc apply -k {folder}", "applies these files; repeat it after every change")]
     for space, own in spaces.items():
         names = [claim["name"] for plan in own for claim in plan.site["claims"]]
         if len(set(names)) < len(names):
             # `submit` creates a claim of one recipe, after a look at the cluster's storage.
-            home = folder if len(spaces) == 1 else f"{folder}/{space}".removeprefix("./")
+            if len(spaces) == 1:
+                home = folder
+            else:
+                home = f"{folder}/{space}".removeprefix("./")
             file = f"{home}/{CLAIMS_FILE}".removeprefix("./")
-            typed.append((f"oc create -f {file}", "creates storage that several recipes share; read its first lines"))
-    built = [kubernetes.build_command(name, space) for space, own in spaces.items() for name in _built(space, own)]
+            typed.append(
+                (
+                    f"oc create -f {file}",
+                    "creates storage that several recipes share; read its first lines",
+                )
+            )
+    built = [
+        kubernetes.build_command(name, space)
+        for space, own in spaces.items()
+        for name in _built(space, own)
+    ]
     typed += [(command, "builds the image, from the root of a checkout") for command in built]
     width = max(len(command) for command, _ in typed if command not in built)  # Those are long.
-    needs = [f"# {hardware.IMAGE_NEEDS}"] if built else []
+    if built:
+        needs = [f"# {hardware.IMAGE_NEEDS}"]
+    else:
+        needs = []
     return [*(f"{command:<{width}}   # {what}" for command, what in typed), *needs]
 
 
 def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
-    """plans: of all namespaces, because others may use the image that is built here; own: those of this one."""
+    """plans: of all namespaces, because others may use the image that is built here; own: those of
+    this one."""
     sites = [plan.site for plan in own]
     # Those that may write to MLflow.
     tracked = dict.fromkeys(account for plan in own if (account := podspec.mlflow_account(plan)))
-    accounts = dict.fromkeys([ACCOUNT, *tracked, *(site.get("service_account") or ACCOUNT for site in sites)])
+    accounts = dict.fromkeys(
+        [ACCOUNT, *tracked, *(site.get("service_account") or ACCOUNT for site in sites)]
+    )
     # Every namespace already has this one.
     accounts.pop("default", None)
-    # Kueue 0.15 added the newer version of queues, and 0.20 removed the older one. Without a version of Kueue, that of
-    # OpenShift AI decides, because TrainJobs of 3.6 need the newer one.
+    # Kueue 0.15 added the newer version of queues, and 0.20 removed the older one. Without a
+    # version of Kueue, that of OpenShift AI decides, because TrainJobs of 3.6 need the newer one.
     known = [kubernetes.numbers(site["kueue"]) >= (0, 15) for site in sites if site.get("kueue")]
-    newer = all(known) if known else all(map(kubernetes.patched, sites))
+    if known:
+        newer = all(known)
+    else:
+        newer = all(map(kubernetes.patched, sites))
     images = []
     for name, tag in _built(space, own).items():
         # The recipes, of any namespace, whose data is in this image.
         embedded = (plan for plan in plans if plan.site["data_from"] == "image")
-        embed = " ".join(plan.name for plan in embedded if (_reference(plan) or ())[:2] == (space, name))
+        embed = " ".join(
+            plan.name for plan in embedded if (_reference(plan) or ())[:2] == (space, name)
+        )
         command = kubernetes.build_command(name, space)
         images.append({"name": name, "tag": tag, "command": command, "embed": embed})
     facts = {
@@ -109,9 +145,14 @@ def _reference(plan: Plan) -> tuple[str, str, str] | None:
     """Namespace, name and tag of the recipe's image if it is in the cluster's own registry."""
     whole = image(plan)
     # A name alone is an image stream of the namespace.
-    whole = whole if "/" in whole else f"{IMAGE_REGISTRY}/{plan.site['namespace']}/{whole}"
-    parts = re.fullmatch(rf"{re.escape(IMAGE_REGISTRY)}/([^/]+)/([^/:@]+)(?::([^@]+))?(?:@.+)?", whole)
-    return (parts[1], parts[2], parts[3] or "latest") if parts else None
+    if "/" not in whole:
+        whole = f"{IMAGE_REGISTRY}/{plan.site['namespace']}/{whole}"
+    parts = re.fullmatch(
+        rf"{re.escape(IMAGE_REGISTRY)}/([^/]+)/([^/:@]+)(?::([^@]+))?(?:@.+)?", whole
+    )
+    if parts:
+        return (parts[1], parts[2], parts[3] or "latest")
+    return None
 
 
 def _built(space: str, own: Iterable[Plan]) -> dict[str, str]:
@@ -120,12 +161,15 @@ def _built(space: str, own: Iterable[Plan]) -> dict[str, str]:
     for plan in own:
         owner, name, tag = _reference(plan) or ("", "", "")
         if owner == space and tags.setdefault(name, tag) != tag:
-            raise Stop(*worded("openshift.two-tags", space=space, name=name, tags=tags[name], tag=tag))
+            raise Stop(
+                *worded("openshift.two-tags", space=space, name=name, tags=tags[name], tag=tag)
+            )
     return tags
 
 
 def _claims(own: list[Plan]) -> list[dict[str, object]]:
-    """A claim of each name: of a recipe's size, else with room for all. image: of a TensorBoard, if it has results."""
+    """A claim of each name: of a recipe's size, else with room for all. image: of a TensorBoard, if
+    it has results."""
     users: dict[str, list[tuple[Plan, Mapping[str, Any]]]] = {}
     for plan in own:
         for claim in plan.site["claims"]:
@@ -135,7 +179,9 @@ def _claims(own: list[Plan]) -> list[dict[str, object]]:
         plans = [plan for plan, _ in sharing]
         stated = [claim["size_gib"] for _, claim in sharing if claim.get("size_gib")]
         guessed = [plan.claim_gib(name) for plan, claim in sharing if not claim.get("size_gib")]
-        results = [(plan, claim) for plan, claim in sharing if plan.claim_of(plan.place.run_dir) == claim]
+        results = [
+            (plan, claim) for plan, claim in sharing if plan.claim_of(plan.place.run_dir) == claim
+        ]
         # Later recipes use a claim with results too.
         floor = 100 if results and not stated else 0
         made.append({
@@ -149,10 +195,13 @@ def _claims(own: list[Plan]) -> list[dict[str, object]]:
 
 
 def _filled(name: str, /, **facts: object) -> str:
-    """A template with the comments at the end of its lines in one column, if there is room; empty if nothing is left."""
+    """A template with the comments at the end of its lines in one column, if there is room; empty
+    if nothing is left."""
     text = template(TEMPLATES / name, word=_word).render(facts).rstrip("\n")
     aligned = re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<47} {line[2]}", text)
-    return f"{aligned}\n" if aligned else ""
+    if aligned:
+        return f"{aligned}\n"
+    return ""
 
 
 def _word(text: str) -> str:
@@ -161,23 +210,32 @@ def _word(text: str) -> str:
 
 
 def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
-    """The instructions for files beside a recipe, and the pod that they need, if any; nothing without such files."""
+    """The instructions for files beside a recipe, and the pod that they need, if any; nothing
+    without such files."""
     # The path in pods of each file or folder, by its path from the recipe's folder.
     files = {name: data_file(recipe, plan.place, name) or "" for _, name in recipe.local_files()}
     if not files:
         return []
-    name, words = recipe.file.name, macros(TEMPLATES / "files.md.jinja", shlex=shlex)
+    name = recipe.file.name
+    words = macros(TEMPLATES / "files.md.jinja", shlex=shlex)
     if plan.site["data_from"] == "claim":
-        pod, claims = opening_pod(plan, plan.stages[0]), str(PurePosixPath(plan.stages[0].folder, CLAIMS_FILE))
+        pod = opening_pod(plan, plan.stages[0])
+        claims = str(PurePosixPath(plan.stages[0].folder, CLAIMS_FILE))
         text = words.claim(plan, name, _folders(files), pod["metadata"]["name"], claims)
         return [Artifact(README, str(text)), Artifact(POD, yaml_text(pod))]
     # The path of each in a checkout, whose `recipes/` is the pods' folder of files.
     top = plan.place.files_dir or "/"
     added = {name: f"recipes/{name}"}
-    added |= {file: f"recipes/{PurePosixPath(there).relative_to(top)}" for file, there in files.items()}
+    added |= {
+        file: f"recipes/{PurePosixPath(there).relative_to(top)}" for file, there in files.items()
+    }
     typed = [step for step in steps([plan], "site") if "claims" not in step]
     outside = listed(file for file in files if file.startswith(".."))
-    return [Artifact(README, str(words.checkout(plan, name, _folders(added), added.values(), typed, outside)))]
+    return [
+        Artifact(
+            README, str(words.checkout(plan, name, _folders(added), added.values(), typed, outside))
+        )
+    ]
 
 
 def _folders(files: Mapping[str, str]) -> dict[str, str]:
@@ -188,4 +246,6 @@ def opening_pod(plan: Plan, stage: Stage) -> Manifest:
     """A pod that opens the claims and waits. Its image needs `tar`, as `oc cp` does."""
     # The pod runs none of the recipe's code.
     alone = replace(plan.only(stage), code_from_git=None)
-    return batch.alone(alone, stage, PART, ["sleep", str(OPEN_SECONDS)], podspec.claims(plan), seconds=OPEN_SECONDS)
+    return batch.alone(
+        alone, stage, PART, ["sleep", str(OPEN_SECONDS)], podspec.claims(plan), seconds=OPEN_SECONDS
+    )

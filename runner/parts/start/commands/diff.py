@@ -1,4 +1,5 @@
-"""`recipe diff`: the differences between two recipes: settings with defaults, needs, and generated settings."""
+"""`recipe diff`: the differences between two recipes: settings with defaults, needs, and generated
+settings."""
 
 import re
 from collections.abc import Sequence
@@ -36,41 +37,56 @@ class Difference:
 
 
 def opened(name: str) -> Document:
-    """A recipe by its file, by a starter's name, or by a run folder, which has a copy. Raises Stop if there is none."""
+    """A recipe by its file, by a starter's name, or by a run folder, which has a copy. Raises Stop
+    if there is none."""
     path = Path(name)
     if path.is_dir():
         sealed = sorted([path / CONFIG / RECIPE_FILE, *path.glob(f"{CONFIG}/*/{RECIPE_FILE}")])
-        if there := next((file for file in sealed if file.is_file()), None):
+        there = next((file for file in sealed if file.is_file()), None)
+        if there:
             return reading.read(there)
-        raise Stop(Problem(name, 0, 0, *worded("start.not-a-run", config=CONFIG, recipe_file=RECIPE_FILE)))
+        raise Stop(
+            Problem(name, 0, 0, *worded("start.not-a-run", config=CONFIG, recipe_file=RECIPE_FILE))
+        )
     return validate.opened(reading.read(packaged.recipe_file(name)))[0]
 
 
 def in_settings(before: Document, after: Document) -> list[Difference]:
-    """Two recipes' different settings, with defaults, in the first one's order. Raises Stop if a schema refuses one."""
-    old, new = _settings(before), _settings(after)
+    """Two recipes' different settings, with defaults, in the first one's order. Raises Stop if a
+    schema refuses one."""
+    old = _settings(before)
+    new = _settings(after)
     found = []
     for name, (was, now) in differing([old, new]):
-        said = by_schema.sentence((after if name in new else before).data["scenario"], path_of(name))
+        said = by_schema.sentence(
+            (after if name in new else before).data["scenario"], path_of(name)
+        )
         found.append(Difference(name, was, now, f"{said}." if said else ""))
     return found
 
 
 def _settings(document: Document) -> dict[str, Any]:
-    if problem := by_schema.scenario_problem(document):
+    problem = by_schema.scenario_problem(document)
+    if problem:
         raise Stop(problem)
     settings, problems = by_schema.read(document)
     if problems:
         raise Stop(problems)
-    each = leaves(settings.plain(), lambda items: items and all(isinstance(item, dict) for item in items))
+    each = leaves(
+        settings.plain(), lambda items: items and all(isinstance(item, dict) for item in items)
+    )
     return {name_of(path): value for path, value in each if value != {}}
 
 
-def in_plans(before: Document | None, after: Document, price: float | None = None) -> list[Difference]:
-    """The memory, time and cost of each stage of two recipes, even if equal, and the generated settings that differ.
-    before: None for a new recipe, without generated settings. price: of one GPU hour, None for the recipes' own. Raises
-    Stop if one of them is not valid."""
-    old, new, found = _planned(before, price) if before else {}, _planned(after, price), []
+def in_plans(
+    before: Document | None, after: Document, price: float | None = None
+) -> list[Difference]:
+    """The memory, time and cost of each stage of two recipes, even if equal, and the generated
+    settings that differ. before: None for a new recipe, without generated settings. price: of one
+    GPU hour, None for the recipes' own. Raises Stop if one of them is not valid."""
+    old = _planned(before, price) if before else {}
+    new = _planned(after, price)
+    found = []
     for name in dict.fromkeys([*old, *new]):
         (was, unit), (now, of) = old.get(name, (None, "")), new.get(name, (None, ""))
         if of or unit or (before and was != now):
@@ -79,11 +95,12 @@ def in_plans(before: Document | None, after: Document, price: float | None = Non
 
 
 def _planned(document: Document, price: float | None) -> dict[str, tuple[Any, str]]:
-    """Figures of each stage with their units, and the settings of its generated config, which have none and are without
-    the folders of a run, by their names."""
+    """Figures of each stage with their units, and the settings of its generated config, which have
+    none and are without the folders of a run, by their names."""
     recipe, _ = validate.valid(document, look=False)
     figures: dict[str, tuple[Any, str]] = {}
-    plan, forecasts = translate(recipe, place(recipe)), list[forecast.Forecast]()
+    plan = translate(recipe, place(recipe))
+    forecasts = list[forecast.Forecast]()
     with suppress(UnknownArchitecture):
         forecasts = forecast.of(recipe, plan, price)
     for one in forecasts:
@@ -99,7 +116,10 @@ def _planned(document: Document, price: float | None) -> dict[str, tuple[Any, st
         for name, value in flat(stage.config):
             if not name.startswith(_FOLLOWING) and not name.endswith(_FOLLOWING):
                 # The folder of checkpoints ends with the stage's key, which any change changes.
-                told = value.removesuffix(f"/{stage.keys['']}") if isinstance(value, str) else value
+                if isinstance(value, str):
+                    told = value.removesuffix(f"/{stage.keys['']}")
+                else:
+                    told = value
                 figures[f"{file}: {name}"] = without_place(told, plan.place), ""
     return figures
 
@@ -110,18 +130,27 @@ _SHOWN = {"bytes": units.gib, "seconds": units.duration, "hours": units.speed, "
 
 def row(one: Difference) -> tuple[str, str, str, str]:
     """A difference for people: its name, both values, and its meaning."""
-    show = _SHOWN.get(one.unit.partition(" ")[0], lambda value: shortened(reading.written(value), 60))
+    show = _SHOWN.get(
+        one.unit.partition(" ")[0], lambda value: shortened(reading.written(value), 60)
+    )
     before, after = ("-" if value is None else show(value) for value in (one.before, one.after))
     said = one.meaning or (one.unit if one.unit.startswith(("bytes of", "at ")) else "")
     return one.name, before, after, said.removeprefix("bytes ")
 
 
 def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str:
-    """Both as tables in Markdown, if they have rows. Texts are escaped, because anybody can open a pull request."""
+    """Both as tables in Markdown, if they have rows. Texts are escaped, because anybody can open a
+    pull request."""
     tables = []
     for heading, meaning, differences in (("setting", "what it is", settings), ("plan", "", plans)):
-        rows = [[re.sub(r"([\\|`*_<>\[\]@#~&])", r"\\\1", cell) for cell in row(one)] for one in differences]
-        lines = [f"| {' | '.join(cells)} |" for cells in [[heading, "before", "after", meaning], ["---"] * 4, *rows]]
+        rows = [
+            [re.sub(r"([\\|`*_<>\[\]@#~&])", r"\\\1", cell) for cell in row(one)]
+            for one in differences
+        ]
+        lines = [
+            f"| {' | '.join(cells)} |"
+            for cells in [[heading, "before", "after", meaning], ["---"] * 4, *rows]
+        ]
         tables += ["\n".join(lines)] if rows else []
     return "\n\n".join(tables)
 
@@ -130,11 +159,16 @@ def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str
 def diff(before: str, after: str, plans: bool, price: float | None, style: str) -> None:
     """Compare the settings of recipes A and B. A setting that is left out counts as its default.
 
-    A and B are recipes, names of starters, or run folders. For a run folder, the recipe of that run is used.
+    A and B are recipes, names of starters, or run folders. For a run folder, the recipe of that run
+    is used.
     """
-    old, new = opened(before), opened(after)
+    old = opened(before)
+    new = opened(after)
     settings = in_settings(old, new)
-    planned = in_plans(old, new, price) if plans else []
+    if plans:
+        planned = in_plans(old, new, price)
+    else:
+        planned = []
     if style == "json":
         whole = {"before": before, "after": after, "settings": settings}
         whole |= {"plan": planned} if plans else {}
@@ -148,5 +182,12 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
                 say()
         if not settings:
             say("No setting differs.")
-        count = f"{len(settings)} settings differ" if len(settings) > 1 else "One setting differs"
-        end(f"{count if settings else 'No setting differs'} between {before} and {after}.", "plan", new.file)
+        if len(settings) > 1:
+            count = f"{len(settings)} settings differ"
+        else:
+            count = "One setting differs"
+        end(
+            f"{count if settings else 'No setting differs'} between {before} and {after}.",
+            "plan",
+            new.file,
+        )

@@ -1,4 +1,5 @@
-"""`recipe doctor`: the hardware and software of this machine, and what stops a recipe on it, each with a remedy."""
+"""`recipe doctor`: the hardware and software of this machine, and what stops a recipe on it, each
+with a remedy."""
 
 import os
 import re
@@ -32,10 +33,22 @@ from runner.tools.problem import Stop, first_line
 from runner.tools.process import cores, free_port, memory_gib
 from runner.trainer import records
 
-FOR_SOME_RECIPES = ("bitsandbytes", "flash-attn", "kernels", "liger-kernel", "torchao", "lm_eval", "ray")
+FOR_SOME_RECIPES = (
+    "bitsandbytes",
+    "flash-attn",
+    "kernels",
+    "liger-kernel",
+    "torchao",
+    "lm_eval",
+    "ray",
+)
 PACKAGES = (*records.PACKAGES, *FOR_SOME_RECIPES, "datatrove", "spacy")
-PORTS = (29500, 23456)  # the rendezvous ports of torchrun on one machine and of the training operator
-# The kernel that transformers uses without the package, from the hub, or from a folder in LOCAL_KERNELS.
+PORTS = (
+    29500,
+    23456,
+)  # the rendezvous ports of torchrun on one machine and of the training operator
+# The kernel that transformers uses without the package, from the hub, or from a folder in
+# LOCAL_KERNELS.
 FLASH_KERNEL = "kernels-community/flash-attn2"
 
 
@@ -57,11 +70,11 @@ class Card(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """disk_gib: free at `folder`. links: the driver's table of connections between GPUs. cuda: the version that PyTorch
-    was built for, empty without one. cards: the visible ones; visible: CUDA_VISIBLE_DEVICES, None if not set.
-    flash_kernel: the folder of FlashAttention's kernel, None if it comes from the hub. ports: the tested ones;
-    ports_taken: those in use. hub: None if it answers, else the reason. gated: models, each with the failure if it
-    cannot be read, or None."""
+    """disk_gib: free at `folder`. links: the driver's table of connections between GPUs. cuda: the
+    version that PyTorch was built for, empty without one. cards: the visible ones; visible:
+    CUDA_VISIBLE_DEVICES, None if not set. flash_kernel: the folder of FlashAttention's kernel, None
+    if it comes from the hub. ports: the tested ones; ports_taken: those in use. hub: None if it
+    answers, else the reason. gated: models, each with the failure if it cannot be read, or None."""
 
     packages: dict[str, str | None]
     cards: tuple[Card, ...] = ()
@@ -83,12 +96,15 @@ class Machine:
 
 
 def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = PORTS) -> Machine:
-    """Examines this machine. folder: for results; models: names on the hub to try; ports: those that must be free."""
+    """Examines this machine. folder: for results; models: names on the hub to try; ports: those
+    that must be free."""
     hub = why_no_hub()
     cards, cuda = _cards()
     # The folder of FlashAttention's kernel (NAME=FOLDER, separated by `:`).
     entries = (entry.partition("=") for entry in os.environ.get("LOCAL_KERNELS", "").split(":"))
-    kernels = (folder for name, _, folder in entries if name == FLASH_KERNEL and Path(folder).is_dir())
+    kernels = (
+        folder for name, _, folder in entries if name == FLASH_KERNEL and Path(folder).is_dir()
+    )
     token = os.environ.get("HF_TOKEN")
     with suppress(ImportError):
         from huggingface_hub import get_token
@@ -104,7 +120,9 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
         packages={**records.versions(PACKAGES)},
         cards=cards,
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        driver=_said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0],
+        driver=_said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split(
+            "\n"
+        )[0],
         cuda=cuda,
         links=_said("nvidia-smi", "topo", "-m"),
         memory_gib=memory_gib(),
@@ -132,13 +150,16 @@ def _cards() -> tuple[tuple[Card, ...], str]:
         import torch
     except ImportError:
         return (), ""
-    cards, cuda = [], torch.version.cuda or ""
+    cards = []
+    cuda = torch.version.cuda or ""
     for index in range(torch.cuda.device_count()):
         try:
             facts = torch.cuda.get_device_properties(index)
         except RuntimeError:  # The driver is too old for this PyTorch, which `gpus` reports.
             return (), cuda
-        cards.append(Card(facts.name, round(facts.total_memory / 2**30, 1), f"{facts.major}.{facts.minor}"))
+        cards.append(
+            Card(facts.name, round(facts.total_memory / 2**30, 1), f"{facts.major}.{facts.minor}")
+        )
     return tuple(cards), cuda
 
 
@@ -148,7 +169,9 @@ def _said(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    if done.returncode == 0:
+        return done.stdout.strip()
+    return ""
 
 
 def _existing(folder: Path) -> Path:
@@ -187,57 +210,100 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         line = f"{self.state:<8} {self.subject:<12} {self.text}"
-        return f"{line}\n{'':<22}→ {self.mend}" if self.mend else line
+        if self.mend:
+            return f"{line}\n{'':<22}→ {self.mend}"
+        return line
 
 
 def found(name: str, /, **words: object) -> Finding:
     """A finding of `findings.toml`, with words filled in."""
     row = FINDINGS[name]
-    return Finding(*(row.get(key, "").format(**words) for key in ("state", "subject", "text", "mend")))
+    return Finding(
+        *(row.get(key, "").format(**words) for key in ("state", "subject", "text", "mend"))
+    )
 
 
-def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None = None) -> list[Finding]:
+def findings(
+    machine: Machine, recipe: Recipe | None = None, plan: Plan | None = None
+) -> list[Finding]:
     """The findings of all checks; with a recipe, also about its needs, on the GPUs that it uses."""
     if recipe and machine.cards:
         taken = particular(machine.visible, gpus_of(recipe), len(machine.cards))
         cards = tuple(machine.cards[index] for index in taken)
         machine = replace(machine, cards=cards, links=_between([*taken.values()], machine.links))
-    return [finding for check in (packages, gpus, resources) for finding in check(machine, recipe, plan)]
+    return [
+        finding for check in (packages, gpus, resources) for finding in check(machine, recipe, plan)
+    ]
 
 
 def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
-    images = plan is not None and all(stage.engine == "images" for stage in plan.stages if stage.trains)
-    needed = NEEDED_FOR_IMAGES if images else NEEDED
+    images = plan is not None and all(
+        stage.engine == "images" for stage in plan.stages if stage.trains
+    )
+    needed: tuple[str, ...]
+    if images:
+        needed = NEEDED_FOR_IMAGES
+    else:
+        needed = NEEDED
     missing = [name for name in needed if not machine.packages.get(name)]
     shown = ", ".join(missing or (f"{name} {machine.packages[name]}" for name in needed))
-    kind = "packages-missing" if missing else "packages"
+    if missing:
+        kind = "packages-missing"
+    else:
+        kind = "packages"
     yield found(kind, machine=machine, shown=shown, train=packaged.install("train"))
-    axolotl, written_for = machine.packages.get("axolotl"), catalog.AXOLOTL_VERSION
+    axolotl = machine.packages.get("axolotl")
+    written_for = catalog.AXOLOTL_VERSION
     if axolotl and axolotl != written_for and not images:
         yield found("axolotl", version=axolotl, written_for=written_for)
-    site = recipe.settings.get("openshift") if recipe else None
+    if recipe:
+        site = recipe.settings.get("openshift")
+    else:
+        site = None
     if site and not site.get("image"):
         yield found("image", needs=catalog.hardware.IMAGE_NEEDS)
     if recipe and recipe.model.get("attention") == "flash_attention_2":
-        kernels, version = machine.packages.get("kernels"), machine.packages.get("flash-attn")
-        here = "flash-kernel" if kernels and machine.flash_kernel else ""
-        later = "flash-later" if kernels and machine.hub is None else "flash-missing"
-        words = {"version": version, "machine": machine, "kernel": FLASH_KERNEL, "install": packaged.install("flash")}
+        kernels = machine.packages.get("kernels")
+        version = machine.packages.get("flash-attn")
+        if kernels and machine.flash_kernel:
+            here = "flash-kernel"
+        else:
+            here = ""
+        if kernels and machine.hub is None:
+            later = "flash-later"
+        else:
+            later = "flash-missing"
+        words = {
+            "version": version,
+            "machine": machine,
+            "kernel": FLASH_KERNEL,
+            "install": packaged.install("flash"),
+        }
         yield found("flash-attn" if version else here or later, **words)
     for name, why, install in _wanted_packages(recipe) if recipe else ():
         version = machine.packages.get(name)
-        yield found("wanted" if version else "wanted-missing", name=name, version=version, why=why, install=install)
+        yield found(
+            "wanted" if version else "wanted-missing",
+            name=name,
+            version=version,
+            why=why,
+            install=install,
+        )
 
 
 def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """Further packages that a recipe needs: the name, the purpose, and the command that installs it."""
+    """Further packages that a recipe needs: the name, the purpose, and the command that installs
+    it."""
     train = packaged.install("train")
     # Recipes for images have no such setting.
     if recipe.settings.get("distribution", "").startswith("zero"):
         yield "deepspeed", f"`distribution: {recipe.distribution}`", train
     recipe = recipe.of_stage(f"{PRETRAIN}-")
-    for name in sorted({one for part in recipe.sections.values() if (one := part.get("optimizer"))}):
-        if package := catalog.optimizers()[name].package:
+    for name in sorted(
+        {one for part in recipe.sections.values() if (one := part.get("optimizer"))}
+    ):
+        package = catalog.optimizers()[name].package
+        if package:
             yield package, f"`optimizer: {name}`", train
     for row in FINDINGS["of-pretraining"] if recipe.scenario == "pipeline" else ():
         if applies(recipe.settings, row["when"], row["unless"]):
@@ -246,7 +312,8 @@ def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
 
 def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     needed = catalog.hardware.DRIVERS.get(machine.cuda.split(".")[0], 0)
-    if (major := re.match(r"\d+", machine.driver)) and int(major[0]) < needed:
+    major = re.match(r"\d+", machine.driver)
+    if major and int(major[0]) < needed:
         yield found("old-driver", machine=machine, needed=needed)
         return
     if recipe and (recipe.machines.gpu == NO_GPU or not machine.cards):
@@ -256,17 +323,27 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         yield found("no-gpu")
         return
     for card in sorted(set(machine.cards), key=lambda card: card.name):
-        fp8, driver = "FP8" if card.fp8 else "no FP8", f", driver {machine.driver}" if machine.driver else ""
+        fp8 = "FP8" if card.fp8 else "no FP8"
+        if machine.driver:
+            driver = f", driver {machine.driver}"
+        else:
+            driver = ""
         yield found("gpu", count=machine.cards.count(card), card=card, fp8=fp8, driver=driver)
     if len(machine.cards) > 1:
-        slow = "pcie-for-images" if recipe and not recipe.settings.knows("distribution") else "only-pcie"
+        if recipe and not recipe.settings.knows("distribution"):
+            slow = "pcie-for-images"
+        else:
+            slow = "only-pcie"
         # The legend below the table has `NV#` and NVLinks on every machine.
         fast = re.search(r"\bNV\d+\b", machine.links)
         yield found("nvlink" if fast else slow if machine.links else "unknown-links")
     if recipe is None:
         return
-    # This machine's GPUs beside those of the recipe, and their number formats beside those of the plan.
-    planned, here, count = recipe.machines, machine.cards[0], len(machine.cards)
+    # This machine's GPUs beside those of the recipe, and their number formats beside those of the
+    # plan.
+    planned = recipe.machines
+    here = machine.cards[0]
+    count = len(machine.cards)
     known = catalog.gpu(planned.gpu)
     if here.label != planned.gpu:
         yield found("other-gpu", planned=known.title if known else planned.gpu, here=here)
@@ -286,7 +363,9 @@ def _on_processor(machine: Machine, recipe: Recipe) -> Finding:
     stages = [replace(prediction, usable=usable) for prediction in local.predictions.values()]
     for stage in stages:
         if stage.too_large:
-            return found("no-gpu-no-memory", need=units.gib(stage.memory or 0), have=units.gib(usable))
+            return found(
+                "no-gpu-no-memory", need=units.gib(stage.memory or 0), have=units.gib(usable)
+            )
     sentences = [*map(this_machine.needs, stages), this_machine.download(local)]
     if len(stages) > 1:
         # Their lines would fill the screen; `recipe run` prints them.
@@ -301,41 +380,69 @@ def _on_processor(machine: Machine, recipe: Recipe) -> Finding:
 
 
 def _between(names: list[str], table: str) -> str:
-    """The part of the driver's table of links that is about these GPUs; the whole table if it does not name them."""
-    header, *rows = [line.split() for line in table.splitlines() if line.strip().startswith("GPU")] or [[]]
+    """The part of the driver's table of links that is about these GPUs; the whole table if it does
+    not name them."""
+    header, *rows = [
+        line.split() for line in table.splitlines() if line.strip().startswith("GPU")
+    ] or [[]]
     labels = [f"GPU{name}" for name in names]
     if not set(labels) <= set(header):
         return table
     columns = [header.index(label) + 1 for label in labels]
-    return "\n".join(" ".join(row[column] for column in columns) for row in rows if row[0] in labels)
+    return "\n".join(
+        " ".join(row[column] for column in columns) for row in rows if row[0] in labels
+    )
 
 
 def resources(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     """Main memory, disk, ports and the hub."""
     # Without a GPU, the main memory is judged by what training on the processor needs.
     uses_gpu = recipe and recipe.machines.gpu != NO_GPU and machine.cards
-    less = recipe and uses_gpu and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9
+    less = (
+        recipe
+        and uses_gpu
+        and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9
+    )
     yield found("less-memory" if less else "memory", machine=machine, recipe=recipe)
     if machine.shm_gib < 1:
         yield found("little-shared-memory", machine=machine)
     needed = needed_gib(recipe, plan)
-    needs = f"; models and checkpoints need about {needed:.0f} GiB" if needed else ""
-    little = "full-disk" if needed else "small-disk"
-    yield found("disk" if machine.disk_gib >= (needed or 20) else little, machine=machine, needs=needs)
+    if needed:
+        needs = f"; models and checkpoints need about {needed:.0f} GiB"
+    else:
+        needs = ""
+    if needed:
+        little = "full-disk"
+    else:
+        little = "small-disk"
+    yield found(
+        "disk" if machine.disk_gib >= (needed or 20) else little, machine=machine, needs=needs
+    )
     if not os.access(folder := _existing(Path(machine.folder)), os.W_OK):
         yield found("closed-disk", folder=folder)
     for port in machine.ports_taken:
         nodes = recipe and "nodes" in recipe.settings
-        other = "choose another `nodes.port`" if nodes else f"set MASTER_PORT to a free one (not {port})"
+        if nodes:
+            other = "choose another `nodes.port`"
+        else:
+            other = f"set MASTER_PORT to a free one (not {port})"
         yield found("taken-port", port=port, other=other)
     if not machine.ports_taken:
-        are = "is" if len(machine.ports) == 1 else "are"
+        if len(machine.ports) == 1:
+            are = "is"
+        else:
+            are = "are"
         yield found("free-ports", shown=f"{' and '.join(map(str, machine.ports))} {are}")
     if machine.hub is not None:
-        reads = recipe and (models_of(recipe) or any(data.get("hub") for _, data in recipe.data_sets()))
+        reads = recipe and (
+            models_of(recipe) or any(data.get("hub") for _, data in recipe.data_sets())
+        )
         yield found("needed-hub" if reads else "silent-hub", machine=machine)
         return
-    account = "logged in" if machine.token else "not logged in, so gated models are not available"
+    if machine.token:
+        account = "logged in"
+    else:
+        account = "not logged in, so gated models are not available"
     yield found("hub", account=account)
     for name, failure in machine.gated.items():
         yield found("no-access" if failure else "readable", name=name, failure=failure)
@@ -346,30 +453,46 @@ def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
     if recipe and plan:
         with suppress(catalog.UnknownArchitecture):
             forecasts = forecast.of(recipe, plan)
-            return sum(entry.size for entry in storage.everything(plan, forecasts)) / 2**30 if forecasts else 0.0
+            if forecasts:
+                return sum(entry.size for entry in storage.everything(plan, forecasts)) / 2**30
+            return 0.0
     return 0.0
 
 
 def ports_of(recipe: Recipe) -> tuple[int, ...]:
     """The ports that must be free on a machine of the recipe."""
     nodes = recipe.settings.get("nodes")
-    return (nodes.port,) if nodes else PORTS
+    if nodes:
+        return (nodes.port,)
+    return PORTS
 
 
 def models_of(recipe: Recipe) -> tuple[str, ...]:
     """The models and tokenizers on the hub that the recipe needs."""
-    each, first = recipe.stage_recipes.values() or (recipe,), recipe.of_stage(f"{PRETRAIN}-")
+    each = recipe.stage_recipes.values() or (recipe,)
+    first = recipe.of_stage(f"{PRETRAIN}-")
     names = [one.model.get("base") for one in each if not one.pretrained]
-    names += [first.tokenizer.base] if first.scenario == "pipeline" else []
-    return tuple(name for name in names if name and not (recipe.folder / name).is_dir() and not Path(name).is_dir())
+    if first.scenario == "pipeline":
+        names += [first.tokenizer.base]
+    return tuple(
+        name
+        for name in names
+        if name and not (recipe.folder / name).is_dir() and not Path(name).is_dir()
+    )
 
 
 @command
-def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: bool, stage: str | None) -> int:
-    """Check GPUs, packages, disk, memory, ports and the hub. Print each problem, and how to fix it."""
+def doctor(
+    path: str | None, sets: tuple[str, ...], out: str | None, measured: bool, stage: str | None
+) -> int:
+    """Check GPUs, packages, disk, memory, ports and the hub. Print each problem, and how to fix
+    it."""
     if measured:
         if path is None:
-            raise Stop("`--gpu` measures the training of a recipe.", "Name it: `recipe doctor RECIPE --gpu`.")
+            raise Stop(
+                "`--gpu` measures the training of a recipe.",
+                "Name it: `recipe doctor RECIPE --gpu`.",
+            )
         with at_work("measurement", path, sets, out, True) as (trained, made, run):
             measure.measure(trained, run, made, stage)
         end("Measured: `recipe plan` now uses the pace of this machine.", "plan", path)
@@ -378,14 +501,26 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: b
     if path:
         recipe, _ = open_recipe(path, sets)
         plan = translate(recipe, place(recipe))
-    asked = (models_of(recipe), ports_of(recipe)) if recipe else ()
-    told = findings(probe(Path(out or ".").absolute(), *asked), recipe, plan)
+    folder = Path(out or ".").absolute()
+    if recipe:
+        machine = probe(folder, models_of(recipe), ports_of(recipe))
+    else:
+        machine = probe(folder)
+    told = findings(machine, recipe, plan)
     for finding in told:
         say(str(finding))
     problems, warnings = (sum(one.state == state for one in told) for state in (PROBLEM, WARNING))
-    say(f"\n{problems} problem{'' if problems == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}")
+    say(
+        f"\n{problems} problem{'' if problems == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}"
+    )
     if problems:
-        end("This machine is not ready. Fix the problems above.", "doctor", *([path] if path else []))
+        end(
+            "This machine is not ready. Fix the problems above.",
+            "doctor",
+            *([path] if path else []),
+        )
     else:
         end("This machine is ready.", "rehearse", path or "RECIPE")
-    return 1 if problems else 0
+    if problems:
+        return 1
+    return 0

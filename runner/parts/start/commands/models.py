@@ -1,4 +1,5 @@
-"""`recipe models`: the models that a recipe can name, and `recipe models add` for those that the catalog lacks."""
+"""`recipe models`: the models that a recipe can name, and `recipe models add` for those that the
+catalog lacks."""
 
 import os
 from dataclasses import dataclass, replace
@@ -32,18 +33,31 @@ WAYS = packaged.toml(str(Path(__file__).parent), "questions.toml")["ways"]
 
 @dataclass(frozen=True)
 class Need:
-    """The GPU memory of a way to train, with one row at a time, and the cards with enough, the smallest first."""
+    """The GPU memory of a way to train, with one row at a time, and the cards with enough, the
+    smallest first."""
 
     memory_bytes: int
     cards: tuple[str, ...]
 
 
 def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str, Need]:
-    """The needs of each way to train a model; empty without formulas. card: decides the number format, else bf16."""
+    """The needs of each way to train a model; empty without formulas. card: decides the number
+    format, else bf16."""
     # Models of the same shape share one computation.
-    shape = replace(model, id="model", licence="", gated=False, source="", parameters=None, published=None, revision="")
+    shape = replace(
+        model,
+        id="model",
+        licence="",
+        gated=False,
+        source="",
+        parameters=None,
+        published=None,
+        revision="",
+    )
     try:
-        return {way: _need(shape, way, card.precision(model.fp16) if card else "bf16") for way in WAYS}
+        return {
+            way: _need(shape, way, card.precision(model.fp16) if card else "bf16") for way in WAYS
+        }
     except catalog.UnknownArchitecture:
         return {}
 
@@ -56,7 +70,10 @@ def _need(model: catalog.Model, way: str, precision: str) -> Need:
     recipe = Recipe(document, by_schema.read(document)[0], model)
     forecasts = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
     need = max(stage.full.memory.total for stage in forecasts)
-    return Need(need, tuple(card.name for card in memory.cards(need, [stage.workload for stage in forecasts])))
+    return Need(
+        need,
+        tuple(card.name for card in memory.cards(need, [stage.workload for stage in forecasts])),
+    )
 
 
 def counted(model: catalog.Model) -> int | None:
@@ -69,9 +86,12 @@ def counted(model: catalog.Model) -> int | None:
 
 def size(model: catalog.Model) -> str:
     """A model's number of parameters, for tables."""
-    if (count := counted(model)) is None:
+    count = counted(model)
+    if count is None:
         return "-"
-    return f"{count / 1e9:.2f}B" if count >= 1e8 else f"{count / 1e6:.2f}M"
+    if count >= 1e8:
+        return f"{count / 1e9:.2f}B"
+    return f"{count / 1e6:.2f}M"
 
 
 def licence(model: catalog.Model) -> str:
@@ -80,34 +100,47 @@ def licence(model: catalog.Model) -> str:
 
 def card_named(name: str) -> catalog.Gpu:
     """The catalog's card of that label. Raises Stop if it has none."""
-    if found := catalog.gpu(name):
+    found = catalog.gpu(name)
+    if found:
         return found
     near = catalog.alike(name)
-    hint = f"Did you mean {listed(near, 'or')}? " if near else ""
+    if near:
+        hint = f"Did you mean {listed(near, 'or')}? "
+    else:
+        hint = ""
     raise Stop(f"The catalog has no GPU `{name}`.", f"{hint}`recipe gpus` lists them.")
 
 
 @click.group(invoke_without_command=True)
 @with_options
 def models(recipe: str | None, card: str | None, style: str) -> None:
-    """List the models of the catalog and of the lock file beside a recipe, with the smallest GPU for each.
+    """List the models of the catalog and of the lock file beside a recipe, with the smallest GPU
+    for each.
 
-    The GPUs are for four ways to train: an adapter beside the model in 4 bits (qlora), an adapter beside the unchanged
-    model (lora), the last layers, and all weights. They are estimates of `recipe plan`, with its defaults and one row at
-    a time.
+    The GPUs are for four ways to train: an adapter beside the model in 4 bits (qlora), an adapter
+    beside the unchanged model (lora), the last layers, and all weights. They are estimates of
+    `recipe plan`, with its defaults and one row at a time.
     """
     context = click.get_current_context()
     context.obj = recipe
     if context.invoked_subcommand:
         return
-    file = Path(read(recipe).file).parent / lock.LOCK if recipe else Path(lock.LOCK)
+    if recipe:
+        file = Path(read(recipe).file).parent / lock.LOCK
+    else:
+        file = Path(lock.LOCK)
     gpu = card_named(card) if card else None
     known = [(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
     known += [(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
     found = []
     for model, where in known:
-        needs = {way: need for way, need in needs_of(model, gpu).items() if not gpu or gpu.name in need.cards}
-        found += [(model, where, needs)] if needs or not gpu else []
+        needs = {
+            way: need
+            for way, need in needs_of(model, gpu).items()
+            if not gpu or gpu.name in need.cards
+        }
+        if needs or not gpu:
+            found += [(model, where, needs)]
     if style == "json":
         entries = [
             {
@@ -131,32 +164,58 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
             if need.cards
         }
         ways = (shown.get(way, "-") for way in WAYS)
-        rows.append((model.id, size(model), f"{model.max_position_embeddings:,}", *ways, licence(model), where))
-    titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in WAYS), "LICENCE", "FROM")
+        rows.append(
+            (
+                model.id,
+                size(model),
+                f"{model.max_position_embeddings:,}",
+                *ways,
+                licence(model),
+                where,
+            )
+        )
+    titles = (
+        "MODEL",
+        "PARAMETERS",
+        "LONGEST ROW",
+        *(way.upper() for way in WAYS),
+        "LICENCE",
+        "FROM",
+    )
     table([titles, *rows], below=(*titles[3:7], "FROM"))
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
     else:
         way = "Each way to train shows the smallest GPU that fits (bf16, one row at a time)."
         say(f"\n{way}\nA row counts in tokens.\n`recipe gpus` lists the GPUs.")
-    fit = f"fit {gpu.name}" if gpu else "can be named in a recipe"
+    if gpu:
+        fit = f"fit {gpu.name}"
+    else:
+        fit = "can be named in a recipe"
     end(f"{len(rows)} models {fit}.", "new", "my-demo")
 
 
 @models.command()
 @with_options
-def add(name: str, recipe: str | None, out: str | None, revision: str | None, known_as: str | None) -> None:
-    """Write a model's facts into the lock file, so that check, plan and render need no network for it.
+def add(
+    name: str, recipe: str | None, out: str | None, revision: str | None, known_as: str | None
+) -> None:
+    """Write a model's facts into the lock file, so that check, plan and render need no network for
+    it.
 
-    NAME is a model on the Hugging Face hub. FOLDER has a model with its config.json, on this machine or, with `--recipe`,
-    on a claim of that recipe, or at an `s3://` address. It reads only small files, no weights. It also records the hub's commit; recipes beside the
-    lock file then train that commit.
+    NAME is a model on the Hugging Face hub. FOLDER has a model with its config.json, on this
+    machine or, with `--recipe`, on a claim of that recipe, or at an `s3://` address. It reads only
+    small files, no weights. It also records the hub's commit; recipes beside the lock file then
+    train that commit.
     """
     recipe = recipe or click.get_current_context().obj  # which may also come before `add`
     if recipe and out:
         raise click.UsageError("`--recipe` and `--out` both set where to write. Use one of them.")
     document = read(recipe) if recipe else None
-    file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
+    if recipe:
+        file = Path(recipe).parent / lock.LOCK
+    else:
+        file = Path(out or lock.LOCK)
     if in_image(name):
         raise Stop(*worded("start.in-image", name=name))
     if remote(name):
@@ -173,32 +232,48 @@ def add(name: str, recipe: str | None, out: str | None, revision: str | None, kn
         with parts.hook("model_on_claim")(made, name, say) as folder:
             model = written(file, str(folder), "", known_as or name)
     else:
-        named = document.lookup(("model", "revision")) if document else None
+        if document:
+            named = document.lookup(("model", "revision"))
+        else:
+            named = None
         model = written(file, name, revision or str(named or "main"), known_as)
     say(f"{file}: {model.id}" + (f" at {model.revision}" if model.revision else ""))
     say(f"{model.model_type}, {size(model)} parameters, licence {licence(model)}.")
     if not parameters.has_formulas(model.model_type):
-        say("There are no formulas for its architecture; `recipe plan --exact` builds the model and counts.")
+        say(
+            "There are no formulas for its architecture; `recipe plan --exact` builds the model and counts."
+        )
     say("Keep the file under version control.")
-    end(f"Recipes beside {file} can now use `base: {model.id}` under `model`.", "check", recipe or "RECIPE")
+    end(
+        f"Recipes beside {file} can now use `base: {model.id}` under `model`.",
+        "check",
+        recipe or "RECIPE",
+    )
 
 
 def written(file: Path, name: str, revision: str, known_as: str | None = None) -> catalog.Model:
-    """Writes a model into a lock file. name: a folder (below the lock file's or this one), or a name on the hub.
-    known_as: the name of a folder in recipes, if not its path. Raises Stop if the model cannot be used."""
+    """Writes a model into a lock file. name: a folder (below the lock file's or this one), or a
+    name on the hub. known_as: the name of a folder in recipes, if not its path. Raises Stop if the
+    model cannot be used."""
     if (known_as or name) in catalog.model_ids():
         raise Stop(*worded("start.in-catalog", known_as=known_as or name))
-    if unsuitable := catalog.unsuitable(known_as or name):
+    unsuitable = catalog.unsuitable(known_as or name)
+    if unsuitable:
         raise Stop(*unsuitable)
     lock.entries(file)  # a broken file is reported before anything is fetched
     folder = next((place for place in (file.parent / name, Path(name)) if place.is_dir()), None)
     if folder:
-        path = name if Path(name).is_absolute() else Path(os.path.relpath(folder, file.parent)).as_posix()
+        if Path(name).is_absolute():
+            path = name
+        else:
+            path = Path(os.path.relpath(folder, file.parent)).as_posix()
         model = in_folder(folder, known_as or path)
     elif name.startswith("/"):
         raise Stop(*worded("start.no-model-folder", name=name))
     elif known_as:
-        raise Stop("`--as` is for a folder. A model on the hub has its own name.", "Leave it out.", code=2)
+        raise Stop(
+            "`--as` is for a folder. A model on the hub has its own name.", "Leave it out.", code=2
+        )
     else:
         model = on_hub(name, revision)
     lock.add(file, model.id, lock.entry_of(model, revision))
@@ -206,7 +281,8 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
 
 
 def on_hub(name: str, revision: str) -> Model:
-    """The model of a name and revision on the hub, with its present commit. Raises Stop if it is not available."""
+    """The model of a name and revision on the hub, with its present commit. Raises Stop if it is
+    not available."""
     from httpx import HTTPError
     from huggingface_hub import HfApi, errors, hf_hub_download
 
@@ -231,9 +307,13 @@ def on_hub(name: str, revision: str) -> Model:
             hint = _near(name)
         raise Stop(f"The hub has no model `{name}` that you may read.", hint) from None
     except errors.HFValidationError:
-        raise Stop(f"`{name}` is neither a folder here nor a name on the hub.", _near(name)) from None
+        raise Stop(
+            f"`{name}` is neither a folder here nor a name on the hub.", _near(name)
+        ) from None
     except (HTTPError, OSError) as error:
-        failure = hub_failure(error) or HubFailure(first_line(error).rstrip("."), "Check the network.")
+        failure = hub_failure(error) or HubFailure(
+            first_line(error).rstrip("."), "Check the network."
+        )
         raise Stop(
             f"The hub cannot be asked about `{name}`: {failure.reason}.",
             f"{failure.remedy} Or name a folder with the model.",
@@ -244,10 +324,15 @@ def on_hub(name: str, revision: str) -> Model:
             f"Use the new name: `recipe models add {facts.id}`, and `model.base` in the recipe.",
         )
     licences = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
-    return replace(model, revision=facts.sha or "", licence=" ".join(licences), gated=bool(facts.gated))
+    return replace(
+        model, revision=facts.sha or "", licence=" ".join(licences), gated=bool(facts.gated)
+    )
 
 
 def _near(name: str) -> str:
     near = near_model(name)
-    known = f"Did you mean `{near}`? That one is in the catalog. " if near else ""
+    if near:
+        known = f"Did you mean `{near}`? That one is in the catalog. "
+    else:
+        known = ""
     return f"{known}Check the name. A private model needs `hf auth login`, or HF_TOKEN."

@@ -1,4 +1,5 @@
-"""`recipe new`: a copy of a recipe, or a recipe from a few answers; each question is an option too."""
+"""`recipe new`: a copy of a recipe, or a recipe from a few answers; each question is an option
+too."""
 
 import shlex
 import sys
@@ -34,8 +35,8 @@ MOST_HERE = 5  # models that are shown for this machine's CPU
 
 
 class Question(NamedTuple):
-    """name: a field of Answers; option: of the command, `--NAME` unless `questions.toml` has another one. The other
-    fields are as there."""
+    """name: a field of Answers; option: of the command, `--NAME` unless `questions.toml` has
+    another one. The other fields are as there."""
 
     name: str
     text: str
@@ -54,13 +55,23 @@ class Question(NamedTuple):
 
     def asked(self, answers: Answers) -> bool:
         """Whether the question makes sense after these answers."""
-        meant = (not self.rows or answers.of.rows in self.rows) and self.where in ("", answers.where)
-        unmet = (one for one in self.needs if bool(attrgetter(one.removeprefix(NOT))(answers)) == one.startswith(NOT))
+        meant = (not self.rows or answers.of.rows in self.rows) and self.where in (
+            "",
+            answers.where,
+        )
+        unmet = (
+            one
+            for one in self.needs
+            if bool(attrgetter(one.removeprefix(NOT))(answers)) == one.startswith(NOT)
+        )
         return meant and not any(unmet)
 
     def known(self, answers: Answers) -> Collection[str]:
         """The allowed answers; empty if it may be any."""
-        return attrgetter(self.choices)(answers) if self.choices else ()
+        if not self.choices:
+            return ()
+        choices: Collection[str] = attrgetter(self.choices)(answers)
+        return choices
 
     def open(self, answers: Answers) -> bool:
         """Whether the question may stay without an answer."""
@@ -68,24 +79,37 @@ class Question(NamedTuple):
 
     def proposed(self, answers: Answers) -> str:
         """The answer for Enter without text; empty if unknown."""
-        own = PROPOSED[self.name](answers) if self.name in PROPOSED else self.starts and answers.starts(self.starts)
+        if self.name in PROPOSED:
+            own = PROPOSED[self.name](answers)
+        else:
+            own = self.starts and answers.starts(self.starts)
         return str(own or self.enter.format(answers=answers))
 
     def value(self, answers: Answers, said: str) -> Any:
         """The field's value from an answer. Raises Stop if it is not valid."""
-        if known := self.known(answers):
+        known = self.known(answers)
+        if known:
             if said in known:
                 return said
             what = self.what.format(answers.of.title.lower())
-            kinds = [each for each in known if not (self.name == "kind" and KINDS[each].keeps and each in named())]
-            starters = " Or name a starter; `recipe list` shows them." if len(kinds) < len(known) else ""
+            kinds = [
+                each
+                for each in known
+                if not (self.name == "kind" and KINDS[each].keeps and each in named())
+            ]
+            if len(kinds) < len(known):
+                starters = " Or name a starter; `recipe list` shows them."
+            else:
+                starters = ""
             hint = f"{did_you_mean(said, known)}Use {listed(kinds, 'or')}.{starters}"
             raise Stop(f"`{said}` is not a valid {what}.", hint)
         if self.most:
             if said.isdecimal() and 1 <= int(said) <= self.most:
                 return int(said)
             raise Stop(*worded("start.no-number", said=said, most=self.most, option=self.option))
-        return VALUES[self.name](answers, said) if self.name in VALUES else said
+        if self.name in VALUES:
+            return VALUES[self.name](answers, said)
+        return said
 
 
 def _numbers(answers: Answers, said: str) -> tuple[int, ...]:
@@ -114,7 +138,9 @@ def _show(one: Question, answers: Answers) -> None:
             _show_trained_here(answers)
             return
         found = drafting.choices(answers)
-        rows = [(model.id, size(model), short(need.cards[0]), licence(model)) for model, need in found]
+        rows = [
+            (model.id, size(model), short(need.cards[0]), licence(model)) for model, need in found
+        ]
         table([("MODEL", "PARAMETERS", "SMALLEST GPU", "LICENCE"), *rows])
 
 
@@ -128,15 +154,23 @@ def _show_trained_here(answers: Answers) -> None:
 
 
 def _proposed_card(answers: Answers) -> str:
-    """The starter's GPU; else this machine's first GPU of the catalog, if it runs here; else the smallest one with room
-    for the model, or a medium one if that is unknown."""
+    """The starter's GPU; else this machine's first GPU of the catalog, if it runs here; else the
+    smallest one with room for the model, or a medium one if that is unknown."""
     if answers.of.keeps:
         return str(answers.starts("machines.gpu"))
     if answers.where == "here" and (own := next(filter(catalog.gpu, doctor.labels()), "")):
         return own
-    model = catalog.model(answers.base) if answers.base else None
-    need = drafting.need_of(model, answers) if model else None
-    return need.cards[0] if need else "NVIDIA-L40S"
+    if answers.base:
+        model = catalog.model(answers.base)
+    else:
+        model = None
+    if model:
+        need = drafting.need_of(model, answers)
+    else:
+        need = None
+    if need:
+        return need.cards[0]
+    return "NVIDIA-L40S"
 
 
 VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
@@ -149,15 +183,26 @@ VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
 }
 PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
     "prompt": lambda answers: f"[{drafting.guess(answers.columns)[0]}]",
-    "where": lambda answers: next((where for where in PLACES if answers.starts(PLACES[where])), "here"),
-    "addresses": lambda answers: ",".join(one["address"] for one in answers.starts("nodes.machines", [])),
+    "where": lambda answers: next(
+        (where for where in PLACES if answers.starts(PLACES[where])), "here"
+    ),
+    "addresses": lambda answers: ",".join(
+        one["address"] for one in answers.starts("nodes.machines", [])
+    ),
     "results": lambda answers: "" if answers.starts("nodes") else drafting.SHARED,
     "gpu": _proposed_card,
     "numbers": lambda answers: ",".join(map(str, answers.starts("nodes.machines.0.gpus", []))),
 }
 STARTERS = ", ".join(name for name in KINDS if Answers(name).way.starter == name)
 QUESTIONS = tuple(
-    Question(name, **{"option": f"--{name.replace('_', '-')}", **row, "help": row["help"].format(starters=STARTERS)})
+    Question(
+        name,
+        **{
+            "option": f"--{name.replace('_', '-')}",
+            **row,
+            "help": row["help"].format(starters=STARTERS),
+        },
+    )
     for name, row in (TABLES["data"] | TABLES["place"]).items()
 )
 ABOUT_DATA = len(TABLES["data"])  # the number of these, which come first
@@ -165,7 +210,9 @@ ABOUT_DATA = len(TABLES["data"])  # the number of these, which come first
 
 def as_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for one in reversed(QUESTIONS):
-        parameter(one.name, str | None, option=one.option, help=one.help, complete=one.complete)(command)
+        parameter(one.name, str | None, option=one.option, help=one.help, complete=one.complete)(
+            command
+        )
     return command
 
 
@@ -173,10 +220,14 @@ def terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def asked(name: str, given: Mapping[str, str], sets: list[Override], there: bool) -> tuple[Draft, Answers]:
-    """The recipe from the given answers, the others from a person at the terminal, or else proposed. there: whether such
-    a person is asked. Raises Stop if a given answer is not possible, or if one without a proposal is missing."""
-    answers, at = Answers(), 0
+def asked(
+    name: str, given: Mapping[str, str], sets: list[Override], there: bool
+) -> tuple[Draft, Answers]:
+    """The recipe from the given answers, the others from a person at the terminal, or else
+    proposed. there: whether such a person is asked. Raises Stop if a given answer is not possible,
+    or if one without a proposal is missing."""
+    answers = Answers()
+    at = 0
     if there:
         say("Enter gives the suggested answer. `back` returns to the previous question.")
         say("^C stops without writing a file.")
@@ -190,44 +241,67 @@ def asked(name: str, given: Mapping[str, str], sets: list[Override], there: bool
                 raise
             _say(stop)
         # A question replaces a wrong option. Readable data stays.
-        given, at = {}, ABOUT_DATA if whole else 0
-        answers = Answers(**{name: getattr(whole, name) for name in TABLES["data"]}) if whole else Answers()
+        given = {}
+        at = ABOUT_DATA if whole else 0
+        if whole:
+            answers = Answers(**{name: getattr(whole, name) for name in TABLES["data"]})
+        else:
+            answers = Answers()
 
 
-def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool, at: int) -> Answers:
+def _through(
+    name: str, answers: Answers, given: Mapping[str, str], there: bool, at: int
+) -> Answers:
     """The answers, with those to the questions from number `at` on."""
     before: list[tuple[int, Answers]] = []
-    shown, seen = -1, at > 0
+    shown = -1
+    seen = at > 0
     while at < len(QUESTIONS):
         if there and at >= ABOUT_DATA and not seen:
             seen = _looked(name, answers)
             if not seen:
                 given, (at, answers) = {}, before.pop() if before else (0, Answers())
                 continue
-        one, said = QUESTIONS[at], given.get(QUESTIONS[at].name, "")
+        one = QUESTIONS[at]
+        said = given.get(QUESTIONS[at].name, "")
         settled = said or not there or len(one.known(answers)) == 1
         if not one.asked(answers):
             if said:
-                raise Stop(f"`{one.option}` does not fit the other answers.", "Leave it out.", code=2)
+                raise Stop(
+                    f"`{one.option}` does not fit the other answers.", "Leave it out.", code=2
+                )
         elif settled:
-            if said := said or one.proposed(answers):
+            said = said or one.proposed(answers)
+            if said:
                 answers = _taken(one, name, answers, said)
             elif not one.open(answers):
-                missing = worded("start.missing-answer", one=one, initial=one.help[0].lower(), rest=one.help[1:])
+                missing = worded(
+                    "start.missing-answer", one=one, initial=one.help[0].lower(), rest=one.help[1:]
+                )
                 raise Stop(*missing, code=2)
         else:
             if shown != at:
                 _show(one, answers)
-            shown, proposed = at, one.proposed(answers) or ("" if one.open(answers) else None)
+            shown = at
+            proposed = one.proposed(answers) or ("" if one.open(answers) else None)
             suggested = proposed or ("as in the starter" if answers.of.keeps else "skip")
-            asking = one.text.format(starters=STARTERS) + ("" if proposed is None else f" (Enter: {suggested})")
+            asking = one.text.format(starters=STARTERS) + (
+                "" if proposed is None else f" (Enter: {suggested})"
+            )
             said = click.prompt(printable(asking), default=proposed, show_default=False).strip()
             if said == BACK:
-                at, answers = before.pop() if before else (0, Answers())
+                if before:
+                    at, answers = before.pop()
+                else:
+                    at = 0
+                    answers = Answers()
                 seen = seen and at >= ABOUT_DATA
                 continue
             try:
-                taken = _taken(one, name, answers, said) if said else answers
+                if said:
+                    taken = _taken(one, name, answers, said)
+                else:
+                    taken = answers
             except Stop as stop:
                 _say(stop)
                 continue
@@ -249,21 +323,35 @@ def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
     taken = replace(answers, **{one.name: one.value(answers, said)})
     if taken.data or taken.of.keeps:
         # Incomplete sections are checked when they are complete.
-        half = (taken.where == "machines" and not taken.addresses) or (taken.where == "cluster" and not taken.namespace)
+        half = (taken.where == "machines" and not taken.addresses) or (
+            taken.where == "cluster" and not taken.namespace
+        )
         made = drafting.drafted(name, replace(taken, where="here", addresses=()) if half else taken)
         # There is no recipe file yet, so no lock file beside it.
-        later = [replace(each, hint=each.hint.replace(f" --recipe {made.target}", "")) for each in made.mended_later]
-        if wrong := [*made.errors, *later]:
+        later = [
+            replace(each, hint=each.hint.replace(f" --recipe {made.target}", ""))
+            for each in made.mended_later
+        ]
+        wrong = [*made.errors, *later]
+        if wrong:
             raise Stop(wrong)
     return taken
 
 
 def _looked(name: str, answers: Answers) -> bool:
-    """Shows the first rows as the model sees them, and notes about the file. Returns whether it can be used."""
+    """Shows the first rows as the model sees them, and notes about the file. Returns whether it can
+    be used."""
     try:
         made = drafting.drafted(name, answers)
-        here = answers.data and not drafting.on_hub(answers.data) and answers.of.rows not in ("images", "pipeline")
-        found = drafting.first_rows(name, answers, ROWS)[1] if here else []
+        here = (
+            answers.data
+            and not drafting.on_hub(answers.data)
+            and answers.of.rows not in ("images", "pipeline")
+        )
+        if here:
+            found = drafting.first_rows(name, answers, ROWS)[1]
+        else:
+            found = []
     except Stop as stop:
         _say(stop)
         return False
@@ -273,7 +361,10 @@ def _looked(name: str, answers: Answers) -> bool:
     if found:
         say(f"\nThe first rows, as {answers.base} would see them:")
         for seen in found:
-            text = seen.text if len(seen.text) <= WIDTH else f"{seen.text[:WIDTH]} …"
+            if len(seen.text) <= WIDTH:
+                text = seen.text
+            else:
+                text = f"{seen.text[:WIDTH]} …"
             say(f"\n{textwrap.indent(text, '  ')}")
         say()
     for problem in made.judged[1]:
@@ -298,17 +389,23 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
         value = getattr(answers, one.name)
         # `none` was not asked for, but another machine may have a GPU.
         if value and (one.asked(answers) or value == NO_GPU):
-            words += [one.option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+            words += [
+                one.option,
+                ",".join(map(str, value)) if isinstance(value, tuple) else str(value),
+            ]
     return shlex.join([*words, *set_words(sets)])
 
 
 @command
 @as_options
-def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
+def new(
+    name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None
+) -> None:
     """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
 
-    Without `--from`, it asks what data you have, which model to train, and where, and writes a recipe from your
-    answers. You can also give each answer as an option, and with `--from` those that differ from the starter.
+    Without `--from`, it asks what data you have, which model to train, and where, and writes a
+    recipe from your answers. You can also give each answer as an option, and with `--from` those
+    that differ from the starter.
     """
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
@@ -323,32 +420,51 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
         raise Stop("`--minimal` needs `--from`.", "Leave it out.", code=2)
     if Path(f"{name}.yaml").exists():
         raise Stop(f"`{name}.yaml` already exists.", "Choose another name, or delete it first.")
-    wished, said = changing.from_options(sets), None
+    wished = changing.from_options(sets)
+    said = None
     if source:
-        origin = drafting.minimal_starter(source) if short else drafting.starter(source)
+        if short:
+            origin = drafting.minimal_starter(source)
+        else:
+            origin = drafting.starter(source)
         valid(origin)
         made = drafting.draft(origin, name, wished)
     else:
         made, said = asked(name, given, wished, asks)
     copied = drafting.write(made)
     if not said:
-        called = f"minimal/{Path(made.origin.file).stem}" if short else source
+        called: str | None
+        if short:
+            called = f"minimal/{Path(made.origin.file).stem}"
+        else:
+            called = source
         say(f"{made.target}: a copy of {called}")
         for change in changing.apply(made.origin, made.changes)[1]:
             if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
                 say(f"{change}")
     for file in copied:
-        say(f"{file}: {'helps editors complete settings' if file.suffixes == ['.schema', '.json'] else 'also copied'}")
+        say(
+            f"{file}: {'helps editors complete settings' if file.suffixes == ['.schema', '.json'] else 'also copied'}"
+        )
     for problem in made.mended_later:
         say(f"\nStill to do: {problem.message}\n{problem.hint}")
     if not said:
-        end(f"{made.target} is your own copy of {called}. Edit it in any editor.", "check", str(made.target))
+        end(
+            f"{made.target} is your own copy of {called}. Edit it in any editor.",
+            "check",
+            str(made.target),
+        )
         return
     for problem in made.judged[1]:
         say(f"\n{problem}")
-    say(f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, sets)}")
-    if secret := made.recipe.settings.get("openshift", {}).get("hub_token_secret"):
-        say(f"`{said.base}` is gated: accept its licence on the hub, and save a token in the secret `{secret}`.")
+    say(
+        f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, sets)}"
+    )
+    secret = made.recipe.settings.get("openshift", {}).get("hub_token_secret")
+    if secret:
+        say(
+            f"`{said.base}` is gated: accept its licence on the hub, and save a token in the secret `{secret}`."
+        )
     if catalog.packaged_model(said.base):
         done = f"{made.target} has your answers, and no mistakes. Its model is part of the installation."
         end(done, "run", str(made.target))
@@ -358,8 +474,8 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
 
 
 def _kind_of_copy(source: str, short: bool, given: Mapping[str, str]) -> str:
-    """The answer to the first question that copies a starter, so that the other answers change the copy. Raises Stop if
-    no such answer exists."""
+    """The answer to the first question that copies a starter, so that the other answers change the
+    copy. Raises Stop if no such answer exists."""
     is_starter = source in KINDS and KINDS[source].keeps
     if short or "kind" in given or not is_starter:
         raise Stop(*worded("start.copy-or-answers"), code=2)
