@@ -54,7 +54,7 @@ def small(
     env = podspec.listed(podspec.CACHES | podspec.code_path(plan) | more.pop("env", {})) + more.pop(
         "secrets", []
     )
-    own = {
+    container_fields = {
         "command": command,
         "env": env,
         "resources": {"requests": share, "limits": share},
@@ -62,7 +62,13 @@ def small(
     }
     folders = [*folders, podspec.SCRATCH, *podspec.code_folders(plan)]
     return podspec.pod(
-        plan, {"labels": labels(plan, stage, part)}, part, folders, None, own, restartPolicy="Never"
+        plan,
+        {"labels": labels(plan, stage, part)},
+        part,
+        folders,
+        None,
+        container_fields,
+        restartPolicy="Never",
     )
 
 
@@ -73,11 +79,11 @@ def alone(
     command: list[str],
     folders: list[Folder],
     seconds: int,
-    **how: Any,
+    **options: Any,
 ) -> Manifest:
-    """A pod without a Job, which a command creates and deletes. seconds: its limit; how: as in
-    `small`."""
-    template = small(plan, stage, part, command, folders, **how)
+    """A pod without a Job, which a command creates and deletes. seconds: its limit; options: as
+    in `small`."""
+    template = small(plan, stage, part, command, folders, **options)
     meta = template["metadata"] | {
         "name": f"{kubernetes.job_name(plan)}-{part}",
         "namespace": plan.site["namespace"],
@@ -149,9 +155,9 @@ def gate(plan: Plan, stage: Stage) -> list[Artifact]:
     spec = _spec(plan, measured, GATE, command, plain, {"backoffLimit": 0})
     annotations = kubernetes.origin(spec, plan, stage) | {kubernetes.KEY: gate_key(stage)}
     # Not `apply`: an existing Job cannot be changed, and does not measure again.
-    words = {"file": GATE_FILE, "key": podspec.KEY, "secret": podspec.KEY_SECRET}
-    words |= {"stage": stage.name, "conditions": "; ".join(map(str, stage.gates))}
-    comment = from_template(TEMPLATES / "gate.txt", **words)
+    fields = {"file": GATE_FILE, "key": podspec.KEY, "secret": podspec.KEY_SECRET}
+    fields |= {"stage": stage.name, "conditions": "; ".join(map(str, stage.gates))}
+    comment = from_template(TEMPLATES / "gate.txt", **fields)
     return [
         Artifact(
             GATE_FILE,
@@ -180,14 +186,16 @@ def _spec(
     """What a Job does. stage: with the machines that the pod needs; plain: its environment without
     tokens and code."""
     plain = plain | podspec.tracking(plan, stage) | podspec.code_path(plan)
-    own: Manifest = {
+    container_fields: Manifest = {
         "command": command,
         "env": podspec.variables(plan, stage, plain),
         "resources": podspec.as_text(podspec.resources(plan, stage)),
     }
     marks = {"labels": labels(plan, stage, part)}
     folders = podspec.folders(plan, stage)
-    template = podspec.pod(plan, marks, part, folders, stage.machines, own, restartPolicy="Never")
+    template = podspec.pod(
+        plan, marks, part, folders, stage.machines, container_fields, restartPolicy="Never"
+    )
     return {
         **tries,
         "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),

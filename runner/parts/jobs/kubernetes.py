@@ -127,40 +127,40 @@ def job_name(plan: Plan) -> str:
 
 
 def made(
-    api_version: str, kind: str, plan: Plan, name: str, marks: Manifest, **rest: Any
+    api_version: str, object_kind: str, plan: Plan, name: str, marks: Manifest, **other_parts: Any
 ) -> Manifest:
-    """An object in the plan's namespace. marks: its labels and annotations; rest: its other
-    parts."""
+    """An object in the plan's namespace. marks: its labels and annotations; other_parts:
+    for example its `spec`."""
     meta = {"name": name, "namespace": plan.site["namespace"], **marks}
-    return {"apiVersion": api_version, "kind": kind, "metadata": meta, **rest}
+    return {"apiVersion": api_version, "kind": object_kind, "metadata": meta, **other_parts}
 
 
-def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -> Manifest:
+def job(api_version: str, object_kind: str, spec: Manifest, plan: Plan, stage: Stage) -> Manifest:
     """The object from which an operator creates pods. spec: what that operator needs."""
     # `recipe status` compares the planned figures with the real ones.
     foreseen = {
         # The same text before and after JSON, which turns 103718 into 103718.0.
-        f"{PLANNED}{what.replace('_', '-')}": gib(amount)
-        if what.endswith("memory")
+        f"{PLANNED}{figure.replace('_', '-')}": gib(amount)
+        if figure.endswith("memory")
         else f"{amount:.12g}"
-        for what, amount in stage.needs.items()
+        for figure, amount in stage.needs.items()
     }
     # OpenShift AI's dashboard shows a training job as its own by these. A connection's name has its
     # namespace in front (opendatahub-operator, connections of a Notebook).
     profile = plan.site.get("hardware_profile")
-    shown = {
+    dashboard_notes = {
         f"opendatahub.io/hardware-profile-{part}": profile[part]
         for part in ("name", "namespace")
         if profile
     }
     names = plan.site.get("connections")
     if names:
-        shown["opendatahub.io/connections"] = ",".join(
+        dashboard_notes["opendatahub.io/connections"] = ",".join(
             f"{plan.site['namespace']}/{name}" for name in names
         )
-    notes = origin(spec, plan, stage) | foreseen | shown
+    notes = origin(spec, plan, stage) | foreseen | dashboard_notes
     marks = {"labels": pod_labels(plan, stage) | queue(plan), "annotations": notes}
-    return made(api_version, kind, plan, job_name(plan), marks, spec=spec)
+    return made(api_version, object_kind, plan, job_name(plan), marks, spec=spec)
 
 
 def queue(plan: Plan) -> dict[str, str]:
@@ -210,9 +210,9 @@ def pull(image: str) -> str | None:
     return None
 
 
-def container(plan: Plan, name: str, folders: list[Folder], **own: Any) -> Manifest:
-    """A container of the plan's image, which writes only to volumes. own: the other blanks of
-    `container.yaml`."""
+def container(plan: Plan, name: str, folders: list[Folder], **fields: Any) -> Manifest:
+    """A container of the plan's image, which writes only to volumes. fields: the other blanks
+    of `container.yaml`."""
     return filled(
         Path(__file__).with_name("container.yaml"),
         name=name,
@@ -220,13 +220,14 @@ def container(plan: Plan, name: str, folders: list[Folder], **own: Any) -> Manif
         imagePullPolicy=pull(image(plan)),
         volumeMounts=[mount for mount, _ in folders],
         securityContext=CONTAINER_SECURITY,
-        **own,
+        **fields,
     )
 
 
-def folder(name: str, path: str, volume: Manifest, **how: Any) -> Folder:
-    """A folder of a container. volume: without its name; how: other settings of the mount."""
-    return {"name": name, "mountPath": path, **how}, {"name": name, **volume}
+def folder(name: str, path: str, volume: Manifest, **mount_options: Any) -> Folder:
+    """A folder of a container. volume: without its name; mount_options: other settings of the
+    mount."""
+    return {"name": name, "mountPath": path, **mount_options}, {"name": name, **volume}
 
 
 def memory(gib: int) -> Folder:
@@ -235,26 +236,26 @@ def memory(gib: int) -> Folder:
     return folder("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{gib}Gi"}})
 
 
-def filled(template: Path, /, **words: Any) -> Manifest:
-    """An object from a YAML template: each `$NAME` becomes that word. Keys whose word is None or
-    missing disappear. Raises TypeError for a word that the template has no place for: it would
-    disappear without a message."""
+def filled(template: Path, /, **fields: Any) -> Manifest:
+    """An object from a YAML template: each `$NAME` becomes the field of that name. Keys whose
+    field is None or missing disappear. Raises TypeError for a field that the template has no place
+    for: it would disappear without a message."""
     places: set[str] = set()
 
     def fill(value: Any) -> Any:
         if isinstance(value, dict):
-            entries = {key: fill(each) for key, each in value.items()}
-            return {key: each for key, each in entries.items() if each is not None}
+            entries = {key: fill(entry) for key, entry in value.items()}
+            return {key: entry for key, entry in entries.items() if entry is not None}
         if isinstance(value, list):
-            return [fill(each) for each in value]
+            return [fill(entry) for entry in value]
         if isinstance(value, str) and value.startswith("$"):
             places.add(value[1:])
-            return words.get(value[1:])
+            return fields.get(value[1:])
         return value
 
-    whole: Manifest = fill(yaml.safe_load(template.read_text(encoding="utf-8")))
-    refuse_unused(template, words, places)
-    return whole
+    manifest: Manifest = fill(yaml.safe_load(template.read_text(encoding="utf-8")))
+    refuse_unused(template, fields, places)
+    return manifest
 
 
 def labels(plan: Plan, stage: Stage) -> dict[str, str]:
@@ -336,21 +337,21 @@ def files(
     apply -k FOLDER`. name, text: of the job's own file; comment: for the kustomization, which
     leaves out the claims: a claim of that name may be larger, and a cluster refuses to change its
     size and mode."""
-    first = macros(Path(__file__).with_name("header.jinja"))  # the lines for people
-    own = Artifact(
-        name, first.header(plan, stage.machines, tracker(stage.config) == "mlflow") + text
+    header = macros(Path(__file__).with_name("header.jinja"))  # the lines for people
+    job_file = Artifact(
+        name, header.header(plan, stage.machines, tracker(stage.config) == "mlflow") + text
     )
-    needed = (claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy), own)
+    needed = (claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy), job_file)
     written = [file for file in needed if file.text]
     resources = [file.path for file in written if file.path != CLAIMS_FILE]
-    words = {
+    fields = {
         "name": plan.name,
         "comment": comment,
         "resources": resources,
         "claims": len(resources) < len(written),
     }
     listing = template(Path(__file__).with_name("kustomization.yaml.jinja")).render(
-        words, file=CLAIMS_FILE
+        fields, file=CLAIMS_FILE
     )
     return [*written, Artifact("kustomization.yaml", listing)]
 
@@ -361,15 +362,15 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
         return
     plan = planned(recipe, default(recipe.settings["openshift"]))
     pods = common.machines(recipe, plan.place)
-    left = "what `machines` leave for pods, within `limits`"
+    from_machines = "what `machines` leave for pods, within `limits`"
     same = "what is requested"
     values: dict[Path_, Computed] = {
         ("job_name",): Computed(recipe.name, "the recipe's name"),
         ("image",): Computed(image(plan), "the namespace's own"),
         ("data_dir",): Computed(plan.place.data_dir, "where prepared data is"),
         ("output_dir",): Computed(plan.place.run_dir, "on the first claim"),
-        ("requests", "memory"): Computed(f"{pods.requested_memory_gib:g} GiB", left),
-        ("requests", "cpus"): Computed(pods.requested_cpus, left),
+        ("requests", "memory"): Computed(f"{pods.requested_memory_gib:g} GiB", from_machines),
+        ("requests", "cpus"): Computed(pods.requested_cpus, from_machines),
         ("limits", "memory"): Computed(f"{pods.memory_gib:g} GiB", same),
         ("limits", "cpus"): Computed(pods.cpus, same),
     }
@@ -378,6 +379,6 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
         values["claims", index, "size_gib"] = Computed(
             size, "what the plan needs there, with some reserve"
         )
-    for path, one in values.items():
+    for path, value in values.items():
         if recipe.document.lookup(("openshift", *path)) is None:
-            yield ("openshift", *path), one
+            yield ("openshift", *path), value

@@ -63,20 +63,22 @@ def address_of(plan: Plan, stage: Stage | None = None) -> str:
 
 def newest(store: Any, address: str, key: str | None = None) -> Manifest | None:
     """The last manifest of a stage, with this key if one is given; None without one."""
-    fitting = [one for one in _manifests(store, address).values() if key in (None, one.key)]
-    return max(fitting, key=lambda one: (one.ended, one.step), default=None)
+    fitting = [
+        manifest for manifest in _manifests(store, address).values() if key in (None, manifest.key)
+    ]
+    return max(fitting, key=lambda manifest: (manifest.ended, manifest.step), default=None)
 
 
 def _manifests(store: Any, address: str) -> dict[str, Manifest]:
     """The manifests of a stage by their paths. A broken one counts as missing."""
-    found = {}
+    manifests = {}
     folder = object_store.path_of(address)
     with suppress(FileNotFoundError):
         for path in store.ls(folder, detail=False):
             if re.fullmatch(r"manifest(-\d+)?\.json", path.rpartition("/")[2]):
                 with suppress(ValueError):
-                    found[path] = Manifest.of(json.loads(store.cat_file(path)))
-    return found
+                    manifests[path] = Manifest.of(json.loads(store.cat_file(path)))
+    return manifests
 
 
 def send(folder: StageFolder) -> None:
@@ -86,46 +88,49 @@ def send(folder: StageFolder) -> None:
     address = address_of(folder.plan, folder.stage)
     key = folder.stage.keys[""]
     ended = folder.finished
-    here = _files(folder)
+    local_files = _files(folder)
     step = max(_checkpoints(folder), default=0)
     files = dict[str, dict[str, Any]]()
     with TemporaryDirectory(prefix="mirror-") as still:
-        for name, file in here.items():
+        for name, file in local_files.items():
             # Records change with every step: each transfer has its own, so that an older one stays
             # whole.
             if ended or name.startswith((CHECKPOINTS, DATA)):
-                at = name
+                path_there = name
             else:
-                at = f"step-{step}/{name}"
-            if at != name or file.stat().st_size < SMALL:
+                path_there = f"step-{step}/{name}"
+            if path_there != name or file.stat().st_size < SMALL:
                 # Records and logs are written while files are sent. A copy is sent as it was
                 # hashed.
-                here[name] = file = shutil.copyfile(file, Path(still, str(len(files))))
-            files[name] = {"at": at, "size": file.stat().st_size, "sha256": sha256(file)}
-        _send(address, here, Manifest(key, step, ended, files))
+                local_files[name] = file = shutil.copyfile(file, Path(still, str(len(files))))
+            files[name] = {"at": path_there, "size": file.stat().st_size, "sha256": sha256(file)}
+        _send(address, local_files, Manifest(key, step, ended, files))
 
 
-def _send(address: str, here: Mapping[str, Path], made: Manifest) -> None:
+def _send(address: str, local_files: Mapping[str, Path], manifest: Manifest) -> None:
     """Sends the files of a manifest that are not there yet, then the manifest, and deletes what it
     does not name."""
     with object_store.asking(address) as store:
         root = object_store.path_of(address)
         before = _manifests(store, address)
-        there = {
-            one["at"]: one["sha256"] for each in before.values() for one in each.files.values()
+        digests_there = {
+            entry["at"]: entry["sha256"]
+            for older in before.values()
+            for entry in older.files.values()
         }
-        new = {one["at"]: one["sha256"] for one in made.files.values()}
-        for path, each in before.items():
+        new = {entry["at"]: entry["sha256"] for entry in manifest.files.values()}
+        for path, older in before.items():
             if any(
-                new.get(one["at"], one["sha256"]) != one["sha256"] for one in each.files.values()
+                new.get(entry["at"], entry["sha256"]) != entry["sha256"]
+                for entry in older.files.values()
             ):
                 store.rm_file(path)  # its files are about to be replaced
-        for name, one in made.files.items():
-            if there.get(one["at"]) != one["sha256"]:
-                store.put_file(str(here[name]), f"{root}/{one['at']}")
-        last = f"{root}/{made.FILE if made.ended else f'manifest-{made.step}.json'}"
-        store.pipe_file(last, json.dumps(asdict(made), indent=1).encode())
-        keep = {last, *(f"{root}/{at}" for at in new)}
+        for name, entry in manifest.files.items():
+            if digests_there.get(entry["at"]) != entry["sha256"]:
+                store.put_file(str(local_files[name]), f"{root}/{entry['at']}")
+        last = f"{root}/{manifest.FILE if manifest.ended else f'manifest-{manifest.step}.json'}"
+        store.pipe_file(last, json.dumps(asdict(manifest), indent=1).encode())
+        keep = {last, *(f"{root}/{place}" for place in new)}
         for old in sorted(
             set(store.find(root)) - keep, key=lambda path: path not in before
         ):  # manifests first
@@ -135,10 +140,10 @@ def _send(address: str, here: Mapping[str, Path], made: Manifest) -> None:
 def _files(folder: StageFolder) -> dict[str, Path]:
     """What a stage has left, by names in its folder: whole checkpoints, and everything else except
     what all recipes share or can be made again."""
-    found = {name: file for name in (RUN, PAGE) if (file := folder.run.path / name).is_file()}
+    files = {name: file for name in (RUN, PAGE) if (file := folder.run.path / name).is_file()}
     if folder.prepares:
         rows = (file for file in folder.results.rglob("*") if file.name != STAGE)
-        found |= {f"{DATA}/{file.relative_to(folder.results)}": file for file in rows}
+        files |= {f"{DATA}/{file.relative_to(folder.results)}": file for file in rows}
     homes = [
         path
         for pattern in LEFT
@@ -149,17 +154,17 @@ def _files(folder: StageFolder) -> dict[str, Path]:
         inner: Iterable[Path] = [home]
         if home.is_dir():
             inner = home.rglob("*")
-        found |= {str(file.relative_to(folder.path)): file for file in inner}
+        files |= {str(file.relative_to(folder.path)): file for file in inner}
     # A file that is being written has such a name.
-    return {name: file for name, file in found.items() if file.is_file() and ".partial" not in name}
+    return {name: file for name, file in files.items() if file.is_file() and ".partial" not in name}
 
 
 def _checkpoints(folder: StageFolder) -> dict[int, Path]:
     """The whole checkpoints of the stage as it is now, by their steps."""
-    whole = [
+    checkpoints = [
         file.parent for file in Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")
     ]
-    return {int(home.name.rpartition("-")[2]): home for home in whole}
+    return {int(home.name.rpartition("-")[2]): home for home in checkpoints}
 
 
 def _local(folder: StageFolder, name: str) -> Path | None:
@@ -174,9 +179,9 @@ def _local(folder: StageFolder, name: str) -> Path | None:
     return folder.path / name
 
 
-def read(store: Any, address: str, known: Manifest, name: str) -> bytes:
+def read(store: Any, address: str, manifest: Manifest, name: str) -> bytes:
     """The content of a file of a manifest."""
-    content: bytes = store.cat_file(f"{object_store.path_of(address)}/{known.files[name]['at']}")
+    content: bytes = store.cat_file(f"{object_store.path_of(address)}/{manifest.files[name]['at']}")
     return content
 
 
@@ -184,50 +189,52 @@ def restore(folder: StageFolder, tell: Tell) -> None:
     """Copies finished stages, and the last whole checkpoint of this one, from the mirror if the
     claim has none or older ones. Raises Stop if the server cannot be read."""
     for stage in folder.plan.stages:
-        one = StageFolder(folder.plan, stage)
-        mine = one.state.keys.get("") == stage.keys[""]
-        if one.fetches or (mine and one.finished):
+        stage_folder = StageFolder(folder.plan, stage)
+        is_current = stage_folder.state.keys.get("") == stage.keys[""]
+        if stage_folder.fetches or (is_current and stage_folder.finished):
             continue
         with object_store.asking(address := address_of(folder.plan, stage)) as store:
-            known = newest(store, address, stage.keys[""])
-            if mine:
-                here = max(_checkpoints(one), default=0)
+            manifest = newest(store, address, stage.keys[""])
+            if is_current:
+                last_step = max(_checkpoints(stage_folder), default=0)
             else:
-                here = -1
-            if known is None or not (known.ended or (stage == folder.stage and known.step > here)):
+                last_step = -1
+            if manifest is None or not (
+                manifest.ended or (stage == folder.stage and manifest.step > last_step)
+            ):
                 continue
-            copy(store, address, known, partial(_local, one), one.path)
-        if known.ended:
-            what = "its results"
+            copy(store, address, manifest, partial(_local, stage_folder), stage_folder.path)
+        if manifest.ended:
+            content = "its results"
         else:
-            what = f"its checkpoint at step {known.step:,}"
-        tell(worded("jobs.restored", stage=stage, what=what, address=address)[0])
+            content = f"its checkpoint at step {manifest.step:,}"
+        tell(worded("jobs.restored", stage=stage, what=content, address=address)[0])
         model = stage.config.get("model")
-        if model and one.prepares and not (Path(model["folder"]) / FETCHED).is_file():
-            one.mark("begun")  # which downloads the model, and keeps the rows
+        if model and stage_folder.prepares and not (Path(model["folder"]) / FETCHED).is_file():
+            stage_folder.mark("begun")  # which downloads the model, and keeps the rows
 
 
 def copy(
-    store: Any, address: str, known: Manifest, place: Callable[[str], Path | None], folder: Path
+    store: Any, address: str, manifest: Manifest, place: Callable[[str], Path | None], folder: Path
 ) -> int:
     """Copies the files of a manifest to their places, None for nowhere; returns how many were not
     there yet. Nothing is replaced until all are here. folder: for copies meanwhile. Raises Stop if
     one is not as recorded."""
     root = object_store.path_of(address)
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder, prefix=".mirror-") as whole:
+    with TemporaryDirectory(dir=folder, prefix=".mirror-") as scratch:
         came: list[tuple[bool, Path, Path]] = []
-        for name, one in known.files.items():
+        for name, entry in manifest.files.items():
             target = place(name)
-            half = Path(whole) / str(len(came))
-            if target is None or (target.is_file() and sha256(target) == one["sha256"]):
+            half = Path(scratch) / str(len(came))
+            if target is None or (target.is_file() and sha256(target) == entry["sha256"]):
                 continue
-            store.get_file(f"{root}/{one['at']}", str(half))
-            if half.stat().st_size != one["size"] or sha256(half) != one["sha256"]:
+            store.get_file(f"{root}/{entry['at']}", str(half))
+            if half.stat().st_size != entry["size"] or sha256(half) != entry["sha256"]:
                 raise Stop(*worded("jobs.not-as-sent", name=name, address=address))
             came.append((name.endswith((STAGE, COMPLETE)), half, target))
         # The records that make the others count come last.
-        for _, half, target in sorted(came, key=lambda each: each[0]):
+        for _, half, target in sorted(came, key=lambda arrival: arrival[0]):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(half, target)
     return len(came)

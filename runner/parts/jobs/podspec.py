@@ -49,10 +49,10 @@ def metadata(plan: Plan, stage: Stage, group: str | None = None) -> Manifest:
     """Labels of a stage's pod, and annotations for Prometheus, for a secondary network and for
     Kueue's topology. group: the name that pods have in common for that topology, if they are
     several sets."""
-    words: dict[str, str | None] = {}
+    fields: dict[str, str | None] = {}
     if stage.machines.nodes > 1:
-        words["attachment"] = _network(plan, stage).get("attachment")
-        words |= (
+        fields["attachment"] = _network(plan, stage).get("attachment")
+        fields |= (
             {"topology": topology, "group": group}
             if (topology := plan.site.get("topology"))
             else {}
@@ -60,7 +60,7 @@ def metadata(plan: Plan, stage: Stage, group: str | None = None) -> Manifest:
     labels = kubernetes.pod_labels(plan, stage)
     port = str(plan.site["metrics_port"])
     return kubernetes.filled(
-        Path(__file__).with_name("metadata.yaml"), labels=labels, port=port, **words
+        Path(__file__).with_name("metadata.yaml"), labels=labels, port=port, **fields
     )
 
 
@@ -70,20 +70,20 @@ def pod(
     name: str,
     folders: list[Folder],
     machines: Machines | None,
-    own: Manifest,
-    **how: Any,
+    container_fields: Manifest,
+    **other_fields: Any,
 ) -> Manifest:
     """The template of a pod with one container, and one before it that clones its code. machines:
-    with the GPU that it needs; None for any. own: of the container, as in `kubernetes.container`;
-    how: other blanks of `pod.yaml`."""
-    words = {
+    with the GPU that it needs; None for any. container_fields: as in `kubernetes.container`;
+    other_fields: other blanks of `pod.yaml`."""
+    fields = {
         **where(plan, machines),
-        **how,
+        **other_fields,
         "metadata": meta,
         "volumes": [volume for _, volume in folders],
     }
-    words |= {
-        "container": kubernetes.container(plan, name, folders, **own),
+    fields |= {
+        "container": kubernetes.container(plan, name, folders, **container_fields),
         "serviceAccountName": account(plan, folders),
     }
     if plan.code_from_git:
@@ -99,9 +99,9 @@ def pod(
         }
         git["command"] = _clone(plan.code_from_git, CLONE)
         # It has the pod's own image, so that no second one is downloaded.
-        words["initContainers"] = [kubernetes.container(plan, CLONER, [CLONED, SCRATCH], **git)]
+        fields["initContainers"] = [kubernetes.container(plan, CLONER, [CLONED, SCRATCH], **git)]
     return kubernetes.filled(
-        Path(__file__).with_name("pod.yaml"), securityContext=POD_SECURITY, **words
+        Path(__file__).with_name("pod.yaml"), securityContext=POD_SECURITY, **fields
     )
 
 
@@ -187,14 +187,14 @@ def _network(plan: Plan, stage: Stage) -> Manifest:
     return {}
 
 
-def amounts(machines: Machines, others: Manifest | None = None) -> Manifest:
+def amounts(machines: Machines, other_devices: Manifest | None = None) -> Manifest:
     """Requests and limits. They are equal for GPUs and other devices, which are never shared."""
     promised = machines.requested_memory_gib or machines.memory_gib
     if machines.gpus_per_node:
         gpus = {"nvidia.com/gpu": machines.gpus_per_node}
     else:
         gpus = {}
-    devices = {**gpus, **(others or {})}
+    devices = {**gpus, **(other_devices or {})}
     return {
         "requests": {
             "cpu": str(machines.requested_cpus or machines.cpus),
@@ -229,7 +229,7 @@ def config(plan: Plan, stage: Stage) -> Folder:
 
 def folders(plan: Plan, stage: Stage) -> list[Folder]:
     """The folders of a stage's container."""
-    own = [
+    stage_folders = [
         config(plan, stage),
         kubernetes.memory(stage.shm_gib),
         SCRATCH,
@@ -239,12 +239,12 @@ def folders(plan: Plan, stage: Stage) -> list[Folder]:
     if plan.model_image:
         # As for KServe, the files of a base model in an image are in its `/models`.
         volume = {"image": {"reference": plan.model_image}}
-        own.append(
+        stage_folders.append(
             kubernetes.folder(
                 "base-model", kubernetes.MODEL_DIR, volume, readOnly=True, subPath="models"
             )
         )
-    return [*own, *([TOKEN] if tracking(plan, stage) else [])]
+    return [*stage_folders, *([TOKEN] if tracking(plan, stage) else [])]
 
 
 def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
@@ -260,8 +260,8 @@ def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
 
 def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
     """A claim's volume has the claim's name, unless the pod has another volume of that name."""
-    found = list[Folder]()
-    how = {"readOnly": True} if read_only else {}
+    claim_folders = list[Folder]()
+    mount_options = {"readOnly": True} if read_only else {}
     for claim in plan.site.get("claims") or ():
         name = claim["name"]
         volume = {"persistentVolumeClaim": {"claimName": claim["name"]}}
@@ -269,8 +269,8 @@ def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
             called = f"{name}-claim"
         else:
             called = name
-        found.append(kubernetes.folder(called, claim["mount"], volume, **how))
-    return found
+        claim_folders.append(kubernetes.folder(called, claim["mount"], volume, **mount_options))
+    return claim_folders
 
 
 def variables(plan: Plan, stage: Stage, plain: dict[str, str]) -> list[Manifest]:
@@ -302,8 +302,11 @@ def connection(plan: Plan, stage: Stage | None = None) -> list[Manifest]:
 
 
 def _from_secret(variable: str, secret: str, key: str, needed: bool = False) -> Manifest:
-    how = {} if needed else {"optional": True}
-    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, **how}}}
+    options = {} if needed else {"optional": True}
+    return {
+        "name": variable,
+        "valueFrom": {"secretKeyRef": {"name": secret, "key": key, **options}},
+    }
 
 
 def seal_key(plan: Plan) -> list[Manifest]:
@@ -346,8 +349,8 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
         name: form.format_map(network)
         for name, form in VARIABLES.get(network.get("kind", ""), {}).items()
     }
-    around = offline | patience | nccl | ports | tracking(plan, stage) | code_path(plan)
-    return writable(plan) | around | dict(stage.env)
+    own_variables = offline | patience | nccl | ports | tracking(plan, stage) | code_path(plan)
+    return writable(plan) | own_variables | dict(stage.env)
 
 
 def writable(plan: Plan) -> dict[str, str]:

@@ -22,7 +22,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     site = plan.site
     machines = stage.machines
     name = kubernetes.job_name(plan)
-    own = {
+    container_fields = {
         "command": list(stage.command),
         "env": podspec.variables(plan, stage, podspec.environment(plan, stage)),
         "ports": [MASTER_PORT, {"name": "metrics", "containerPort": site["metrics_port"]}],
@@ -37,7 +37,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         PYTORCH,
         folders,
         machines,
-        own,
+        container_fields,
         terminationGracePeriodSeconds=podspec.grace(stage),
     )
     replica = {"restartPolicy": site["restart_policy"], "template": template}

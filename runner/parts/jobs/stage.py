@@ -42,10 +42,10 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     checks before it starts; only the first hashes other stages' results, and keeps the record.
     Raises Stop if an earlier stage is not as needed, a gate is closed, the job has another number
     of machines than the plan, or the results are incomplete."""
-    first = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
-    if first:
+    is_first_machine = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
+    if is_first_machine:
         mirror.begin(folder, tell)
-    require(folder, hashes=first)
+    require(folder, hashes=is_first_machine)
     # Set by the operator; OpenShift AI's console offers to change the number of a job's machines.
     nodes = os.environ.get("PET_NNODES", "")
     if folder.stage.trains and nodes.isdigit() and int(nodes) != folder.stage.machines.nodes:
@@ -53,7 +53,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     pipeline.guard(folder, tell, ON_CLUSTER)
     decision = pipeline.decision_on(folder)
     if decision.action == "keep":
-        if first:
+        if is_first_machine:
             # Its inputs are the current ones, whatever their names; the stages after it look for
             # its keys.
             folder.mark("finished", keys=dict(folder.stage.keys))
@@ -63,7 +63,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
         return 0
     if folder.stage.trains:
         require_room(Path(folder.plan.place.data_dir))
-    if not first:
+    if not is_first_machine:
         return _work(folder, command)
     # The results of another recipe would be deleted.
     require_of(folder.run, folder.plan.name, worded("jobs.folder-taken")[0])
@@ -89,10 +89,10 @@ def require(folder: StageFolder, hashes: bool) -> None:
         before = folder.other(name)
         if not before.finished:
             raise Stop(*worded("jobs.builds-on-unfinished", stage=stage, name=name))
-        planned, made = (
+        planned, recorded = (
             read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys)
         )
-        if not all(planned.values()) or made != planned:
+        if not all(planned.values()) or recorded != planned:
             raise Stop(*worded("jobs.made-otherwise", name=name))
         if hashes and (wrong := before.changed_outputs(beginnings)):
             raise Stop(*worded("jobs.changed-since", file=wrong[0], name=name))
@@ -103,18 +103,18 @@ def gate(folder: StageFolder, tell: Tell) -> int:
     result to measure."""
     mirror.begin(folder, tell)
     _require_finished(folder)
-    is_open, said = parts.hook("gate_in_pod")(folder, tell)
+    is_open, lines = parts.hook("gate_in_pod")(folder, tell)
     _send(folder, tell)
-    leave("\n".join(said))
+    leave("\n".join(lines))
     if is_open:
         return 0
     return 1
 
 
-def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
+def promote(folder: StageFolder, person: str, reason: str, tell: Tell) -> int:
     """A person's override of the gate. Raises Stop if there is nothing to overrule."""
     _require_finished(folder)
-    parts.hook("promote_in_pod")(folder, by, reason, tell)
+    parts.hook("promote_in_pod")(folder, person, reason, tell)
     return 0
 
 

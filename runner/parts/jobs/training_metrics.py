@@ -29,10 +29,10 @@ class FigureServer(OnEveryAddress, ThreadingHTTPServer):
     """A server for Prometheus, or for the Trainer."""
 
 
-def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
+def answer(variable: str, subject: str, content_type: str, say: Callable[[], str]) -> bool:
     """Serves the text of `say` at `/metrics`, at the port in an environment variable. False if
-    there is no port, or it is in use, which does not stop training. what: the served figures, for
-    the message; kind: the content type."""
+    there is no port, or it is in use, which does not stop training. subject: the served figures,
+    for the message."""
     port = os.environ.get(variable, "")
     if not port.isdigit():
         return False
@@ -44,7 +44,7 @@ def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
                 return
             body = say().encode()
             self.send_response(200)
-            self.send_header("Content-Type", kind)
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -56,7 +56,7 @@ def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
         server = FigureServer(("", int(port)), Answering)
     except (OSError, OverflowError) as error:
         print(
-            f"{what} not served: port {port}: {getattr(error, 'strerror', None) or error}",
+            f"{subject} not served: port {port}: {getattr(error, 'strerror', None) or error}",
             flush=True,
         )
         return False
@@ -93,33 +93,35 @@ class Metrics(TrainerCallback):
             speed = self.history.steps[-1]
         else:
             speed = {}
-        said = {**speed, **logs, "step": state.global_step, "steps": state.max_steps}
-        known = {
-            name: float(said[key])
+        entries = {**speed, **logs, "step": state.global_step, "steps": state.max_steps}
+        figures = {
+            name: float(entries[key])
             for key, (name, _) in LOGGED.items()
-            if isinstance(said.get(key), int | float)
+            if isinstance(entries.get(key), int | float)
         }
         # A new dict, because another thread may be reading the old one.
-        self.values = self.values | known
+        self.values = self.values | figures
 
     def text(self) -> str:
         # The values of each figure by their labels: those of the log, and the GPUs of this
         # machine's processes by rank.
-        known = {name: {"": value} for name, value in self.values.items()}
-        first = int(os.environ.get("RANK", "0"))
+        figures = {name: {"": value} for name, value in self.values.items()}
+        first_rank = int(os.environ.get("RANK", "0"))
         count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         for gpu in range(min(count, torch.cuda.device_count()) if torch.cuda.is_available() else 0):
             for name, ask in DRIVER.items():
                 with suppress(
                     Exception
                 ):  # the driver, or a part of a card (MIG), may lack this figure
-                    known.setdefault(name, {})[f'{{rank="{first + gpu}",gpu="{gpu}"}}'] = ask(gpu)
+                    figures.setdefault(name, {})[f'{{rank="{first_rank + gpu}",gpu="{gpu}"}}'] = (
+                        ask(gpu)
+                    )
         lines = []
-        for name in filter(known.get, MEANINGS):
+        for name in filter(figures.get, MEANINGS):
             lines += [f"# HELP {name} {MEANINGS[name]}", f"# TYPE {name} gauge"]
             # With all digits of bytes and steps. `nan` and `inf` are numbers for Prometheus, too
             # (Go's ParseFloat).
-            lines += [f"{name}{labels} {value:.10g}" for labels, value in known[name].items()]
+            lines += [f"{name}{labels} {value:.10g}" for labels, value in figures[name].items()]
         return "".join(f"{line}\n" for line in lines)
 
 
@@ -152,17 +154,19 @@ class TrainingProgress(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.blocks:
-            first = self.blocks.first_step
+            first_step = self.blocks.first_step
             last = self.blocks.last_step
         else:
-            first = 0
+            first_step = 0
             last = state.max_steps
-        done = state.global_step - first
-        steps = last - first
-        made = state.global_step - self.began_at
-        left = last - state.global_step
-        if made > 0:
-            seconds_left = int((time.monotonic() - self.began) / made * max(0, left))
+        done = state.global_step - first_step
+        steps = last - first_step
+        new_steps = state.global_step - self.began_at
+        remaining_steps = last - state.global_step
+        if new_steps > 0:
+            seconds_left = int(
+                (time.monotonic() - self.began) / new_steps * max(0, remaining_steps)
+            )
         else:
             seconds_left = None
         # A new dict, here as elsewhere, because another thread may be reading the old one.

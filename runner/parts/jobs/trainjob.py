@@ -62,22 +62,29 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     else:
         file = batch.TEMPLATES / "trainjob-3.5.yaml"
     spec = kubernetes.filled(file, **fields)
-    made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", spec, plan, stage)
+    train_job = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", spec, plan, stage)
     # OpenShift AI's Trainer then reads the progress from this port of the first pod
     # (opendatahub-io/trainer, pkg/rhai/constants: exactly "true").
-    made["metadata"]["annotations"] |= {
+    train_job["metadata"]["annotations"] |= {
         "trainer.opendatahub.io/progression-tracking": "true",
         "trainer.opendatahub.io/metrics-port": str(plan.site["progress_port"]),
         "trainer.opendatahub.io/metrics-poll-interval": f"{plan.site['progress_seconds']}s",
     }
-    words = {
+    header_fields = {
         "site": plan.site,
         "runtime": RUNTIME,
         "grace": podspec.grace(stage),
         "image": kubernetes.image(plan),
     }
-    known = {"patched": kubernetes.patched, "pull": kubernetes.pull, "stuck": stuck, "wrap": wrap}
-    text = template(batch.TEMPLATES / "trainjob.txt.jinja", **known).render(words) + yaml_text(made)
+    functions = {
+        "patched": kubernetes.patched,
+        "pull": kubernetes.pull,
+        "stuck": stuck,
+        "wrap": wrap,
+    }
+    text = template(batch.TEMPLATES / "trainjob.txt.jinja", **functions).render(
+        header_fields
+    ) + yaml_text(train_job)
     return [*kubernetes.files(plan, stage, "trainjob.yaml", text), *batch.gate(plan, stage)]
 
 

@@ -50,16 +50,16 @@ def render(plan: Plan) -> list[Artifact]:
     from runner.parts.openshift.jobs import OWNER
     from runner.parts.openshift.pipeline import driver_command, driver_stage
 
-    alone, own = driver_stage(plan, NAME)
+    alone, driver = driver_stage(plan, NAME)
     marks = zip(OWNER, ('"$(oc whoami)"', '"$(hostname)"', '"$(realpath RECIPE)"'), strict=True)
     signed = " ".join(f"{name}={value}" for name, value in marks)
-    words = {
+    header_fields = {
         "recipe": plan.name,
         "fingerprint": plan.fingerprint,
         "namespace": plan.site["namespace"],
     }
     comment = from_template(
-        HERE / "header.txt", config=kubernetes.CONFIG_FILE, signed=signed, **words
+        HERE / "header.txt", config=kubernetes.CONFIG_FILE, signed=signed, **header_fields
     )
     sections: list[list[Stage]] = [[]]
     for stage in plan.stages:
@@ -70,7 +70,7 @@ def render(plan: Plan) -> list[Artifact]:
         "plan": plan, "sections": sections, "kinds": kinds(), "open": OPEN, "image": kubernetes.image(plan),
         "command": podspec.wrapped(plan, driver_command(alone, module=MODULE)),
         "env": podspec.listed(podspec.CACHES | podspec.code_path(plan)),
-        "config": kubernetes.config_map_name(alone, own), "folder": alone.place.config_dir,
+        "config": kubernetes.config_map_name(alone, driver), "folder": alone.place.config_dir,
         "mounts": [{"volumeName": mount["name"], "mountPath": mount["mountPath"]} for mount, _ in podspec.code_folders(alone)],
         "pull": kubernetes.pull(kubernetes.image(alone)),
     }  # fmt: skip
@@ -78,6 +78,6 @@ def render(plan: Plan) -> list[Artifact]:
         template(HERE / "pipeline.yaml.jinja", json=in_json).render(facts)
     )
     pipeline["components"] = dict(sorted(pipeline["components"].items()))
-    config = kubernetes.config_map(alone, own)
+    config = kubernetes.config_map(alone, driver)
     text = f"{comment}{yaml_text(pipeline)}---\n{yaml_text(platform)}"
     return [Artifact(f"{FOLDER}/{config.path}", config.text), Artifact(f"{FOLDER}/{FILE}", text)]

@@ -45,13 +45,13 @@ def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], 
     # The folder of the model, in KServe's form for a claim.
     folder = plan.place_of(wanted).best_model_dir
     place = plan.on_claim(folder)
-    about = {
+    metadata = {
         "recipe": plan.name,
         "stage": wanted.name,
         "fingerprint": plan.fingerprint,
         "key": wanted.keys.get("", ""),
     }
-    about |= {
+    metadata |= {
         "model_uri": place.uri if place else folder,
         "job": str(done.job["metadata"]["name"]),
         "job_uid": uid,
@@ -60,7 +60,7 @@ def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], 
     values: dict[str, float] = {}
     for event in child_process.events(first_log(cluster, done.job, pods_of(cluster, done.job))):
         values |= {key: float(value) for key, value in event.items() if type(value) in (int, float)}
-    return {"made": uid}, {"model": about, "metrics": values}
+    return {"made": uid}, {"model": metadata, "metrics": values}
 
 
 def verdict(
@@ -69,10 +69,10 @@ def verdict(
     """The same for the gate after a stage, open or closed."""
     try:
         _walked(cluster, plan, wanted, of_gate=True)
-        found = target.OPEN
+        outcome = target.OPEN
         refusal = ""
     except Stop as stop:
-        found = "closed"
+        outcome = "closed"
         refusal = stop.text
     milestone = pipeline.milestone_of(cluster, plan, wanted, of_gate=True)
     if refusal and milestone.state != FAILED:
@@ -82,8 +82,8 @@ def verdict(
     values: Output = {
         row["metric"]: float(row["got"]) for line in table if (row := ROW.match(line))
     }
-    return {"verdict": found, "said": refusal or "\n".join(table)}, {
-        "metrics": {**values, "verdict": found}
+    return {"verdict": outcome, "said": refusal or "\n".join(table)}, {
+        "metrics": {**values, "verdict": outcome}
     }
 
 
@@ -106,11 +106,11 @@ def _walked(
 
 
 def leave(
-    given: str, parameters: dict[str, str], metadata: dict[str, Output], model: Path | None
+    description: str, parameters: dict[str, str], metadata: dict[str, Output], model: Path | None
 ) -> None:
-    """Writes a task's outputs. given: the launcher's description of the task; model: the file for
+    """Writes a task's outputs. description: of the task, by the launcher; model: the file for
     the dashboard, which names the folder of the weights on the claim."""
-    outputs = json.loads(given).get("outputs", {})
+    outputs = json.loads(description).get("outputs", {})
     artifacts = {
         name: {"artifacts": [{**place["artifacts"][0], "metadata": metadata.get(name, {})}]}
         for name, place in outputs.get("artifacts", {}).items()
@@ -121,22 +121,22 @@ def leave(
 
 
 def main(arguments: list[str]) -> int:
-    own = {
+    extra_arguments = {
         "verb": {"choices": tuple(target.kinds())},
         "--model": {"type": Path},
         "--said": {"default": ""},
     }
-    own |= {name: {"required": True} for name in ("--stage", "--executor-input")}
-    given = controller.begun("runner.parts.kfp.task", arguments, own)
+    extra_arguments |= {name: {"required": True} for name in ("--stage", "--executor-input")}
+    parsed = controller.begun("runner.parts.kfp.task", arguments, extra_arguments)
     try:
-        if given.verb == "closed":
-            raise Stop(given.said)
-        cluster, plan = controller.opened(given)
-        wanted = plan.stage(given.stage)
+        if parsed.verb == "closed":
+            raise Stop(parsed.said)
+        cluster, plan = controller.opened(parsed)
+        wanted = plan.stage(parsed.stage)
         leave(
-            given.executor_input,
-            *(verdict if given.verb == "gate" else stage)(cluster, plan, wanted),
-            given.model,
+            parsed.executor_input,
+            *(verdict if parsed.verb == "gate" else stage)(cluster, plan, wanted),
+            parsed.model,
         )
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)

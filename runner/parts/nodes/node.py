@@ -81,17 +81,19 @@ class Ready:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def differences(main: Hello, other: Hello) -> Iterator[str]:
+def differences(main: Hello, joining: Hello) -> Iterator[str]:
     """Why a machine cannot train with the main one, a sentence for each difference."""
-    machine = f"machine {other.rank} has"
-    if main.fingerprint != other.fingerprint:
-        yield worded("nodes.other-recipe", machine=machine, other=other, main=main)[0]
-    if main.total != other.total:
-        yield worded("nodes.unequal-total", machine=machine, other=other, main=main)[0]
-    for package in sorted({*main.versions, *other.versions}):
-        here, there = (hello.versions.get(package, "none") for hello in (main, other))
-        if here != there:
-            yield f"{machine} {package} {there}, but machine 0 has {here}; install the same version"
+    machine = f"machine {joining.rank} has"
+    if main.fingerprint != joining.fingerprint:
+        yield worded("nodes.other-recipe", machine=machine, other=joining, main=main)[0]
+    if main.total != joining.total:
+        yield worded("nodes.unequal-total", machine=machine, other=joining, main=main)[0]
+    for package in sorted({*main.versions, *joining.versions}):
+        main_version, other_version = (
+            hello.versions.get(package, "none") for hello in (main, joining)
+        )
+        if main_version != other_version:
+            yield f"{machine} {package} {other_version}, but machine 0 has {main_version}; install the same version"
 
 
 @dataclass
@@ -147,7 +149,7 @@ class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
     def gather(self) -> list[int]:
         """Waits for all machines; returns their GPU counts by rank. Raises Stop if one does not
         come, or differs; then every present machine gets the reason."""
-        begin = told = time.monotonic()
+        begin = last_report = time.monotonic()
         while True:
             arrivals = self.arrivals.copy()
             # Present are those that were heard since the last one came. A machine whose script was
@@ -184,9 +186,9 @@ class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
             if now - begin >= self.patience_s:
                 self.end = {}
                 raise Stop(*worded("nodes.missing-machines", names=names))
-            if now - told >= TELL_EVERY_S:
+            if now - last_report >= TELL_EVERY_S:
                 self.tell(f"Waiting for {names}")
-                told = now
+                last_report = now
             time.sleep(BEAT_S)
 
     def ready(self, prepared: Ready | None = None) -> None:
@@ -221,7 +223,7 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
     is ready. On the same port, the main machine may still be in the training before. Raises Stop if
     it does not come, refuses, or stops."""
     line = json.dumps([secrets.token_hex(8), hello._asdict()])
-    told = 0.0
+    last_report = 0.0
     came = False
     met = False
     foreign = 0
@@ -230,37 +232,37 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
     while True:
         answer = None
         slow = False
-        taken = False
-        why = ""
+        is_connected = False
+        reason = ""
         try:
             with socket.create_connection((address, port), timeout=SILENT_S) as main:
-                taken = True  # also by a training, which says nothing
+                is_connected = True  # also by a training, which says nothing
                 main.sendall(f"{line}\n".encode())
-                said = json.loads(main.makefile(encoding="utf-8").readline() or "null")
-            if not isinstance(said, dict | None):
-                raise ValueError(said)
-            answer = said
+                reply = json.loads(main.makefile(encoding="utf-8").readline() or "null")
+            if not isinstance(reply, dict | None):
+                raise ValueError(reply)
+            answer = reply
         except ValueError:
             foreign += 1
         except OSError as error:
             slow = isinstance(error, TimeoutError)
-            why = error.strerror or str(error)
+            reason = error.strerror or str(error)
         now = time.monotonic()
         if answer is None:
             late = now - heard >= (max(patience_s, SILENT_S) if came else patience_s)
             # A training may have ended between the two connections, but not twice.
-            foreign += taken and not slow
+            foreign += is_connected and not slow
             if came and (late or not slow):
                 raise stopped
             if not came and foreign > 1:
                 raise Stop(*worded("nodes.other-program", address=address, port=port))
-            if late and taken:
+            if late and is_connected:
                 raise stopped
             if late:
-                raise Stop(*worded("nodes.main-silent", address=address, port=port, why=why))
-            if not came and now - told >= TELL_EVERY_S:
+                raise Stop(*worded("nodes.main-silent", address=address, port=port, why=reason))
+            if not came and now - last_report >= TELL_EVERY_S:
                 tell(f"Waiting for the main machine at {address}:{port}")
-                told = now
+                last_report = now
             time.sleep(1)
             continue
         problems = answer.get("refused")
@@ -301,18 +303,18 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     """Meets the other machines; on the main one, prepares data and config. Prints which of several
     stages is next."""
     recipe = read(file)
-    mine = len(gpus.split(","))
+    gpu_count = len(gpus.split(","))
     cpu = os.environ.get("ACCELERATE_USE_CPU") == "true"
     if not cpu:
         import torch
 
-        here = torch.cuda.device_count()
-        if here != mine:
-            raise Stop(*worded("nodes.invisible-gpus", gpus=gpus, here=here))
+        visible_gpus = torch.cuda.device_count()
+        if visible_gpus != gpu_count:
+            raise Stop(*worded("nodes.invisible-gpus", gpus=gpus, here=visible_gpus))
     installed = versions()
     # The patch number of Python may differ.
     comparable = installed | {"python": ".".join(installed["python"].split(".")[:2])}
-    hello = Hello(rank, mine, total, recipe.fingerprint, comparable)
+    hello = Hello(rank, gpu_count, total, recipe.fingerprint, comparable)
     patience_s: float = recipe.settings["nodes"].wait_minutes * 60
     # A script of several stages reads the standard output; everything else is for people.
     with redirect_stdout(sys.stderr):
@@ -359,8 +361,8 @@ def read(file: str) -> Recipe:
     document = reading.read(file)
     for section in (document.data, *document.data.get(STAGES, ())):
         data = section.get("data", {})
-        for one in (data, *(data.get("sets") or ())):
-            one.pop("sample", None)
+        for data_set in (data, *(data.get("sets") or ())):
+            data_set.pop("sample", None)
     return valid(document)[0]
 
 
@@ -371,7 +373,7 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     if sum(counts) != total:
         together = f"{' + '.join(map(str, counts))} = {sum(counts)}"
         raise Stop(*worded("nodes.other-total", together=together, total=total, counts=sum(counts)))
-    asked = recipe
+    written_recipe = recipe
     recipe = on_these(recipe, counts, tell)
     place = replace(target.place(recipe), accelerator=accelerator)
     plan = translate(recipe, place)
@@ -384,10 +386,10 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
             "Name another `nodes.output_dir` for another run.",
         )
     pipeline.keep_what_took_training(plan, pipeline.decide(plan, plan.stages), ELSEWHERE)
-    keep(run, asked, plan, recipe)
+    keep(run, written_recipe, plan, recipe)
     stage = _next(plan, tell)
-    below = Path(stage.folder)
-    texts = {str(below / file.path): file.text for file in stage.files} | {
+    stage_dir = Path(stage.folder)
+    texts = {str(stage_dir / file.path): file.text for file in stage.files} | {
         PLAN_FILE: plan.as_json()
     }
     for name, text in texts.items():
@@ -435,9 +437,9 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
     ]
     changes.append(Override("machines.gpus_per_node", None, max(counts), BY))
     batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")
-    changes += of_each(recipe, lambda name, one: [batch] if "train" in one.settings else [])
-    recipe, made = changed(recipe, changes)
-    for change in made:
+    changes += of_each(recipe, lambda name, section: [batch] if "train" in section.settings else [])
+    recipe, applied = changed(recipe, changes)
+    for change in applied:
         tell(f"  {change}")
     return recipe
 

@@ -70,63 +70,67 @@ def place(recipe: Recipe) -> Place:
 def script(plan: Plan, stages: list[Stage], rank: int) -> str:
     """The start script of one machine. stages: those that train."""
     meanings = packaged.toml(__file__, "environment.toml")
-    first = stages[0].env.items()
+    first_env = stages[0].env.items()
     shared = {
         name: value
-        for name, value in first
+        for name, value in first_env
         if all(stage.env.get(name) == value for stage in stages)
     }
     # Data files as the recipe names them; the stages' own paths start from the folder of rendering.
     recipe = json.loads(
         next((file.text for file in stages[-1].files if file.path == RECIPE_FILE), "{}")
     )
-    sections = [one["data"] for one in recipe.get(STAGES, [recipe]) if "data" in one]
-    named = [one.get("path") for data in sections for one in data.get("sets", [data])]
-    named += [data.get("validation_path") for data in sections]
-    relative = [path for path in named if path and not path.startswith("/") and not remote(path)]
+    sections = [section["data"] for section in recipe.get(STAGES, [recipe]) if "data" in section]
+    paths = [data_set.get("path") for data in sections for data_set in data.get("sets", [data])]
+    paths += [data.get("validation_path") for data in sections]
+    relative = [path for path in paths if path and not path.startswith("/") and not remote(path)]
     return str(macros(TEMPLATE, shlex=shlex).script(plan, stages, shared, rank, meanings, relative))
 
 
 def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
     """`nodes` names as many machines and GPUs as `machines`."""
     counts = recipe.gpu_counts
-    stated = recipe.machines
-    if len(counts) != stated.nodes:
-        named = len(counts)
+    machines = recipe.machines
+    if len(counts) != machines.nodes:
+        named_count = len(counts)
         many = "s" if len(counts) > 1 else ""
-        message = worded("nodes.other-count", named=named, s=many, stated=stated)
+        message = worded("nodes.other-count", named=named_count, s=many, stated=machines)
         yield recipe.problem("nodes.machines", *message, key=True)
-    elif max(counts) != stated.gpus_per_node:
+    elif max(counts) != machines.gpus_per_node:
         yield recipe.problem(
-            "nodes.machines", *worded("nodes.other-gpus", most=max(counts), stated=stated), key=True
+            "nodes.machines",
+            *worded("nodes.other-gpus", most=max(counts), stated=machines),
+            key=True,
         )
     if "openshift" in recipe.settings and len(set(counts)) > 1:
-        shown = " and ".join(map(str, counts))
-        yield recipe.problem("nodes.machines", *worded("nodes.unequal-gpus", shown=shown), key=True)
+        gpu_counts = " and ".join(map(str, counts))
+        yield recipe.problem(
+            "nodes.machines", *worded("nodes.unequal-gpus", shown=gpu_counts), key=True
+        )
 
 
 def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
     """Each plain machine has a valid address of its own, and the main one has one for the
     others."""
-    seen = set[str]()
+    used_addresses = set[str]()
     local = list[bool]()
     for index, machine in enumerate(plain.machines):
         place = ("nodes", "machines", index, "address")
         address = machine.address
         try:
             if address == "localhost":
-                found = None
+                ip_address = None
             else:
-                found = ipaddress.ip_address(address)
-            this_machine = found is None or found.is_loopback or found.is_unspecified
+                ip_address = ipaddress.ip_address(address)
+            this_machine = ip_address is None or ip_address.is_loopback or ip_address.is_unspecified
         except ValueError:
             this_machine = False
             if re.fullmatch(r"[\d.]+", address):
                 yield recipe.problem(place, *worded("nodes.no-address", address=address))
         # Several with this machine's own address are a test on it.
-        if address.lower() in seen and not this_machine:
+        if address.lower() in used_addresses and not this_machine:
             yield recipe.problem(place, *worded("nodes.same-address", address=address))
-        seen.add(address.lower())  # Names of machines ignore case.
+        used_addresses.add(address.lower())  # Names of machines ignore case.
         local.append(this_machine)
     if local and local[0] and not all(local):
         place = ("nodes", "machines", 0, "address")
