@@ -47,27 +47,27 @@ class Later(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        whole = f"{self.__name__}.{name}"
+        full_name = f"{self.__name__}.{name}"
         # While this object replaces the module, importers only take names from it.
         if sys.modules.get(self.__name__) is self:
-            return Later(whole)
-        return pkgutil.resolve_name(whole)
+            return Later(full_name)
+        return pkgutil.resolve_name(full_name)
 
-    def __call__(self, *given: Any, **how: Any) -> Any:
-        return pkgutil.resolve_name(self.__name__)(*given, **how)
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return pkgutil.resolve_name(self.__name__)(*arguments, **options)
 
 
 @cache
 def client_parts() -> tuple[Any, Any, Any]:
     """The client's kubeconfig reader, its configuration and its connection pool. A later import of
     the client itself still imports all of it. Raises Stop if it is not installed."""
-    found = importlib.util.find_spec(ROOT)
-    if found is None or not found.submodule_search_locations:
+    client_spec = importlib.util.find_spec(ROOT)
+    if client_spec is None or not client_spec.submodule_search_locations:
         raise Stop(
             "The cluster commands need a package that is not installed.",
             packaged.install("cluster"),
         )
-    home = found.submodule_search_locations[0]
+    home = client_spec.submodule_search_locations[0]
     before = {
         name: module for name, module in sys.modules.items() if name.partition(".")[0] == ROOT
     }
@@ -85,12 +85,12 @@ def client_parts() -> tuple[Any, Any, Any]:
             bare = sys.modules[name] = ModuleType(name)
             bare.__path__ = [os.path.join(home, *name.split(".")[1:])]
         client = importlib.import_module(f"{ROOT}.client.configuration")
-        rest = importlib.import_module(f"{ROOT}.client.rest")
+        rest_module = importlib.import_module(f"{ROOT}.client.rest")
         # The names that its kubeconfig reader imports. We do not use the second one.
         vars(sys.modules[f"{ROOT}.client"]).update(
             Configuration=client.Configuration, ApiClient=None
         )
-        return importlib.import_module(f"{ROOT}.config.kube_config"), client, rest
+        return importlib.import_module(f"{ROOT}.config.kube_config"), client, rest_module
     finally:
         for name in [*later, *(name for name in sys.modules if name.partition(".")[0] == ROOT)]:
             del sys.modules[name]
@@ -109,28 +109,30 @@ Query = Sequence[tuple[str, Any]]
 
 def connect() -> Cluster:
     """The cluster of the current context of the user's kubeconfig. Raises Stop if there is none."""
-    config, client, rest = client_parts()
+    config, client, rest_module = client_parts()
     settings = client.Configuration()
     # Named here, because the client looks at the variable once, when it is imported.
     file = os.environ.get("KUBECONFIG") or None
     try:
         config.load_kube_config(config_file=file, client_configuration=settings)
-        _, named = config.list_kube_config_contexts(config_file=file)
-        context = (named or {}).get("context", {})
-        pool = rest.RESTClientObject(settings).pool_manager
+        _, active_context = config.list_kube_config_contexts(config_file=file)
+        context = (active_context or {}).get("context", {})
+        pool = rest_module.RESTClientObject(settings).pool_manager
         return Cluster(pool, settings, context.get("namespace", "default"), context.get("user", ""))
     except (config.ConfigException, OSError) as error:
-        why = str(error).splitlines()[0]
-        if file or "configuration found" not in why:
-            known = f": {why}"
+        reason = str(error).splitlines()[0]
+        if file or "configuration found" not in reason:
+            detail = f": {reason}"
         else:
-            known = "."
-        raise Stop(*worded("openshift.not-logged-in", known=known)) from None
+            detail = "."
+        raise Stop(*worded("openshift.not-logged-in", known=detail)) from None
     except Exception as error:
         # For a file that is not a kubeconfig, the client raises various errors.
-        said = " ".join(str(error).split()) or type(error).__name__
+        explanation = " ".join(str(error).split()) or type(error).__name__
         raise Stop(
-            *worded("openshift.unreadable-kubeconfig", file=file or "~/.kube/config", said=said)
+            *worded(
+                "openshift.unreadable-kubeconfig", file=file or "~/.kube/config", said=explanation
+            )
         ) from None
 
 
@@ -177,9 +179,9 @@ class Cluster:
 
     def once(self) -> Cluster:
         """A copy for a caller that repeats requests itself, and shows problems meanwhile."""
-        other = copy.copy(self)
-        other.hasty = True
-        return other
+        hasty_copy = copy.copy(self)
+        hasty_copy.hasty = True
+        return hasty_copy
 
     @property
     def server(self) -> str:
@@ -193,33 +195,37 @@ class Cluster:
         """The cluster's name of this user; the kubeconfig's name if it does not answer (before
         Kubernetes 1.28)."""
         api = "authentication.k8s.io/v1"
-        kind = "SelfSubjectReview"
+        review_kind = "SelfSubjectReview"
         try:
             answer = self._json(
-                "POST", f"/apis/{api}/selfsubjectreviews", body={"apiVersion": api, "kind": kind}
+                "POST",
+                f"/apis/{api}/selfsubjectreviews",
+                body={"apiVersion": api, "kind": review_kind},
             )
             return str(answer["status"]["userInfo"]["username"])
         except Refused as refused:
             if refused.status == 401 or passes(refused.status):
-                raise refused.stop(kind, "", "") from None
+                raise refused.stop(review_kind, "", "") from None
             # `oc login` names a user NAME/SERVER.
             return self.user.partition("/")[0]
 
-    def get(self, kind: str, namespace: str, name: str, forgiving: bool = False) -> Manifest | None:
+    def get(
+        self, object_kind: str, namespace: str, name: str, forgiving: bool = False
+    ) -> Manifest | None:
         """The object, or None without such an object or kind; if `forgiving`, an empty one where
         this user may not look."""
         try:
-            return self._read(kind, namespace, name)
+            return self._read(object_kind, namespace, name)
         except Refused as refused:
-            if _absent(refused, kind):
+            if _absent(refused, object_kind):
                 return None
             if forgiving and refused.status == 403:
                 return {}
-            raise refused.stop(kind, namespace, name) from None
+            raise refused.stop(object_kind, namespace, name) from None
 
     def list(
         self,
-        kind: str,
+        object_kind: str,
         namespace: str,
         labels: Mapping[str, str] | None = None,
         forgiving: bool = False,
@@ -232,9 +238,12 @@ class Cluster:
             query = []
         hidden = 403 if forgiving else None
         with _about(
-            kind, namespace, "", lambda refused: _absent(refused, kind) or refused.status == hidden
+            object_kind,
+            namespace,
+            "",
+            lambda refused: _absent(refused, object_kind) or refused.status == hidden,
         ):
-            return list(self._read(kind, namespace, None, query).get("items") or ())
+            return list(self._read(object_kind, namespace, None, query).get("items") or ())
         return []
 
     def version(self) -> tuple[int, int]:
@@ -249,30 +258,36 @@ class Cluster:
         with _about("Namespace", namespace, "", lambda refused: refused.status != 404):
             self._json("GET", address("Namespace", "", namespace))
 
-    def knows(self, kind: str, namespace: str, usable: bool = False) -> bool:
+    def knows(self, object_kind: str, namespace: str, usable: bool = False) -> bool:
         """Whether the cluster has a kind. usable: and this user may list it."""
         try:
-            return bool(self._read(kind, namespace, None))
+            return bool(self._read(object_kind, namespace, None))
         except Refused as refused:
             return not refused.no_kind and not (usable and refused.status == 403)
 
-    def _read(self, kind: str, namespace: str, name: str | None, query: Query = ()) -> Manifest:
+    def _read(
+        self, object_kind: str, namespace: str, name: str | None, query: Query = ()
+    ) -> Manifest:
         try:
-            return self._json("GET", address(kind, namespace, name), query)
+            return self._json("GET", address(object_kind, namespace, name), query)
         except Refused as refused:
-            if refused.status != 404 or kind not in OLDER:
+            if refused.status != 404 or object_kind not in OLDER:
                 raise
-            return self._json("GET", address(kind, namespace, name, OLDER[kind]), query)
+            return self._json(
+                "GET", address(object_kind, namespace, name, OLDER[object_kind]), query
+            )
 
     def apply(self, manifest: Manifest, dry_run: bool = False) -> Manifest:
         """Server-side apply; with `dry_run` the cluster only checks the object. The result is empty
         for a NetworkPolicy that this person may not create, because sites of earlier releases lack
         that permission."""
         query = [*_changes(dry_run), ("force", "true")]
-        kind = manifest["kind"]
+        object_kind = manifest["kind"]
         meta = manifest["metadata"]
-        where = kind, meta["namespace"], meta["name"]
-        with _about(*where, lambda refused: (kind, refused.status) == ("NetworkPolicy", 403)):
+        where = object_kind, meta["namespace"], meta["name"]
+        with _about(
+            *where, lambda refused: (object_kind, refused.status) == ("NetworkPolicy", 403)
+        ):
             return self._json(
                 "PATCH",
                 address(*where),
@@ -285,27 +300,34 @@ class Cluster:
     def create(self, manifest: Manifest, dry_run: bool = False) -> bool:
         """Creates an object; False if its name is taken, unless by an earlier attempt of ours
         without an answer."""
-        kind = manifest["kind"]
+        object_kind = manifest["kind"]
         meta = manifest["metadata"]
         try:
-            self._json("POST", address(kind, meta["namespace"]), _changes(dry_run), body=manifest)
+            self._json(
+                "POST", address(object_kind, meta["namespace"]), _changes(dry_run), body=manifest
+            )
         except Refused as refused:
             if refused.status == 409 and not refused.busy:
                 return refused.repeated
-            raise refused.stop(kind, meta["namespace"], meta["name"]) from None
+            raise refused.stop(object_kind, meta["namespace"], meta["name"]) from None
         return True
 
-    def patch(self, kind: str, namespace: str, name: str, change: Manifest) -> None:
-        with _about(kind, namespace, name, lambda refused: False):
+    def patch(self, object_kind: str, namespace: str, name: str, change: Manifest) -> None:
+        with _about(object_kind, namespace, name, lambda refused: False):
             self.request(
                 "PATCH",
-                address(kind, namespace, name),
+                address(object_kind, namespace, name),
                 body=change,
                 content="application/merge-patch+json",
             )
 
     def delete(
-        self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None
+        self,
+        object_kind: str,
+        namespace: str,
+        name: str,
+        uid: str = "",
+        grace_seconds: int | None = None,
     ) -> bool:
         """Deletes an object and what belongs to it; False if it was not there. uid: of the only
         object to delete."""
@@ -314,20 +336,24 @@ class Cluster:
         options |= {"preconditions": {"uid": uid}} if uid else {}
         options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
         try:
-            self._json("DELETE", address(kind, namespace, name), body=options)
+            self._json("DELETE", address(object_kind, namespace, name), body=options)
         except Refused as refused:
-            if _absent(refused, kind) or (uid and refused.status == 409 and not refused.busy):
+            if _absent(refused, object_kind) or (
+                uid and refused.status == 409 and not refused.busy
+            ):
                 return refused.repeated
-            raise refused.stop(kind, namespace, name) from None
+            raise refused.stop(object_kind, namespace, name) from None
         return True
 
-    def log(self, namespace: str, pod: str, container: str, **how: str | int | None) -> str | None:
+    def log(
+        self, namespace: str, pod: str, container: str, **settings: str | int | None
+    ) -> str | None:
         """A container's log; None if it has not started, or there is no previous container
-        (`previous`). how: settings of the API: `tailLines`; `timestamps`, which begin each line;
-        `sinceTime`, of the first line."""
+        (`previous`). settings: of the API: `tailLines`; `timestamps`, which begin each
+        line; `sinceTime`, of the first line."""
         query = [
             (key, str(value).lower() if value is True else value)
-            for key, value in how.items()
+            for key, value in settings.items()
             if value
         ]
         path = f"{address('Pod', namespace, pod)}/log"
@@ -337,24 +363,26 @@ class Cluster:
             )
         return None
 
-    def _json(self, method: str, path: str, query: Query = (), **how: Any) -> Manifest:
-        data = self.request(method, path, query, **how).data
+    def _json(self, method: str, path: str, query: Query = (), **options: Any) -> Manifest:
+        data = self.request(method, path, query, **options).data
         with suppress(ValueError):
             if isinstance(answer := json.loads(data), dict):
                 return answer
         raise no_api(self.server, data)
 
-    def request(self, method: str, path: str, query: Query = (), **how: Any) -> BaseHTTPResponse:
-        """One request, repeated while the server is busy. how: its `body`, bytes or what becomes
-        JSON, with the type `content`; `headers`; `stream`: do not read the answer's body. Raises
-        Refused, or Lost."""
+    def request(
+        self, method: str, path: str, query: Query = (), **options: Any
+    ) -> BaseHTTPResponse:
+        """One request, repeated while the server is busy. options: its `body`, bytes or what
+        becomes JSON, with the type `content`; `headers`; `stream`: do not read the answer's body.
+        Raises Refused, or Lost."""
         begun = time.monotonic()
         unsure = False
         doubted = False
-        told = False
+        is_reported = False
         while True:
             try:
-                answer = self._ask(method, path, query, **how)
+                answer = self._ask(method, path, query, **options)
                 self.begun |= (
                     method != "GET" and "/namespaces/" in path and ("dryRun", "All") not in query
                 )
@@ -375,28 +403,32 @@ class Cluster:
                 passes = trouble.own or (isinstance(trouble, Lost) and self.answered)
                 if self.hasty or not passes or passed + wait > patience:
                     raise
-                if passed > errors.SILENT_SECONDS and not told:
-                    told = True
-                    said = printable(f"{trouble.said} Trying again for {patience:.0f} seconds.")
-                    print(said, file=sys.stderr, flush=True)
+                if passed > errors.SILENT_SECONDS and not is_reported:
+                    is_reported = True
+                    message = printable(f"{trouble.said} Trying again for {patience:.0f} seconds.")
+                    print(message, file=sys.stderr, flush=True)
                 unsure = unsure or trouble.status != 429
                 time.sleep(wait)
 
     def _ask(
-        self, method: str, path: str, query: Query, body: Any = None, **how: Any
+        self, method: str, path: str, query: Query, body: Any = None, **options: Any
     ) -> BaseHTTPResponse:
         import urllib3
 
-        given = {"Accept": JSON, "Content-Type": how.get("content", JSON), "User-Agent": MANAGER}
-        given |= how.get("headers") or {}
+        headers = {
+            "Accept": JSON,
+            "Content-Type": options.get("content", JSON),
+            "User-Agent": MANAGER,
+        }
+        headers |= options.get("headers") or {}
         # Read each time, because a credential program replaces expired credentials.
-        given |= {who["key"]: who["value"] for who in self.configuration.auth_settings().values()}
+        headers |= {who["key"]: who["value"] for who in self.configuration.auth_settings().values()}
         try:
             response: BaseHTTPResponse = self.pool.request(
                 method,
                 f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
                 body=body if body is None or isinstance(body, bytes) else json.dumps(body),
-                headers=given,
+                headers=headers,
                 # A redirect leads to a login page; repeating would only delay the same message.
                 redirect=False,
                 retries=False,
@@ -407,7 +439,7 @@ class Cluster:
                 self.ahead = parsedate_to_datetime(response.headers.get("Date", "")) - datetime.now(
                     UTC
                 )
-            if not how.get("stream") or response.status >= 300:
+            if not options.get("stream") or response.status >= 300:
                 _ = response.data  # which reads it
             if response.status < 300:
                 self.answered[_kind_of(method, path)] = time.monotonic()
@@ -425,13 +457,13 @@ class Cluster:
             return no_api(self.server, response.data)
         text = response.data.decode(errors="replace")
         try:
-            said = str(json.loads(text).get("message", ""))
+            message = str(json.loads(text).get("message", ""))
         except (ValueError, AttributeError):
-            said = " ".join(re.sub("<[^>]*>", " ", text).split())
-        said = said or f"HTTP {response.status}"
+            message = " ".join(re.sub("<[^>]*>", " ", text).split())
+        message = message or f"HTTP {response.status}"
         after = response.headers.get("Retry-After", "")
         refused = Refused(
-            response.status, said, self.server, float(after) if after.isdecimal() else 0.0
+            response.status, message, self.server, float(after) if after.isdecimal() else 0.0
         )
         allowed = recent(self.answered.get(_kind_of(method, path), -math.inf))
         if refused.of_start and (allowed or (refused.no_kind and not self.ready)):
@@ -441,7 +473,7 @@ class Cluster:
             )
             refused.doubtful = self.ready = ready.status != 403 and not passes(ready.status)
             if not self.ready:
-                return Refused(503, f"it is restarting: {said}", self.server)
+                return Refused(503, f"it is restarting: {message}", self.server)
         return refused
 
 
@@ -458,7 +490,7 @@ def pieces(cluster: Cluster, response: BaseHTTPResponse, size: int) -> Iterator[
 
 @contextmanager
 def _about(
-    kind: str, namespace: str, name: str, accepted: Callable[[Refused], bool]
+    object_kind: str, namespace: str, name: str, accepted: Callable[[Refused], bool]
 ) -> Iterator[None]:
     """Raises Stop for a refusal in the block, about this object. One that the caller accepts ends
     the block."""
@@ -466,7 +498,7 @@ def _about(
         yield
     except Refused as refused:
         if not accepted(refused):
-            raise refused.stop(kind, namespace, name) from None
+            raise refused.stop(object_kind, namespace, name) from None
 
 
 def _changes(dry_run: bool) -> list[tuple[str, Any]]:
@@ -477,17 +509,17 @@ def _changes(dry_run: bool) -> list[tuple[str, Any]]:
     ]
 
 
-def _absent(refused: Refused, kind: str) -> bool:
+def _absent(refused: Refused, object_kind: str) -> bool:
     """Whether the cluster has no such object, or no such kind (only for kinds that operators
     install)."""
-    return refused.status == 404 and not (refused.no_kind and "." not in KINDS[kind][0])
+    return refused.status == 404 and not (refused.no_kind and "." not in KINDS[object_kind][0])
 
 
-def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
+def address(object_kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
     """The API path of an object, or of all of its kind. namespace: or empty; older: an older group
     and version."""
-    version = older or KINDS[kind][0]
-    plural = KINDS[kind][1]
+    version = older or KINDS[object_kind][0]
+    plural = KINDS[object_kind][1]
     if "/" not in version:
         root = f"/api/{version}"
     else:
@@ -501,9 +533,9 @@ def address(kind: str, namespace: str, name: str | None = None, older: str = "")
 
 def _kind_of(method: str, path: str) -> tuple[str, ...]:
     """What one permission covers: the verb, the kind and the subresource, without names."""
-    before, _, rest = path.partition("/namespaces/")
-    space, plural, name, below = (*rest.split("/"), "", "", "", "")[:4]
-    return (method, before, space, plural, "one" if name else "all", below)
+    before, _, object_path = path.partition("/namespaces/")
+    space, plural, name, subresource = (*object_path.split("/"), "", "", "", "")[:4]
+    return (method, before, space, plural, "one" if name else "all", subresource)
 
 
 TENSORBOARD = {"app.kubernetes.io/name": "tensorboard"}
@@ -527,12 +559,12 @@ def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
     else:
         over = ""
     if claim:
-        there = cluster.get("PersistentVolumeClaim", namespace, claim)
+        existing_claim = cluster.get("PersistentVolumeClaim", namespace, claim)
     else:
-        there = None
-    if not there:
+        existing_claim = None
+    if not existing_claim:
         cluster.require_namespace(namespace)
-    if there and SHARED not in there["spec"].get("accessModes", ()):
+    if existing_claim and SHARED not in existing_claim["spec"].get("accessModes", ()):
         raise Stop(
             *worded("openshift.tensorboard-of-one", over=over, namespace=namespace, claim=claim)
         )
@@ -554,14 +586,14 @@ def forward(
         listener.listen()
         ready(listener.getsockname()[1])
         while True:
-            here, _ = listener.accept()
+            connection, _ = listener.accept()
             threading.Thread(
-                target=_join, args=(cluster, namespace, pod, port, here), daemon=True
+                target=_join, args=(cluster, namespace, pod, port, connection), daemon=True
             ).start()
 
 
 def _join(
-    cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, here: socket.socket
+    cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, connection: socket.socket
 ) -> None:
     """Passes bytes both ways until one side closes."""
     from kubernetes.client import ApiClient, CoreV1Api
@@ -569,7 +601,7 @@ def _join(
 
     # A client of its own: the library changes the client while it opens the stream.
     core = CoreV1Api(ApiClient(cluster.configuration))
-    with here:
+    with connection:
         try:
             channel = portforward(
                 core.connect_get_namespaced_pod_portforward, pod(), namespace, ports=str(port)
@@ -578,10 +610,10 @@ def _join(
             # The browser shows the failure, and can retry. Without an answer the client raises
             # AttributeError (36.0.3).
             return
-        there = channel.socket(port)
-        back = threading.Thread(target=_pump, args=(there, here), daemon=True)
+        pod_socket = channel.socket(port)
+        back = threading.Thread(target=_pump, args=(pod_socket, connection), daemon=True)
         back.start()
-        _pump(here, there)
+        _pump(connection, pod_socket)
         back.join()
         channel.close()
 

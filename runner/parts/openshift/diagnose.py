@@ -81,9 +81,9 @@ def _restarted(entry: Manifest) -> bool:
     )
 
 
-def _meaning(said: str, place: str, otherwise: str, **words: str) -> str:
+def _meaning(message: str, place: str, otherwise: str, **details: str) -> str:
     """The meaning of a cluster's message by the table of troubles, else `otherwise`."""
-    return str(troubles.find(said, place, said=said, **words) or otherwise)
+    return str(troubles.find(message, place, said=message, **details) or otherwise)
 
 
 def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
@@ -91,19 +91,19 @@ def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
     reduce; otherwise: the remedy if the reason is unknown."""
     # In events of operators and ReplicaSets.
     refusals = ("FailedCreatePod", "FailedCreate")
-    said = next(
+    message = next(
         (event["message"] for event in reversed(events) if event.get("reason") in refusals), ""
     )
-    return said and _meaning(said, troubles.UNMADE, f"{said}. {otherwise}", less=less)
+    return message and _meaning(message, troubles.UNMADE, f"{message}. {otherwise}", less=less)
 
 
 def queued(queue: str, workload: Manifest | None) -> Iterator[str]:
     """Why an entry of Kueue waits."""
     for condition in jobs.conditions_of(workload or {}):
         if condition["type"] == "QuotaReserved" and condition["status"] == "False":
-            said = condition.get("message", "")
+            message = condition.get("message", "")
             yield _meaning(
-                said, troubles.QUEUE, f"It waits in the queue `{queue}`: {said}", queue=queue
+                message, troubles.QUEUE, f"It waits in the queue `{queue}`: {message}", queue=queue
             )
 
 
@@ -113,10 +113,10 @@ def placing(
     """Why no machine accepts a pod, or one has removed it. less: the settings to reduce; now: by
     the cluster's clock."""
     for condition in jobs.conditions_of(pod):
-        said = condition.get("message", "")
-        if condition["type"] == "PodScheduled" and condition["status"] == "False" and said:
+        message = condition.get("message", "")
+        if condition["type"] == "PodScheduled" and condition["status"] == "False" and message:
             gpu = pod["spec"].get("nodeSelector", {}).get("nvidia.com/gpu.product", "")
-            if "Insufficient nvidia.com/gpu" in said:
+            if "Insufficient nvidia.com/gpu" in message:
                 busy = " All machines that have it are in use."
             else:
                 busy = ""
@@ -125,15 +125,15 @@ def placing(
                 for event in events
                 if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
             ]
-            if UNBOUND in said and _is_provisioned(of_claims, pod, now):
+            if UNBOUND in message and _is_provisioned(of_claims, pod, now):
                 yield f"{where}: its claims are being created. This usually takes less than a minute."
                 continue
-            claims = f"They have no storage yet: {said}"
+            claims = f"They have no storage yet: {message}"
             if of_claims:
                 latest = of_claims[-1]
                 claims = f"Claim `{latest['involvedObject']['name']}`: {latest['message']}"
-            words = {"gpu": gpu, "less": less, "busy": busy, "claims": claims.rstrip(".")}
-            yield f"{where}: {_meaning(said, troubles.PLACING, f'no machine can take it: {said}', **words)}"
+            details = {"gpu": gpu, "less": less, "busy": busy, "claims": claims.rstrip(".")}
+            yield f"{where}: {_meaning(message, troubles.PLACING, f'no machine can take it: {message}', **details)}"
     status = pod.get("status", {})
     reason = status.get("reason")
     if reason in ("Evicted", "Preempting", "NodeLost"):
@@ -147,10 +147,10 @@ def _is_provisioned(of_claims: Manifests, pod: Manifest, now: datetime) -> bool:
     return is_new and all(event.get("reason") in PROVISIONING for event in of_claims)
 
 
-def taken_off(where: str, reason: str, said: str, at: str = "") -> str:
-    """Why a pod was removed from its machine. at: the time, if that is known."""
-    found = troubles.find(f"{reason}: {said}", troubles.TAKEN, said=said)
-    return f"{where} was removed from its machine{at}: {found or said}"
+def taken_off(where: str, reason: str, message: str, removal_time: str = "") -> str:
+    """Why a pod was removed from its machine. removal_time: if it is known."""
+    explanation = troubles.find(f"{reason}: {message}", troubles.TAKEN, said=message)
+    return f"{where} was removed from its machine{removal_time}: {explanation or message}"
 
 
 def unmade(
@@ -160,51 +160,53 @@ def unmade(
     image; remedy: for anything else that is missing."""
     waiting = entry.get("state", {}).get("waiting") or {}
     reason = waiting.get("reason", "")
-    said = waiting.get("message") or waiting.get("reason", "")
+    message = waiting.get("message") or waiting.get("reason", "")
     if reason in NO_IMAGE:
         # Every container of ours has the same image.
         image = entry.get("image") or pod["spec"]["containers"][0]["image"]
-        said = _pull_error(said, pod, events)
-        otherwise = f"the image `{image}` cannot be pulled: {said}. {of_image}"
-        yield f"{where}: {_meaning(said, troubles.IMAGE, otherwise, image=image, advice=of_image)}"
+        message = _pull_error(message, pod, events)
+        otherwise = f"the image `{image}` cannot be pulled: {message}. {of_image}"
+        yield f"{where}: {_meaning(message, troubles.IMAGE, otherwise, image=image, advice=of_image)}"
     elif reason == "CreateContainerConfigError":
-        yield f"{where}: {_meaning(said, troubles.MISSING, f'something that it needs is missing: {said}. {remedy}')}"
+        yield f"{where}: {_meaning(message, troubles.MISSING, f'something that it needs is missing: {message}. {remedy}')}"
     elif reason == "ContainerCreating":
-        own = [
+        pod_events = [
             event
             for event in events
             if event["involvedObject"].get("uid") == pod["metadata"]["uid"]
         ]
         for event in [
-            event for event in own if event.get("reason") in ("FailedMount", "FailedAttachVolume")
+            event
+            for event in pod_events
+            if event.get("reason") in ("FailedMount", "FailedAttachVolume")
         ][-1:]:
-            said = event["message"]
-            yield f"{where}: {_meaning(said, troubles.MOUNT, f'a volume cannot be attached: {said}')}"
+            message = event["message"]
+            yield f"{where}: {_meaning(message, troubles.MOUNT, f'a volume cannot be attached: {message}')}"
 
 
-def _pull_error(said: str, pod: Manifest, events: Manifests) -> str:
+def _pull_error(message: str, pod: Manifest, events: Manifests) -> str:
     """Why an image cannot be pulled, in the same words while the kubelet tries and while it waits
     to try again. Before Kubernetes 1.31, a kubelet that waits names no reason; the last event of
     the pod does."""
-    own = [
+    pod_events = [
         event
         for event in events
         if event["involvedObject"].get("uid") == pod["metadata"].get("uid")
     ]
     failed = [
         event["message"]
-        for event in own
+        for event in pod_events
         if event.get("message", "").startswith("Failed to pull image")
     ]
-    if _BACK_OFF.fullmatch(said) and failed:
-        said = failed[-1]
-    return _PULLING.sub("", said).rstrip(".")
+    if _BACK_OFF.fullmatch(message) and failed:
+        message = failed[-1]
+    return _PULLING.sub("", message).rstrip(".")
 
 
 def ends(entry: Manifest) -> Manifests:
     """The failure of a container, at most one: the current one, else the last one."""
-    known = [entry.get(part, {}).get("terminated") for part in ("state", "lastState")]
-    return [end for end in known if end and end.get("exitCode")][:1]
+    terminations = [entry.get(part, {}).get("terminated") for part in ("state", "lastState")]
+    return [end for end in terminations if end and end.get("exitCode")][:1]
 
 
 def times(count: int) -> str:
@@ -246,48 +248,50 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
     """A job's problems, the most important first."""
     if state.phase == FINISHED:
         return []
-    said = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state)]
+    problems = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state)]
     # Pods that no longer exist, because the cluster removed them from their machines.
-    here = {pod["metadata"].get("uid") for pod in (*state.pods, *state.replaced)}
+    existing_uids = {pod["metadata"].get("uid") for pod in (*state.pods, *state.replaced)}
     for event in state.events:
         of = event["involvedObject"]
-        if event.get("reason") in TAKEN and of.get("uid") not in here:
-            said.append(
+        if event.get("reason") in TAKEN and of.get("uid") not in existing_uids:
+            problems.append(
                 taken_off(
                     f"`{of['name']}`", event["reason"], event["message"], f" ({when(event)[:19]}Z)"
                 )
             )
-    said += _ended(state)
+    problems += _ended(state)
     for pod in sorted(_telling(state), key=lambda pod: _follows(pod, log_of)):
-        said += _pod(state, pod, log_of)
+        problems += _pod(state, pod, log_of)
     if state.phase == FAILED and not state.pods:
-        said.append(GONE)
+        problems.append(GONE)
     if state.phase == SUSPENDED:
-        kind = state.job["kind"]
+        job_kind = state.job["kind"]
         meta = state.job["metadata"]
-        if kind == "PyTorchJob":
+        if job_kind == "PyTorchJob":
             spec = '{"runPolicy": {"suspend": false}}'
         else:
             spec = '{"suspend": false}'
-        said.append(worded("openshift.suspended", kind=kind.lower(), meta=meta, spec=spec)[0])
+        problems.append(
+            worded("openshift.suspended", kind=job_kind.lower(), meta=meta, spec=spec)[0]
+        )
     if state.progress.hangs:
         ago = units.duration(state.progress.silent or 0.0)
         pace = units.speed(state.progress.pace or 0.0)
-        said.append(worded("openshift.hangs", ago=ago, pace=pace)[0])
+        problems.append(worded("openshift.hangs", ago=ago, pace=pace)[0])
     if state.unread:
-        said.append(f"Its progress cannot be read now: {state.unread}")
+        problems.append(f"Its progress cannot be read now: {state.unread}")
     # Each text once; one about several machines names their numbers, but not their pods.
     numbers: dict[str, set[int]] = {}
-    for found in filter(None, map(_OF_MACHINE.match, said)):
-        numbers.setdefault(found[2], set()).add(int(found[1]))
+    for match in filter(None, map(_OF_MACHINE.match, problems)):
+        numbers.setdefault(match[2], set()).add(int(match[1]))
 
-    def shared(found: re.Match[str]) -> str:
-        every = sorted(numbers[found[2]])
-        if len(every) > 1:
-            return f"{troubles.numbered('Machine', every)}{found[2]}"
-        return found[0]
+    def shared(match: re.Match[str]) -> str:
+        machine_numbers = sorted(numbers[match[2]])
+        if len(machine_numbers) > 1:
+            return f"{troubles.numbered('Machine', machine_numbers)}{match[2]}"
+        return match[0]
 
-    return list(dict.fromkeys(_OF_MACHINE.sub(shared, text) for text in said))
+    return list(dict.fromkeys(_OF_MACHINE.sub(shared, text) for text in problems))
 
 
 def _telling(state: JobState) -> Manifests:
@@ -314,44 +318,46 @@ def _failed(pod: Manifest) -> bool:
 
 def _missing_pods(state: JobState) -> Iterator[str]:
     """Why the operator has not created all pods; the job itself does not show that."""
-    there = len(state.pods)
+    pod_count = len(state.pods)
     wanted = jobs.machines(state.job)
-    if there >= wanted or state.ended or state.phase in (QUEUED, SUSPENDED):
+    if pod_count >= wanted or state.ended or state.phase in (QUEUED, SUSPENDED):
         return
     minutes = seconds(state.job["metadata"].get("creationTimestamp"), state.now) // 60
-    why = unmade_pod(
+    reason = unmade_pod(
         state.events, LESS, "Render the recipe again with this version, and submit it again."
     )
-    if why:
-        yield f"{(f'Only {there} of {wanted} pods exist' if there else 'No pods exist')}: {why}"
-    elif minutes and not there and not state.job.get("status"):
+    if reason:
+        yield f"{(f'Only {pod_count} of {wanted} pods exist' if pod_count else 'No pods exist')}: {reason}"
+    elif minutes and not pod_count and not state.job.get("status"):
         plain = state.job["kind"] == "Job"
         if plain:
             who = "controller"
-            it = "the cluster's own for Jobs"
+            component = "the cluster's own for Jobs"
         else:
             who = "operator"
-            it = "the training operator"
-        yield worded("openshift.not-picked-up", who=who, job=state.job, minutes=minutes, it=it)[0]
+            component = "the training operator"
+        yield worded(
+            "openshift.not-picked-up", who=who, job=state.job, minutes=minutes, it=component
+        )[0]
 
 
 def _ended(state: JobState) -> Iterator[str]:
-    lost = state.job.get("status", {}).get("failedIndexes")
-    if lost:
+    failed_indexes = state.job.get("status", {}).get("failedIndexes")
+    if failed_indexes:
         tries = state.job["spec"].get("backoffLimitPerIndex", 0) + 1
-        yield worded("openshift.machine-failed", lost=lost, tries=times(tries))[0]
+        yield worded("openshift.machine-failed", lost=failed_indexes, tries=times(tries))[0]
         return
     for condition in jobs.conditions_of(state.job):
         if condition["type"] != "Failed" or condition["status"] != "True":
             continue
         if condition.get("reason") == "PodFailurePolicy":
             continue  # the pod has left the reason
-        said = condition.get("message", "")
-        found = troubles.find(f"{condition.get('reason', '')} {said}", troubles.ENDED)
-        if found:
-            yield str(found)
-        elif said:
-            yield f"The cluster reports: {said.rstrip('.')}."
+        message = condition.get("message", "")
+        explanation = troubles.find(f"{condition.get('reason', '')} {message}", troubles.ENDED)
+        if explanation:
+            yield str(explanation)
+        elif message:
+            yield f"The cluster reports: {message.rstrip('.')}."
 
 
 def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
@@ -373,10 +379,10 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
         for ended in ends(entry):
             lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
             if lines:
-                said = f" It reported: {lines[-1][:300].rstrip('.')}."
+                last_report = f" It reported: {lines[-1][:300].rstrip('.')}."
             else:
-                said = ""
-            yield " ".join(worded("openshift.not-cloned", where=where, said=said))
+                last_report = ""
+            yield " ".join(worded("openshift.not-cloned", where=where, said=last_report))
     for entry in jobs.containers_of(pod):
         if entry["name"] in jobs.WORKING:
             yield from unmade(pod, entry, state.events, where, BUILD, remedy)
@@ -391,8 +397,8 @@ def _wait_for_master(state: JobState, entry: Manifest, where: str) -> Iterator[s
     waiting = entry.get("state", {}).get("waiting") or {}
     if waiting.get("reason") in NO_IMAGE:
         image = entry.get("image") or "the training operator's own"
-        why = waiting.get("message") or waiting["reason"]
-        yield worded("openshift.waiting-image", where=where, image=image, why=why)[0]
+        reason = waiting.get("message") or waiting["reason"]
+        yield worded("openshift.waiting-image", where=where, image=image, why=reason)[0]
     elif "running" in entry.get("state", {}):
         master = next((pod for pod in state.pods if jobs.node_number(pod) == 0), None)
         if master is None or jobs.phase_of(master) == "Pending":
@@ -410,8 +416,9 @@ def _message_may_be_log(pod: Manifest, name: str) -> bool:
     """Whether the cluster shows the end of a container's log as its last message if it has written
     none."""
     return any(
-        each["name"] == name and each.get("terminationMessagePolicy") == kubernetes.LAST_WORDS
-        for each in pod["spec"]["containers"]
+        container["name"] == name
+        and container.get("terminationMessagePolicy") == kubernetes.LAST_WORDS
+        for container in pod["spec"]["containers"]
     )
 
 
@@ -435,8 +442,8 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
     is_log = _message_may_be_log(pod, entry["name"])
     if message and not is_log:
         # The program has written it: a gate's table, or the reason of a stage.
-        below = "\n" if "\n" in message else " "
-        return f"ended{again(entry)}. It reported:{below}{message}"
+        separator = "\n" if "\n" in message else " "
+        return f"ended{again(entry)}. It reported:{separator}{message}"
     text = log_of(pod) or message
     code = f"ended with exit code {ended['exitCode']}{again(entry)}."
     diagnosis = troubles.diagnose(
@@ -444,20 +451,20 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
     )
     if diagnosis.stop:
         return f"{code} It stopped itself: {diagnosis.stop}"
-    found = diagnosis.trouble
-    if found is None:
+    finding = diagnosis.trouble
+    if finding is None:
         last = diagnosis.error or troubles.last_line(text)
         if _restarted(entry) and not text:
-            gone = "Its log is gone."
+            missing_log = "Its log is gone."
         else:
-            gone = ""
-        return f"{code} {f'The log says: {last}' if last else gone}".strip()
-    if found.trouble.reads == "ranks":
+            missing_log = ""
+        return f"{code} {f'The log says: {last}' if last else missing_log}".strip()
+    if finding.trouble.reads == "ranks":
         # Which rank was late takes the logs of all pods.
         together = "\n".join(map(log_of, state.pods))
         if len(state.pods) == jobs.machines(state.job):
             world = str(jobs.gpus(state.job))
         else:
             world = ""
-        found = found.trouble.found_in(together, {"world_size": world}) or found
-    return f"{code} {found.told(f'The log says: {found.line}.')}"
+        finding = finding.trouble.found_in(together, {"world_size": world}) or finding
+    return f"{code} {finding.told(f'The log says: {finding.line}.')}"

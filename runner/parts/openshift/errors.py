@@ -32,8 +32,8 @@ class Lost(TryAgain):
 
     status, after, doubtful, repeated = 0, 0.0, False, False
 
-    def __init__(self, server: str, reason: str, own: bool = False) -> None:
-        self.own = own
+    def __init__(self, server: str, reason: str, closed_by_server: bool = False) -> None:
+        self.own = closed_by_server
         if re.search("resolve|getaddrinfo", reason):
             short = "its name cannot be resolved"
         else:
@@ -80,34 +80,35 @@ class Refused(Exception):
     def no_kind(self) -> bool:
         """Whether the server lacks the whole address; the answer for a missing object differs."""
         unknown = ("page not found", "could not find the requested resource")
-        return self.status == 404 and any(words in self.message for words in unknown)
+        return self.status == 404 and any(phrase in self.message for phrase in unknown)
 
-    def stop(self, kind: str, namespace: str, name: str) -> Stop:
+    def stop(self, object_kind: str, namespace: str, name: str) -> Stop:
         """The refused action, the reason and the remedy, by the table of refusals."""
-        meaning, found = next(self._meanings(kind))
-        words = {"said": self.message} | found.groupdict()
-        words = {key: shortened(text, 400) for key, text in words.items()}
-        words |= {
-            "what": f"{kind} `{name}`" if name else f"{kind} objects",
-            "kind": kind,
+        meaning, match = next(self._meanings(object_kind))
+        fields = {"said": self.message} | match.groupdict()
+        fields = {key: shortened(text, 400) for key, text in fields.items()}
+        fields |= {
+            "what": f"{object_kind} `{name}`" if name else f"{object_kind} objects",
+            "kind": object_kind,
             "space": namespace,
         }
-        words |= {"server": self.server, "status": str(self.status)}
+        fields |= {"server": self.server, "status": str(self.status)}
         ending: type[Stop]
         if self.busy and not meaning.get("final"):
             ending = TryAgain
         else:
             ending = Stop
-        return ending(meaning["text"].format(**words), meaning["remedy"].format(**words))
+        return ending(meaning["text"].format(**fields), meaning["remedy"].format(**fields))
 
-    def _meanings(self, kind: str | None = None) -> Iterator[tuple[Facts, re.Match[str]]]:
-        """The entries of the table that fit, with what their patterns found. kind: None for any."""
+    def _meanings(self, object_kind: str | None = None) -> Iterator[tuple[Facts, re.Match[str]]]:
+        """The entries of the table that fit, with the match of their pattern. object_kind: None for
+        any."""
         for row in packaged.toml(__file__, "refusals.toml").values():
-            fits = (kind is None or kind in row.get("kind", [kind])) and self.status in row.get(
-                "status", [self.status]
-            )
-            if fits and (found := re.search(row.get("pattern", ""), self.message, re.DOTALL)):
-                yield row, found
+            fits = (
+                object_kind is None or object_kind in row.get("kind", [object_kind])
+            ) and self.status in row.get("status", [self.status])
+            if fits and (match := re.search(row.get("pattern", ""), self.message, re.DOTALL)):
+                yield row, match
 
 
 def passes(status: int) -> bool:
@@ -118,34 +119,34 @@ def passes(status: int) -> bool:
 
 def unreachable(server: str, error: Exception) -> Stop:
     """Why a request has no answer. Everything but an untrusted certificate may pass."""
-    said = str(error)
-    found = re.search(
-        r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.+?)(?: \(_ssl|$)", said
+    reason = str(error)
+    match = re.search(
+        r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.+?)(?: \(_ssl|$)", reason
     )
-    if found:
-        return Stop(*worded("openshift.untrusted-certificate", server=server, found=found))
+    if match:
+        return Stop(*worded("openshift.untrusted-certificate", server=server, found=match))
     from urllib3.exceptions import ProtocolError
 
-    return Lost(server, said, isinstance(error, ProtocolError))
+    return Lost(server, reason, isinstance(error, ProtocolError))
 
 
 def no_api(server: str, body: bytes) -> Stop:
     """The answer is not from the API, but usually from a proxy's login page."""
     title = re.search(rb"<title[^>]*>(.*?)</title>", body, re.DOTALL | re.IGNORECASE)
     if title:
-        named = f" (“{shortened(title[1].decode(errors='replace'), 80)}”)"
+        page_title = f" (“{shortened(title[1].decode(errors='replace'), 80)}”)"
     else:
-        named = ""
-    return Stop(*worded("openshift.no-api", server=server, named=named))
+        page_title = ""
+    return Stop(*worded("openshift.no-api", server=server, named=page_title))
 
 
 def pause() -> None:
     time.sleep(PAUSE_SECONDS)
 
 
-def recent(at: float) -> bool:
+def recent(moment: float) -> bool:
     """Whether that time of `time.monotonic` is within the cluster's patience."""
-    return time.monotonic() - at < PATIENCE_SECONDS
+    return time.monotonic() - moment < PATIENCE_SECONDS
 
 
 def in_time(done: Callable[[], bool]) -> bool:
@@ -172,11 +173,11 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
 
 
 @contextmanager
-def accounted(left: Callable[[Stop], str]) -> Iterator[None]:
-    """Adds the text of `left`, if any, to a Stop in the block: what is done, and what is still on
-    the cluster."""
+def accounted(describe_state: Callable[[Stop], str]) -> Iterator[None]:
+    """Adds the text of `describe_state`, if any, to a Stop in the block: what is done, and what is
+    still on the cluster."""
     try:
         yield
     except Stop as stop:
-        stop.text = "\n".join(filter(None, [stop.text, left(stop)]))
+        stop.text = "\n".join(filter(None, [stop.text, describe_state(stop)]))
         raise

@@ -87,11 +87,11 @@ def state(
 ) -> dict[str, object]:
     """The bytes received of each expected file (size and SHA-256, by path), -1 for all of it; and
     the free bytes. A complete file gets its name; one with another hash is deleted."""
-    there = {
+    received = {
         name: _there(inside(root, name), size, expected, sign)
         for name, (size, expected) in files.items()
     }
-    return {"there": there, "free": shutil.disk_usage(root).free}
+    return {"there": received, "free": shutil.disk_usage(root).free}
 
 
 def _there(file: Path, size: int, expected: str, sign: Callable[[], None]) -> int:
@@ -123,10 +123,10 @@ def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
         with half.open("ab") as out:
             # Another command may send the same file through a pod of its own.
             fcntl.flock(out, fcntl.LOCK_EX)
-            there = out.seek(0, os.SEEK_END)
-            if there != piece.offset or len(data) != piece.length:
+            received = out.seek(0, os.SEEK_END)
+            if received != piece.offset or len(data) != piece.length:
                 raise ValueError(
-                    f"{piece.path} has {there} bytes, and what came begins at {piece.offset}"
+                    f"{piece.path} has {received} bytes, and what came begins at {piece.offset}"
                 )
             out.write(data)
 
@@ -170,9 +170,9 @@ class FileHandler(BaseHTTPRequestHandler):
         return super().parse_request()
 
     def do_GET(self) -> None:
-        given, _, rest = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
-        verb, _, name = rest.partition("/")
-        if not compare_digest(given.encode(), self.server.word.encode()):
+        word, _, request_path = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
+        verb, _, name = request_path.partition("/")
+        if not compare_digest(word.encode(), self.server.word.encode()):
             self.send_error(403)
         elif verb == ALIVE:
             self._answer(b"")
@@ -188,9 +188,9 @@ class FileHandler(BaseHTTPRequestHandler):
             self.send_error(404)
 
     def do_POST(self) -> None:
-        given, _, verb = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
+        word, _, verb = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        if not compare_digest(given.encode(), self.server.word.encode()) or not self.server.writes:
+        if not compare_digest(word.encode(), self.server.word.encode()) or not self.server.writes:
             self.send_error(403)
             return
         try:
@@ -223,10 +223,10 @@ class FileHandler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         try:
-            said = answer(lambda: self._chunk(b" "))
+            reply = answer(lambda: self._chunk(b" "))
         except OSError as error:
-            said = {"error": str(error)}
-        self._chunk(json.dumps(said).encode())
+            reply = {"error": str(error)}
+        self._chunk(json.dumps(reply).encode())
         self._chunk(b"")
 
     def _chunk(self, data: bytes) -> None:

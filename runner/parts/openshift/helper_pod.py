@@ -48,12 +48,12 @@ class Share(NamedTuple):
     base: str
     writes: bool = False
 
-    def ask(self, path: str, body: Any = None, **how: Any) -> "BaseHTTPResponse":
+    def ask(self, path: str, body: Any = None, **options: Any) -> "BaseHTTPResponse":
         """One request, a POST if it has a body. Raises TryAgain if the next one may be answered,
         else Stop."""
         try:
             method = "GET" if body is None else "POST"
-            return self.cluster.request(method, f"{self.base}/{quote(path)}", body=body, **how)
+            return self.cluster.request(method, f"{self.base}/{quote(path)}", body=body, **options)
         except Refused as refused:
             problem = self._problem(refused.message)
             if self.writes:
@@ -69,10 +69,10 @@ class Share(NamedTuple):
 
     def _problem(self, reason: str) -> str:
         if self.writes:
-            what = "The data files cannot be sent"
+            failure = "The data files cannot be sent"
         else:
-            what = "The files on the claim cannot be read"
-        return f"{what}: {reason}"
+            failure = "The files on the claim cannot be read"
+        return f"{failure}: {reason}"
 
     def get(self, path: str, body: Any = None) -> bytes:
         # The server behind the pod's port may need a moment more than the pod.
@@ -94,18 +94,24 @@ def helper(
     """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the
     stage alone."""
     word = secrets.token_hex(16)
-    with _made(cluster, pod(plan, stage, word, folder, writes), tell) as made:
-        here = made.waited("could open the claim", "Run the command again.", until_ready=True)
-        if not jobs.holds(here, "Ready"):
+    with _made(cluster, pod(plan, stage, word, folder, writes), tell) as created:
+        started_pod = created.waited(
+            "could open the claim", "Run the command again.", until_ready=True
+        )
+        if not jobs.holds(started_pod, "Ready"):
             log = (
-                cluster.log(made.space, made.name, jobs.SEND if writes else jobs.FETCH, tailLines=5)
+                cluster.log(
+                    created.space, created.name, jobs.SEND if writes else jobs.FETCH, tailLines=5
+                )
                 or ""
             )
-            why = log.strip() or " ".join(made.why(here)) or "the helper pod ended at once"
-            raise Stop(f"The claim cannot be read: {why}")
+            reason = (
+                log.strip() or " ".join(created.why(started_pod)) or "the helper pod ended at once"
+            )
+            raise Stop(f"The claim cannot be read: {reason}")
         share = Share(
             cluster.once(),
-            f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}",
+            f"{address('Pod', created.space, created.name)}:{SHARE_PORT}/proxy/{word}",
             writes,
         )
         with _kept_alive(share):
@@ -136,12 +142,14 @@ def finished(
 ) -> list[str]:
     """Runs a pod to its end, deletes it in any case, and returns its log. Raises Stop if it fails
     or does not start."""
-    with _made(cluster, manifest, tell) as made:
-        here = made.waited("was done", "Try again.")
-        log = (cluster.log(made.space, made.name, container) or "").strip()
-        if jobs.phase_of(here) == "Failed":
+    with _made(cluster, manifest, tell) as created:
+        ended_pod = created.waited("was done", "Try again.")
+        log = (cluster.log(created.space, created.name, container) or "").strip()
+        if jobs.phase_of(ended_pod) == "Failed":
             raise Stop(
-                log or " ".join(made.why(here)) or f"Pod `{made.name}` failed without a message."
+                log
+                or " ".join(created.why(ended_pod))
+                or f"Pod `{created.name}` failed without a message."
             )
         return log.splitlines()
 
@@ -152,29 +160,29 @@ def _made(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> Iterat
     signal."""
     meta = manifest["metadata"]
     meta = meta | {"name": f"{meta['name']}-{secrets.token_hex(4)}"}
-    made = _Helper(cluster, meta["namespace"], meta["name"], tell)
+    created = _Helper(cluster, meta["namespace"], meta["name"], tell)
     volumes = manifest["spec"]["volumes"]
     claims = [
-        one["persistentVolumeClaim"]["claimName"]
-        for one in volumes
-        if "persistentVolumeClaim" in one
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in volumes
+        if "persistentVolumeClaim" in volume
     ]
     for claim in claims:
-        if cluster.get("PersistentVolumeClaim", made.space, claim) is None:
-            cluster.require_namespace(made.space)
-            raise Stop(*worded("openshift.no-claim", made=made, claim=claim))
+        if cluster.get("PersistentVolumeClaim", created.space, claim) is None:
+            cluster.require_namespace(created.space)
+            raise Stop(*worded("openshift.no-claim", made=created, claim=claim))
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
             cluster.create({**manifest, "metadata": meta})
-            tell(f"Pod `{made.name}` {('mounts the claim' if claims else 'examines the image')}")
-            made.clear(meta["labels"][jobs.PART])
-            yield made
+            tell(f"Pod `{created.name}` {('mounts the claim' if claims else 'examines the image')}")
+            created.clear(meta["labels"][jobs.PART])
+            yield created
         finally:
             try:
-                cluster.delete("Pod", made.space, made.name, grace_seconds=0)
+                cluster.delete("Pod", created.space, created.name, grace_seconds=0)
             except Stop as refusal:
                 tell(
-                    f"Pod `{made.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}"
+                    f"Pod `{created.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}"
                 )
 
 
@@ -223,23 +231,27 @@ class _Helper(NamedTuple):
         """The pod, once it has ended or, if asked, is ready; reports what it waits for. Raises Stop
         if deleted, or late."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        told: set[str] = set()
+        reported: set[str] = set()
         while True:
-            here = self.cluster.get("Pod", self.space, self.name)
-            if here is None:
+            pod = self.cluster.get("Pod", self.space, self.name)
+            if pod is None:
                 raise Stop(f"Pod `{self.name}` was deleted before it {before}.", remedy)
-            if jobs.phase_of(here) in ("Failed", "Succeeded") or (
-                until_ready and jobs.holds(here, "Ready")
+            if jobs.phase_of(pod) in ("Failed", "Succeeded") or (
+                until_ready and jobs.holds(pod, "Ready")
             ):
-                return here
-            if jobs.phase_of(here) == "Pending":
-                for reason in (why := self.why(here)):
-                    if reason not in told:
+                return pod
+            if jobs.phase_of(pod) == "Pending":
+                for reason in (current_reasons := self.why(pod)):
+                    if reason not in reported:
                         self.tell(f"  {reason}")
-                told.update(why)
+                reported.update(current_reasons)
                 if time.monotonic() > deadline:
                     raise Stop(
-                        *worded("openshift.does-not-start", name=self.name, why=" ".join(why))
+                        *worded(
+                            "openshift.does-not-start",
+                            name=self.name,
+                            why=" ".join(current_reasons),
+                        )
                     )
             pause()
 
@@ -283,12 +295,12 @@ def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell
 def look_pod(plan: Plan, stage: Stage, contents: str) -> kubernetes.Manifest:
     """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to
     be pulled."""
-    what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
+    arguments = [plan.place.data_dir, asked(stage.data), contents, plan.name]
     if ROOM in stage.env:
         room = {ROOM: stage.env[ROOM]}
     else:
         room = {}
-    command = ["python", "-m", "runner.entrypoints.embedded", *what]
+    command = ["python", "-m", "runner.entrypoints.embedded", *arguments]
     return batch.alone(
         plan,
         stage,
@@ -319,12 +331,12 @@ def look(folder: str, expected: str, contents: str, name: str) -> int:
             return 1
         return 0
     if as_asked:
-        other = "from the data file before it changed"
+        origin = "from the data file before it changed"
     else:
-        other = "for other settings of `data`"
+        origin = "for other settings of `data`"
     if rows is None:
-        what = "no rows of this recipe"
+        description = "no rows of this recipe"
     else:
-        what = f"rows that were made {other}"
-    print(*worded("openshift.other-rows", what=what, folder=folder, name=name), sep="\n")
+        description = f"rows that were made {origin}"
+    print(*worded("openshift.other-rows", what=description, folder=folder, name=name), sep="\n")
     return 1

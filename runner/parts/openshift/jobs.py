@@ -117,7 +117,7 @@ def sent(
     else:
         job_file = batch.PREPARE_FILE
     claims, config, policy, (job, *_) = (
-        [each for each in yaml.safe_load_all(texts.get(file, "")) if each]
+        [document for document in yaml.safe_load_all(texts.get(file, "")) if document]
         for file in (
             kubernetes.CLAIMS_FILE,
             kubernetes.CONFIG_FILE,
@@ -146,37 +146,44 @@ def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = N
     namespace."""
     labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
     # The items of a list have no kind.
-    there: Manifests = [
-        {"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)
+    existing_jobs: Manifests = [
+        {"kind": job_kind, **job}
+        for job_kind in POD_LABEL
+        for job in cluster.list(job_kind, namespace, labels)
     ]
-    if not there:
+    if not existing_jobs:
         cluster.require_namespace(namespace)
-    return there
+    return existing_jobs
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
     """The jobs with the name of a stage's job, or of its gate's, for any target, also those that
     others created."""
     kinds, name = _called(plan, stage, of_gate)
-    return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
+    return [
+        job for job_kind in kinds if (job := cluster.get(job_kind, plan.site["namespace"], name))
+    ]
 
 
-def found(there: Manifests, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifest | None:
+def found(
+    existing_jobs: Manifests, plan: Plan, stage: Stage, of_gate: bool = False
+) -> Manifest | None:
     """The job of a stage, or of the gate after it, among those of `ours`."""
     kinds, name = _called(plan, stage, of_gate)
     return next(
-        (job for job in there if job["kind"] in kinds and job["metadata"]["name"] == name), None
+        (job for job in existing_jobs if job["kind"] in kinds and job["metadata"]["name"] == name),
+        None,
     )
 
 
 def _called(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], str]:
     """The kinds that a stage's job, or its gate's, may have, and its name."""
-    own = plan.only(stage)
+    stage_plan = plan.only(stage)
     if stage.trains and not of_gate:
         kinds = tuple(KIND.values())
     else:
         kinds = ("Job",)
-    return kinds, batch.gate_name(own) if of_gate else kubernetes.job_name(own)
+    return kinds, batch.gate_name(stage_plan) if of_gate else kubernetes.job_name(stage_plan)
 
 
 def config_of(manifest: Any) -> str:
@@ -195,19 +202,19 @@ def config_maps(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Manifes
     plan: of that stage."""
     labels = kubernetes.labels(plan, stage)
     del labels["recipe-runner/fingerprint"]
-    there = cluster.list("ConfigMap", plan.site["namespace"], labels, forgiving=True)
+    existing_maps = cluster.list("ConfigMap", plan.site["namespace"], labels, forgiving=True)
     return {
-        name: one
-        for one in there
-        if kubernetes.is_config_map_of(name := one["metadata"]["name"], plan)
+        name: config_map
+        for config_map in existing_maps
+        if kubernetes.is_config_map_of(name := config_map["metadata"]["name"], plan)
     }
 
 
 def container(job: Manifest) -> str:
     """The name of the container that does a job's work."""
-    kind = job["kind"]
-    if kind in CONTAINER:
-        return CONTAINER[kind]
+    job_kind = job["kind"]
+    if job_kind in CONTAINER:
+        return CONTAINER[job_kind]
     labels: dict[str, str] = job["metadata"].get("labels") or {}
     return labels.get(PART, batch.PREPARE)
 
@@ -231,7 +238,8 @@ def conditions_of(manifest: Manifest) -> Manifests:
 def holds(manifest: Manifest, *types: str) -> bool:
     """Whether one of these conditions of an object is true."""
     return any(
-        each["type"] in types and each["status"] == "True" for each in conditions_of(manifest)
+        condition["type"] in types and condition["status"] == "True"
+        for condition in conditions_of(manifest)
     )
 
 
@@ -251,10 +259,10 @@ def queue_of(manifest: Manifest) -> str:
     return str((manifest["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", ""))
 
 
-def foreseen(job: Manifest, what: str) -> str:
+def foreseen(job: Manifest, figure: str) -> str:
     """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.job`), memory with its
     unit, or empty."""
-    return annotation(job, f"{kubernetes.PLANNED}{what}")
+    return annotation(job, f"{kubernetes.PLANNED}{figure}")
 
 
 def recipe_of(job: Manifest) -> str:
@@ -292,9 +300,9 @@ def sent_meanwhile(job: Manifest) -> Stop:
     )
 
 
-def require_of(there: Manifest, recipe: str) -> Manifest:
+def require_of(existing_object: Manifest, recipe: str) -> Manifest:
     """The same object. Raises Stop if it does not belong to that recipe, or stage of one."""
-    owner = recipe_of(there)
+    owner = recipe_of(existing_object)
     if owner != recipe:
         if owner:
             whose = f"the recipe `{owner}`"
@@ -302,10 +310,13 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
             whose = "someone who did not use recipe-runner"
         raise Stop(
             *worded(
-                "openshift.name-in-use", meta=there["metadata"], whose=whose, kind=there["kind"]
+                "openshift.name-in-use",
+                meta=existing_object["metadata"],
+                whose=whose,
+                kind=existing_object["kind"],
             )
         )
-    return there
+    return existing_object
 
 
 def makers(cluster: Cluster, job: Manifest) -> Manifests:
@@ -314,11 +325,15 @@ def makers(cluster: Cluster, job: Manifest) -> Manifests:
     if job["kind"] != "TrainJob":
         return [job]
     meta = job["metadata"]
-    below = cluster.list("Job", meta["namespace"], {POD_LABEL["TrainJob"]: meta["name"]})
+    jobs_of_set = cluster.list("Job", meta["namespace"], {POD_LABEL["TrainJob"]: meta["name"]})
     since = meta["creationTimestamp"]
     return [
         job,
-        *({"kind": "Job", **one} for one in below if one["metadata"]["creationTimestamp"] >= since),
+        *(
+            {"kind": "Job", **job_of_set}
+            for job_of_set in jobs_of_set
+            if job_of_set["metadata"]["creationTimestamp"] >= since
+        ),
     ]
 
 
@@ -328,13 +343,13 @@ def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifest
     uids = {maker["metadata"]["uid"] for maker in made_by}
     meta = job["metadata"]
     pods = cluster.list("Pod", meta["namespace"], {POD_LABEL[job["kind"]]: meta["name"]})
-    own = [
+    own_pods = [
         pod
         for pod in pods
         if uids & {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or ()}
     ]
     return sorted(
-        own, key=lambda pod: (node_number(pod), pod["metadata"].get("creationTimestamp", ""))
+        own_pods, key=lambda pod: (node_number(pod), pod["metadata"].get("creationTimestamp", ""))
     )
 
 
@@ -359,7 +374,9 @@ def gpus(job: Manifest) -> int:
 
 def gpus_of(pod: Manifest) -> int:
     """How many GPUs a pod needs, by its specification."""
-    limits = [each.get("resources", {}).get("limits", {}) for each in pod.get("containers", ())]
+    limits = [
+        container.get("resources", {}).get("limits", {}) for container in pod.get("containers", ())
+    ]
     return sum(int(limit.get("nvidia.com/gpu", 0)) for limit in limits)
 
 
@@ -372,7 +389,10 @@ def _pods(job: Manifest) -> list[tuple[int, Manifest]]:
         return [(int(trainer.get("numNodes") or 1), pod)]
     if job["kind"] == "PyTorchJob":
         kinds = spec["pytorchReplicaSpecs"].values()
-        return [(each.get("replicas", 1), each["template"]["spec"]) for each in kinds]
+        return [
+            (replica_group.get("replicas", 1), replica_group["template"]["spec"])
+            for replica_group in kinds
+        ]
     return [(int(spec.get("completions") or 1), spec.get("template", {}).get("spec", {}))]
 
 
@@ -391,40 +411,43 @@ def named(job: Manifest) -> str:
     return f"{job['kind']} `{job['metadata']['name']}`"
 
 
-def delete(cluster: Cluster, there: Manifest, deleted: list[str], tell: Tell) -> None:
+def delete(cluster: Cluster, existing_object: Manifest, deleted: list[str], tell: Tell) -> None:
     """Deletes an object, adds its name to `deleted`, and waits until it is gone. Raises Stop if it
     stays."""
-    kind = there["kind"]
-    meta = there["metadata"]
-    cluster.delete(kind, meta["namespace"], meta["name"], meta["uid"])
-    deleted.append(named(there))
-    gone(cluster, there, tell)
+    object_kind = existing_object["kind"]
+    meta = existing_object["metadata"]
+    cluster.delete(object_kind, meta["namespace"], meta["name"], meta["uid"])
+    deleted.append(named(existing_object))
+    gone(cluster, existing_object, tell)
 
 
-def gone(cluster: Cluster, there: Manifest, tell: Tell) -> None:
+def gone(cluster: Cluster, deleted_object: Manifest, tell: Tell) -> None:
     """Waits until a deleted object is gone, or another has its name; reports a wait of more than a
     few seconds. Raises Stop after too long."""
-    kind = there["kind"]
-    meta = there["metadata"]
+    object_kind = deleted_object["kind"]
+    meta = deleted_object["metadata"]
     begun = time.monotonic()
     is_silent = True
 
     def is_gone() -> bool:
         nonlocal is_silent
-        found = cluster.get(kind, meta["namespace"], meta["name"])
-        if found is None or found["metadata"]["uid"] != meta["uid"]:
+        current_object = cluster.get(object_kind, meta["namespace"], meta["name"])
+        if current_object is None or current_object["metadata"]["uid"] != meta["uid"]:
             return True
         if is_silent and time.monotonic() - begun > errors.SILENT_SECONDS:
             is_silent = False
             minutes = errors.ENDING_SECONDS // 60
             tell(
-                f"Waiting up to {minutes} minutes until {named(there)} is gone; its pods must end first."
+                f"Waiting up to {minutes} minutes until {named(deleted_object)} is gone; its pods must end first."
             )
         return False
 
     if not in_time(is_gone):
         raise Stop(
             *worded(
-                "openshift.still-there", kind=kind, name=meta["name"], namespace=meta["namespace"]
+                "openshift.still-there",
+                kind=object_kind,
+                name=meta["name"],
+                namespace=meta["namespace"],
             )
         )

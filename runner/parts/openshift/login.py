@@ -10,9 +10,9 @@ import yaml
 
 def logged_in() -> bool:
     """Whether a kubeconfig's current context has a user. The login may have expired."""
-    named = os.environ.get("KUBECONFIG")
-    if named:
-        files = named.split(os.pathsep)
+    kubeconfig_paths = os.environ.get("KUBECONFIG")
+    if kubeconfig_paths:
+        files = kubeconfig_paths.split(os.pathsep)
     else:
         files = ["~/.kube/config"]
     return any(_has_user(Path(file).expanduser()) for file in files if file)
