@@ -106,8 +106,8 @@ def submit(
     stage: str | None,
     dry_run: bool,
     yes: bool,
-    taken: tuple[str, ...],
-    every: bool,
+    take_over: tuple[str, ...],
+    all_stages: bool,
     follow: bool,
     target: str | None,
     allowed: tuple[str, ...],
@@ -128,7 +128,7 @@ def submit(
             "Leave out one of the two.",
             code=2,
         )
-    if every and stage:
+    if all_stages and stage:
         raise Stop(
             "`--all` includes every stage, so it excludes `--stage`.",
             "Leave out one of the two.",
@@ -139,42 +139,42 @@ def submit(
     if problems:
         raise Stop([replace(problem, severity="error") for problem in problems])
     # The same plan with the names of files on this machine.
-    here = translate(recipe, place(recipe))
-    print_notes(validate.require_fits(recipe, here, allowed))
+    local_plan = translate(recipe, place(recipe))
+    print_notes(validate.require_fits(recipe, local_plan, allowed))
     for note in rules.RENDER_NOTES:
         print_notes(note(recipe))
     # The rows in an image were read from the hub when it was built.
     if plan.stages[0].trains or plan.stages[0].name == FETCHING:
-        asked = []
+        dataset_problems = []
     else:
-        asked = list(sources.datasets(recipe))
-    print_notes(asked)
-    wrong = errors_of(asked)
+        dataset_problems = list(sources.datasets(recipe))
+    print_notes(dataset_problems)
+    wrong = errors_of(dataset_problems)
     if wrong:
         raise Stop(wrong)
     files = transfer.files(recipe, plan.place)
-    rows = {stage.name: contents(stage.data) for stage in here.stages}
+    rows = {stage.name: contents(stage.data) for stage in local_plan.stages}
     cluster = connect()
     if validate.TOO_LARGE not in allowed:
-        written = forecasting().written(recipe, here)
+        written = forecasting().written(recipe, local_plan)
     else:
         written = {}
     owner = jobs.Owner.here(path, cluster.person())
-    how = sending.Sending(
-        say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner
+    options = sending.Sending(
+        say, confirm(yes, take_over), target, dry_run, files, rows, written, owner=owner
     )
-    if every:
-        what = controller.submit_all(cluster, plan, how)
+    if all_stages:
+        sent = controller.submit_all(cluster, plan, options)
     else:
-        what = sending.submit(cluster, plan, stage, how)
+        sent = sending.submit(cluster, plan, stage, options)
     if dry_run:
         end(f"The cluster accepts `{plan.name}`. Nothing was sent.", "submit", path)
-    elif what is None:
+    elif sent is None:
         end(f"All stages of `{plan.name}` are done. There is nothing to send.", "fetch", path)
     else:
         if follow:
             with screen() as show:
-                watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
+                watch.follow(cluster, sent, lambda state, reasons: show(_progress(state, reasons)))
         else:
             say(f"Watch it: recipe logs {shlex.join([path, *set_words(sets)])} -f")
         end(
@@ -184,20 +184,20 @@ def submit(
         )
 
 
-def confirm(yes: bool, taken: tuple[str, ...]) -> jobs.Confirm:
+def confirm(yes: bool, take_over: tuple[str, ...]) -> jobs.Confirm:
     """Asks on a terminal; elsewhere `--yes` must answer beforehand, and `--take-over` for another
     person's job."""
 
-    def ask(said: str, what: str, person: str) -> bool:
-        if person in taken if person else yes:
+    def ask(fact: str, action: str, person: str) -> bool:
+        if person in take_over if person else yes:
             return True
         if not sys.stdin.isatty():
             if person:
-                how = f"ask {person} first, then add `--take-over {shlex.quote(person)}`"
+                remedy = f"ask {person} first, then add `--take-over {shlex.quote(person)}`"
             else:
-                how = "add `--yes`"
-            raise Stop(f"{said} Nothing was changed.", f"To {what}, {how}.")
-        return click.confirm(printable(f"{said} {what.capitalize()}?"))
+                remedy = "add `--yes`"
+            raise Stop(f"{fact} Nothing was changed.", f"To {action}, {remedy}.")
+        return click.confirm(printable(f"{fact} {action.capitalize()}?"))
 
     return ask
 
@@ -215,12 +215,12 @@ def screen() -> Iterator[Tell]:
     """Shows a text instead of the previous one; if output is piped, below it, and only when it has
     changed."""
     if not sys.stdout.isatty():
-        shown = ""
+        last_text = ""
 
         def show(now: str) -> None:
-            nonlocal shown
-            if now != shown:
-                shown = now
+            nonlocal last_text
+            if now != last_text:
+                last_text = now
                 say(now)
 
         yield show
@@ -258,8 +258,8 @@ def status(
         end(f"The namespace `{namespace}` has {count} of recipe-runner.", verb, "RECIPE")
         return
     plan = open_plan(path, sets)
-    way, continues = _stages(connect(), plan, stage, path)
-    looked_at = pipeline.looked_at(way)
+    all_milestones, continues = _stages(connect(), plan, stage, path)
+    looked_at = pipeline.looked_at(all_milestones)
     if looked_at and looked_at.at_work:
         follows = ["-f"]
     else:
@@ -275,17 +275,17 @@ def status(
         failed = "is closed"
     else:
         failed = "has failed"
-    at = {
+    progress_of_verb = {
         "logs": "has not finished yet",
         "why": failed,
         "submit": "is next",
         "status": "is next, and starts by itself",
     }
     if looked_at:
-        said = f"{looked_at.title} of `{plan.name}` {at[verb]}."
+        summary = f"{looked_at.title} of `{plan.name}` {progress_of_verb[verb]}."
     else:
-        said = f"All stages of `{plan.name}` are done."
-    end(said, verb, path, *follows)
+        summary = f"All stages of `{plan.name}` are done."
+    end(summary, verb, path, *follows)
 
 
 def _table(cluster: Cluster, namespace: str, live: bool) -> int:
@@ -306,19 +306,19 @@ def _table(cluster: Cluster, namespace: str, live: bool) -> int:
         say(table_of(rows))
         return len(rows)
     cluster = cluster.once()
-    shown = ""
+    last_table = ""
     with screen() as show:
         while True:
             try:
                 rows = watch.rows(cluster, namespace)
-                shown = table_of(rows)
-                show(shown)
+                last_table = table_of(rows)
+                show(last_table)
                 if all(row.state.ended for row in rows):
                     return len(rows)
             except TryAgain as silence:
                 show(
                     "\n".join(
-                        filter(None, [shown, f"{silence.text.splitlines()[0]} Trying again."])
+                        filter(None, [last_table, f"{silence.text.splitlines()[0]} Trying again."])
                     )
                 )
             pause()
@@ -338,9 +338,9 @@ def _stages(
     starts the next one."""
     if only:
         plan.stage(only)
-    there = jobs.ours(cluster, plan)
-    way = pipeline.milestones(cluster, plan, there=there)
-    for milestone in way:
+    existing_jobs = jobs.ours(cluster, plan)
+    all_milestones = pipeline.milestones(cluster, plan, existing_jobs=existing_jobs)
+    for milestone in all_milestones:
         stage = milestone.stage.name
         state = milestone.state
         if milestone.of_gate:
@@ -366,8 +366,8 @@ def _stages(
                 say(f"  {state[0].upper()}{state[1:]}.")
         else:
             # The note that a finished stage ended early, if the recipe allows that.
-            own = milestone.stage.config.get("recipe_runner") or {}
-            allowed = not milestone.of_gate and own.get("early_stopping")
+            plugin_settings = milestone.stage.config.get("recipe_runner") or {}
+            allowed = not milestone.of_gate and plugin_settings.get("early_stopping")
             if allowed and milestone.job and state == FINISHED:
                 early = early_stop(cluster, milestone.job)
             else:
@@ -394,13 +394,13 @@ def _stages(
         say(
             f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.by(run)}"
         )
-    for job in pipeline.beside(there, plan, way):
-        kind = job["kind"]
+    for job in pipeline.beside(existing_jobs, plan, all_milestones):
+        job_kind = job["kind"]
         name = job["metadata"]["name"]
-        _show(cluster, f"{kind} `{name}`", job, path)
-        command = f"oc delete {kind.lower()} {name} -n {plan.site['namespace']}"
+        _show(cluster, f"{job_kind} `{name}`", job, path)
+        command = f"oc delete {job_kind.lower()} {name} -n {plan.site['namespace']}"
         say(f"  The recipe no longer has this stage. To stop it: {command}")
-    return way, bool(runs) or pipeline.walks(driver)
+    return all_milestones, bool(runs) or pipeline.walks(driver)
 
 
 @command
@@ -472,25 +472,25 @@ def fetch(
         keep(folder, recipe, plan)
         for after_fetch in parts.hooks("after_fetch"):
             after_fetch(folder, say)
-    here = ("--run", to) if to and current else ()
+    run_option = ("--run", to) if to and current else ()
     finished = bool(folder.state and folder.state.status == FINISHED)
     if not current:
-        what = "results of an older version"
+        description = "results of an older version"
     elif finished:
-        what = "results"
+        description = "results"
     else:
-        what = "results so far"
+        description = "results so far"
     end(
-        f"The {what} of `{plan.name}` are in {where}.",
+        f"The {description} of `{plan.name}` are in {where}.",
         "compare" if current else "status",
         path,
-        *here,
+        *run_option,
     )
 
 
 @command
 def stop(
-    path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: tuple[str, ...]
+    path: str, sets: tuple[str, ...], stage: str | None, yes: bool, take_over: tuple[str, ...]
 ) -> None:
     """Stop a recipe's job and delete it. Results and checkpoints stay on the claim.
 
@@ -502,11 +502,11 @@ def stop(
 
     plan = open_plan(path, sets)
     cluster = connect()
-    mine = jobs.Owner.here(path, cluster.person())
-    asked = cache(confirm(yes, taken))
+    owner = jobs.Owner.here(path, cluster.person())
+    confirm_once = cache(confirm(yes, take_over))
     stopped: list[str] = []
     with accounted(lambda _: f"Already stopped: {', '.join(stopped)}." if stopped else ""):
-        chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), stopped)
+        chosen = _end(cluster, plan, stage, lambda job: ask(job, owner, confirm_once), stopped)
     if not stopped:
         end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status", path)
         return
@@ -529,9 +529,9 @@ def _end(
     a job must stay."""
     runs = pipeline.runs_of(cluster, plan)
     # All questions come first, so that nothing has changed after a no.
-    for one in pipeline.milestones(cluster, plan):
-        if one.job and one.at_work and stage in (None, one.stage.name):
-            ask(one.job)
+    for candidate in pipeline.milestones(cluster, plan):
+        if candidate.job and candidate.at_work and stage in (None, candidate.stage.name):
+            ask(candidate.job)
     for job in runs.values():
         ask(job)
     # First the driver, which would send the jobs again.
@@ -614,7 +614,7 @@ def why_on_cluster(recipe: Recipe, path: str, stage: str | None) -> list[str]:
 
 
 def promote_on_cluster(
-    path: str, sets: tuple[str, ...], stage: str, by: str, reason: str, tell: Tell
+    path: str, sets: tuple[str, ...], stage: str, person: str, reason: str, tell: Tell
 ) -> None:
     """Overrules the gate of a stage on the cluster, and starts the work that waits for it."""
     from runner.parts.openshift import controller
@@ -623,5 +623,5 @@ def promote_on_cluster(
     cluster = connect()
     for text in elsewhere(next(iter(jobs.existing(cluster, plan, plan.stage(stage))), None), path):
         tell(text)
-    controller.promote(cluster, plan, plan.stage(stage), by, reason, tell)
+    controller.promote(cluster, plan, plan.stage(stage), person, reason, tell)
     controller.wake(cluster, plan, tell)

@@ -27,52 +27,56 @@ from runner.tools import child_process
 from runner.tools.problem import Stop, Tell, worded
 
 
-def begun(name: str, arguments: list[str], own: Mapping[str, Any]) -> argparse.Namespace:
-    """The arguments of a program in a pod that asks the cluster. name: of its module; own: its
-    arguments besides those of all, with argparse's settings."""
+def begun(
+    name: str, arguments: list[str], extra_arguments: Mapping[str, Any]
+) -> argparse.Namespace:
+    """The arguments of a program in a pod that asks the cluster. name: of its module;
+    extra_arguments: besides those of all, with argparse's settings."""
     program = argparse.ArgumentParser(prog=f"python -m {name}")
     program.add_argument("file", type=Path)
     program.add_argument("--server", required=True)
     program.add_argument("--keys", required=True, type=Path)
     # A pod asks for weeks, and no answer is urgent.
     program.add_argument("--pause", type=float, default=10.0, help="seconds between two checks")
-    for argument, settings in own.items():
+    for argument, settings in extra_arguments.items():
         program.add_argument(argument, **settings)
-    given = program.parse_args(arguments)
-    errors.PAUSE_SECONDS = given.pause
-    return given
+    parsed = program.parse_args(arguments)
+    errors.PAUSE_SECONDS = parsed.pause
+    return parsed
 
 
-def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
+def opened(parsed: argparse.Namespace) -> tuple[Cluster, Plan]:
     """The cluster, and the plan in the pod. Raises Stop without either."""
-    plan = read_plan(given.file, pipeline.plan_in)
-    return connect_in_pod(given.server, given.keys, plan.site["namespace"]), plan
+    plan = read_plan(parsed.file, pipeline.plan_in)
+    return connect_in_pod(parsed.server, parsed.keys, plan.site["namespace"]), plan
 
 
-def submit_all(cluster: Cluster, plan: Plan, how: submit.Sending) -> Sent | None:
+def submit_all(cluster: Cluster, plan: Plan, options: submit.Sending) -> Sent | None:
     """Sends the first milestone that is not done, with everything that only this machine has, and
     then the driver. Returns the driver, None if all is done. Raises Stop as `submit` does, and at a
     closed gate."""
     space = plan.site["namespace"]
     if cluster.get("ServiceAccount", space, pipeline.ACCOUNT) is None:
         raise Stop(*worded("openshift.no-service-account", space=space, account=pipeline.ACCOUNT))
-    what = pipeline.driver_sent(plan, how.target, how.files.key)
-    there = pipeline.driver_of(cluster, plan)
-    for manifest in (*what.support, *([what.job] if there is None else [])):
+    driver = pipeline.driver_sent(plan, options.target, options.files.key)
+    existing_driver = pipeline.driver_of(cluster, plan)
+    for manifest in (*driver.support, *([driver.job] if existing_driver is None else [])):
         cluster.apply(manifest, dry_run=True)
-    first = submit.step(cluster, plan, None, how)
-    if first is None:
+    first_sent = submit.step(cluster, plan, None, options)
+    if first_sent is None:
         return None
-    if how.dry_run:
-        how.tell(
-            f"The cluster would accept {what.kind} `{what.name}`, which sends all later stages."
+    if options.dry_run:
+        options.tell(
+            f"The cluster would accept {driver.kind} `{driver.name}`, which sends all later stages."
         )
     else:
         with accounted(
-            lambda _: f"{named(first.job)} was sent and continues. Submit again for the next step."
+            lambda _: (
+                f"{named(first_sent.job)} was sent and continues. Submit again for the next step."
+            )
         ):
-            _send(cluster, plan, what, how)
-    return what
+            _send(cluster, plan, driver, options)
+    return driver
 
 
 def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
@@ -87,34 +91,44 @@ def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
         for name in ("--target", "--files")
         if name in command
     }
-    what = pipeline.driver_sent(plan, options.get("--target"), options.get("--files", ""))
-    if pipeline.same_driver(job, what):
-        _send(cluster, plan, what, submit.Sending(tell, _nobody, owner=Owner.of(job)))
+    driver = pipeline.driver_sent(plan, options.get("--target"), options.get("--files", ""))
+    if pipeline.same_driver(job, driver):
+        _send(cluster, plan, driver, submit.Sending(tell, _nobody, owner=Owner.of(job)))
     else:
         tell("`recipe submit RECIPE --all` continues with the recipe as it is now.")
 
 
-def _send(cluster: Cluster, plan: Plan, what: Sent, how: submit.Sending) -> None:
-    there = pipeline.driver_of(cluster, plan)
-    tell = how.tell
-    if there and pipeline.walks(there) and pipeline.same_driver(there, what):
-        tell(f"{what.kind} `{what.name}` already exists and continues by itself. Nothing changes.")
+def _send(cluster: Cluster, plan: Plan, driver: Sent, options: submit.Sending) -> None:
+    existing_driver = pipeline.driver_of(cluster, plan)
+    tell = options.tell
+    if (
+        existing_driver
+        and pipeline.walks(existing_driver)
+        and pipeline.same_driver(existing_driver, driver)
+    ):
+        tell(
+            f"{driver.kind} `{driver.name}` already exists and continues by itself. Nothing changes."
+        )
         return
-    if there:
-        submit.ask(there, how.owner, how.confirm)
-    with submit.replacing(cluster, what, [there] if there else [], tell) as remove:
-        submit.seal(cluster, what, tell)
-        for manifest in what.support:
+    if existing_driver:
+        submit.ask(existing_driver, options.owner, options.confirm)
+    with submit.replacing(
+        cluster, driver, [existing_driver] if existing_driver else [], tell
+    ) as remove:
+        submit.seal(cluster, driver, tell)
+        for manifest in driver.support:
             cluster.apply(manifest)
-        if there:
-            remove(there)
-        submit.post(cluster, what, how.owner, tell)
+        if existing_driver:
+            remove(existing_driver)
+        submit.post(cluster, driver, options.owner, tell)
     tell(
         "The driver sends each later stage and gate, even while this machine is off. It ends at a closed gate."
     )
 
 
-def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
+def promote(
+    cluster: Cluster, plan: Plan, stage: Stage, person: str, reason: str, tell: Tell
+) -> None:
     """Overrules a stage's gate. Raises Stop if there is nothing to overrule."""
     if not stage.gates:
         raise Stop(
@@ -127,13 +141,13 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
             f"The gate after `{stage.name}` is being measured.",
             "`recipe status` shows when it is done.",
         )
-    what = sent(plan, stage, of_gate=True)
+    gate = sent(plan, stage, of_gate=True)
     # Without the key the pod would accept no measurement.
-    submit.require_seal_key(cluster, what.namespace)
-    for manifest in what.support:
+    submit.require_seal_key(cluster, gate.namespace)
+    for manifest in gate.support:
         if manifest["kind"] == "ConfigMap":
             cluster.apply(manifest)
-    lines = finished(cluster, promotion_pod(what.plan, stage, by, reason), PROMOTE, tell)
+    lines = finished(cluster, promotion_pod(gate.plan, stage, person, reason), PROMOTE, tell)
     for line in lines:
         tell(line)
     if verdict.job is not None and verdict.state == FAILED:
@@ -145,10 +159,10 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
                 "The override is saved on the claim; promote again to show it on the gate's Job."
             )
         ):
-            cluster.patch("Job", what.namespace, verdict.job["metadata"]["name"], change)
+            cluster.patch("Job", gate.namespace, verdict.job["metadata"]["name"], change)
 
 
-def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
+def promotion_pod(plan: Plan, stage: Stage, person: str, reason: str) -> Manifest:
     """The pod: no GPU, the claims, and half an hour, because it hashes a large model's weights."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
     command = [
@@ -158,7 +172,7 @@ def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
         PROMOTE,
         file,
         "--by",
-        by,
+        person,
         "--reason",
         reason,
     ]
@@ -200,10 +214,10 @@ def walk(
             for milestone in pipeline.milestones(cluster, plan, files_key):
                 if milestone.done and (milestone.stage.name, milestone.of_gate) == (stage, of_gate):
                     return milestone
-            what = submit.step(cluster, plan, None, alone)
-            if what is None:
+            sent_part = submit.step(cluster, plan, None, alone)
+            if sent_part is None:
                 return None
-            submit.wait(cluster, what, tell)
+            submit.wait(cluster, sent_part, tell)
         except Failed as failed:
             # The next step reports a closed gate, unless a person has overruled it since.
             if not failed.of_gate:
@@ -219,12 +233,12 @@ def _nobody(fact: str, action: str, person: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    given = begun(
+    parsed = begun(
         "runner.parts.openshift.controller", arguments, {"--target": {}, "--files": {"default": ""}}
     )
     try:
-        cluster, plan = opened(given)
-        walk(cluster, plan, given.target, given.files, say)
+        cluster, plan = opened(parsed)
+        walk(cluster, plan, parsed.target, parsed.files, say)
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
         leave(stop.text)

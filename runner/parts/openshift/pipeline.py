@@ -93,25 +93,27 @@ def milestones(
     plan: Plan,
     files_key: str = "",
     claims: Claims | None = None,
-    there: Manifests | None = None,
+    existing_jobs: Manifests | None = None,
 ) -> list[Milestone]:
     """Every milestone of a recipe, in order. files_key: of the data files on this machine, if that
-    counts; claims, there: results of `claims_of` and `ours`, if the caller has them."""
-    way = []
-    if there is None:
-        there = jobs.ours(cluster, plan)
+    counts; claims, existing_jobs: results of `claims_of` and `ours`, if the caller has them."""
+    all_milestones = []
+    if existing_jobs is None:
+        existing_jobs = jobs.ours(cluster, plan)
     for stage in plan.stages:
-        job = jobs.found(there, plan, stage)
-        way.append(Milestone(stage, False, job, _state(cluster, job, stage.keys[""], files_key)))
+        job = jobs.found(existing_jobs, plan, stage)
+        all_milestones.append(
+            Milestone(stage, False, job, _state(cluster, job, stage.keys[""], files_key))
+        )
         if stage.gates:
-            verdict = jobs.found(there, plan, stage, of_gate=True)
+            verdict = jobs.found(existing_jobs, plan, stage, of_gate=True)
             state = _state(cluster, verdict, batch.gate_key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
                 # The stage was sent again after its gate, so its result may differ.
                 state = CHANGED
-            way.append(Milestone(stage, True, verdict, state))
-    if not any(milestone.done for milestone in way):
-        return way
+            all_milestones.append(Milestone(stage, True, verdict, state))
+    if not any(milestone.done for milestone in all_milestones):
+        return all_milestones
     # Results from before the creation of the stages' claims no longer exist.
     if claims is None:
         claims = claims_of(cluster, plan)
@@ -119,7 +121,8 @@ def milestones(
     written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
     since = max((_made(claims[name]) for name in written), default="")
     return [
-        each._replace(state=LOST) if each.done and _made(each.job) < since else each for each in way
+        reached._replace(state=LOST) if reached.done and _made(reached.job) < since else reached
+        for reached in all_milestones
     ]
 
 
@@ -131,24 +134,31 @@ def everything_sent(cluster: Cluster, plan: Plan) -> frozenset[str]:
 
 
 def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> Milestone:
-    way = milestones(cluster, plan)
-    return next(each for each in way if (each.stage.name, each.of_gate) == (stage.name, of_gate))
+    all_milestones = milestones(cluster, plan)
+    return next(
+        milestone
+        for milestone in all_milestones
+        if (milestone.stage.name, milestone.of_gate) == (stage.name, of_gate)
+    )
 
 
-def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
+def beside(existing_jobs: Manifests, plan: Plan, all_milestones: list[Milestone]) -> Manifests:
     """The jobs at work on a plan's run that are none of its milestones: former stages of the
     recipe."""
-    known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
-    found = []
-    for job in there:
+    milestone_uids = {
+        milestone.job["metadata"]["uid"] for milestone in all_milestones if milestone.job
+    }
+    former_jobs = []
+    for job in existing_jobs:
         folder = jobs.annotation(job, kubernetes.RUN_DIR)
         meta = job["metadata"]
         of_run = (
-            plan.place.run_dir in (folder, folder.rpartition("/")[0]) and meta["uid"] not in known
+            plan.place.run_dir in (folder, folder.rpartition("/")[0])
+            and meta["uid"] not in milestone_uids
         )
         if of_run and str(meta["name"]).startswith(kubernetes.job_name(plan)) and not ended(job):
-            found.append(job)
-    return found
+            former_jobs.append(job)
+    return former_jobs
 
 
 def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str) -> str:
@@ -175,46 +185,54 @@ def _made(manifest: Manifest | None) -> str:
     return NEVER
 
 
-def current(way: list[Milestone]) -> Milestone | None:
+def current(all_milestones: list[Milestone]) -> Milestone | None:
     """The first milestone that is not done; None if all are."""
-    return next((milestone for milestone in way if not milestone.done), None)
+    return next((milestone for milestone in all_milestones if not milestone.done), None)
 
 
-def looked_at(way: list[Milestone]) -> Milestone | None:
+def looked_at(all_milestones: list[Milestone]) -> Milestone | None:
     """The default milestone: the one at work, else the first that is not done; None if all are
     done."""
-    return next((milestone for milestone in way if milestone.at_work), None) or current(way)
+    return next((milestone for milestone in all_milestones if milestone.at_work), None) or current(
+        all_milestones
+    )
 
 
 def choose(
-    cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None
+    cluster: Cluster, plan: Plan, all_milestones: list[Milestone], name: str | None
 ) -> Milestone | None:
     """The milestone that `recipe submit` sends: the first that is not done, or that of the stage
     `name`; None if all are done. Raises Stop if an earlier one is not done, or the next gate is
     closed."""
-    milestone = current(way)
+    milestone = current(all_milestones)
     if name is not None:
         stage = plan.stage(name)
-        own = [milestone for milestone in way if milestone.stage is stage]
-        waiting = current(way[: way.index(own[0])])
+        stage_milestones = [milestone for milestone in all_milestones if milestone.stage is stage]
+        waiting = current(all_milestones[: all_milestones.index(stage_milestones[0])])
         if waiting and waiting.of_gate and waiting.state == FAILED:
             raise Stop(f"`{stage.name}` does not start. {closed(cluster, waiting)}")
         if waiting:
             raise Stop(*worded("openshift.comes-later", stage=stage, waiting=waiting))
-        milestone = current(own) or own[0]
+        milestone = current(stage_milestones) or stage_milestones[0]
     if milestone and milestone.of_gate and milestone.state == FAILED:
         raise Stop(closed(cluster, milestone))
     return milestone
 
 
-def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
+def outdated(all_milestones: list[Milestone], milestone: Milestone) -> list[Milestone]:
     """The other milestones at work on an older version of the recipe. Raises Stop if one is at work
     on this version."""
-    others = [other for other in way if other is not milestone and other.at_work]
-    for other in others:
-        if other.state not in (CHANGED, GOING):
-            raise Stop(*worded("openshift.other-running", milestone=milestone, other=other))
-    return others
+    outdated_milestones = [
+        other_milestone
+        for other_milestone in all_milestones
+        if other_milestone is not milestone and other_milestone.at_work
+    ]
+    for other_milestone in outdated_milestones:
+        if other_milestone.state not in (CHANGED, GOING):
+            raise Stop(
+                *worded("openshift.other-running", milestone=milestone, other=other_milestone)
+            )
+    return outdated_milestones
 
 
 def closed(cluster: Cluster, milestone: Milestone) -> str:
@@ -232,7 +250,11 @@ def last_words(cluster: Cluster, job: Manifest | None) -> list[str]:
         return []
     part = jobs.container(job)
     for pod in jobs.pods_of(cluster, job):
-        for entry in (one for one in jobs.containers_of(pod) if one["name"] == part):
+        for entry in (
+            container_status
+            for container_status in jobs.containers_of(pod)
+            if container_status["name"] == part
+        ):
             end = entry.get("state", {}).get("terminated") or {}
             if end.get("message"):
                 return str(end["message"]).strip().splitlines()
@@ -252,8 +274,8 @@ def driver_stage(plan: Plan, name: str = jobs.DRIVER) -> tuple[Plan, Stage]:
     """The driver, or with the name `kubernetes.PIPELINE` a run's tasks, as one more stage,
     independent of the others: the plan of it alone, and the stage. Its file is the whole plan."""
     work = common.work(plan.place, name, {}, common.PREPARING)
-    own = replace(work, files=(Artifact(PLAN_FILE, plan_text(plan)),))
-    return plan.only(own), own
+    stage = replace(work, files=(Artifact(PLAN_FILE, plan_text(plan)),))
+    return plan.only(stage), stage
 
 
 def plan_text(plan: Plan) -> str:
@@ -264,9 +286,9 @@ def plan_text(plan: Plan) -> str:
     for stage in form["stages"]:
         # As `plan_in` returns them, so that a pod finds the config map of its plan by its content.
         stage["needs"] = {name: float(value) for name, value in stage["needs"].items()}
-        known = _of_stage(form, stage["name"])
+        stage_plan_text = _of_stage(form, stage["name"])
         for file in stage["files"]:
-            if file["text"] == known:
+            if file["text"] == stage_plan_text:
                 file["text"] = None
             else:
                 file["text"] = texts.setdefault(file["text"], len(texts))
@@ -323,14 +345,14 @@ def driver_command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]
 
 def driver_sent(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
     """The objects of the driver; files_key: of the data files that are on the claim."""
-    alone, own = driver_stage(plan)
+    alone, stage = driver_stage(plan)
     options = [
         *(["--target", target] if target else []),
         *(["--files", files_key] if files_key else []),
     ]
     more: Manifest = {"resources": SHARE, "terminationMessagePolicy": kubernetes.LAST_WORDS}
     command = [*driver_command(alone), *options]
-    pod = batch.small(alone, own, jobs.DRIVER, command, [podspec.config(alone, own)], **more)
+    pod = batch.small(alone, stage, jobs.DRIVER, command, [podspec.config(alone, stage)], **more)
     account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     template = {**pod, "spec": {**pod["spec"], **account}}
     file = Path(__file__).with_name("driver-job.yaml")
@@ -340,11 +362,11 @@ def driver_sent(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
     # Without a run folder: it writes none, so it is not taken for a former stage of the recipe.
     origin = {
         name: text
-        for name, text in kubernetes.origin(spec, alone, own).items()
+        for name, text in kubernetes.origin(spec, alone, stage).items()
         if name != kubernetes.RUN_DIR
     }
-    job = batch.job(alone, own, kubernetes.job_name(alone), jobs.DRIVER, spec, origin)
-    return jobs.Sent(alone, own, (yaml.safe_load(kubernetes.config_map(alone, own).text),), job)
+    job = batch.job(alone, stage, kubernetes.job_name(alone), jobs.DRIVER, spec, origin)
+    return jobs.Sent(alone, stage, (yaml.safe_load(kubernetes.config_map(alone, stage).text),), job)
 
 
 def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
@@ -370,7 +392,7 @@ def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
     """The active runs of Kubeflow Pipelines of a recipe, in any version, by name. A run is a
     Workflow of Argo; its pods carry its name. Its content and owner's marks come from the config
     map with the plan that its tasks mount."""
-    alone, own = driver_stage(plan, kubernetes.PIPELINE)
+    alone, stage = driver_stage(plan, kubernetes.PIPELINE)
     runs: dict[str, str] = {}
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
         maps = [
@@ -380,17 +402,17 @@ def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
         if mounted and jobs.phase_of(pod) in ("Pending", "Running"):
             runs[str(pod["metadata"]["labels"][WORKFLOW])] = mounted[0]
     if runs:
-        plans = jobs.config_maps(cluster, alone, own)
+        plans = jobs.config_maps(cluster, alone, stage)
     else:
         plans = {}
-    found: dict[str, Manifest] = {}
+    workflows: dict[str, Manifest] = {}
     for name, config in sorted(runs.items()):
         marks = plans.get(config, {"metadata": {}})["metadata"].get("annotations") or {}
-        found[name] = {
+        workflows[name] = {
             "kind": "Workflow",
             "metadata": {"name": name, "annotations": marks | {CONTENT: config}},
         }
-    return found
+    return workflows
 
 
 def outdated_walkers(
@@ -407,8 +429,8 @@ def outdated_walkers(
 
 def owner_of_runs(cluster: Cluster, plan: Plan) -> jobs.Owner:
     """Who sent the plan of the runs of a recipe, in its current version."""
-    alone, own = driver_stage(plan, kubernetes.PIPELINE)
-    config = jobs.config_maps(cluster, alone, own).get(kubernetes.config_map_name(alone, own))
+    alone, stage = driver_stage(plan, kubernetes.PIPELINE)
+    config = jobs.config_maps(cluster, alone, stage).get(kubernetes.config_map_name(alone, stage))
     if config:
         return jobs.Owner.of(config)
     return jobs.Owner()

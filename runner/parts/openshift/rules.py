@@ -36,11 +36,13 @@ def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     prefix."""
     if site.network.kind != "ethernet":
         return
-    named = site.network.interface.removeprefix("=").split(",")
-    if (site.network.links or 1) > len(named) and all(name[-1:].isdigit() for name in named):
+    interfaces = site.network.interface.removeprefix("=").split(",")
+    if (site.network.links or 1) > len(interfaces) and all(
+        name[-1:].isdigit() for name in interfaces
+    ):
         yield recipe.problem(
             "openshift.network.links",
-            *worded("openshift.idle-links", site=site, named=listed(named)),
+            *worded("openshift.idle-links", site=site, named=listed(interfaces)),
         )
 
 
@@ -50,7 +52,7 @@ def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         return
     size = units.size(recipe.machines.memory)
     count = recipe.machines.cpus
-    asked = site.requests
+    requests = site.requests
     most = site.limits
     keep = "the kubelet, the system and the cluster's own pods use the rest"
     # What the machine has, what it gives to all pods, and what is left for one beside the cluster's
@@ -60,36 +62,38 @@ def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         hardware.memory(size) / hardware.GIB,
         hardware.pod_memory_gib(size),
     )
-    memory = ("memory", "GiB", *sizes, common.gib(asked.memory), common.gib(most.memory))
+    memory = ("memory", "GiB", *sizes, common.gib(requests.memory), common.gib(most.memory))
     cpus = (
         "cpus",
         "CPUs",
         count,
         hardware.cpus(count),
         hardware.pod_cpus(count),
-        asked.cpus,
+        requests.cpus,
         most.cpus,
     )
-    for name, unit, has, gives, left, request, limit in (memory, cpus):
+    for name, unit, has, gives, available, request, limit in (memory, cpus):
         had, room, requested, most_of = (
-            _shown(amount, unit) for amount in (has, left, request, limit)
+            _shown(amount, unit) for amount in (has, available, request, limit)
         )
         larger = f"If the machine has more, correct `machines.{name}`."
         place = ("openshift", "limits", name)
-        if left < 1:
+        if available < 1:
             yield recipe.problem(
                 ("machines", name), *worded("openshift.no-memory-for-pods", has=had, keep=keep)
             )
-        elif request and request > left:
+        elif request and request > available:
             message = f"start: it requests {requested}, and a machine with {had} has about {room} for it; {keep}."
             hint = f"Write at most {room}, or delete the line. {larger}"
             if request > gives:
                 say = recipe.problem
-                how = "can"
+                modal_verb = "can"
             else:
                 say = recipe.note
-                how = "may"
-            yield say(("openshift", "requests", name), f"The pod {how} never {message}", hint)
+                modal_verb = "may"
+            yield say(
+                ("openshift", "requests", name), f"The pod {modal_verb} never {message}", hint
+            )
         if limit and limit > has:
             yield recipe.problem(
                 place, *worded("openshift.high-limit", limit=most_of, has=had, larger=larger)
@@ -119,10 +123,10 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     hours = units.seconds(limit) / 3600
     if deadline_hours <= hours:
         enough = math.ceil(hours * 1.1) + 1
-        said = worded(
+        message = worded(
             "openshift.early-deadline", deadline=deadline_hours, limit=limit, enough=enough
         )
-        yield recipe.note("openshift.deadline_hours", *said, mending=enough)
+        yield recipe.note("openshift.deadline_hours", *message, mending=enough)
 
 
 def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -140,17 +144,17 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     if site.data_from == "image" and "pretrain" not in recipe.settings:
         return  # The image has the rows, or `data_dir` is on a claim.
     if site.data_dir:
-        named = "data_dir"
+        setting = "data_dir"
     elif site.output_dir:
-        named = "output_dir"
+        setting = "output_dir"
     else:
-        named = "data_from"
+        setting = "data_from"
     folder = site.data_dir or (
         None if site.data_from == "image" else site.output_dir or next(iter(mounts), None)
     )
     if mounts and not (folder and recipe.on_claim(folder)):
         message = worded("openshift.data-folder-on-no-claim", mounts=listed(mounts, "or"))
-        yield recipe.problem(("openshift", named), *message)
+        yield recipe.problem(("openshift", setting), *message)
 
 
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -182,12 +186,13 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     claims = site.claims or ()
     for index, claim in enumerate(claims):
         mount = claim.mount
-        for taken, what in (_TAKEN["roomy"] | _TAKEN["folders"]).items():
-            below = taken in _TAKEN["folders"] and f"{mount}/".startswith(f"{taken}/")
-            if mount == "/" or f"{taken}/".startswith(f"{mount}/") or below:
+        for pod_folder, purpose in (_TAKEN["roomy"] | _TAKEN["folders"]).items():
+            is_below = pod_folder in _TAKEN["folders"] and f"{mount}/".startswith(f"{pod_folder}/")
+            if mount == "/" or f"{pod_folder}/".startswith(f"{mount}/") or is_below:
                 where = ("openshift", "claims", index, "mount")
                 yield recipe.problem(
-                    where, *worded("openshift.hides-folder", mount=mount, what=what, taken=taken)
+                    where,
+                    *worded("openshift.hides-folder", mount=mount, what=purpose, taken=pod_folder),
                 )
                 break
     for setting in ("name", "mount"):
@@ -233,14 +238,14 @@ def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A variable or label that pods already have would have two values, and a recipe is no place
     for a secret."""
-    every = [
+    written_names = [
         (section, name)
         for section in ("environment", "node_selector")
         for name in site.get(section) or ()
     ]
-    for section, name in every:
+    for section, name in written_names:
         place = ("openshift", section, name)
-        taken = next(
+        own_setting = next(
             (
                 setting
                 for setting, pattern in _TAKEN["names"].items()
@@ -248,9 +253,9 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             ),
             None,
         )
-        if taken is not None:
-            if taken:
-                instead = f", and write it as `{taken}`"
+        if own_setting is not None:
+            if own_setting:
+                instead = f", and write it as `{own_setting}`"
             else:
                 instead = ""
             yield recipe.problem(
@@ -292,13 +297,15 @@ def trackers(recipe: Recipe) -> Iterator[Problem]:
     """Pods need a key for a tracking server, except OpenShift AI's; and MLflow its client, which
     our image has."""
     site: Openshift | None = recipe.settings.get("openshift")
-    own = site and kubernetes.numbers(site.version) >= podspec.MLFLOW_SINCE
+    has_own_server = site and kubernetes.numbers(site.version) >= podspec.MLFLOW_SINCE
     homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
-    homes += [((name, "report_to"), one.get("report_to")) for name, one in recipe.sections.items()]
+    homes += [
+        ((name, "report_to"), section.get("report_to")) for name, section in recipe.sections.items()
+    ]
     # The other tools need no server.
-    for path, tool in (one for one in homes if one[1] in ("wandb", "mlflow")):
+    for path, tool in (home for home in homes if home[1] in ("wandb", "mlflow")):
         mlflow = tool == "mlflow"
-        if site and not site.get("tracking_secret") and not (mlflow and own):
+        if site and not site.get("tracking_secret") and not (mlflow and has_own_server):
             yield recipe.problem(path, *worded("openshift.no-tracking-key", tool=tool))
         elif mlflow and site and site.image:
             yield recipe.note(path, *worded("openshift.mlflow-unsure", site=site))
@@ -310,22 +317,22 @@ def trackers(recipe: Recipe) -> Iterator[Problem]:
 
 def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Addresses of S3 need keys in the pods, and keys need an address."""
-    named = [
+    addresses = [
         (where, name) for where, name in recipe.addresses() if name.startswith(object_store.S3)
     ]
     served = (recipe.settings.get("serve") or {}).get("model")
     if served and served.startswith(object_store.S3):
-        named += [(("serve", "model"), served)]
+        addresses += [(("serve", "model"), served)]
     if site.mirror:
-        named.append((("openshift", "mirror"), site.mirror))
-    if named and not site.connection:
+        addresses.append((("openshift", "mirror"), site.mirror))
+    if addresses and not site.connection:
         yield recipe.problem(
-            named[0][0], *worded("openshift.no-connection", name=named[0][1], site=site)
+            addresses[0][0], *worded("openshift.no-connection", name=addresses[0][1], site=site)
         )
-    elif site.connection and not named:
+    elif site.connection and not addresses:
         yield recipe.note("openshift.connection", *worded("openshift.idle-connection", site=site))
-    elif site.image and named and named[0][0] != ("serve", "model"):
-        yield recipe.note(named[0][0], *worded("openshift.s3-unsure", site=site))
+    elif site.image and addresses and addresses[0][0] != ("serve", "model"):
+        yield recipe.note(addresses[0][0], *worded("openshift.s3-unsure", site=site))
 
 
 RULES = (

@@ -74,7 +74,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
         entries = []
     workload = entry_of(entries, job)
     phase = _phase(job, pods, workload)
-    known = JobProgress()
+    job_progress = JobProgress()
     unread = ""
     if phase == TRAINING:
         try:
@@ -84,10 +84,14 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
             starts = [
                 entry.get("state", {}).get("running", {}).get("startedAt") for entry in working
             ]
-            started = max((datetime.fromisoformat(at) for at in starts if at), default=None)
-            known = progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
-            again = known.again or any(entry.get("restartCount") for entry in working)
-            if not known.begins:
+            started = max(
+                (datetime.fromisoformat(start) for start in starts if start), default=None
+            )
+            job_progress = progress(
+                first_log(cluster, job, pods, stamped=True), started, cluster.now()
+            )
+            again = job_progress.again or any(entry.get("restartCount") for entry in working)
+            if not job_progress.begins:
                 phase = TRAINING
             elif again:
                 phase = AGAIN
@@ -114,7 +118,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
         events = events_about(cluster, [*made_by, *attempts], former)
     replaced = [pod for pod in attempts if pod not in pods]
     return JobState(
-        phase, job, pods, events, workload, known, replaced, unread, made_by, cluster.now()
+        phase, job, pods, events, workload, job_progress, replaced, unread, made_by, cluster.now()
     )
 
 
@@ -164,10 +168,10 @@ def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
     """Kueue's entry for an object, among those of its namespace."""
     uid = owner["metadata"]["uid"]
     owned = (
-        one
-        for one in workloads
-        for by in one["metadata"].get("ownerReferences") or ()
-        if by["uid"] == uid
+        workload
+        for workload in workloads
+        for reference in workload["metadata"].get("ownerReferences") or ()
+        if reference["uid"] == uid
     )
     return next(owned, None)
 
@@ -206,12 +210,12 @@ def first_log(
     cluster: Cluster, job: Manifest, pods: Manifests, long: bool = False, stamped: bool = False
 ) -> str:
     """The end of the log of a job's first machine; empty without that machine."""
-    first = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
+    first_pod = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
     space = job["metadata"]["namespace"]
     name = jobs.container(job)
     tail = 10 * TAIL if long else TAIL
-    if first:
-        return cluster.log(space, first, name, tailLines=tail, timestamps=stamped) or ""
+    if first_pod:
+        return cluster.log(space, first_pod, name, tailLines=tail, timestamps=stamped) or ""
     return ""
 
 
@@ -219,37 +223,45 @@ def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
     """The early end of a finished job's training, from the log of its first machine; None if the
     log shows none."""
     text = first_log(cluster, job, jobs.pods_of(cluster, job), long=True)
-    said = [event for event in child_process.events(text) if event.get("event") == EARLY_STOP_EVENT]
-    if said:
-        return EarlyStop.of(said[-1])
+    stop_events = [
+        event for event in child_process.events(text) if event.get("event") == EARLY_STOP_EVENT
+    ]
+    if stop_events:
+        return EarlyStop.of(stop_events[-1])
     return None
 
 
 def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
     """The progress of training, from the end of a log with timestamps. The pace is that between its
     first and last step, else since all machines have started; older lines do not count."""
-    every = [
+    all_events = [
         (_time(line), event) for line in text.splitlines() for event in child_process.events(line)
     ]
-    before = [(at, event) for at, event in every if event.get("event") in ("begin", "step")]
-    seen = [(at, event) for at, event in before if not (at and started and at < started)]
-    if not seen:
+    before = [
+        (moment, event) for moment, event in all_events if event.get("event") in ("begin", "step")
+    ]
+    current_events = [
+        (moment, event) for moment, event in before if not (moment and started and moment < started)
+    ]
+    if not current_events:
         # Without steps from before, the end of a long log does not show whether training has begun.
         return JobProgress(begins=bool(before) or text.count("\n") < TAIL, again=bool(before))
     begin = max(
-        (place for place, (_, event) in enumerate(seen) if event["event"] == "begin"), default=0
+        (place for place, (_, event) in enumerate(current_events) if event["event"] == "begin"),
+        default=0,
     )
-    seen = seen[begin:]
-    (since, first), (at, latest) = seen[0], seen[-1]
-    if first["event"] == "begin" and len(seen) > 2:
-        since, first = seen[1]  # The first step also compiles kernels and fills caches.
-    steps = latest["step"] - first["step"]
-    if at and since:
-        passed = (at - since).total_seconds()
+    current_events = current_events[begin:]
+    (since, first_event), (moment, latest) = current_events[0], current_events[-1]
+    if first_event["event"] == "begin" and len(current_events) > 2:
+        # The first step also compiles kernels and fills caches.
+        since, first_event = current_events[1]
+    steps = latest["step"] - first_event["step"]
+    if moment and since:
+        passed = (moment - since).total_seconds()
     else:
         passed = 0.0
     if steps <= 0 or passed <= 0:
-        steps = latest["step"] - seen[0][1]["step"]
+        steps = latest["step"] - current_events[0][1]["step"]
         if started:
             passed = (now - started).total_seconds()
         else:
@@ -258,8 +270,8 @@ def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
         pace = passed / steps
     else:
         pace = None
-    if at and latest["event"] == "step":
-        silent = max(0.0, (now - at).total_seconds())
+    if moment and latest["event"] == "step":
+        silent = max(0.0, (now - moment).total_seconds())
     else:
         silent = None
     return JobProgress(latest, pace, silent)
@@ -293,28 +305,28 @@ TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
 
 
 def events_about(
-    cluster: Cluster, about: Manifests, by_name: Callable[[Manifest], bool]
+    cluster: Cluster, objects: Manifests, by_name: Callable[[Manifest], bool]
 ) -> Manifests:
     """The warnings about these objects, and all events of the unbound claims of their pods, the
     latest last. A later success ends a warning, except for a pod that was removed from its machine.
     by_name: whether an event about an object with an unknown uid counts, if it is newer than the
     first of these objects."""
-    meta = about[0]["metadata"]
+    meta = objects[0]["metadata"]
     volumes = [
-        volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()
+        volume for manifest in objects for volume in manifest.get("spec", {}).get("volumes") or ()
     ]
     names = {
         volume["persistentVolumeClaim"]["claimName"]
         for volume in volumes
         if "persistentVolumeClaim" in volume
     }
-    found = [
+    claims = [
         cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)
     ]
     unbound = [
-        claim for claim in found if claim and claim.get("status", {}).get("phase") != "Bound"
+        claim for claim in claims if claim and claim.get("status", {}).get("phase") != "Bound"
     ]
-    uids = {manifest["metadata"]["uid"] for manifest in (*about, *unbound)}
+    uids = {manifest["metadata"]["uid"] for manifest in (*objects, *unbound)}
     events = sorted(cluster.list("Event", meta["namespace"], forgiving=True), key=when)
     # The last success of each object.
     well = {
@@ -340,5 +352,7 @@ def events_about(
 def when(event: Manifest) -> str:
     """When an event was last seen; components of a cluster write it to different fields."""
     series = event.get("series") or {}
-    said = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return next((at for at in said if at), event["metadata"].get("creationTimestamp") or "")
+    moments = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next(
+        (moment for moment in moments if moment), event["metadata"].get("creationTimestamp") or ""
+    )

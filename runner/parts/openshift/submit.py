@@ -59,27 +59,27 @@ class Sending:
     earlier: Earlier | None = None
 
 
-def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
+def submit(cluster: Cluster, plan: Plan, stage: str | None, options: Sending) -> Sent | None:
     """Sends the next part of a plan, or the stage of that name; waits for parts without a GPU, and
     sends the next one. Returns the part under way, or None. Raises Stop if the cluster refuses
     anything, before anything is sent, if the same part has failed before, and after a wait if
     somebody has sent another version of the recipe meanwhile."""
-    if how.dry_run or stage is not None:
-        return step(cluster, plan, stage, how)
+    if options.dry_run or stage is not None:
+        return step(cluster, plan, stage, options)
     before = pipeline.everything_sent(cluster, plan)
-    what = step(cluster, plan, None, how)
-    while what and not what.of_gate and not what.stage.trains:
-        how.tell("Waiting for it. ^C leaves it running; submit again to continue.")
-        wait(cluster, what, how.tell)
-        what = step(cluster, plan, None, replace(how, earlier=Earlier(before, what)))
-    return what
+    sent = step(cluster, plan, None, options)
+    while sent and not sent.of_gate and not sent.stage.trains:
+        options.tell("Waiting for it. ^C leaves it running; submit again to continue.")
+        wait(cluster, sent, options.tell)
+        sent = step(cluster, plan, None, replace(options, earlier=Earlier(before, sent)))
+    return sent
 
 
-def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
+def step(cluster: Cluster, plan: Plan, stage: str | None, options: Sending) -> Sent | None:
     """Sends the next part, or finds it already sent, even after a lost connection. The rest is as
     in `submit`."""
-    tell = how.tell
-    alone = how.alone
+    tell = options.tell
+    alone = options.alone
     space = plan.site["namespace"]
     if alone:
         account = None
@@ -87,47 +87,53 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         account = podspec.mlflow_account(plan)
     if account and cluster.get("ServiceAccount", space, account) is None:
         raise Stop(*worded("openshift.no-mlflow-account", space=space, account=account))
-    sender = _Sender(cluster, plan, how, pipeline.claims_of(cluster, plan))
-    way = pipeline.milestones(cluster, plan, how.files.key, sender.claims)
-    milestone = pipeline.choose(cluster, plan, way, stage)
+    sender = _Sender(cluster, plan, options, pipeline.claims_of(cluster, plan))
+    all_milestones = pipeline.milestones(cluster, plan, options.files.key, sender.claims)
+    milestone = pipeline.choose(cluster, plan, all_milestones, stage)
     if milestone is None:
         tell(f"Every stage of `{plan.name}` is finished. `--stage` selects one to run again.")
         return None
     if alone and milestone.job and milestone.state == FAILED and not milestone.of_gate:
         # A person must look first. By the same reading: a part that fails in between would
         # otherwise be sent again.
-        why = "".join(
+        reasons = "".join(
             f" {reason}" for reason in diagnose.why(cluster, look(cluster, milestone.job))
         )
-        raise Stop(*worded("openshift.stage-failed", milestone=milestone, why=why))
-    what = jobs.sent(plan, milestone.stage, how.target, milestone.of_gate, how.files.key)
+        raise Stop(*worded("openshift.stage-failed", milestone=milestone, why=reasons))
+    sent = jobs.sent(plan, milestone.stage, options.target, milestone.of_gate, options.files.key)
     if stage is None:
-        outdated = pipeline.outdated(way, milestone)
+        outdated = pipeline.outdated(all_milestones, milestone)
     else:
         outdated = []
-    there = sender.existing(what)
-    if any(_came_since(job, milestone, what) for job in there):
-        return step(cluster, plan, stage, how)
-    holds = _holds(milestone, what)
-    first = milestone.stage == plan.stages[0] and not milestone.of_gate
-    if first and how.files.paths:
-        files = how.files
+    existing_jobs = sender.existing(sent)
+    if any(_came_since(job, milestone, sent) for job in existing_jobs):
+        return step(cluster, plan, stage, options)
+    holds = _holds(milestone, sent)
+    is_first = milestone.stage == plan.stages[0] and not milestone.of_gate
+    if is_first and options.files.paths:
+        files = options.files
     else:
         files = None
-    sender.judge(what, there, files, keeps=holds)
+    sender.judge(sent, existing_jobs, files, keeps=holds)
     if not holds:
         require_storage(
-            cluster, [one for one in sender.made(what) if one["kind"] == pipeline.CLAIM], tell
+            cluster,
+            [manifest for manifest in sender.made(sent) if manifest["kind"] == pipeline.CLAIM],
+            tell,
         )
     # The stages that follow without another command: up to the first that trains.
     later = plan.stages[plan.stages.index(milestone.stage) :]
-    training = next((number for number, other in enumerate(later) if other.trains), 0)
+    training = next((number for number, other_stage in enumerate(later) if other_stage.trains), 0)
     if stage is None:
-        following = [jobs.sent(plan, other, how.target) for other in later[1 : training + 1]]
+        following = [
+            jobs.sent(plan, other_stage, options.target) for other_stage in later[1 : training + 1]
+        ]
     else:
         following = []
     # Later parts report this when they are sent, except in a dry run.
-    trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
+    trains = any(
+        part.kind == "TrainJob" for part in (sent, *(following if options.dry_run else ()))
+    )
     if trains and not holds and (stuck := trainjob.stuck(plan.site)):
         tell(stuck)
     for next_one in following:
@@ -136,71 +142,78 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     # The jobs of later parts, made from another version of the recipe.
     before: list[Sent] = []
     if not holds:
-        before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
-    old = [job for other in before for job in sender.existing(other)]
+        before = [
+            jobs.sent(plan, other_stage.stage, options.target, other_stage.of_gate)
+            for other_stage in outdated
+        ]
+    old = [job for other_stage in before for job in sender.existing(other_stage)]
     if holds:
         if milestone.state == FAILED:
-            raise Stop(*worded("openshift.already-failed", what=what))
+            raise Stop(*worded("openshift.already-failed", what=sent))
         tell(
-            f"{what.kind} `{what.name}` already exists, made from this recipe as it is now. Nothing changes."
+            f"{sent.kind} `{sent.name}` already exists, made from this recipe as it is now. Nothing changes."
         )
         if (
             not alone
             and milestone.job
-            and (whose := Owner.of(milestone.job)) not in (Owner(), how.owner)
+            and (whose := Owner.of(milestone.job)) not in (Owner(), options.owner)
         ):
             tell(str(whose))
         if milestone.done:
             tell("It has finished. Its stage runs again when its inputs change.")
             return None
-        if not how.dry_run:
-            _heal(cluster, what, milestone.job, tell)
-    elif how.dry_run:
-        for each in (what, *following):
+        if not options.dry_run:
+            _heal(cluster, sent, milestone.job, tell)
+    elif options.dry_run:
+        for part in (sent, *following):
             tell(
-                f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs."
+                f"The cluster would accept {part.kind} `{part.name}` and {len(part.support)} objects that it needs."
             )
-        for said, act, _ in filter(
-            None, (question(job, how.owner, True) for job in (*old, *there))
+        for fact, act, _ in filter(
+            None, (question(job, options.owner, True) for job in (*old, *existing_jobs))
         ):
-            tell(f"{said} Without `--dry-run` you must agree to {act}.")
+            tell(f"{fact} Without `--dry-run` you must agree to {act}.")
     else:
         # First the old recipe's driver, which would send its jobs again. A new driver follows.
         walking: Manifests = []
         runs: Manifests = []
         if not alone:
-            walking, runs = pipeline.outdated_walkers(cluster, plan, how.target, how.files.key)
-        if how.earlier:
-            _require_undisturbed(how.earlier, milestone, what, [*walking, *runs, *old, *there])
+            walking, runs = pipeline.outdated_walkers(
+                cluster, plan, options.target, options.files.key
+            )
+        if options.earlier:
+            _require_undisturbed(
+                options.earlier, milestone, sent, [*walking, *runs, *old, *existing_jobs]
+            )
         # All questions come first, so that nothing has changed after a no.
-        for job in (*walking, *runs, *old, *there):
-            ask(job, how.owner, how.confirm, replaces=job not in (*walking, *runs))
-        with replacing(cluster, what, [*walking, *old, *there], tell) as remove:
-            sender.provide(what)
+        for job in (*walking, *runs, *old, *existing_jobs):
+            ask(job, options.owner, options.confirm, replaces=job not in (*walking, *runs))
+        with replacing(cluster, sent, [*walking, *old, *existing_jobs], tell) as remove:
+            sender.provide(sent)
             for run in runs:
                 pipeline.end_run(cluster, plan, name := run["metadata"]["name"])
                 tell(f"The run `{name}` of Kubeflow Pipelines, of the old recipe: stopped")
-            for job in (*walking, *old, *there):
+            for job in (*walking, *old, *existing_jobs):
                 remove(job)
             if files:
                 # Pods of a job that a colleague has sent in the meantime read the present files.
-                known = {job["metadata"]["uid"] for job in there}
-                for job in sender.existing(what):
-                    if job["metadata"]["uid"] not in known and not jobs.is_of(job, what):
+                replaced_uids = {job["metadata"]["uid"] for job in existing_jobs}
+                for job in sender.existing(sent):
+                    if job["metadata"]["uid"] not in replaced_uids and not jobs.is_of(job, sent):
                         raise jobs.sent_meanwhile(job)
-                upload(cluster, what.plan, what.stage, files, tell)
-            post(cluster, what, how.owner, tell)
-    return what
+                upload(cluster, sent.plan, sent.stage, files, tell)
+            post(cluster, sent, options.owner, tell)
+    return sent
 
 
 def _require_undisturbed(
-    earlier: Earlier, milestone: pipeline.Milestone, what: Sent, removed: Manifests
+    earlier: Earlier, milestone: pipeline.Milestone, sent: Sent, removed: Manifests
 ) -> None:
     """Raises Stop if a command that has waited would remove something that was sent meanwhile: it
     has the older recipe. Raises Gone if it would send the part again that it has waited for,
     because somebody has deleted it since."""
     waited_for = earlier.waited_for
-    again = jobs.named(what.job) == jobs.named(waited_for.job)
+    again = jobs.named(sent.job) == jobs.named(waited_for.job)
     if again and (milestone.job is None or going(milestone.job)):
         raise Gone(waited_for)
     for job in removed:
@@ -209,12 +222,12 @@ def _require_undisturbed(
             raise jobs.sent_meanwhile(job)
 
 
-def _came_since(job: Manifest, milestone: pipeline.Milestone, what: Sent) -> bool:
+def _came_since(job: Manifest, milestone: pipeline.Milestone, sent: Sent) -> bool:
     """Whether somebody has sent this job, the same as the one to be sent, after the milestones were
     read."""
-    known = milestone.job and milestone.job["metadata"]["uid"]
-    is_the_same = jobs.named(job) == jobs.named(what.job) and jobs.is_of(job, what)
-    return is_the_same and job["metadata"]["uid"] != known
+    known_uid = milestone.job and milestone.job["metadata"]["uid"]
+    is_the_same = jobs.named(job) == jobs.named(sent.job) and jobs.is_of(job, sent)
+    return is_the_same and job["metadata"]["uid"] != known_uid
 
 
 def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
@@ -239,39 +252,39 @@ class _Sender(NamedTuple):
 
     def existing(self, sent: Sent) -> Manifests:
         """Jobs of this name, for any target. Raises Stop if one belongs to another recipe."""
-        there = jobs.existing(self.cluster, self.plan, sent.stage, sent.of_gate)
-        return [jobs.require_of(job, sent.plan.name) for job in there]
+        existing_jobs = jobs.existing(self.cluster, self.plan, sent.stage, sent.of_gate)
+        return [jobs.require_of(job, sent.plan.name) for job in existing_jobs]
 
     def made(self, sent: Sent) -> Manifests:
         """The objects that a job needs, without existing claims: their size and mode cannot be
         changed."""
         existing = {name for name, claim in self.claims.items() if claim}
         return [
-            one
-            for one in sent.support
-            if one["kind"] != pipeline.CLAIM or one["metadata"]["name"] not in existing
+            manifest
+            for manifest in sent.support
+            if manifest["kind"] != pipeline.CLAIM or manifest["metadata"]["name"] not in existing
         ]
 
     def judge(
-        self, sent: Sent, there: Manifests, files: Files | None = None, keeps: bool = False
+        self, sent: Sent, existing_jobs: Manifests, files: Files | None = None, keeps: bool = False
     ) -> None:
         """Raises Stop if the queue is missing, a claim does not fit, or the server's dry run
-        refuses anything. there: jobs that this one replaces; files: sent before it; keeps: the
-        existing job and its claims stay."""
+        refuses anything. existing_jobs: those that this one replaces; files: sent before it;
+        keeps: the existing job and its claims stay."""
         cluster = self.cluster
         alone = self.how.alone
         queue = sent.plan.site.get("queue")
         if queue and not cluster.get("LocalQueue", sent.namespace, queue):
-            known = [
+            queues = [
                 entry["metadata"]["name"] for entry in cluster.list("LocalQueue", sent.namespace)
             ]
-            if not known and not cluster.knows("LocalQueue", sent.namespace):
+            if not queues and not cluster.knows("LocalQueue", sent.namespace):
                 raise Stop(*worded("openshift.no-queue", queue=queue))
             hint = (
                 "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
             )
-            if known:
-                hint = f"Its queues: {', '.join(known)}. Change `openshift.queue`."
+            if queues:
+                hint = f"Its queues: {', '.join(queues)}. Change `openshift.queue`."
             raise Stop(f"The namespace `{sent.namespace}` has no queue `{queue}`.", hint)
         if sent.plan.site.get("connection") and podspec.connection(sent.plan, sent.stage):
             keys_of(cluster, sent.plan)
@@ -286,7 +299,7 @@ class _Sender(NamedTuple):
         for manifest in self.made(sent):
             cluster.apply(manifest, dry_run=True)
         # Under another name where one exists, because that can only be replaced.
-        if there:
+        if existing_jobs:
             name = f"{sent.name[:44].rstrip('-')}-dry-run"
         else:
             name = sent.name
@@ -346,13 +359,15 @@ class _Sender(NamedTuple):
             enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
             space = self.plan.site["namespace"]
             fewer = "or keep fewer checkpoints"
-            what = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
+            shortage = (
+                f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
+            )
             if not claim:
                 raise Stop(
                     *worded(
                         "openshift.claim-too-small",
                         name=name,
-                        what=what,
+                        what=shortage,
                         enough=enough,
                         fewer=fewer,
                     )
@@ -362,7 +377,7 @@ class _Sender(NamedTuple):
                 "openshift.claim-stays-small",
                 name=name,
                 space=space,
-                what=what,
+                what=shortage,
                 patch=patch,
                 fewer=fewer,
             )
@@ -377,9 +392,9 @@ class _Sender(NamedTuple):
         if not alone:
             seal(cluster, sent, tell)
         for manifest in self.made(sent):
-            made = cluster.apply(manifest)
+            applied = cluster.apply(manifest)
             name = f"{manifest['kind']} `{manifest['metadata']['name']}`"
-            tell(f"Sent {name}" if made else worded("openshift.not-closed", name=name)[0])
+            tell(f"Sent {name}" if applied else worded("openshift.not-closed", name=name)[0])
         if _looks(sent) and not alone:
             contents = self.how.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
@@ -401,34 +416,34 @@ def _looks(sent: Sent) -> bool:
 def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> None:
     """Creates a deleted config map of a job at work again, because its pods could not restart
     without it."""
-    lost = {jobs.config_of(job)} - set(jobs.config_maps(cluster, sent.plan, sent.stage))
+    missing_maps = {jobs.config_of(job)} - set(jobs.config_maps(cluster, sent.plan, sent.stage))
     for manifest in sent.support:
-        if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in lost:
-            made = cluster.apply(manifest)["metadata"]
+        if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in missing_maps:
+            metadata = cluster.apply(manifest)["metadata"]
             # Without the right to read them, an existing one is applied again, which changes
             # nothing.
-            if made["creationTimestamp"] > job["metadata"]["creationTimestamp"]:
+            if metadata["creationTimestamp"] > job["metadata"]["creationTimestamp"]:
                 tell(
-                    f"ConfigMap `{made['name']}`, which its pods read, was missing; it exists again"
+                    f"ConfigMap `{metadata['name']}`, which its pods read, was missing; it exists again"
                 )
 
 
 def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
     """Sends the job with its owner's annotations. Then deletes unused config maps of earlier ones,
     if allowed."""
-    named = jobs.named(sent.job)
+    job_title = jobs.named(sent.job)
     # Those that are sent from now on are of somebody who is about to replace this job.
     earlier = _config_maps(cluster, sent)
     if not cluster.create(owner.signed(sent.job)):
         job = cluster.get(sent.kind, sent.namespace, sent.name)
         if job is None or not jobs.is_of(job, sent):
             raise jobs.sent_meanwhile(job or sent.job)
-        tell(f"{named} already exists, made from this recipe as it is now. Nothing changes.")
+        tell(f"{job_title} already exists, made from this recipe as it is now. Nothing changes.")
         whose = Owner.of(job)
         if whose not in (Owner(), owner):
             tell(str(whose))
         return
-    tell(f"Sent {named} to `{sent.namespace}`")
+    tell(f"Sent {job_title} to `{sent.namespace}`")
     with suppress(Stop):
         for name in earlier:
             if name != jobs.config_of(sent.job):
@@ -451,14 +466,14 @@ def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
         )
 
 
-def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
+def ask(job: Manifest, user: Owner, confirm: Confirm, replaces: bool = False) -> None:
     """Asks before a job is removed. Raises Stop after a no."""
-    asked = question(job, mine, replaces)
-    if asked and not confirm(*asked):
+    question_parts = question(job, user, replaces)
+    if question_parts and not confirm(*question_parts):
         raise Stop(f"{jobs.named(job)} stays as it is.")
 
 
-def question(job: Manifest, mine: Owner, replaces: bool) -> tuple[str, str, str] | None:
+def question(job: Manifest, user: Owner, replaces: bool) -> tuple[str, str, str] | None:
     """What is asked before a job is removed: one under way, unless it is the user's own and nothing
     `replaces` it, and every one of another person. Returns the facts, what would be done, and that
     person; None if nothing is asked."""
@@ -466,29 +481,29 @@ def question(job: Manifest, mine: Owner, replaces: bool) -> tuple[str, str, str]
     end = ended(job)
     name = jobs.named(job)
     # Empty if either is unknown, or both are the same.
-    if mine.person and owner.person != mine.person:
+    if user.person and owner.person != user.person:
         person = owner.person
     else:
         person = ""
-    if going(job) or (end and not person) or (owner == mine and not replaces):
+    if going(job) or (end and not person) or (owner == user and not replaces):
         return None
-    said = f"{name} {(f'has {end}' if end else 'is running')}"
-    said += f"{', made from another version of this recipe' if replaces else ''}.{f' {owner}' if owner != mine else ''}"
+    fact = f"{name} {(f'has {end}' if end else 'is running')}"
+    fact += f"{', made from another version of this recipe' if replaces else ''}.{f' {owner}' if owner != user else ''}"
     if (
         person
         and replaces
         and job["kind"] in jobs.POD_LABEL
         and (folder := jobs.annotation(job, kubernetes.RUN_DIR))
     ):
-        said += f" Its results are in `{folder}`, and yours would replace them, unless you change the `name` of your recipe."
+        fact += f" Its results are in `{folder}`, and yours would replace them, unless you change the `name` of your recipe."
     if replaces:
         if end:
-            what = "replace it"
+            action = "replace it"
         else:
-            what = "stop it and start again"
+            action = "stop it and start again"
     else:
-        what = "stop it"
-    return said, what, person
+        action = "stop it"
+    return fact, action, person
 
 
 @contextmanager
@@ -521,37 +536,38 @@ def replacing(
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """Waits for a job, and reports its phases, not its steps. Raises Stop as `follow` does."""
-    said: list[str] = []
+    last_lines: list[str] = []
 
-    def show(state: JobState | None, why: list[str]) -> None:
-        nonlocal said
+    def show(state: JobState | None, reasons: list[str]) -> None:
+        nonlocal last_lines
         lines = [
             *([state.phase if state.phase == TRAINING else line(state)] if state else []),
-            *why,
+            *reasons,
         ]
         for text in lines:
-            if text not in said:
+            if text not in last_lines:
                 tell(f"  {text}")
-        said = lines
+        last_lines = lines
 
     follow(cluster, sent, show)
 
 
-def require_storage(cluster: Cluster, made: Manifests, tell: Tell) -> None:
+def require_storage(cluster: Cluster, new_claims: Manifests, tell: Tell) -> None:
     """Reports what is unknown about new claims' storage. Raises Stop if it is unfit: pods would
     wait without end."""
-    made = [claim for claim in made if SHARED in claim["spec"]["accessModes"]]
-    if not made:
+    new_claims = [claim for claim in new_claims if SHARED in claim["spec"]["accessModes"]]
+    if not new_claims:
         return
     classes = {
-        one["metadata"]["name"]: one for one in cluster.list("StorageClass", "", forgiving=True)
+        storage_class["metadata"]["name"]: storage_class
+        for storage_class in cluster.list("StorageClass", "", forgiving=True)
     }
     if not classes:
-        names = listed(claim["metadata"]["name"] for claim in made)
+        names = listed(claim["metadata"]["name"] for claim in new_claims)
         tell(worded("openshift.storage-unseen", names=names, setting=SETTING, shared=SHARED)[0])
         return
     # The default class is the newest of several (Kubernetes documentation, Storage Classes).
-    metas = [one["metadata"] for one in classes.values()]
+    metas = [storage_class["metadata"] for storage_class in classes.values()]
     defaults = [
         meta for meta in metas if (meta.get("annotations") or {}).get(DEFAULT_CLASS) == "true"
     ]
@@ -561,7 +577,7 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Tell) -> None:
         default={"name": ""},
     )
     unknown: dict[str, list[str]] = {}
-    for claim in made:
+    for claim in new_claims:
         claim_name = claim["metadata"]["name"]
         name = claim["spec"].get("storageClassName") or str(newest["name"])
         provisioner = classes.get(name, {}).get("provisioner", "")
@@ -576,9 +592,9 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Tell) -> None:
                 unknown.setdefault(f"`{name}` ({provisioner})", []).append(claim_name)
             continue
         able = [
-            other
-            for other, one in sorted(classes.items())
-            if shared_storage(one.get("provisioner", ""))
+            class_name
+            for class_name, storage_class in sorted(classes.items())
+            if shared_storage(storage_class.get("provisioner", ""))
         ]
         if able:
             write = f"Write {listed(able, 'or')} there"
@@ -599,8 +615,8 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Tell) -> None:
 def shared_storage(provisioner: str) -> bool | None:
     """Whether volumes of a provisioner can be ReadWriteMany; None for an unknown one. An operator
     may put its name before the driver's (`openshift-storage.cephfs.csi.ceph.com`)."""
-    for known, facts in tables.table("storage").items():
-        if provisioner == known or provisioner.endswith(f".{known}"):
+    for driver, facts in tables.table("storage").items():
+        if provisioner == driver or provisioner.endswith(f".{driver}"):
             return bool(facts["shared"])
     return None
 
@@ -613,12 +629,12 @@ def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) ->
         word = ""
     else:
         word = parts.hook("seal_key")(make=True, namespace=namespace)
-    made: Manifest = {
+    secret: Manifest = {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
         "stringData": {podspec.KEY: word},
     }
     return cluster.create(
-        {**made, "metadata": {"name": podspec.KEY_SECRET, "namespace": namespace}}, dry_run
+        {**secret, "metadata": {"name": podspec.KEY_SECRET, "namespace": namespace}}, dry_run
     )

@@ -65,39 +65,41 @@ class Files:
         """A hash of all files and, behind a plus sign, one of the versions; empty if there are
         none."""
         if self.digests:
-            own = content_hash(dict(self.digests), 32)
+            files_key = content_hash(dict(self.digests), 32)
         else:
-            own = self.sent
+            files_key = self.sent
         if self.versions:
-            return f"{own}+{content_hash(dict(self.versions), 32)}"
-        return own
+            return f"{files_key}+{content_hash(dict(self.versions), 32)}"
+        return files_key
 
 
 def files(recipe: Recipe, place: Place) -> Files:
     """This machine's files that pods read from a claim, none if pods get them otherwise. Raises
     Stop if unreadable."""
     site = recipe.openshift
-    named = [name for where, name in recipe.addresses() if where[-1] == "path"]
-    versions = {name: version for name in named if (version := object_store.version(name))}
+    addresses = [name for where, name in recipe.addresses() if where[-1] == "path"]
+    versions = {name: version for name in addresses if (version := object_store.version(name))}
     paths: dict[str, Path] = {}
     if site is None or site.data_from != "claim" or place.files_dir is None:
         return Files(versions=versions)
     for _, local in recipe.local_files():
-        here = recipe.folder / local
+        local_path = recipe.folder / local
         name = str(
             PurePosixPath(common.data_file(recipe, place, local) or "").relative_to(place.files_dir)
         )
-        if here.is_file():
-            inner = [here]
+        if local_path.is_file():
+            inner = [local_path]
         else:
-            inner = sorted(path for path in here.rglob("*") if path.is_file())
+            inner = sorted(path for path in local_path.rglob("*") if path.is_file())
         if not inner:
             raise Stop(
-                f"`{here}` has no files to send.",
+                f"`{local_path}` has no files to send.",
                 "Check the path; it is relative to the recipe's folder.",
             )
         paths |= {
-            (name if path == here else f"{name}/{path.relative_to(here).as_posix()}"): path
+            (
+                name if path == local_path else f"{name}/{path.relative_to(local_path).as_posix()}"
+            ): path
             for path in inner
         }
     try:
@@ -112,11 +114,11 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
     failure, the next upload continues. plan: of the stage alone. Raises Stop if the claim is too
     small, or no helper starts."""
     with helper(cluster, plan, stage, tell, sent.folder, writes=True) as share:
-        left = _state(share, sent)
-        total = sum(left.values())
-        told = grown = time.monotonic()
-        while left:
-            for pieces, body in _bodies(sent, left):
+        remaining = _state(share, sent)
+        total = sum(remaining.values())
+        last_report = grown = time.monotonic()
+        while remaining:
+            for pieces, body in _bodies(sent, remaining):
                 head = json.dumps([piece._asdict() for piece in pieces]).encode()
                 try:
                     share.ask("pieces", head + b"\n" + body, content="application/octet-stream")
@@ -124,15 +126,15 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
                     pause()
                     break
                 for piece in pieces:
-                    left[piece.path] -= piece.length
-                if time.monotonic() - told > 5.0:  # seconds
-                    told = time.monotonic()
-                    tell(f"  sent {_mib(total - sum(left.values()))} of {_mib(total)} MiB")
-            before = sum(left.values())
-            left = _state(share, sent)
-            if sum(left.values()) < before:
+                    remaining[piece.path] -= piece.length
+                if time.monotonic() - last_report > 5.0:  # seconds
+                    last_report = time.monotonic()
+                    tell(f"  sent {_mib(total - sum(remaining.values()))} of {_mib(total)} MiB")
+            before = sum(remaining.values())
+            remaining = _state(share, sent)
+            if sum(remaining.values()) < before:
                 grown = time.monotonic()
-            if left and not recent(grown):
+            if remaining and not recent(grown):
                 raise Stop(*worded("openshift.uploaded-in-part"))
         share.get("only", list(sent.paths))
     count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"
@@ -152,22 +154,22 @@ def _state(share: Share, sent: Files) -> dict[str, int]:
     answer = share.signed(
         "state", {name: (size, sent.digests[name]) for name, size in sizes.items()}
     )
-    there = answer["there"]
-    left = {name: size - there[name] for name, size in sizes.items() if there[name] >= 0}
-    needed = sum(left.values())
+    received = answer["there"]
+    remaining = {name: size - received[name] for name, size in sizes.items() if received[name] >= 0}
+    needed = sum(remaining.values())
     if needed > answer["free"]:
         raise Stop(
             *worded("openshift.claim-too-full", free=_mib(answer["free"]), needed=_mib(needed))
         )
-    return left
+    return remaining
 
 
-def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece], bytes]]:
+def _bodies(sent: Files, remaining: Mapping[str, int]) -> Iterator[tuple[list[Piece], bytes]]:
     """The remaining parts, in requests of at most MOST bytes. An empty file is a part of 0
     bytes."""
     pieces: list[Piece] = []
     body = bytearray()
-    for name, missing in left.items():
+    for name, missing in remaining.items():
         size = sent.paths[name].stat().st_size
         with sent.paths[name].open("rb") as data:
             for offset in range(size - missing, size, MOST) or (0,):
@@ -190,25 +192,29 @@ def fetch(
     continues partial ones. Returns the number of files, and the run's id on the claim, or empty.
     Raises Stop if there are no results, or the helper does not start."""
     with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
-        there = json.loads(share.get("list"))
+        claim_files = json.loads(share.get("list"))
         number = ""
-        if any(file["path"] == RUN for file in there):
+        if any(file["path"] == RUN for file in claim_files):
             number = RunRecord.of(json.loads(share.get(f"file/{RUN}"))).id
         if stage.folder:
             home = f"{stage.folder}/"
         else:
             home = ""
-        left = () if everything else LEFT_THERE
+        excluded = () if everything else LEFT_THERE
         # The run's own record is different on each machine.
-        own = [file for file in there if file["path"] != RUN and file["path"].startswith(home)]
-        files = [file for file in own if not file["path"].removeprefix(home).startswith(left)]
+        stage_files = [
+            file for file in claim_files if file["path"] != RUN and file["path"].startswith(home)
+        ]
+        files = [
+            file for file in stage_files if not file["path"].removeprefix(home).startswith(excluded)
+        ]
         coming = {target / file["path"] for file in files}
         _forget_older(bound(share.get, f"file/{home}{STAGE}"), coming, target / stage.folder)
         if not files:
             raise Stop(*worded("openshift.no-results", run_dir=plan.place_of(stage).run_dir))
         reports = [
             file
-            for file in there
+            for file in claim_files
             if file["path"].startswith("data/") and file["path"].endswith(REPORTS)
         ]
         files += [file for file in reports if file not in files]
@@ -227,24 +233,28 @@ def fetch_mirrored(
     keys = {podspec.CONNECTION[key]: value for key, value in secret.items()}
     came = 0
     number = ""
-    for one in (each for each in plan.stages if each == stage or StageFolder(plan, each).prepares):
-        home = target / one.folder
-        with object_store.asking(address := mirror.address_of(plan, one), keys) as store:
-            known = mirror.newest(store, address)
-            if known is None:
-                if one == stage:
+    for mirrored_stage in (
+        plan_stage
+        for plan_stage in plan.stages
+        if plan_stage == stage or StageFolder(plan, plan_stage).prepares
+    ):
+        home = target / mirrored_stage.folder
+        with object_store.asking(address := mirror.address_of(plan, mirrored_stage), keys) as store:
+            manifest = mirror.newest(store, address)
+            if manifest is None:
+                if mirrored_stage == stage:
                     raise Stop(*worded("openshift.not-mirrored", address=address))
                 continue
             chosen = {
-                name: _mirrored(name, one == stage, everything, target, home)
-                for name in known.files
+                name: _mirrored(name, mirrored_stage == stage, everything, target, home)
+                for name in manifest.files
             }
-            for name in {RUN} & known.files.keys() if one == stage else ():
-                number = RunRecord.of(json.loads(mirror.read(store, address, known, name))).id
+            for name in {RUN} & manifest.files.keys() if mirrored_stage == stage else ():
+                number = RunRecord.of(json.loads(mirror.read(store, address, manifest, name))).id
             _forget_older(
-                bound(mirror.read, store, address, known, STAGE), {*chosen.values()}, home
+                bound(mirror.read, store, address, manifest, STAGE), {*chosen.values()}, home
             )
-            came += mirror.copy(store, address, known, chosen.get, target)
+            came += mirror.copy(store, address, manifest, chosen.get, target)
     return came, number
 
 
@@ -270,17 +280,17 @@ def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
         raise Stop(*worded("openshift.no-connection-secret", name=name, space=space))
     if not secret:
         return None
-    there = {
+    keys = {
         key: base64.b64decode(text).decode() for key, text in (secret.get("data") or {}).items()
     }
-    lacking = [key for key in podspec.REQUIRED if not there.get(key)]
+    lacking = [key for key in podspec.REQUIRED if not keys.get(key)]
     if lacking:
         raise Stop(
             *worded(
                 "openshift.connection-lacks-keys", name=name, space=space, lacking=listed(lacking)
             )
         )
-    return {key: there[key] for key in podspec.CONNECTION if there.get(key)}
+    return {key: keys[key] for key in podspec.CONNECTION if keys.get(key)}
 
 
 def _forget_older(read: Callable[[], bytes], coming: Collection[Path | None], home: Path) -> None:
@@ -293,15 +303,15 @@ def _forget_older(read: Callable[[], bytes], coming: Collection[Path | None], ho
         for path in (home / name, *(home / name).rglob("[!.]*"))
         if path.is_file()
     ]
-    left = [path for path in results if path not in coming]
+    outdated = [path for path in results if path not in coming]
     newer = any(path.is_relative_to(home / name) for path in coming if path for name in RESULTS)
-    if left and newer and home / STAGE in coming:
+    if outdated and newer and home / STAGE in coming:
         if (home / STAGE).is_file():
-            here = (home / STAGE).read_bytes()
+            present_record = (home / STAGE).read_bytes()
         else:
-            here = b""
-        if here != read():
-            for path in left:
+            present_record = b""
+        if present_record != read():
+            for path in outdated:
                 path.unlink()
 
 
@@ -311,11 +321,11 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
     path = target / file["path"]
     if not path.resolve().is_relative_to(target.resolve()):
         raise Stop(f"The cluster named a file outside the folder: {file['path']}")
-    there = share.signed(f"hash/{file['path']}")["digest"]
-    if path.is_file() and path.stat().st_size == file["size"] and sha256(path) == there:
+    digest = share.signed(f"hash/{file['path']}")["digest"]
+    if path.is_file() and path.stat().st_size == file["size"] and sha256(path) == digest:
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = partial(path, there)
+    half = partial(path, digest)
     half.touch()
     before = -1
     grown = 0.0
@@ -328,16 +338,16 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
         else:
             raise Stop(*worded("openshift.downloaded-in-part", file=file))
         _continue(share, file["path"], half, have)
-    if sha256(half) != there:
+    if sha256(half) != digest:
         half.unlink()
         raise Stop(*worded("openshift.download-incomplete", file=file))
     half.replace(path)
     size = file["size"]
     if size >= 2**20:
-        shown = f"{size / 2**20:.1f} MiB"
+        size_text = f"{size / 2**20:.1f} MiB"
     else:
-        shown = f"{math.ceil(size / 1024)} KiB"
-    tell(f"{file['path']}  {shown}")
+        size_text = f"{math.ceil(size / 1024)} KiB"
+    tell(f"{file['path']}  {size_text}")
     return 1
 
 
@@ -376,18 +386,19 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
     ):
         facts = read_record(home / file)
         place = plan.place
-        there = facts.get(setting)
-        if not isinstance(there, str):
+        cluster_folder = facts.get(setting)
+        if not isinstance(cluster_folder, str):
             continue
-        if stage.model and there == place.model_dir:
+        if stage.model and cluster_folder == place.model_dir:
             write_json(
                 home / file,
                 facts | {setting: stage.model["base"], "revision": stage.model["revision"]},
             )
-        elif there.startswith(f"{place.run_dir}/"):
+        elif cluster_folder.startswith(f"{place.run_dir}/"):
             write_json(
                 home / file,
-                facts | {setting: str(folder.path / there.removeprefix(f"{place.run_dir}/"))},
+                facts
+                | {setting: str(folder.path / cluster_folder.removeprefix(f"{place.run_dir}/"))},
             )
     return not older
 
@@ -403,9 +414,9 @@ def copied(recipe: Recipe, folder: str, tell: Tell) -> Iterator[Path]:
     plan = common.plan(
         recipe, place, lambda place: [common.work(place, "model", {}, common.PREPARING)]
     )
-    with TemporaryDirectory() as here:
+    with TemporaryDirectory() as local_folder:
         with helper(connect(), plan.only(plan.stages[0]), plan.stages[0], tell, folder) as share:
-            there = {file["path"] for file in json.loads(share.get("list"))}
-            for name in there & {CONFIG, *BESIDE}:
-                (Path(here) / name).write_bytes(share.get(f"file/{name}"))
-        yield Path(here)
+            claim_paths = {file["path"] for file in json.loads(share.get("list"))}
+            for name in claim_paths & {CONFIG, *BESIDE}:
+                (Path(local_folder) / name).write_bytes(share.get(f"file/{name}"))
+        yield Path(local_folder)

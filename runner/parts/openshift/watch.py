@@ -38,8 +38,8 @@ COLUMNS: Mapping[str, list[str]] = packaged.toml(__file__, "columns.toml")
 class Failed(Stop):
     """A watched job has failed. of_gate: it is a gate's, which is then closed."""
 
-    def __init__(self, sent: jobs.Sent, why: list[str], hint: str) -> None:
-        super().__init__(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", hint)
+    def __init__(self, sent: jobs.Sent, reasons: list[str], hint: str) -> None:
+        super().__init__(f"{sent.kind} `{sent.name}` failed. {' '.join(reasons)}", hint)
         self.of_gate = sent.of_gate
 
 
@@ -70,8 +70,8 @@ def follow(cluster: Cluster, sent: jobs.Sent, show: Show) -> JobState:
             elif job is not None:
                 state = look(cluster, job)
                 log_of = diagnose.log_reader(cluster, sent.namespace, jobs.container(job))
-                why = diagnose.reasons(state, log_of)
-                show(state, [] if state.phase == FAILED else why)  # the error itself says why
+                reasons = diagnose.reasons(state, log_of)
+                show(state, [] if state.phase == FAILED else reasons)  # the error itself says why
                 if state.phase == FAILED:
                     machine = diagnose.failed_machine(state, log_of)
                     log = "recipe logs RECIPE" + (
@@ -83,7 +83,7 @@ def follow(cluster: Cluster, sent: jobs.Sent, show: Show) -> JobState:
                     else:
                         again = ""
                     raise Failed(
-                        sent, why, f"The log: `{log}`.{again}" if state.pods else again.strip()
+                        sent, reasons, f"The log: `{log}`.{again}" if state.pods else again.strip()
                     )
                 if state.ended:
                     return state
@@ -94,26 +94,26 @@ def follow(cluster: Cluster, sent: jobs.Sent, show: Show) -> JobState:
 
 def line(state: JobState) -> str:
     if state.pods:
-        said = f"{state.running} of {jobs.machines(state.job)} machines run"
+        machines = f"{state.running} of {jobs.machines(state.job)} machines run"
     else:
-        said = "no machine yet"
+        machines = "no machine yet"
     latest = state.progress.latest
     if state.phase != TRAINING or latest is None:
         if state.ended:
             return state.phase
-        return f"{state.phase}, {said}"
+        return f"{state.phase}, {machines}"
     if "loss" in latest:
         loss = f", loss {latest['loss']:.3f}"
     else:
         loss = ""
-    known = state.progress
-    left = state.progress.seconds_left
-    if left is not None:
-        time = f", about {rest(left)} left"
+    progress = state.progress
+    seconds_left = state.progress.seconds_left
+    if seconds_left is not None:
+        time = f", about {rest(seconds_left)} left"
     else:
         time = ""
-    if known.hangs:
-        time = f", no step for {rest(known.silent or 0)}"
+    if progress.hangs:
+        time = f", no step for {rest(progress.silent or 0)}"
     return f"step {latest['step']} of {latest['steps']}{loss}{time}"
 
 
@@ -143,42 +143,42 @@ class JobRow:
         queued = self.state.phase == QUEUED
         missing = not queued and not state.ended and state.running < jobs.machines(state.job)
         if state.phase == TRAINING:
-            left = state.progress.seconds_left
+            seconds_left = state.progress.seconds_left
         else:
-            left = None
+            seconds_left = None
         tokens, rows, price = (
-            float(text) if (text := jobs.foreseen(state.job, what)) else None
-            for what in ("tokens-per-second", "samples-per-second", "price-per-gpu-hour")
+            float(text) if (text := jobs.foreseen(state.job, figure)) else None
+            for figure in ("tokens-per-second", "samples-per-second", "price-per-gpu-hour")
         )
-        words = {
+        fields = {
             **latest, "name": state.name, "phase": state.phase, "place": self.place or None if queued else None,
             "running": state.running if missing else None, "machines": jobs.machines(state.job),
             "planned_tokens": tokens, "planned_rows": rows,
             # The reserved memory of the first GPU, because that must fit.
             "memory": latest.get("gpu_reserved_gib") or latest.get("gpu_memory_gib"),
             "planned_memory": jobs.foreseen(state.job, "gpu-memory").removesuffix(" GiB") or None,
-            "left": rest(left) if left is not None else None, "gpu_hours": self.gpu_hours or None,
+            "left": rest(seconds_left) if seconds_left is not None else None, "gpu_hours": self.gpu_hours or None,
             "money": self.gpu_hours * price if price is not None and self.gpu_hours else None,
             "unknown": "unknown" if self.gpu_hours is None else None, "person": jobs.Owner.of(state.job).person,
         }  # fmt: skip
-        return tuple(next(filled(forms, words), "") for forms in COLUMNS.values())
+        return tuple(next(filled(forms, fields), "") for forms in COLUMNS.values())
 
 
 def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
     """Every rendered job of a namespace, the latest first."""
-    there = jobs.everyone(cluster, namespace)
-    there.sort(key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
-    if any(map(jobs.queue_of, there)):
+    existing_jobs = jobs.everyone(cluster, namespace)
+    existing_jobs.sort(key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
+    if any(map(jobs.queue_of, existing_jobs)):
         waiting = cluster.list("Workload", namespace, forgiving=True)
     else:
         waiting = []
-    found = []
-    for job in there:
+    job_rows = []
+    for job in existing_jobs:
         state = look(cluster, job)
-        found.append(
+        job_rows.append(
             JobRow(state, diagnose.why(cluster, state), place(waiting, job), gpu_hours(state))
         )
-    return found
+    return job_rows
 
 
 def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
@@ -223,40 +223,42 @@ def table(rows: list[JobRow], width: int | None = None) -> list[str]:
         "  ".join(f"{line[column]:<{width_of[column]}}" for column in kept).rstrip()
         for line in cells
     ]
-    said = lines[:1]
-    below = lines[1:]
+    output = lines[:1]
+    job_lines = lines[1:]
     if width and max(map(len, lines)) > width:
-        said = []
-        below = []
-        for name, state, *rest in cells[1:]:
-            known = [
-                f"{title} {cell}" for title, cell in zip([*COLUMNS][2:], rest, strict=True) if cell
+        output = []
+        job_lines = []
+        for name, state, *other_cells in cells[1:]:
+            titled_cells = [
+                f"{title} {cell}"
+                for title, cell in zip([*COLUMNS][2:], other_cells, strict=True)
+                if cell
             ]
             # A fact stays on one line, so its blanks do not break.
-            facts = ", ".join(fact.replace(" ", "\xa0") for fact in known)
+            facts = ", ".join(fact.replace(" ", "\xa0") for fact in titled_cells)
             facts = fill(
                 facts, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
             )
-            below.append(f"{name}: {state}\n{facts}".replace("\xa0", " ").rstrip())
-    for row, line in zip(rows, below, strict=True):
-        said += [line, *(f"  {reason}" for reason in row.why)]
-    return said
+            job_lines.append(f"{name}: {state}\n{facts}".replace("\xa0", " ").rstrip())
+    for row, line in zip(rows, job_lines, strict=True):
+        output += [line, *(f"  {reason}" for reason in row.why)]
+    return output
 
 
 def place(workloads: Manifests, job: Manifest) -> str:
     """A job's place among those of this namespace that wait in the same queue of Kueue, by priority
     and age. Jobs of other namespaces in a shared queue are not visible here."""
-    own = entry_of(workloads, job)
-    if own is None or not _waits(own):
+    own_entry = entry_of(workloads, job)
+    if own_entry is None or not _waits(own_entry):
         return ""
-    line = [entry for entry in workloads if _waits(entry) and _queue(entry) == _queue(own)]
+    line = [entry for entry in workloads if _waits(entry) and _queue(entry) == _queue(own_entry)]
     line.sort(
-        key=lambda one: (
-            -int(one.get("spec", {}).get("priority") or 0),
-            one["metadata"]["creationTimestamp"],
+        key=lambda waiting: (
+            -int(waiting.get("spec", {}).get("priority") or 0),
+            waiting["metadata"]["creationTimestamp"],
         )
     )
-    return f"{ordinal(line.index(own) + 1)} of {len(line)} here in `{_queue(own) or jobs.queue_of(job)}`"
+    return f"{ordinal(line.index(own_entry) + 1)} of {len(line)} here in `{_queue(own_entry) or jobs.queue_of(job)}`"
 
 
 def _queue(workload: Manifest) -> str:
@@ -280,13 +282,17 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
     its end, None if neither it nor its Jobs record the start. A waiting or suspended job holds
     none. Replaced pods that no longer exist are not counted."""
     pods = [*state.replaced, *state.pods]
-    seen = {each["type"]: each for each in jobs.conditions_of(state.job)}
+    conditions = {condition["type"]: condition for condition in jobs.conditions_of(state.job)}
     held = [
         (jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod))
         for pod in pods
     ]
     # A TrainJob has no condition `Running`.
-    unborn = state.job["kind"] == "PyTorchJob" and "Created" in seen and "Running" not in seen
+    unborn = (
+        state.job["kind"] == "PyTorchJob"
+        and "Created" in conditions
+        and "Running" not in conditions
+    )
     never_ran = unborn or jobs.holds(state.job, "Suspended")
     if state.ended and not pods and not never_ran:
         # An operator sets the start again after a suspension.
@@ -298,7 +304,7 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
                     (jobs.gpus(maker), start, status.get("completionTime") or _last_change(maker))
                 )
         # A TrainJob records only the time when its queue resumed it.
-        resumed = seen.get("Suspended", {}).get("lastTransitionTime")
+        resumed = conditions.get("Suspended", {}).get("lastTransitionTime")
         held = held or [(jobs.gpus(state.job), resumed, _last_change(state.job))]
         if any(count and not start for count, start, _ in held):
             return None
@@ -313,7 +319,10 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
 
 def _last_change(manifest: Manifest) -> str | None:
     return max(
-        (str(each.get("lastTransitionTime", "")) for each in jobs.conditions_of(manifest)),
+        (
+            str(condition.get("lastTransitionTime", ""))
+            for condition in jobs.conditions_of(manifest)
+        ),
         default=None,
     )
 
@@ -406,11 +415,11 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
                     or ""
                 )
                 for line in text.splitlines():
-                    stamp, _, said = line.partition(" ")
+                    stamp, _, content = line.partition(" ")
                     # A stamp has nanoseconds, so that no line comes twice.
                     if stamp > since:
                         since = stamp
-                        say(said)
+                        say(content)
             restarts = _restarts(pod)
             silent = False
             if over:

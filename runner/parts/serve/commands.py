@@ -35,7 +35,7 @@ def serve(
     stops: bool,
     dry_run: bool,
     yes: bool,
-    taken: tuple[str, ...],
+    take_over: tuple[str, ...],
 ) -> None:
     """Serve the original and the trained model with OpenAI's API until ^C. Questions are formatted
     as in training.
@@ -46,7 +46,7 @@ def serve(
     if dry_run and (stops or not on_cluster):
         raise Stop("`--dry-run` needs `--cluster`, without `--stop`.", "Leave it out.", code=2)
     if on_cluster or stops:
-        return _on_cluster(path, sets, stops, dry_run, port, confirm(yes, taken))
+        return _on_cluster(path, sets, stops, dry_run, port, confirm(yes, take_over))
     recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     asked = {recipe.name: inference.models(recipe, folder), **openai_api.others(recipe)}

@@ -40,13 +40,15 @@ def render(plans: Sequence[Plan]) -> list[Artifact]:
     spaces = _by_namespace(plans)
     if len(spaces) == 1:
         return _site(plans, *spaces.popitem())
-    sites = {space: _site(plans, space, own) for space, own in spaces.items()}
+    sites = {space: _site(plans, space, space_plans) for space, space_plans in spaces.items()}
     files = [
         Artifact(f"{space}/{file.path}", file.text)
-        for space, made in sites.items()
-        for file in made
+        for space, artifacts in sites.items()
+        for file in artifacts
     ]
-    recipes = {space: listed(plan.name for plan in own) for space, own in spaces.items()}
+    recipes = {
+        space: listed(plan.name for plan in space_plans) for space, space_plans in spaces.items()
+    }
     return [
         *files,
         Artifact(
@@ -68,8 +70,8 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
     built image needs."""
     spaces = _by_namespace(plans)
     typed = [(f"oc apply -k {folder}", "applies these files; repeat it after every change")]
-    for space, own in spaces.items():
-        names = [claim["name"] for plan in own for claim in plan.site["claims"]]
+    for space, space_plans in spaces.items():
+        names = [claim["name"] for plan in space_plans for claim in plan.site["claims"]]
         if len(set(names)) < len(names):
             # `submit` creates a claim of one recipe, after a look at the cluster's storage.
             if len(spaces) == 1:
@@ -85,8 +87,8 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
             )
     built = [
         kubernetes.build_command(name, space)
-        for space, own in spaces.items()
-        for name in _built(space, own)
+        for space, space_plans in spaces.items()
+        for name in _built(space, space_plans)
     ]
     typed += [(command, "builds the image, from the root of a checkout") for command in built]
     width = max(len(command) for command, _ in typed if command not in built)  # Those are long.
@@ -94,15 +96,17 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
         needs = [f"# {hardware.IMAGE_NEEDS}"]
     else:
         needs = []
-    return [*(f"{command:<{width}}   # {what}" for command, what in typed), *needs]
+    return [*(f"{command:<{width}}   # {comment}" for command, comment in typed), *needs]
 
 
-def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
-    """plans: of all namespaces, because others may use the image that is built here; own: those of
-    this one."""
-    sites = [plan.site for plan in own]
+def _site(plans: Sequence[Plan], space: str, space_plans: list[Plan]) -> list[Artifact]:
+    """plans: of all namespaces, because others may use the image that is built here; space_plans:
+    those of this one."""
+    sites = [plan.site for plan in space_plans]
     # Those that may write to MLflow.
-    tracked = dict.fromkeys(account for plan in own if (account := podspec.mlflow_account(plan)))
+    tracked = dict.fromkeys(
+        account for plan in space_plans if (account := podspec.mlflow_account(plan))
+    )
     accounts = dict.fromkeys(
         [ACCOUNT, *tracked, *(site.get("service_account") or ACCOUNT for site in sites)]
     )
@@ -110,13 +114,15 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     accounts.pop("default", None)
     # Kueue 0.15 added the newer version of queues, and 0.20 removed the older one. Without a
     # version of Kueue, that of OpenShift AI decides, because TrainJobs of 3.6 need the newer one.
-    known = [kubernetes.numbers(site["kueue"]) >= (0, 15) for site in sites if site.get("kueue")]
-    if known:
-        newer = all(known)
+    kueue_is_newer = [
+        kubernetes.numbers(site["kueue"]) >= (0, 15) for site in sites if site.get("kueue")
+    ]
+    if kueue_is_newer:
+        newer = all(kueue_is_newer)
     else:
         newer = all(map(kubernetes.patched, sites))
     images = []
-    for name, tag in _built(space, own).items():
+    for name, tag in _built(space, space_plans).items():
         # The recipes, of any namespace, whose data is in this image.
         embedded = (plan for plan in plans if plan.site["data_from"] == "image")
         embed = " ".join(
@@ -125,40 +131,40 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
         command = kubernetes.build_command(name, space)
         images.append({"name": name, "tag": tag, "command": command, "embed": embed})
     facts = {
-        "space": space, "recipes": listed(plan.name for plan in own), "steps": steps(own, "."), "hardware": hardware,
+        "space": space, "recipes": listed(plan.name for plan in space_plans), "steps": steps(space_plans, "."), "hardware": hardware,
         "queues": dict.fromkeys(site["queue"] for site in sites if site.get("queue")),
         "api": f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}",
         "accounts": accounts, "account": ACCOUNT, "driver": pipeline.ACCOUNT, "tracked": tracked,
-        "owners": dict.fromkeys(made[0] for made in map(_reference, own) if made and made[0] != space),
-        "images": images, "claims": _claims(own), "shared": kubernetes.SHARED,
+        "owners": dict.fromkeys(reference[0] for reference in map(_reference, space_plans) if reference and reference[0] != space),
+        "images": images, "claims": _claims(space_plans), "shared": kubernetes.SHARED,
         "ports": dict.fromkeys(sorted(site["metrics_port"] for site in sites)),
         # Versions with network policies for TrainJobs need a way through them.
         "walled": any(kubernetes.numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites),
     }  # fmt: skip
     texts = {name: text for name in (*COMMENTS, CLAIMS_FILE) if (text := _filled(name, **facts))}
-    resources = {name: what for name, what in COMMENTS.items() if name in texts}
+    resources = {name: comment for name, comment in COMMENTS.items() if name in texts}
     texts["kustomization.yaml"] = _filled("kustomization.yaml", **facts, resources=resources)
     return [Artifact(name, text) for name, text in texts.items()]
 
 
 def _reference(plan: Plan) -> tuple[str, str, str] | None:
     """Namespace, name and tag of the recipe's image if it is in the cluster's own registry."""
-    whole = image(plan)
+    image_name = image(plan)
     # A name alone is an image stream of the namespace.
-    if "/" not in whole:
-        whole = f"{IMAGE_REGISTRY}/{plan.site['namespace']}/{whole}"
+    if "/" not in image_name:
+        image_name = f"{IMAGE_REGISTRY}/{plan.site['namespace']}/{image_name}"
     parts = re.fullmatch(
-        rf"{re.escape(IMAGE_REGISTRY)}/([^/]+)/([^/:@]+)(?::([^@]+))?(?:@.+)?", whole
+        rf"{re.escape(IMAGE_REGISTRY)}/([^/]+)/([^/:@]+)(?::([^@]+))?(?:@.+)?", image_name
     )
     if parts:
         return (parts[1], parts[2], parts[3] or "latest")
     return None
 
 
-def _built(space: str, own: Iterable[Plan]) -> dict[str, str]:
+def _built(space: str, space_plans: Iterable[Plan]) -> dict[str, str]:
     """Tags by name of the images that a namespace builds for its recipes."""
     tags: dict[str, str] = {}
-    for plan in own:
+    for plan in space_plans:
         owner, name, tag = _reference(plan) or ("", "", "")
         if owner == space and tags.setdefault(name, tag) != tag:
             raise Stop(
@@ -167,31 +173,31 @@ def _built(space: str, own: Iterable[Plan]) -> dict[str, str]:
     return tags
 
 
-def _claims(own: list[Plan]) -> list[dict[str, object]]:
+def _claims(space_plans: list[Plan]) -> list[dict[str, object]]:
     """A claim of each name: of a recipe's size, else with room for all. image: of a TensorBoard, if
     it has results."""
     users: dict[str, list[tuple[Plan, Mapping[str, Any]]]] = {}
-    for plan in own:
+    for plan in space_plans:
         for claim in plan.site["claims"]:
             users.setdefault(claim["name"], []).append((plan, claim))
-    made = []
+    claims = []
     for name, sharing in users.items():
         plans = [plan for plan, _ in sharing]
-        stated = [claim["size_gib"] for _, claim in sharing if claim.get("size_gib")]
+        written_sizes = [claim["size_gib"] for _, claim in sharing if claim.get("size_gib")]
         guessed = [plan.claim_gib(name) for plan, claim in sharing if not claim.get("size_gib")]
         results = [
             (plan, claim) for plan, claim in sharing if plan.claim_of(plan.place.run_dir) == claim
         ]
         # Later recipes use a claim with results too.
-        floor = 100 if results and not stated else 0
-        made.append({
+        floor = 100 if results and not written_sizes else 0
+        claims.append({
             "name": name, "mode": kubernetes.claim_mode(plans), "machines": kubernetes.most_machines(plans),
             "storage_class": next((claim["storage_class"] for _, claim in sharing if claim.get("storage_class")), None),
-            "gib": max(*stated, sum(guessed), floor),
+            "gib": max(*written_sizes, sum(guessed), floor),
             "image": image(results[0][0]) if results else None, "mount": (results or sharing)[0][1]["mount"],
             "of_results": bool(results), "recipes": listed(plan.name for plan in plans),
         })  # fmt: skip
-    return made
+    return claims
 
 
 def _filled(name: str, /, **facts: object) -> str:
@@ -217,29 +223,30 @@ def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
     if not files:
         return []
     name = recipe.file.name
-    words = macros(TEMPLATES / "files.md.jinja", shlex=shlex)
+    page = macros(TEMPLATES / "files.md.jinja", shlex=shlex)
     if plan.site["data_from"] == "claim":
         pod = opening_pod(plan, plan.stages[0])
         claims = str(PurePosixPath(plan.stages[0].folder, CLAIMS_FILE))
-        text = words.claim(plan, name, _folders(files), pod["metadata"]["name"], claims)
+        text = page.claim(plan, name, _folders(files), pod["metadata"]["name"], claims)
         return [Artifact(README, str(text)), Artifact(POD, yaml_text(pod))]
     # The path of each in a checkout, whose `recipes/` is the pods' folder of files.
     top = plan.place.files_dir or "/"
     added = {name: f"recipes/{name}"}
     added |= {
-        file: f"recipes/{PurePosixPath(there).relative_to(top)}" for file, there in files.items()
+        file: f"recipes/{PurePosixPath(pod_path).relative_to(top)}"
+        for file, pod_path in files.items()
     }
     typed = [step for step in steps([plan], "site") if "claims" not in step]
     outside = listed(file for file in files if file.startswith(".."))
     return [
         Artifact(
-            README, str(words.checkout(plan, name, _folders(added), added.values(), typed, outside))
+            README, str(page.checkout(plan, name, _folders(added), added.values(), typed, outside))
         )
     ]
 
 
 def _folders(files: Mapping[str, str]) -> dict[str, str]:
-    return {file: str(PurePosixPath(there).parent) for file, there in files.items()}
+    return {file: str(PurePosixPath(pod_path).parent) for file, pod_path in files.items()}
 
 
 def opening_pod(plan: Plan, stage: Stage) -> Manifest:
