@@ -3,6 +3,7 @@ rewrites them; read the difference."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from tests.conftest import (
     read_messages,
     write_messages,
 )
+from tests.golden_references import with_references
 
 pytestmark = pytest.mark.golden
 
@@ -49,7 +51,32 @@ def golden_folder(path) -> str:
 @pytest.mark.parametrize("path", RENDERED, ids=golden_folder)
 def test_every_recipe_renders_its_golden_files(path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert_golden(GOLDEN / golden_folder(path), emitted(path.relative_to(ROOT)))
+    files = emitted(path.relative_to(ROOT))
+    assert_golden(GOLDEN / golden_folder(path), with_references(files))
+
+
+def test_a_copy_is_a_reference_and_what_differs_is_shown_whole():
+    plan = {"stages": [{"name": "data"}]}
+    longer = {"stages": [{"name": "data"}, {"name": "train"}]}
+    changed = {"stages": [{"name": "rows"}, {"name": "train"}]}
+    block = "data:\n  axolotl.yaml: |\n    lr: 1\n\n    seed: 2\n  other: 3\n"
+    files = {
+        "a/axolotl.yaml": "lr: 1\n\nseed: 2\n",
+        "a/configmap.yaml": block,
+        "b/configmap.yaml": block,
+        "c/configmap.yaml": block.replace("seed: 2", "seed: 3"),
+        "a/plan.json": json.dumps(plan, indent=1) + "\n",
+        "b/plan.json": json.dumps(longer, indent=1) + "\n",
+        "c/plan.json": json.dumps(changed, indent=1) + "\n",
+    }
+    shown = with_references(files)
+    kept = ("a/axolotl.yaml", "c/configmap.yaml", "a/plan.json", "c/plan.json")
+    assert {path for path in files if shown[path] == files[path]} == {*kept}
+    for path, original in (("a", "axolotl.yaml"), ("b", "a/axolotl.yaml")):
+        reference = f"data:\n  axolotl.yaml: (= {original})\n  other: 3\n"
+        assert shown[f"{path}/configmap.yaml"] == reference
+    stages = json.loads(shown["b/plan.json"])["stages"]
+    assert stages == ["(= a/plan.json, stages[0])", {"name": "train"}]
 
 
 def test_openshift_is_the_site_of_the_starter_recipes():
