@@ -1,6 +1,8 @@
 """Submit: the cluster checks everything first, and then gets the missing objects. Existing ones do
 not change."""
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -30,33 +32,41 @@ SETTING = "`openshift.claims[].storage_class`"
 
 
 class Earlier(NamedTuple):
-    """What a command knows that continues after a wait. sent: all that was on the cluster when it
-    began (`pipeline.everything_sent`); waited_for: the part that it has just waited for."""
+    """What a command knows that continues after a wait."""
 
-    sent: frozenset[str]
-    waited_for: Sent
+    sent: frozenset[str]  # all on the cluster when it began (`pipeline.everything_sent`)
+    waited_for: Sent  # the part that it has just waited for
 
 
 @dataclass(frozen=True)
 class Sending:
-    """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster;
-    dry_run: the cluster only checks; files: sent to the claim before the first stage; contents: the
-    hash of each stage's data files, by its name, none if they are not here
-    (`runner.data.prepared.contents`); written: the bytes that the recipe writes to each claim, by
-    its name; alone: the driver sends it. The driver retries nothing that has failed, and a person's
-    machine has already sent the key and the files, and examined the image. earlier: None in a
-    command's first step."""
+    """How a plan is sent."""
 
     tell: Tell
     confirm: Confirm
-    target: str | None = None
-    dry_run: bool = False
-    files: Files = field(default_factory=Files)
+    target: str | None = None  # the kind of training job; None for that of the recipe's cluster
+    dry_run: bool = False  # the cluster only checks
+    files: Files = field(default_factory=Files)  # sent to the claim before the first stage
+    # The hash of each stage's data files, by its name; none if they are not here
+    # (`runner.data.prepared.contents`).
     contents: Mapping[str, str] = field(default_factory=dict)
+    # The bytes that the recipe writes to each claim, by its name.
     written: Mapping[str, int] = field(default_factory=dict)
+    # The driver sends it. It retries nothing that has failed; and a person's machine has already
+    # sent the key and the files, and examined the image.
     alone: bool = False
     owner: Owner = field(default_factory=Owner)
-    earlier: Earlier | None = None
+    earlier: Earlier | None = None  # None in a command's first step
+
+
+class NextPart(NamedTuple):
+    """The part of a plan that a step sends."""
+
+    milestone: pipeline.Milestone
+    sent: Sent  # its objects
+    existing_jobs: Manifests  # the jobs of its name, for any target, which it would replace
+    is_current: bool  # its existing job is made from this recipe as it is now, and stays
+    files: Files | None  # sent to the claim before it
 
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, options: Sending) -> Sent | None:
@@ -78,132 +88,139 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, options: Sending) ->
 def step(cluster: Cluster, plan: Plan, stage: str | None, options: Sending) -> Sent | None:
     """Sends the next part, or finds it already sent, even after a lost connection. The rest is as
     in `submit`."""
-    tell = options.tell
-    alone = options.alone
-    space = plan.site["namespace"]
-    if alone:
-        account = None
-    else:
-        account = podspec.mlflow_account(plan)
-    if account and cluster.get("ServiceAccount", space, account) is None:
-        raise Stop(*worded("openshift.no-mlflow-account", space=space, account=account))
+    _require_mlflow_account(cluster, plan, options)
     sender = _Sender(cluster, plan, options, pipeline.claims_of(cluster, plan))
     all_milestones = pipeline.milestones(cluster, plan, options.files.key, sender.claims)
     milestone = pipeline.choose(cluster, plan, all_milestones, stage)
     if milestone is None:
-        tell(f"Every stage of `{plan.name}` is finished. `--stage` selects one to run again.")
-        return None
-    if alone and milestone.job and milestone.state == FAILED and not milestone.of_gate:
-        # A person must look first. By the same reading: a part that fails in between would
-        # otherwise be sent again.
-        reasons = "".join(
-            f" {reason}" for reason in diagnose.why(cluster, look(cluster, milestone.job))
+        options.tell(
+            f"Every stage of `{plan.name}` is finished. `--stage` selects one to run again."
         )
-        raise Stop(*worded("openshift.stage-failed", milestone=milestone, why=reasons))
+        return None
+    if options.alone:
+        _require_not_failed(cluster, milestone)
     sent = jobs.sent(plan, milestone.stage, options.target, milestone.of_gate, options.files.key)
+    outdated: list[pipeline.Milestone] = []
     if stage is None:
         outdated = pipeline.outdated(all_milestones, milestone)
-    else:
-        outdated = []
-    existing_jobs = sender.existing(sent)
-    if any(_came_since(job, milestone, sent) for job in existing_jobs):
+    part = sender.next_part(milestone, sent)
+    if any(_came_since(job, milestone, sent) for job in part.existing_jobs):
         return step(cluster, plan, stage, options)
-    holds = _holds(milestone, sent)
-    is_first = milestone.stage == plan.stages[0] and not milestone.of_gate
-    if is_first and options.files.paths:
-        files = options.files
+    following = sender.check(part, with_following=stage is None)
+    if part.is_current:
+        return _report_unchanged(sender, part)
+    outdated_jobs = sender.jobs_of(outdated)
+    if options.dry_run:
+        _report_dry_run(part, following, outdated_jobs, options)
     else:
-        files = None
-    sender.judge(sent, existing_jobs, files, keeps=holds)
-    if not holds:
-        require_storage(
-            cluster,
-            [manifest for manifest in sender.made(sent) if manifest["kind"] == pipeline.CLAIM],
-            tell,
-        )
-    # The stages that follow without another command: up to the first that trains.
-    later = plan.stages[plan.stages.index(milestone.stage) :]
-    training = next((number for number, other_stage in enumerate(later) if other_stage.trains), 0)
-    if stage is None:
-        following = [
-            jobs.sent(plan, other_stage, options.target) for other_stage in later[1 : training + 1]
-        ]
-    else:
-        following = []
-    # Later parts report this when they are sent, except in a dry run.
-    trains = any(
-        part.kind == "TrainJob" for part in (sent, *(following if options.dry_run else ()))
-    )
-    if trains and not holds and (stuck := trainjob.stuck(plan.site)):
-        tell(stuck)
-    for next_one in following:
-        sender.judge(next_one, sender.existing(next_one))
-
-    # The jobs of later parts, made from another version of the recipe.
-    before: list[Sent] = []
-    if not holds:
-        before = [
-            jobs.sent(plan, other_stage.stage, options.target, other_stage.of_gate)
-            for other_stage in outdated
-        ]
-    old = [job for other_stage in before for job in sender.existing(other_stage)]
-    if holds:
-        if milestone.state == FAILED:
-            raise Stop(*worded("openshift.already-failed", what=sent))
-        tell(
-            f"{sent.kind} `{sent.name}` already exists, made from this recipe as it is now. Nothing changes."
-        )
-        if (
-            not alone
-            and milestone.job
-            and (whose := Owner.of(milestone.job)) not in (Owner(), options.owner)
-        ):
-            tell(str(whose))
-        if milestone.done:
-            tell("It has finished. Its stage runs again when its inputs change.")
-            return None
-        if not options.dry_run:
-            _heal(cluster, sent, milestone.job, tell)
-    elif options.dry_run:
-        for part in (sent, *following):
-            tell(
-                f"The cluster would accept {part.kind} `{part.name}` and {len(part.support)} objects that it needs."
-            )
-        for fact, act, _ in filter(
-            None, (question(job, options.owner, True) for job in (*old, *existing_jobs))
-        ):
-            tell(f"{fact} Without `--dry-run` you must agree to {act}.")
-    else:
-        # First the old recipe's driver, which would send its jobs again. A new driver follows.
-        walking: Manifests = []
-        runs: Manifests = []
-        if not alone:
-            walking, runs = pipeline.outdated_walkers(
-                cluster, plan, options.target, options.files.key
-            )
-        if options.earlier:
-            _require_undisturbed(
-                options.earlier, milestone, sent, [*walking, *runs, *old, *existing_jobs]
-            )
-        # All questions come first, so that nothing has changed after a no.
-        for job in (*walking, *runs, *old, *existing_jobs):
-            ask(job, options.owner, options.confirm, replaces=job not in (*walking, *runs))
-        with replacing(cluster, sent, [*walking, *old, *existing_jobs], tell) as remove:
-            sender.provide(sent)
-            for run in runs:
-                pipeline.end_run(cluster, plan, name := run["metadata"]["name"])
-                tell(f"The run `{name}` of Kubeflow Pipelines, of the old recipe: stopped")
-            for job in (*walking, *old, *existing_jobs):
-                remove(job)
-            if files:
-                # Pods of a job that a colleague has sent in the meantime read the present files.
-                replaced_uids = {job["metadata"]["uid"] for job in existing_jobs}
-                for job in sender.existing(sent):
-                    if job["metadata"]["uid"] not in replaced_uids and not jobs.is_of(job, sent):
-                        raise jobs.sent_meanwhile(job)
-                upload(cluster, sent.plan, sent.stage, files, tell)
-            post(cluster, sent, options.owner, tell)
+        _send_part(sender, part, outdated_jobs)
     return sent
+
+
+def _require_mlflow_account(cluster: Cluster, plan: Plan, options: Sending) -> None:
+    """Raises Stop if training reports to MLflow, and the service account for that is missing."""
+    if options.alone:
+        return
+    space = plan.site["namespace"]
+    account = podspec.mlflow_account(plan)
+    if account and cluster.get("ServiceAccount", space, account) is None:
+        raise Stop(*worded("openshift.no-mlflow-account", space=space, account=account))
+
+
+def _require_not_failed(cluster: Cluster, milestone: pipeline.Milestone) -> None:
+    """Raises Stop if a stage has failed: a person must look first. By the same reading of the
+    cluster: a part that fails in between would otherwise be sent again."""
+    if milestone.job is None or milestone.state != FAILED or milestone.of_gate:
+        return
+    reasons = diagnose.why(cluster, look(cluster, milestone.job))
+    explanation = "".join(f" {reason}" for reason in reasons)
+    raise Stop(*worded("openshift.stage-failed", milestone=milestone, why=explanation))
+
+
+def _report_unchanged(sender: _Sender, part: NextPart) -> Sent | None:
+    """Reports a job that is already on the cluster, and repairs its config map. Returns None if the
+    job has finished. Raises Stop if it has failed."""
+    milestone = part.milestone
+    sent = part.sent
+    options = sender.options
+    if milestone.state == FAILED:
+        raise Stop(*worded("openshift.already-failed", what=sent))
+    options.tell(
+        f"{sent.kind} `{sent.name}` already exists, made from this recipe as it is now. Nothing changes."
+    )
+    if milestone.job and not options.alone:
+        _report_other_owner(milestone.job, options.owner, options.tell)
+    if milestone.done:
+        options.tell("It has finished. Its stage runs again when its inputs change.")
+        return None
+    if not options.dry_run:
+        _heal(sender.cluster, sent, milestone.job, options.tell)
+    return sent
+
+
+def _report_other_owner(job: Manifest, user: Owner, tell: Tell) -> None:
+    """Names the sender of a job, unless that is the user or unknown."""
+    owner = Owner.of(job)
+    if owner not in (Owner(), user):
+        tell(str(owner))
+
+
+def _report_dry_run(
+    part: NextPart, following: list[Sent], outdated_jobs: Manifests, options: Sending
+) -> None:
+    """Reports what the cluster has accepted, and what the user would have to agree to."""
+    for sent in (part.sent, *following):
+        options.tell(
+            f"The cluster would accept {sent.kind} `{sent.name}` and {len(sent.support)} objects that it needs."
+        )
+    for job in (*outdated_jobs, *part.existing_jobs):
+        consent = question(job, options.owner, replaces=True)
+        if consent:
+            fact, action, _ = consent
+            options.tell(f"{fact} Without `--dry-run` you must agree to {action}.")
+
+
+def _send_part(sender: _Sender, part: NextPart, outdated_jobs: Manifests) -> None:
+    """Sends a part, after what it replaces has ended: the driver and the runs of the old recipe,
+    which would send its jobs again, then its jobs. A new driver follows. Raises Stop after a no, or
+    if the cluster refuses something."""
+    cluster = sender.cluster
+    plan = sender.plan
+    options = sender.options
+    sent = part.sent
+    drivers: Manifests = []
+    runs: Manifests = []
+    if not options.alone:
+        drivers, runs = pipeline.outdated_walkers(cluster, plan, options.target, options.files.key)
+    old_jobs = [*outdated_jobs, *part.existing_jobs]
+    if options.earlier:
+        _require_undisturbed(options.earlier, part.milestone, sent, [*drivers, *runs, *old_jobs])
+    # All questions come first, so that nothing has changed after a no.
+    for job in (*drivers, *runs):
+        ask(job, options.owner, options.confirm)
+    for job in old_jobs:
+        ask(job, options.owner, options.confirm, replaces=True)
+    with replacing(cluster, sent, [*drivers, *old_jobs], options.tell) as remove:
+        sender.provide(sent)
+        for run in runs:
+            name = run["metadata"]["name"]
+            pipeline.end_run(cluster, plan, name)
+            options.tell(f"The run `{name}` of Kubeflow Pipelines, of the old recipe: stopped")
+        for job in (*drivers, *old_jobs):
+            remove(job)
+        if part.files:
+            _upload(sender, part, part.files)
+        post(cluster, sent, options.owner, options.tell)
+
+
+def _upload(sender: _Sender, part: NextPart, files: Files) -> None:
+    """Sends the data files. Raises Stop if a colleague has sent another job in the meantime, whose
+    pods read the present files."""
+    replaced_uids = {job["metadata"]["uid"] for job in part.existing_jobs}
+    for job in sender.existing(part.sent):
+        if job["metadata"]["uid"] not in replaced_uids and not jobs.is_of(job, part.sent):
+            raise jobs.sent_meanwhile(job)
+    upload(sender.cluster, part.sent.plan, part.sent.stage, files, sender.options.tell)
 
 
 def _require_undisturbed(
@@ -230,7 +247,7 @@ def _came_since(job: Manifest, milestone: pipeline.Milestone, sent: Sent) -> boo
     return is_the_same and job["metadata"]["uid"] != known_uid
 
 
-def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
+def _is_current(milestone: pipeline.Milestone, sent: Sent) -> bool:
     """Whether a milestone's existing job is the same as the one to be sent."""
     if milestone.job is None or milestone.job["kind"] != sent.kind:
         return False
@@ -247,8 +264,37 @@ class _Sender(NamedTuple):
 
     cluster: Cluster
     plan: Plan
-    how: Sending
-    claims: pipeline.Claims
+    options: Sending
+    claims: pipeline.Claims  # the recipe's claims that exist, as read at the beginning
+
+    def next_part(self, milestone: pipeline.Milestone, sent: Sent) -> NextPart:
+        """A milestone with its objects, and the jobs that they replace."""
+        files = self.options.files
+        is_first = milestone.stage == self.plan.stages[0] and not milestone.of_gate
+        return NextPart(
+            milestone,
+            sent,
+            existing_jobs=self.existing(sent),
+            is_current=_is_current(milestone, sent),
+            files=files if is_first and files.paths else None,
+        )
+
+    def following(self, milestone: pipeline.Milestone) -> list[Sent]:
+        """The parts that the same command sends after this one: up to the first that trains."""
+        later = self.plan.stages[self.plan.stages.index(milestone.stage) :]
+        training = next((number for number, stage in enumerate(later) if stage.trains), 0)
+        return [
+            jobs.sent(self.plan, stage, self.options.target) for stage in later[1 : training + 1]
+        ]
+
+    def jobs_of(self, milestones: list[pipeline.Milestone]) -> Manifests:
+        """The jobs of milestones, made from another version of the recipe."""
+        target = self.options.target
+        all_sent = [
+            jobs.sent(self.plan, milestone.stage, target, milestone.of_gate)
+            for milestone in milestones
+        ]
+        return [job for sent in all_sent for job in self.existing(sent)]
 
     def existing(self, sent: Sent) -> Manifests:
         """Jobs of this name, for any target. Raises Stop if one belongs to another recipe."""
@@ -265,6 +311,32 @@ class _Sender(NamedTuple):
             if manifest["kind"] != pipeline.CLAIM or manifest["metadata"]["name"] not in existing
         ]
 
+    def check(self, part: NextPart, with_following: bool) -> list[Sent]:
+        """Lets the cluster check a part and, if asked, the parts that the same command sends after
+        it; returns the latter. Raises Stop if it refuses anything."""
+        sent = part.sent
+        self.judge(sent, part.existing_jobs, part.files, keeps=part.is_current)
+        if not part.is_current:
+            new_claims = [
+                manifest for manifest in self.made(sent) if manifest["kind"] == pipeline.CLAIM
+            ]
+            require_storage(self.cluster, new_claims, self.options.tell)
+        following: list[Sent] = []
+        if with_following:
+            following = self.following(part.milestone)
+        if not part.is_current:
+            # Later parts report this when they are sent, except in a dry run.
+            self._report_stuck([sent, *following] if self.options.dry_run else [sent])
+        for next_sent in following:
+            self.judge(next_sent, self.existing(next_sent))
+        return following
+
+    def _report_stuck(self, parts: list[Sent]) -> None:
+        """Reports a TrainJob that the cluster's versions of Kueue and Trainer would never start."""
+        stuck = trainjob.stuck(self.plan.site)
+        if stuck and any(part.kind == "TrainJob" for part in parts):
+            self.options.tell(stuck)
+
     def judge(
         self, sent: Sent, existing_jobs: Manifests, files: Files | None = None, keeps: bool = False
     ) -> None:
@@ -272,29 +344,14 @@ class _Sender(NamedTuple):
         refuses anything. existing_jobs: those that this one replaces; files: sent before it;
         keeps: the existing job and its claims stay."""
         cluster = self.cluster
-        alone = self.how.alone
-        queue = sent.plan.site.get("queue")
-        if queue and not cluster.get("LocalQueue", sent.namespace, queue):
-            queues = [
-                entry["metadata"]["name"] for entry in cluster.list("LocalQueue", sent.namespace)
-            ]
-            if not queues and not cluster.knows("LocalQueue", sent.namespace):
-                raise Stop(*worded("openshift.no-queue", queue=queue))
-            hint = (
-                "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
-            )
-            if queues:
-                hint = f"Its queues: {', '.join(queues)}. Change `openshift.queue`."
-            raise Stop(f"The namespace `{sent.namespace}` has no queue `{queue}`.", hint)
+        self._require_queue(sent)
         if sent.plan.site.get("connection") and podspec.connection(sent.plan, sent.stage):
             keys_of(cluster, sent.plan)
-        if sent.plan.model_image and (version := cluster.version()) < IMAGE_VOLUMES:
-            raise Stop(
-                *worded("openshift.no-image-volumes", sent=sent, major=version[0], minor=version[1])
-            )
+        if sent.plan.model_image:
+            self._require_image_volumes(sent)
         if not keeps:
             self._claims_will_do(sent)
-        if sent.plan.has_gates and not alone:
+        if sent.plan.has_gates and not self.options.alone:
             require_seal_key(cluster, sent.namespace, dry_run=True)
         for manifest in self.made(sent):
             cluster.apply(manifest, dry_run=True)
@@ -304,91 +361,108 @@ class _Sender(NamedTuple):
         else:
             name = sent.name
         # `post` reports one that somebody has sent in the meantime.
-        cluster.create(
-            {**sent.job, "metadata": {**sent.job["metadata"], "name": name}}, dry_run=True
-        )
-        if keeps or alone:
+        cluster.create(_renamed(sent.job, name), dry_run=True)
+        if not keeps and not self.options.alone:
+            self._judge_helpers(sent, files)
+
+    def _require_queue(self, sent: Sent) -> None:
+        """Raises Stop if the namespace lacks the recipe's queue of Kueue."""
+        queue = sent.plan.site.get("queue")
+        if not queue or self.cluster.get("LocalQueue", sent.namespace, queue):
             return
+        queues = [
+            entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)
+        ]
+        if not queues and not self.cluster.knows("LocalQueue", sent.namespace):
+            raise Stop(*worded("openshift.no-queue", queue=queue))
+        hint = "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
+        if queues:
+            hint = f"Its queues: {', '.join(queues)}. Change `openshift.queue`."
+        raise Stop(f"The namespace `{sent.namespace}` has no queue `{queue}`.", hint)
+
+    def _require_image_volumes(self, sent: Sent) -> None:
+        """Raises Stop if the cluster is too old to mount a model's image as a folder."""
+        version = self.cluster.version()
+        if version < IMAGE_VOLUMES:
+            major, minor = version
+            raise Stop(*worded("openshift.no-image-volumes", sent=sent, major=major, minor=minor))
+
+    def _judge_helpers(self, sent: Sent, files: Files | None) -> None:
+        """Lets the cluster check the pods that send files and examine the image. Under another
+        name, because an earlier command may have left a pod behind."""
+        helpers = []
         if files:
-            helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)]
-        else:
-            helpers = []
+            helpers.append(helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True))
         if _looks(sent):
-            helpers += [helper_pod.look_pod(sent.plan, sent.stage, "")]
+            helpers.append(helper_pod.look_pod(sent.plan, sent.stage, ""))
         for manifest in helpers:
-            # Under another name, because an earlier command may have left a pod behind.
-            meta = manifest["metadata"]
-            cluster.create(
-                {**manifest, "metadata": {**meta, "name": f"{meta['name']}-dry-run"}}, dry_run=True
-            )
+            name = f"{manifest['metadata']['name']}-dry-run"
+            self.cluster.create(_renamed(manifest, name), dry_run=True)
 
     def _claims_will_do(self, sent: Sent) -> None:
         """Raises Stop if a claim is being deleted or too small, or if several machines use a claim
         for one: the pods of all but the first machine would wait without end."""
-        count = kubernetes.most_machines([self.plan])
         for name, claim in self.claims.items():
             if claim and going(claim):
                 raise Stop(*worded("openshift.claim-goes", name=name, sent=sent))
             if claim:
-                modes = claim["spec"].get("accessModes") or ["no mode"]
-            else:
-                modes = [SHARED]
-            if count > 1 and SHARED not in modes:
-                of = ", ".join(modes)
-                raise Stop(
-                    *worded(
-                        "openshift.claim-for-one",
-                        name=name,
-                        sent=sent,
-                        of=of,
-                        plan=self.plan,
-                        count=count,
-                    )
+                self._require_shared(sent, name, claim)
+            self._require_size(name, claim)
+
+    def _require_shared(self, sent: Sent, name: str, claim: Manifest) -> None:
+        """Raises Stop if several machines use an existing claim for one."""
+        count = kubernetes.most_machines([self.plan])
+        modes = claim["spec"].get("accessModes") or ["no mode"]
+        if count > 1 and SHARED not in modes:
+            raise Stop(
+                *worded(
+                    "openshift.claim-for-one",
+                    name=name,
+                    sent=sent,
+                    of=", ".join(modes),
+                    plan=self.plan,
+                    count=count,
                 )
-            need = self.how.written.get(name, 0)
-            have = float(GIB * self.plan.claim_gib(name))
-            if claim:
-                # Now, or after its creation or resize.
-                sizes = (
-                    claim["spec"]["resources"]["requests"],
-                    claim.get("status", {}).get("capacity") or {},
-                )
-                have = max(_bytes(size["storage"]) for size in sizes if "storage" in size)
-            if have >= need:
-                continue
-            enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
-            space = self.plan.site["namespace"]
-            fewer = "or keep fewer checkpoints"
-            shortage = (
-                f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
             )
-            if not claim:
-                raise Stop(
-                    *worded(
-                        "openshift.claim-too-small",
-                        name=name,
-                        what=shortage,
-                        enough=enough,
-                        fewer=fewer,
-                    )
+
+    def _require_size(self, name: str, claim: Manifest | None) -> None:
+        """Raises Stop if a claim, existing or new, has no room for what the recipe writes to it."""
+        need = self.options.written.get(name, 0)
+        have = float(GIB * self.plan.claim_gib(name))
+        if claim:
+            have = _size_of(claim)
+        if have >= need:
+            return
+        enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
+        fewer = "or keep fewer checkpoints"
+        shortage = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
+        if not claim:
+            raise Stop(
+                *worded(
+                    "openshift.claim-too-small",
+                    name=name,
+                    what=shortage,
+                    enough=enough,
+                    fewer=fewer,
                 )
-            patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
-            more = worded(
-                "openshift.claim-stays-small",
-                name=name,
-                space=space,
-                what=shortage,
-                patch=patch,
-                fewer=fewer,
             )
-            raise Stop(*more)
+        patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
+        message = worded(
+            "openshift.claim-stays-small",
+            name=name,
+            space=self.plan.site["namespace"],
+            what=shortage,
+            patch=patch,
+            fewer=fewer,
+        )
+        raise Stop(*message)
 
     def provide(self, sent: Sent) -> None:
         """Sends the objects that a job needs. The job that it replaces may still be at work, and
         does not change."""
         cluster = self.cluster
-        tell = self.how.tell
-        alone = self.how.alone
+        tell = self.options.tell
+        alone = self.options.alone
         if not alone:
             seal(cluster, sent, tell)
         for manifest in self.made(sent):
@@ -396,8 +470,21 @@ class _Sender(NamedTuple):
             name = f"{manifest['kind']} `{manifest['metadata']['name']}`"
             tell(f"Sent {name}" if applied else worded("openshift.not-closed", name=name)[0])
         if _looks(sent) and not alone:
-            contents = self.how.contents.get(sent.stage.name, "")
+            contents = self.options.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
+
+
+def _renamed(manifest: Manifest, name: str) -> Manifest:
+    return {**manifest, "metadata": {**manifest["metadata"], "name": name}}
+
+
+def _size_of(claim: Manifest) -> float:
+    """The bytes of a claim, now, or after its creation or resize."""
+    sizes = (
+        claim["spec"]["resources"]["requests"],
+        claim.get("status", {}).get("capacity") or {},
+    )
+    return max(_bytes(size["storage"]) for size in sizes if "storage" in size)
 
 
 def _bytes(quantity: str) -> float:
@@ -439,9 +526,7 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
         if job is None or not jobs.is_of(job, sent):
             raise jobs.sent_meanwhile(job or sent.job)
         tell(f"{job_title} already exists, made from this recipe as it is now. Nothing changes.")
-        whose = Owner.of(job)
-        if whose not in (Owner(), owner):
-            tell(str(whose))
+        _report_other_owner(job, owner, tell)
         return
     tell(f"Sent {job_title} to `{sent.namespace}`")
     with suppress(Stop):
@@ -479,7 +564,6 @@ def question(job: Manifest, user: Owner, replaces: bool) -> tuple[str, str, str]
     person; None if nothing is asked."""
     owner = Owner.of(job)
     end = ended(job)
-    name = jobs.named(job)
     # Empty if either is unknown, or both are the same.
     if user.person and owner.person != user.person:
         person = owner.person
@@ -487,23 +571,32 @@ def question(job: Manifest, user: Owner, replaces: bool) -> tuple[str, str, str]
         person = ""
     if going(job) or (end and not person) or (owner == user and not replaces):
         return None
-    fact = f"{name} {(f'has {end}' if end else 'is running')}"
-    fact += f"{', made from another version of this recipe' if replaces else ''}.{f' {owner}' if owner != user else ''}"
-    if (
-        person
-        and replaces
-        and job["kind"] in jobs.POD_LABEL
-        and (folder := jobs.annotation(job, kubernetes.RUN_DIR))
-    ):
+    fact = _state_of(job, user, replaces)
+    folder = jobs.annotation(job, kubernetes.RUN_DIR)
+    if person and replaces and folder and job["kind"] in jobs.POD_LABEL:
         fact += f" Its results are in `{folder}`, and yours would replace them, unless you change the `name` of your recipe."
-    if replaces:
-        if end:
-            action = "replace it"
-        else:
-            action = "stop it and start again"
-    else:
+    if not replaces:
         action = "stop it"
+    elif end:
+        action = "replace it"
+    else:
+        action = "stop it and start again"
     return fact, action, person
+
+
+def _state_of(job: Manifest, user: Owner, replaces: bool) -> str:
+    """Whether a job is running, and who has sent it, if that is not the user."""
+    owner = Owner.of(job)
+    end = ended(job)
+    if end:
+        state = f"{jobs.named(job)} has {end}"
+    else:
+        state = f"{jobs.named(job)} is running"
+    if replaces:
+        state += ", made from another version of this recipe"
+    if owner != user:
+        return f"{state}. {owner}"
+    return f"{state}."
 
 
 @contextmanager
@@ -566,7 +659,27 @@ def require_storage(cluster: Cluster, new_claims: Manifests, tell: Tell) -> None
         names = listed(claim["metadata"]["name"] for claim in new_claims)
         tell(worded("openshift.storage-unseen", names=names, setting=SETTING, shared=SHARED)[0])
         return
-    # The default class is the newest of several (Kubernetes documentation, Storage Classes).
+    unknown: dict[str, list[str]] = {}
+    for claim in new_claims:
+        claim_name = claim["metadata"]["name"]
+        class_name = claim["spec"].get("storageClassName") or _default_class(classes)
+        problem = _storage_problem(claim_name, class_name, classes)
+        if problem:
+            raise Stop(problem, _storage_remedy(classes))
+        provisioner = classes[class_name].get("provisioner", "")
+        if shared_storage(provisioner) is None:
+            unknown.setdefault(f"`{class_name}` ({provisioner})", []).append(claim_name)
+    for storage, claims in unknown.items():
+        tell(
+            worded(
+                "openshift.storage-unknown", claims=listed(claims), storage=storage, shared=SHARED
+            )[0]
+        )
+
+
+def _default_class(classes: Mapping[str, Manifest]) -> str:
+    """The name of a cluster's default storage class, the newest of several (Kubernetes
+    documentation, Storage Classes); empty if it has none. classes: by name."""
     metas = [storage_class["metadata"] for storage_class in classes.values()]
     defaults = [
         meta for meta in metas if (meta.get("annotations") or {}).get(DEFAULT_CLASS) == "true"
@@ -576,40 +689,33 @@ def require_storage(cluster: Cluster, new_claims: Manifests, tell: Tell) -> None
         key=lambda meta: (meta.get("creationTimestamp", ""), meta["name"]),
         default={"name": ""},
     )
-    unknown: dict[str, list[str]] = {}
-    for claim in new_claims:
-        claim_name = claim["metadata"]["name"]
-        name = claim["spec"].get("storageClassName") or str(newest["name"])
-        provisioner = classes.get(name, {}).get("provisioner", "")
-        if not name:
-            problem = f"The claim `{claim_name}` names no storage class, and this cluster has no default, so the claim would wait without end."
-        elif name not in classes:
-            problem = f"This cluster has no storage class `{name}`, which the claim `{claim_name}` asks for."
-        elif (shared := shared_storage(provisioner)) is False:
-            problem = f"Several machines write to the claim `{claim_name}`, but `{name}` ({provisioner}) creates volumes for one at a time."
-        else:
-            if shared is None:
-                unknown.setdefault(f"`{name}` ({provisioner})", []).append(claim_name)
-            continue
-        able = [
-            class_name
-            for class_name, storage_class in sorted(classes.items())
-            if shared_storage(storage_class.get("provisioner", ""))
-        ]
-        if able:
-            write = f"Write {listed(able, 'or')} there"
-        else:
-            write = "Ask the cluster's admin for one"
-        raise Stop(
-            problem,
-            f"{SETTING} names the storage class. {write}. Or use one machine, `machines.nodes: 1`.",
-        )
-    for storage, claims in unknown.items():
-        tell(
-            worded(
-                "openshift.storage-unknown", claims=listed(claims), storage=storage, shared=SHARED
-            )[0]
-        )
+    return str(newest["name"])
+
+
+def _storage_problem(claim_name: str, class_name: str, classes: Mapping[str, Manifest]) -> str:
+    """Why the pods of several machines cannot use a new claim of this storage class; empty if they
+    can, or if that is unknown."""
+    if not class_name:
+        return f"The claim `{claim_name}` names no storage class, and this cluster has no default, so the claim would wait without end."
+    if class_name not in classes:
+        return f"This cluster has no storage class `{class_name}`, which the claim `{claim_name}` asks for."
+    provisioner = classes[class_name].get("provisioner", "")
+    if shared_storage(provisioner) is False:
+        return f"Several machines write to the claim `{claim_name}`, but `{class_name}` ({provisioner}) creates volumes for one at a time."
+    return ""
+
+
+def _storage_remedy(classes: Mapping[str, Manifest]) -> str:
+    able = [
+        class_name
+        for class_name, storage_class in sorted(classes.items())
+        if shared_storage(storage_class.get("provisioner", ""))
+    ]
+    if able:
+        write = f"Write {listed(able, 'or')} there"
+    else:
+        write = "Ask the cluster's admin for one"
+    return f"{SETTING} names the storage class. {write}. Or use one machine, `machines.nodes: 1`."
 
 
 def shared_storage(provisioner: str) -> bool | None:
