@@ -119,39 +119,13 @@ def submit(
     driver, sends the later parts until a gate is closed.
     """
     from runner.data.prepared import contents
-    from runner.parts.openshift import controller, rules, transfer
+    from runner.parts.openshift import controller, transfer
     from runner.parts.openshift import submit as sending
 
-    if dry_run and follow:
-        raise Stop(
-            "With `--dry-run` there is no job that `--follow` could watch.",
-            "Leave out one of the two.",
-            code=2,
-        )
-    if all_stages and stage:
-        raise Stop(
-            "`--all` includes every stage, so it excludes `--stage`.",
-            "Leave out one of the two.",
-            code=2,
-        )
+    _refuse_contradicting_options(dry_run, follow, all_stages, stage)
     recipe, plan = open_both(path, sets)
-    problems = list(rules.placeholder_commit(recipe))
-    if problems:
-        raise Stop([replace(problem, severity="error") for problem in problems])
-    # The same plan with the names of files on this machine.
-    local_plan = translate(recipe, place(recipe))
-    print_notes(validate.require_fits(recipe, local_plan, allowed))
-    for note in rules.RENDER_NOTES:
-        print_notes(note(recipe))
-    # The rows in an image were read from the hub when it was built.
-    if plan.stages[0].trains or plan.stages[0].name == FETCHING:
-        dataset_problems = []
-    else:
-        dataset_problems = list(sources.datasets(recipe))
-    print_notes(dataset_problems)
-    wrong = errors_of(dataset_problems)
-    if wrong:
-        raise Stop(wrong)
+    local_plan = _require_fit_to_send(recipe, allowed)
+    _require_datasets(recipe, plan)
     files = transfer.files(recipe, plan.place)
     rows = {stage.name: contents(stage.data) for stage in local_plan.stages}
     cluster = connect()
@@ -182,6 +156,51 @@ def submit(
             "status",
             path,
         )
+
+
+def _refuse_contradicting_options(
+    dry_run: bool, follow: bool, all_stages: bool, stage: str | None
+) -> None:
+    if dry_run and follow:
+        raise Stop(
+            "With `--dry-run` there is no job that `--follow` could watch.",
+            "Leave out one of the two.",
+            code=2,
+        )
+    if all_stages and stage:
+        raise Stop(
+            "`--all` includes every stage, so it excludes `--stage`.",
+            "Leave out one of the two.",
+            code=2,
+        )
+
+
+def _require_fit_to_send(recipe: Recipe, allowed: tuple[str, ...]) -> Plan:
+    """Checks what needs no cluster, and prints notes about it. Returns the same plan with the names
+    of files on this machine. Raises Stop for a problem."""
+    from runner.parts.openshift import rules
+
+    problems = list(rules.placeholder_commit(recipe))
+    if problems:
+        raise Stop([replace(problem, severity="error") for problem in problems])
+    local_plan = translate(recipe, place(recipe))
+    print_notes(validate.require_fits(recipe, local_plan, allowed))
+    for note in rules.RENDER_NOTES:
+        print_notes(note(recipe))
+    return local_plan
+
+
+def _require_datasets(recipe: Recipe, plan: Plan) -> None:
+    """Raises Stop if the hub lacks a dataset, or its rows do not fit."""
+    first_stage = plan.stages[0]
+    # The rows in an image were read from the hub when it was built.
+    if first_stage.trains or first_stage.name == FETCHING:
+        return
+    problems = list(sources.datasets(recipe))
+    print_notes(problems)
+    wrong = errors_of(problems)
+    if wrong:
+        raise Stop(wrong)
 
 
 def confirm(yes: bool, take_over: tuple[str, ...]) -> jobs.Confirm:
@@ -250,42 +269,47 @@ def status(
     if not path and (sets or stage):
         raise Stop(f"`{('--stage' if stage else '--set')}` needs a recipe.", "Name one.", code=2)
     if path is None:
-        cluster = connect()
-        namespace = namespace or cluster.namespace
-        jobs_there = _table(cluster, namespace, live)
-        count = f"{jobs_there or 'no'} job{'' if jobs_there == 1 else 's'}"
-        verb = "status" if jobs_there else "submit"
-        end(f"The namespace `{namespace}` has {count} of recipe-runner.", verb, "RECIPE")
+        _status_of_namespace(namespace, live)
         return
     plan = open_plan(path, sets)
     all_milestones, continues = _stages(connect(), plan, stage, path)
     looked_at = pipeline.looked_at(all_milestones)
-    if looked_at and looked_at.at_work:
-        follows = ["-f"]
+    summary, verb = _next_step(plan, looked_at, continues)
+    if verb == "logs":
+        end(summary, verb, path, "-f")
     else:
-        follows = []
-    verb = "status" if continues else "submit"
-    if not looked_at:
-        verb = "fetch"
-    elif follows:
-        verb = "logs"
-    elif looked_at.state == FAILED:
-        verb = "why"
-    if looked_at and looked_at.of_gate:
-        failed = "is closed"
-    else:
-        failed = "has failed"
-    progress_of_verb = {
-        "logs": "has not finished yet",
-        "why": failed,
-        "submit": "is next",
-        "status": "is next, and starts by itself",
-    }
-    if looked_at:
-        summary = f"{looked_at.title} of `{plan.name}` {progress_of_verb[verb]}."
-    else:
-        summary = f"All stages of `{plan.name}` are done."
-    end(summary, verb, path, *follows)
+        end(summary, verb, path)
+
+
+def _next_step(
+    plan: Plan, milestone: pipeline.Milestone | None, continues: bool
+) -> tuple[str, str]:
+    """How far a recipe is, and the command that comes next. milestone: to look at, None if all are
+    done; continues: whether the next one starts by itself."""
+    if milestone is None:
+        return f"All stages of `{plan.name}` are done.", "fetch"
+    subject = f"{milestone.title} of `{plan.name}`"
+    if milestone.at_work:
+        return f"{subject} has not finished yet.", "logs"
+    if milestone.state == FAILED:
+        failed = "is closed" if milestone.of_gate else "has failed"
+        return f"{subject} {failed}.", "why"
+    if continues:
+        return f"{subject} is next, and starts by itself.", "status"
+    return f"{subject} is next.", "submit"
+
+
+def _status_of_namespace(namespace: str | None, live: bool) -> None:
+    """Shows the table of all jobs. namespace: None for the kubeconfig's current one."""
+    cluster = connect()
+    namespace = namespace or cluster.namespace
+    count = _table(cluster, namespace, live)
+    verb = "submit"
+    text = "no jobs"
+    if count:
+        verb = "status"
+        text = f"{count} job{'' if count == 1 else 's'}"
+    end(f"The namespace `{namespace}` has {text} of recipe-runner.", verb, "RECIPE")
 
 
 def _table(cluster: Cluster, namespace: str, live: bool) -> int:
@@ -341,55 +365,15 @@ def _stages(
     existing_jobs = jobs.ours(cluster, plan)
     all_milestones = pipeline.milestones(cluster, plan, existing_jobs=existing_jobs)
     for milestone in all_milestones:
-        stage = milestone.stage.name
-        state = milestone.state
-        if milestone.of_gate:
-            name = f"{stage} gate"
-        else:
-            name = stage
-        if only not in (None, stage):
-            continue
-        if milestone.of_gate and milestone.job and state in (*ENDED, pipeline.PROMOTED):
-            if state == FAILED:
-                verdict = "closed"
-            elif state == pipeline.PROMOTED:
-                verdict = "promoted"
-            else:
-                verdict = "open"
-            say(f"{name}: {verdict}{jobs.by(milestone.job)}")
-            promotion = jobs.annotation(milestone.job, pipeline.PROMOTION)
-            for text in (*pipeline.last_words(cluster, milestone.job), *promotion.splitlines()):
-                say(f"  {text}")
-        elif milestone.job and (milestone.at_work or state == FAILED):
-            _show(cluster, name, milestone.job, path)
-            if state in (pipeline.CHANGED, pipeline.GOING):
-                say(f"  {state[0].upper()}{state[1:]}.")
-        else:
-            # The note that a finished stage ended early, if the recipe allows that.
-            plugin_settings = milestone.stage.config.get("recipe_runner") or {}
-            allowed = not milestone.of_gate and plugin_settings.get("early_stopping")
-            if allowed and milestone.job and state == FINISHED:
-                early = early_stop(cluster, milestone.job)
-            else:
-                early = None
-            say(f"{name}: {state}{f'; {early.told}' if early else ''}{jobs.by(milestone.job)}")
-    if only:
-        driver = None
-        runs = {}
-    else:
+        if only in (None, milestone.stage.name):
+            _show_milestone(cluster, milestone, path)
+    driver: Manifest | None = None
+    runs: dict[str, Manifest] = {}
+    if not only:
         driver = pipeline.driver_of(cluster, plan)
         runs = pipeline.runs_of(cluster, plan)
     if driver:
-        # A failed one ended before the last stage, for any reason.
-        state = {FAILED: "has ended", FINISHED: "done"}.get(
-            ended(driver) or "", "continues by itself"
-        )
-        say(f"driver: {state}{jobs.by(driver)}")
-        failed = ended(driver) == FAILED
-        for text in (
-            pipeline.last_words(cluster, driver) if failed else why(cluster, look(cluster, driver))
-        ):
-            say(f"  {text}")
+        _show_driver(cluster, driver)
     for run in runs.values():
         say(
             f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.by(run)}"
@@ -401,6 +385,59 @@ def _stages(
         command = f"oc delete {job_kind.lower()} {name} -n {plan.site['namespace']}"
         say(f"  The recipe no longer has this stage. To stop it: {command}")
     return all_milestones, bool(runs) or pipeline.walks(driver)
+
+
+def _show_milestone(cluster: Cluster, milestone: pipeline.Milestone, path: str) -> None:
+    """Shows the state of a stage or gate, and why its job does not get on."""
+    job = milestone.job
+    state = milestone.state
+    name = milestone.stage.name
+    if milestone.of_gate:
+        name = f"{name} gate"
+    if milestone.of_gate and job and state in (*ENDED, pipeline.PROMOTED):
+        _show_verdict(cluster, name, job, state)
+    elif job and (milestone.at_work or state == FAILED):
+        _show(cluster, name, job, path)
+        if state in (pipeline.CHANGED, pipeline.GOING):
+            say(f"  {state[0].upper()}{state[1:]}.")
+    else:
+        say(f"{name}: {state}{_early_end(cluster, milestone)}{jobs.by(job)}")
+
+
+def _show_verdict(cluster: Cluster, name: str, job: Manifest, state: str) -> None:
+    """Shows a gate that was measured, with its table, and who has overruled it."""
+    verdict = {FAILED: "closed", pipeline.PROMOTED: "promoted"}.get(state, "open")
+    say(f"{name}: {verdict}{jobs.by(job)}")
+    promotion = jobs.annotation(job, pipeline.PROMOTION)
+    for text in (*pipeline.last_words(cluster, job), *promotion.splitlines()):
+        say(f"  {text}")
+
+
+def _early_end(cluster: Cluster, milestone: pipeline.Milestone) -> str:
+    """That a finished stage ended early, as the end of a line; empty if it did not, or if the
+    recipe does not allow that."""
+    plugin_settings = milestone.stage.config.get("recipe_runner") or {}
+    if milestone.of_gate or not plugin_settings.get("early_stopping"):
+        return ""
+    if milestone.job is None or milestone.state != FINISHED:
+        return ""
+    early = early_stop(cluster, milestone.job)
+    if early:
+        return f"; {early.told}"
+    return ""
+
+
+def _show_driver(cluster: Cluster, driver: Manifest) -> None:
+    """Shows the driver, and why it has ended, or what it waits for."""
+    # A failed one ended before the last stage, for any reason.
+    state = {FAILED: "has ended", FINISHED: "done"}.get(ended(driver) or "", "continues by itself")
+    say(f"driver: {state}{jobs.by(driver)}")
+    if ended(driver) == FAILED:
+        texts = pipeline.last_words(cluster, driver)
+    else:
+        texts = why(cluster, look(cluster, driver))
+    for text in texts:
+        say(f"  {text}")
 
 
 @command
@@ -451,20 +488,7 @@ def fetch(
     run_folder.require_of(folder, plan.name, another)
     if folder.state and folder.state.origin != "cluster":
         raise Stop(f"`{folder.path}` contains a run of this machine.", another)
-    came = 0
-    number = ""
-    mirrored = bool(plan.site.get("mirror"))
-    if mirrored:
-        try:
-            came, number = transfer.fetch_mirrored(plan, chosen, folder.path, everything)
-        except Stop as stop:
-            mirrored = False
-            say("\n".join((stop.text, *worded("openshift.claim-instead"))).rstrip())
-    if not mirrored:
-        cluster = connect()
-        for text in elsewhere(next(iter(jobs.existing(cluster, plan, chosen)), None), path):
-            say(text)
-        came, number = transfer.fetch(cluster, plan, chosen, folder.path, say, everything)
+    came, number = _download(plan, chosen, folder, path, everything)
     current = transfer.record_results(folder, plan, chosen, number, say)
     where = (Path(to) if to else folder.path) / chosen.folder
     say(f"{came} file{'' if came == 1 else 's'} fetched to {where}")
@@ -486,6 +510,24 @@ def fetch(
         path,
         *run_option,
     )
+
+
+def _download(
+    plan: Plan, stage: Stage, folder: run_folder.RunFolder, path: str, everything: bool
+) -> tuple[int, str]:
+    """Downloads a stage's results from the recipe's mirror, if it can be read, else from the
+    claim. Returns the number of files, and the run's id, or empty."""
+    from runner.parts.openshift import transfer
+
+    if plan.site.get("mirror"):
+        try:
+            return transfer.fetch_mirrored(plan, stage, folder.path, everything)
+        except Stop as stop:
+            say("\n".join((stop.text, *worded("openshift.claim-instead"))).rstrip())
+    cluster = connect()
+    for text in elsewhere(next(iter(jobs.existing(cluster, plan, stage)), None), path):
+        say(text)
+    return transfer.fetch(cluster, plan, stage, folder.path, say, everything)
 
 
 @command
@@ -529,9 +571,9 @@ def _end(
     a job must stay."""
     runs = pipeline.runs_of(cluster, plan)
     # All questions come first, so that nothing has changed after a no.
-    for candidate in pipeline.milestones(cluster, plan):
-        if candidate.job and candidate.at_work and stage in (None, candidate.stage.name):
-            ask(candidate.job)
+    for milestone in pipeline.milestones(cluster, plan):
+        if milestone.job and milestone.at_work and stage in (None, milestone.stage.name):
+            ask(milestone.job)
     for job in runs.values():
         ask(job)
     # First the driver, which would send the jobs again.
@@ -540,43 +582,45 @@ def _end(
         ask(driver)
         jobs.delete(cluster, driver, stopped, say)
     for run in runs:
-        try:
-            pipeline.end_run(cluster, plan, run)
-            stopped.append(f"the run `{run}` of Kubeflow Pipelines")
-        except Stop as refusal:
-            say(refusal.text)
-            say(worded("openshift.run-stays", run=run)[0])
+        _end_run(cluster, plan, run, stopped)
     if stage:
-        milestone = None
-    else:
-        milestone = pipeline.looked_at(pipeline.milestones(cluster, plan))
-    if milestone:
-        chosen = milestone.stage
-    elif stage:
         chosen = plan.stage(stage)
+        of_gates = [False, True] if chosen.gates else [False]
     else:
-        chosen = plan.stages[-1]
-    if not (milestone or stage):
-        # all jobs have finished; they stay on the cluster, because they show the progress
-        return chosen
-    if milestone:
-        either = [milestone.of_gate]
-    elif chosen.gates:
-        either = [False, True]
-    else:
-        either = [False]
-    for job in (job for of_gate in either for job in jobs.existing(cluster, plan, chosen, of_gate)):
-        if jobs.recipe_of(job) != plan.only(chosen).name:
-            name = job["metadata"]["name"]
-            space = job["metadata"]["namespace"]
-            raise Stop(
-                *worded(
-                    "openshift.foreign-job", kind=job["kind"], name=name, namespace=space, plan=plan
-                )
-            )
-        ask(job)
-        jobs.delete(cluster, job, stopped, say)
+        looked_at = pipeline.looked_at(pipeline.milestones(cluster, plan))
+        if looked_at is None:
+            # all jobs have finished; they stay on the cluster, because they show the progress
+            return plan.stages[-1]
+        chosen = looked_at.stage
+        of_gates = [looked_at.of_gate]
+    for of_gate in of_gates:
+        for job in jobs.existing(cluster, plan, chosen, of_gate):
+            _require_own(job, plan, chosen)
+            ask(job)
+            jobs.delete(cluster, job, stopped, say)
     return chosen
+
+
+def _end_run(cluster: Cluster, plan: Plan, run: str, stopped: list[str]) -> None:
+    """Ends a run of Kubeflow Pipelines, and adds it to `stopped`; reports a refusal."""
+    try:
+        pipeline.end_run(cluster, plan, run)
+        stopped.append(f"the run `{run}` of Kubeflow Pipelines")
+    except Stop as refusal:
+        say(refusal.text)
+        say(worded("openshift.run-stays", run=run)[0])
+
+
+def _require_own(job: Manifest, plan: Plan, stage: Stage) -> None:
+    """Raises Stop if a job of the stage's name does not belong to the recipe."""
+    if jobs.recipe_of(job) != plan.only(stage).name:
+        name = job["metadata"]["name"]
+        space = job["metadata"]["namespace"]
+        raise Stop(
+            *worded(
+                "openshift.foreign-job", kind=job["kind"], name=name, namespace=space, plan=plan
+            )
+        )
 
 
 @command

@@ -249,38 +249,46 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
     if state.phase == FINISHED:
         return []
     problems = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state)]
-    # Pods that no longer exist, because the cluster removed them from their machines.
-    existing_uids = {pod["metadata"].get("uid") for pod in (*state.pods, *state.replaced)}
-    for event in state.events:
-        of = event["involvedObject"]
-        if event.get("reason") in TAKEN and of.get("uid") not in existing_uids:
-            problems.append(
-                taken_off(
-                    f"`{of['name']}`", event["reason"], event["message"], f" ({when(event)[:19]}Z)"
-                )
-            )
+    problems += _removed_pods(state)
     problems += _ended(state)
     for pod in sorted(_telling(state), key=lambda pod: _follows(pod, log_of)):
         problems += _pod(state, pod, log_of)
     if state.phase == FAILED and not state.pods:
         problems.append(GONE)
     if state.phase == SUSPENDED:
-        job_kind = state.job["kind"]
-        meta = state.job["metadata"]
-        if job_kind == "PyTorchJob":
-            spec = '{"runPolicy": {"suspend": false}}'
-        else:
-            spec = '{"suspend": false}'
-        problems.append(
-            worded("openshift.suspended", kind=job_kind.lower(), meta=meta, spec=spec)[0]
-        )
+        problems.append(_suspension(state.job))
     if state.progress.hangs:
         ago = units.duration(state.progress.silent or 0.0)
         pace = units.speed(state.progress.pace or 0.0)
         problems.append(worded("openshift.hangs", ago=ago, pace=pace)[0])
     if state.unread:
         problems.append(f"Its progress cannot be read now: {state.unread}")
-    # Each text once; one about several machines names their numbers, but not their pods.
+    return _merged(problems)
+
+
+def _removed_pods(state: JobState) -> Iterator[str]:
+    """Why pods that no longer exist were removed from their machines by the cluster."""
+    existing_uids = {pod["metadata"].get("uid") for pod in (*state.pods, *state.replaced)}
+    for event in state.events:
+        of = event["involvedObject"]
+        if event.get("reason") in TAKEN and of.get("uid") not in existing_uids:
+            removal_time = f" ({when(event)[:19]}Z)"
+            yield taken_off(f"`{of['name']}`", event["reason"], event["message"], removal_time)
+
+
+def _suspension(job: Manifest) -> str:
+    """That a job is suspended, and the command that resumes it."""
+    job_kind = job["kind"]
+    if job_kind == "PyTorchJob":
+        spec = '{"runPolicy": {"suspend": false}}'
+    else:
+        spec = '{"suspend": false}'
+    meta = job["metadata"]
+    return worded("openshift.suspended", kind=job_kind.lower(), meta=meta, spec=spec)[0]
+
+
+def _merged(problems: list[str]) -> list[str]:
+    """Each text once; one about several machines names their numbers, but not their pods."""
     numbers: dict[str, set[int]] = {}
     for match in filter(None, map(_OF_MACHINE.match, problems)):
         numbers.setdefault(match[2], set()).add(int(match[1]))
@@ -423,48 +431,58 @@ def _message_may_be_log(pod: Manifest, name: str) -> bool:
 
 
 def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_of: LogOf) -> str:
+    """How a container ended, as the end of a sentence about its machine. ended: its failure."""
     if ended.get("reason") == "OOMKilled":
-        folders = [volume.get("emptyDir", {}) for volume in pod["spec"].get("volumes") or ()]
-        shared = next(
-            (folder.get("sizeLimit") for folder in folders if folder.get("medium") == "Memory"),
-            None,
-        )
-        limit = limit_of(pod, jobs.WORKING) + (
-            f", {shared} of it as shared memory" if shared else ""
-        )
-        need = jobs.foreseen(state.job, "memory")
-        if need:
-            estimated = f" `recipe plan` had estimated {need}."
-        else:
-            estimated = ""
-        return f"used up its main memory{again(entry)}. Its limit was {limit}.{estimated} {MORE_MEMORY}"
+        return _memory_end(state, pod, entry)
     message = "\n".join(troubles.spoken(ended.get("message", "")))
-    is_log = _message_may_be_log(pod, entry["name"])
-    if message and not is_log:
+    if message and not _message_may_be_log(pod, entry["name"]):
         # The program has written it: a gate's table, or the reason of a stage.
         separator = "\n" if "\n" in message else " "
         return f"ended{again(entry)}. It reported:{separator}{message}"
-    text = log_of(pod) or message
     code = f"ended with exit code {ended['exitCode']}{again(entry)}."
+    explanation = _log_end(state, pod, entry, message, log_of)
+    if explanation:
+        return f"{code} {explanation}"
+    return code
+
+
+def _memory_end(state: JobState, pod: Manifest, entry: Manifest) -> str:
+    """That a container used up its main memory, with its limit and the plan's estimate."""
+    limit = limit_of(pod, jobs.WORKING)
+    folders = [volume.get("emptyDir", {}) for volume in pod["spec"].get("volumes") or ()]
+    in_memory = [folder for folder in folders if folder.get("medium") == "Memory"]
+    if in_memory and in_memory[0].get("sizeLimit"):
+        limit += f", {in_memory[0]['sizeLimit']} of it as shared memory"
+    need = jobs.foreseen(state.job, "memory")
+    estimated = ""
+    if need:
+        estimated = f" `recipe plan` had estimated {need}."
+    return f"used up its main memory{again(entry)}. Its limit was {limit}.{estimated} {MORE_MEMORY}"
+
+
+def _log_end(state: JobState, pod: Manifest, entry: Manifest, message: str, log_of: LogOf) -> str:
+    """Why a container ended, by its log, or by its end that the cluster shows as its message; empty
+    if unknown."""
+    text = log_of(pod) or message
     diagnosis = troubles.diagnose(
         text, plan=troubles.planned(jobs.foreseen(state.job, "gpu-memory"))
     )
     if diagnosis.stop:
-        return f"{code} It stopped itself: {diagnosis.stop}"
+        return f"It stopped itself: {diagnosis.stop}"
     finding = diagnosis.trouble
     if finding is None:
         last = diagnosis.error or troubles.last_line(text)
+        if last:
+            return f"The log says: {last}".rstrip()
         if _restarted(entry) and not text:
-            missing_log = "Its log is gone."
-        else:
-            missing_log = ""
-        return f"{code} {f'The log says: {last}' if last else missing_log}".strip()
+            return "Its log is gone."
+        return ""
     if finding.trouble.reads == "ranks":
         # Which rank was late takes the logs of all pods.
-        together = "\n".join(map(log_of, state.pods))
+        all_logs = "\n".join(map(log_of, state.pods))
         if len(state.pods) == jobs.machines(state.job):
             world = str(jobs.gpus(state.job))
         else:
             world = ""
-        finding = finding.trouble.found_in(together, {"world_size": world}) or finding
-    return f"{code} {finding.told(f'The log says: {finding.line}.')}"
+        finding = finding.trouble.found_in(all_logs, {"world_size": world}) or finding
+    return finding.told(f"The log says: {finding.line}.")

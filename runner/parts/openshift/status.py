@@ -31,20 +31,18 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 
 @dataclass(frozen=True)
 class JobState:
-    """phase: one of the above; job, pods, events, workload: the cluster's objects; made_by: the
-    owners of its pods; replaced: pods that others have replaced; unread: why the progress is
-    unknown; now: by the cluster's clock."""
+    """A job on the cluster, as it is now."""
 
-    phase: str
+    phase: str  # one of the above
     job: Manifest
-    pods: Manifests
+    pods: Manifests  # the latest of each machine
     events: Manifests = field(default_factory=list)
-    workload: Manifest | None = None
+    workload: Manifest | None = None  # its entry in a queue of Kueue
     progress: "JobProgress" = field(default_factory=lambda: JobProgress())
-    replaced: Manifests = field(default_factory=list)
-    unread: str = ""
-    made_by: Manifests = field(default_factory=list)
-    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    replaced: Manifests = field(default_factory=list)  # pods that others have replaced
+    unread: str = ""  # why the progress is unknown
+    made_by: Manifests = field(default_factory=list)  # the owners of its pods
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))  # by the cluster's clock
 
     @property
     def name(self) -> str:
@@ -68,58 +66,65 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
     made_by = jobs.makers(cluster, job)
     attempts = jobs.attempts_of(cluster, job, made_by)
     pods = jobs.latest(attempts)
+    workload = None
     if jobs.queue_of(job):
         entries = cluster.list("Workload", job["metadata"]["namespace"], forgiving=True)
-    else:
-        entries = []
-    workload = entry_of(entries, job)
+        workload = entry_of(entries, job)
     phase = _phase(job, pods, workload)
     job_progress = JobProgress()
     unread = ""
     if phase == TRAINING:
         try:
-            # A machine that was replaced or restarted takes all of them back to the last
-            # checkpoint.
-            working = [entry for pod in pods for entry in _working(pod)]
-            starts = [
-                entry.get("state", {}).get("running", {}).get("startedAt") for entry in working
-            ]
-            started = max(
-                (datetime.fromisoformat(start) for start in starts if start), default=None
-            )
-            job_progress = progress(
-                first_log(cluster, job, pods, stamped=True), started, cluster.now()
-            )
-            again = job_progress.again or any(entry.get("restartCount") for entry in working)
-            if not job_progress.begins:
-                phase = TRAINING
-            elif again:
-                phase = AGAIN
-            else:
-                phase = STARTING
+            job_progress = _progress_of(cluster, job, pods)
+            phase = _training_phase(job_progress, pods)
         except TryAgain as silence:
             # The machine of one pod may not answer while the rest of the cluster does.
             unread = silence.text.splitlines()[0]
-    names = "|".join(re.escape(maker["metadata"]["name"]) for maker in made_by)
-    called = re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
-
-    def former(event: Manifest) -> bool:
-        """Whether an event is about a pod of the job that no longer exists."""
-        of = event["involvedObject"]
-        return (
-            event.get("reason") in TAKEN
-            and of.get("kind") == "Pod"
-            and bool(called.fullmatch(of.get("name", "")))
-        )
-
-    if phase == FINISHED:
-        events = []
-    else:
-        events = events_about(cluster, [*made_by, *attempts], former)
+    events: Manifests = []
+    if phase != FINISHED:
+        events = events_about(cluster, [*made_by, *attempts], _of_former_pod(made_by))
     replaced = [pod for pod in attempts if pod not in pods]
     return JobState(
         phase, job, pods, events, workload, job_progress, replaced, unread, made_by, cluster.now()
     )
+
+
+def _progress_of(cluster: Cluster, job: Manifest, pods: Manifests) -> "JobProgress":
+    """The progress of training since the last start of any machine: one that was replaced or
+    restarted takes all of them back to the last checkpoint."""
+    starts = [
+        entry.get("state", {}).get("running", {}).get("startedAt")
+        for pod in pods
+        for entry in _working(pod)
+    ]
+    started = max((datetime.fromisoformat(start) for start in starts if start), default=None)
+    return progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
+
+
+def _training_phase(job_progress: "JobProgress", pods: Manifests) -> str:
+    """Whether training goes on, or still begins, for the first time or after a failure."""
+    if not job_progress.begins:
+        return TRAINING
+    restarts = [entry.get("restartCount") for pod in pods for entry in _working(pod)]
+    if job_progress.again or any(restarts):
+        return AGAIN
+    return STARTING
+
+
+def _of_former_pod(made_by: Manifests) -> Callable[[Manifest], bool]:
+    """What finds the events about pods of these owners that no longer exist."""
+    names = "|".join(re.escape(maker["metadata"]["name"]) for maker in made_by)
+    pod_name = re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
+
+    def is_of_former_pod(event: Manifest) -> bool:
+        of = event["involvedObject"]
+        return (
+            event.get("reason") in TAKEN
+            and of.get("kind") == "Pod"
+            and bool(pod_name.fullmatch(of.get("name", "")))
+        )
+
+    return is_of_former_pod
 
 
 def ended(job: Manifest) -> str | None:
@@ -139,29 +144,53 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
     end = ended(job)
     if end:
         return end
-    suspended = job["spec"].get("suspend") or job["spec"].get("runPolicy", {}).get("suspend")
-    if suspended or (workload is not None and not jobs.holds(workload, "Admitted")):
+    if _is_suspended(job, workload):
         if workload or jobs.queue_of(job):
             return QUEUED
         return SUSPENDED
-    phases = [jobs.phase_of(pod) for pod in pods]
-    states = [entry.get("state", {}) for pod in pods for entry in jobs.containers_of(pod)]
-    died = any((state.get("terminated") or {}).get("exitCode") for state in states)
-    waits_for = {state.get("waiting", {}).get("reason") for state in states}
-    if len(pods) < jobs.machines(job) or "Pending" in phases:
-        before = [entry for pod in pods for entry in jobs.containers_of(pod, before=True)]
-        clones = any(
-            entry["name"] == podspec.CLONER and "running" in entry.get("state", {})
-            for entry in before
-        )
-        if "ContainerCreating" in waits_for or clones:
+    if len(pods) < jobs.machines(job) or any(jobs.phase_of(pod) == "Pending" for pod in pods):
+        if _is_pulling(pods):
             return PULLING
         return WAITING
-    if died or "Failed" in phases or "CrashLoopBackOff" in waits_for:
+    if _is_restarting(pods):
         return AGAIN
     if job["kind"] != "Job":
         return TRAINING
     return {batch.GATE: MEASURING, jobs.DRIVER: WALKING}.get(jobs.container(job), PREPARING)
+
+
+def _is_suspended(job: Manifest, workload: Manifest | None) -> bool:
+    """Whether a job waits for its queue, or for somebody who resumes it."""
+    spec = job["spec"]
+    if spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"):
+        return True
+    return workload is not None and not jobs.holds(workload, "Admitted")
+
+
+def _is_pulling(pods: Manifests) -> bool:
+    """Whether a machine pulls the image, or clones the code."""
+    init_entries = [entry for pod in pods for entry in jobs.containers_of(pod, before=True)]
+    clones = any(
+        entry["name"] == podspec.CLONER and "running" in entry.get("state", {})
+        for entry in init_entries
+    )
+    return clones or "ContainerCreating" in _waiting_reasons(pods)
+
+
+def _is_restarting(pods: Manifests) -> bool:
+    """Whether a machine has failed, and the job continues."""
+    died = any((state.get("terminated") or {}).get("exitCode") for state in _states(pods))
+    failed = any(jobs.phase_of(pod) == "Failed" for pod in pods)
+    return died or failed or "CrashLoopBackOff" in _waiting_reasons(pods)
+
+
+def _waiting_reasons(pods: Manifests) -> set[str | None]:
+    return {state.get("waiting", {}).get("reason") for state in _states(pods)}
+
+
+def _states(pods: Manifests) -> Manifests:
+    """The state of each container."""
+    return [entry.get("state", {}) for pod in pods for entry in jobs.containers_of(pod)]
 
 
 def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
@@ -176,17 +205,18 @@ def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
     return next(owned, None)
 
 
-class JobProgress(NamedTuple):
-    """The progress of training. latest: the last event, a step or the beginning, None before that;
-    pace: seconds a step; silent: seconds since the last step; both None if unknown. begins: the
-    process has not reached training yet; again: the log has steps from before the last start of a
-    machine."""
+# An event of training with its time; None if its line has none.
+DatedEvent = tuple[datetime | None, Mapping[str, Any]]
 
-    latest: Mapping[str, Any] | None = None
-    pace: float | None = None
-    silent: float | None = None
-    begins: bool = False
-    again: bool = False
+
+class JobProgress(NamedTuple):
+    """The progress of training."""
+
+    latest: Mapping[str, Any] | None = None  # the last step, or the beginning; None before that
+    pace: float | None = None  # seconds a step; None if unknown
+    silent: float | None = None  # seconds since the last step; None if unknown
+    begins: bool = False  # the process has not reached training yet
+    again: bool = False  # the log has steps from before the last start of a machine
 
     @property
     def seconds_left(self) -> float | None:
@@ -234,47 +264,58 @@ def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
 def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
     """The progress of training, from the end of a log with timestamps. The pace is that between its
     first and last step, else since all machines have started; older lines do not count."""
-    all_events = [
-        (_time(line), event) for line in text.splitlines() for event in child_process.events(line)
-    ]
-    before = [
-        (moment, event) for moment, event in all_events if event.get("event") in ("begin", "step")
+    dated_events = [
+        (_time(line), event)
+        for line in text.splitlines()
+        for event in child_process.events(line)
+        if event.get("event") in ("begin", "step")
     ]
     current_events = [
-        (moment, event) for moment, event in before if not (moment and started and moment < started)
+        (moment, event)
+        for moment, event in dated_events
+        if not (moment and started and moment < started)
     ]
     if not current_events:
         # Without steps from before, the end of a long log does not show whether training has begun.
-        return JobProgress(begins=bool(before) or text.count("\n") < TAIL, again=bool(before))
-    begin = max(
-        (place for place, (_, event) in enumerate(current_events) if event["event"] == "begin"),
-        default=0,
-    )
-    current_events = current_events[begin:]
-    (since, first_event), (moment, latest) = current_events[0], current_events[-1]
-    if first_event["event"] == "begin" and len(current_events) > 2:
-        # The first step also compiles kernels and fills caches.
-        since, first_event = current_events[1]
-    steps = latest["step"] - first_event["step"]
-    if moment and since:
-        passed = (moment - since).total_seconds()
-    else:
-        passed = 0.0
-    if steps <= 0 or passed <= 0:
-        steps = latest["step"] - current_events[0][1]["step"]
-        if started:
-            passed = (now - started).total_seconds()
-        else:
-            passed = 0.0
-    if steps > 0 and passed > 0:
-        pace = passed / steps
-    else:
-        pace = None
+        is_short = text.count("\n") < TAIL
+        return JobProgress(begins=bool(dated_events) or is_short, again=bool(dated_events))
+    current_events = _since_last_begin(current_events)
+    moment, latest = current_events[-1]
+    silent = None
     if moment and latest["event"] == "step":
         silent = max(0.0, (now - moment).total_seconds())
-    else:
-        silent = None
-    return JobProgress(latest, pace, silent)
+    return JobProgress(latest, _pace(current_events, started, now), silent)
+
+
+def _since_last_begin(events: list[DatedEvent]) -> list[DatedEvent]:
+    """The events of the last process, from its beginning on, if the log shows that."""
+    begins = [number for number, (_, event) in enumerate(events) if event["event"] == "begin"]
+    return events[max(begins, default=0) :]
+
+
+def _pace(events: list[DatedEvent], started: datetime | None, now: datetime) -> float | None:
+    """Seconds a step, between the first and the last step, else since all machines have started;
+    None if unknown."""
+    since, first_event = events[0]
+    moment, latest = events[-1]
+    if first_event["event"] == "begin" and len(events) > 2:
+        # The first step also compiles kernels and fills caches.
+        since, first_event = events[1]
+    steps = latest["step"] - first_event["step"]
+    passed = _seconds_between(since, moment)
+    if steps <= 0 or passed <= 0:
+        steps = latest["step"] - events[0][1]["step"]
+        passed = _seconds_between(started, now)
+    if steps > 0 and passed > 0:
+        return float(passed / steps)
+    return None
+
+
+def _seconds_between(start: datetime | None, end: datetime | None) -> float:
+    """From a start to an end; 0 if one is unknown."""
+    if start and end:
+        return (end - start).total_seconds()
+    return 0.0
 
 
 def _time(line: str) -> datetime | None:
@@ -312,20 +353,7 @@ def events_about(
     by_name: whether an event about an object with an unknown uid counts, if it is newer than the
     first of these objects."""
     meta = objects[0]["metadata"]
-    volumes = [
-        volume for manifest in objects for volume in manifest.get("spec", {}).get("volumes") or ()
-    ]
-    names = {
-        volume["persistentVolumeClaim"]["claimName"]
-        for volume in volumes
-        if "persistentVolumeClaim" in volume
-    }
-    claims = [
-        cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)
-    ]
-    unbound = [
-        claim for claim in claims if claim and claim.get("status", {}).get("phase") != "Bound"
-    ]
+    unbound = _unbound_claims(cluster, objects)
     uids = {manifest["metadata"]["uid"] for manifest in (*objects, *unbound)}
     events = sorted(cluster.list("Event", meta["namespace"], forgiving=True), key=when)
     # The last success of each object.
@@ -340,13 +368,28 @@ def events_about(
         uid = of.get("uid", "")
         if uid not in uids and not (when(event) >= meta["creationTimestamp"] and by_name(event)):
             return False
-        if of.get("kind") == "PersistentVolumeClaim" or (
-            event.get("reason") in TAKEN and uid not in uids
-        ):
+        if of.get("kind") == "PersistentVolumeClaim":
+            return True
+        if event.get("reason") in TAKEN and uid not in uids:
             return True
         return event.get("type") == "Warning" and when(event) >= well.get(uid, "")
 
     return list(filter(counts, events))
+
+
+def _unbound_claims(cluster: Cluster, objects: Manifests) -> Manifests:
+    """The claims of pods among these objects that have no volume yet."""
+    volumes = [
+        volume for manifest in objects for volume in manifest.get("spec", {}).get("volumes") or ()
+    ]
+    names = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in volumes
+        if "persistentVolumeClaim" in volume
+    }
+    namespace = objects[0]["metadata"]["namespace"]
+    claims = [cluster.get("PersistentVolumeClaim", namespace, name) for name in sorted(names)]
+    return [claim for claim in claims if claim and claim.get("status", {}).get("phase") != "Bound"]
 
 
 def when(event: Manifest) -> str:

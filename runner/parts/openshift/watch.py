@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from textwrap import fill
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.check.validate import load
 from runner.parts.jobs.kubernetes import Manifest
@@ -71,25 +71,31 @@ def follow(cluster: Cluster, sent: jobs.Sent, show: Show) -> JobState:
                 state = look(cluster, job)
                 log_of = diagnose.log_reader(cluster, sent.namespace, jobs.container(job))
                 reasons = diagnose.reasons(state, log_of)
-                show(state, [] if state.phase == FAILED else reasons)  # the error itself says why
                 if state.phase == FAILED:
-                    machine = diagnose.failed_machine(state, log_of)
-                    log = "recipe logs RECIPE" + (
-                        "" if sent.of_gate else f" --stage {sent.stage.name}"
-                    )
-                    log += f" --node {machine}" if machine else ""
-                    if not (sent.of_gate or sent.stage.trains):
-                        again = " Submit again to retry."
-                    else:
-                        again = ""
-                    raise Failed(
-                        sent, reasons, f"The log: `{log}`.{again}" if state.pods else again.strip()
-                    )
+                    show(state, [])  # the error itself says why
+                    raise _failure(sent, state, reasons, diagnose.failed_machine(state, log_of))
+                show(state, reasons)
                 if state.ended:
                     return state
         except TryAgain as silence:
             show(None, [f"{silence.text.splitlines()[0]} The job continues; trying again."])
         pause()
+
+
+def _failure(sent: jobs.Sent, state: JobState, reasons: list[str], machine: int) -> Failed:
+    """The error for a job that has failed, with the commands that help. machine: whose log says
+    most."""
+    command = "recipe logs RECIPE"
+    if not sent.of_gate:
+        command += f" --stage {sent.stage.name}"
+    if machine:
+        command += f" --node {machine}"
+    hints = []
+    if state.pods:
+        hints.append(f"The log: `{command}`.")
+    if not sent.of_gate and not sent.stage.trains:
+        hints.append("Submit again to retry.")
+    return Failed(sent, reasons, " ".join(hints))
 
 
 def line(state: JobState) -> str:
@@ -127,41 +133,57 @@ def rest(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job: its state, problems, place in its queue (`2nd of 5`, or empty), and GPU hours so far,
-    None if unknown."""
+    """A job in the table of a namespace."""
 
     state: JobState
-    why: list[str] = field(default_factory=list)
-    place: str = ""
-    gpu_hours: float | None = 0.0
+    why: list[str] = field(default_factory=list)  # its problems
+    place: str = ""  # in its queue (`2nd of 5`), or empty
+    gpu_hours: float | None = 0.0  # so far; None if unknown
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells of COLUMNS; empty if unknown or over."""
+        fields = self._fields()
+        return tuple(next(filled(forms, fields), "") for forms in COLUMNS.values())
+
+    def _fields(self) -> dict[str, object]:
+        """The values for the cells, None if unknown or over."""
         state = self.state
-        latest = self.state.progress.latest or {}
-        queued = self.state.phase == QUEUED
-        missing = not queued and not state.ended and state.running < jobs.machines(state.job)
-        if state.phase == TRAINING:
-            seconds_left = state.progress.seconds_left
-        else:
-            seconds_left = None
-        tokens, rows, price = (
-            float(text) if (text := jobs.foreseen(state.job, figure)) else None
-            for figure in ("tokens-per-second", "samples-per-second", "price-per-gpu-hour")
-        )
+        latest = state.progress.latest or {}
+        machines = jobs.machines(state.job)
         fields = {
-            **latest, "name": state.name, "phase": state.phase, "place": self.place or None if queued else None,
-            "running": state.running if missing else None, "machines": jobs.machines(state.job),
-            "planned_tokens": tokens, "planned_rows": rows,
+            **latest,
+            "name": state.name,
+            "phase": state.phase,
+            "machines": machines,
+            "planned_tokens": self._planned("tokens-per-second"),
+            "planned_rows": self._planned("samples-per-second"),
             # The reserved memory of the first GPU, because that must fit.
             "memory": latest.get("gpu_reserved_gib") or latest.get("gpu_memory_gib"),
             "planned_memory": jobs.foreseen(state.job, "gpu-memory").removesuffix(" GiB") or None,
-            "left": rest(seconds_left) if seconds_left is not None else None, "gpu_hours": self.gpu_hours or None,
-            "money": self.gpu_hours * price if price is not None and self.gpu_hours else None,
-            "unknown": "unknown" if self.gpu_hours is None else None, "person": jobs.Owner.of(state.job).person,
-        }  # fmt: skip
-        return tuple(next(filled(forms, fields), "") for forms in COLUMNS.values())
+            "gpu_hours": self.gpu_hours or None,
+            "person": jobs.Owner.of(state.job).person,
+        }
+        if state.phase == QUEUED:
+            fields["place"] = self.place or None
+        elif not state.ended and state.running < machines:
+            fields["running"] = state.running
+        seconds_left = state.progress.seconds_left
+        if state.phase == TRAINING and seconds_left is not None:
+            fields["left"] = rest(seconds_left)
+        price = self._planned("price-per-gpu-hour")
+        if price is not None and self.gpu_hours:
+            fields["money"] = self.gpu_hours * price
+        if self.gpu_hours is None:
+            fields["unknown"] = "unknown"
+        return fields
+
+    def _planned(self, figure: str) -> float | None:
+        """A prediction of the plan for this job; None without one."""
+        text = jobs.foreseen(self.state.job, figure)
+        if text:
+            return float(text)
+        return None
 
 
 def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
@@ -281,40 +303,59 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
     long as Kueue had admitted them; after the end, without pods, all GPUs from the job's start to
     its end, None if neither it nor its Jobs record the start. A waiting or suspended job holds
     none. Replaced pods that no longer exist are not counted."""
-    pods = [*state.replaced, *state.pods]
-    conditions = {condition["type"]: condition for condition in jobs.conditions_of(state.job)}
     held = [
-        (jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod))
-        for pod in pods
+        Hold(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod))
+        for pod in (*state.replaced, *state.pods)
     ]
-    # A TrainJob has no condition `Running`.
-    unborn = (
-        state.job["kind"] == "PyTorchJob"
-        and "Created" in conditions
-        and "Running" not in conditions
-    )
-    never_ran = unborn or jobs.holds(state.job, "Suspended")
-    if state.ended and not pods and not never_ran:
-        # An operator sets the start again after a suspension.
-        for maker in state.made_by or [state.job]:
-            status = maker.get("status", {})
-            start = status.get("startTime")
-            if start:
-                held.append(
-                    (jobs.gpus(maker), start, status.get("completionTime") or _last_change(maker))
-                )
-        # A TrainJob records only the time when its queue resumed it.
-        resumed = conditions.get("Suspended", {}).get("lastTransitionTime")
-        held = held or [(jobs.gpus(state.job), resumed, _last_change(state.job))]
-        if any(count and not start for count, start, _ in held):
+    if state.ended and not held and not _never_ran(state.job):
+        held = _held_without_pods(state)
+        if any(hold.gpus and not hold.start for hold in held):
             return None
     admitted = (state.workload or {}).get("status", {})
     # With a typo in versions before v1beta2.
     names = ("accumulatedPastExecutionTimeSeconds", "accumulatedPastExexcutionTimeSeconds")
     before = jobs.gpus(state.job) * max(admitted.get(name) or 0 for name in names)
-    return (
-        before + sum(count * seconds(start, now or state.now, end) for count, start, end in held)
-    ) / 3600
+    gpu_seconds = sum(hold.gpus * seconds(hold.start, now or state.now, hold.end) for hold in held)
+    return (before + gpu_seconds) / 3600
+
+
+class Hold(NamedTuple):
+    """GPUs that were held together."""
+
+    gpus: int
+    start: str | None  # None if unknown, or if they were not held yet
+    end: str | None  # None while they are held
+
+
+def _never_ran(job: Manifest) -> bool:
+    """Whether a job without pods has never had any."""
+    conditions = _conditions_by_type(job)
+    # A TrainJob has no condition `Running`.
+    is_unborn = (
+        job["kind"] == "PyTorchJob" and "Created" in conditions and "Running" not in conditions
+    )
+    return is_unborn or jobs.holds(job, "Suspended")
+
+
+def _held_without_pods(state: JobState) -> list[Hold]:
+    """The GPUs of an ended job whose pods are gone, by the times of the job, or of its Jobs."""
+    held = []
+    # An operator sets the start again after a suspension.
+    for maker in state.made_by or [state.job]:
+        status = maker.get("status", {})
+        start = status.get("startTime")
+        if start:
+            end = status.get("completionTime") or _last_change(maker)
+            held.append(Hold(jobs.gpus(maker), start, end))
+    if held:
+        return held
+    # A TrainJob records only the time when its queue resumed it.
+    resumed = _conditions_by_type(state.job).get("Suspended", {}).get("lastTransitionTime")
+    return [Hold(jobs.gpus(state.job), resumed, _last_change(state.job))]
+
+
+def _conditions_by_type(job: Manifest) -> dict[str, Manifest]:
+    return {condition["type"]: condition for condition in jobs.conditions_of(job)}
 
 
 def _last_change(manifest: Manifest) -> str | None:
@@ -404,22 +445,9 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
                 return
             over = ended(job) is not None
             pod = pod_of(cluster, job, node)
-            container = jobs.container(job)
-            space = job["metadata"]["namespace"]
-            name = pod["metadata"]["name"]
-            for previous in (True, False) if _restarts(pod) > restarts else (False,):
-                text = (
-                    cluster.log(
-                        space, name, container, previous=previous, timestamps=True, sinceTime=since
-                    )
-                    or ""
-                )
-                for line in text.splitlines():
-                    stamp, _, content = line.partition(" ")
-                    # A stamp has nanoseconds, so that no line comes twice.
-                    if stamp > since:
-                        since = stamp
-                        say(content)
+            for stamp, content in _new_lines(cluster, job, pod, since, _restarts(pod) > restarts):
+                since = stamp
+                say(content)
             restarts = _restarts(pod)
             silent = False
             if over:
@@ -435,3 +463,23 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
             say(f"--- waiting for the first line of machine {node} ---")
             waits = True
         pause()
+
+
+def _new_lines(
+    cluster: Cluster, job: Manifest, pod: Manifest, since: str, was_restarted: bool
+) -> Iterator[tuple[str, str]]:
+    """The lines of a pod's log after the time `since`, each with its own; after a restart, first
+    those of the previous container."""
+    container = jobs.container(job)
+    space = job["metadata"]["namespace"]
+    name = pod["metadata"]["name"]
+    for previous in (True, False) if was_restarted else (False,):
+        text = cluster.log(
+            space, name, container, previous=previous, timestamps=True, sinceTime=since
+        )
+        for line in (text or "").splitlines():
+            stamp, _, content = line.partition(" ")
+            # A stamp has nanoseconds, so that no line comes twice.
+            if stamp > since:
+                since = stamp
+                yield stamp, content
