@@ -42,14 +42,13 @@ DATA = "prepared"  # where the files of a data stage's results are, beside its r
 
 @dataclass(frozen=True)
 class Manifest(Record):
-    """A stage's files on the server. key: of the Stage that made them; step: of its last
-    checkpoint; files: by their name in the stage's folder, each with its place (`at`), `size` and
-    `sha256`."""
+    """A stage's files on the server."""
 
     FILE = "manifest.json"
-    key: str = ""
-    step: int = 0
-    ended: bool = False
+    key: str = ""  # of the Stage that made them
+    step: int = 0  # of its last checkpoint
+    ended: bool = False  # the stage has finished
+    # By their name in the stage's folder, each with its place (`at`), `size` and `sha256`.
     files: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -10,6 +10,8 @@ again: one line of JSON a connection, and one as the answer. It waits until that
 that no longer listens, or does not answer for `wait_minutes`, has stopped.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import secrets
@@ -61,23 +63,22 @@ ELSEWHERE = (
 
 
 class Hello(NamedTuple):
-    """A machine. rank: its number; gpus: how many it uses; total: TOTAL_GPUS of all machines;
-    fingerprint: of its recipe; versions: of its packages."""
+    """A machine."""
 
-    rank: int
-    gpus: int
-    total: int
-    fingerprint: str
-    versions: Mapping[str, str]
+    rank: int  # its number
+    gpus: int  # how many it uses
+    total: int  # TOTAL_GPUS of all machines
+    fingerprint: str  # of its recipe
+    versions: Mapping[str, str]  # of its packages
 
 
 @dataclass(frozen=True)
 class Ready:
-    """What the main machine has prepared. stage: the next to train; files: the hash of each file of
-    its config, by its path below the folder of configs, and for each file of the earlier stage's
-    model, by its whole path, an empty text."""
+    """What the main machine has prepared."""
 
-    stage: str = ""
+    stage: str = ""  # the next to train
+    # The hash of each file of its config, by its path below the folder of configs; and for each
+    # file of the earlier stage's model, by its whole path, an empty text.
     files: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -98,13 +99,12 @@ def differences(main: Hello, joining: Hello) -> Iterator[str]:
 
 @dataclass
 class Arrival:
-    """A machine that has said hello. came, heard: the first and the last time, by this machine's
-    clock; left: it has heard its end."""
+    """A machine that has said hello."""
 
     hello: Hello
-    came: float
-    heard: float
-    left: bool = False
+    came: float  # the first time, by this machine's clock
+    heard: float  # the last time
+    left: bool = False  # it has heard its end
 
 
 class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
@@ -119,11 +119,10 @@ class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
         self.nodes = nodes
         self.patience_s = patience_s
         self.tell = tell
-        # By the number that each chooses for itself. met: those that train; end: what they hear at
-        # last.
+        # By the number that each chooses for itself.
         self.arrivals: dict[str, Arrival] = {}
-        self.met: list[str] | None = None
-        self.end: Mapping[str, Any] | None = None
+        self.met: list[str] | None = None  # those that train
+        self.end: Mapping[str, Any] | None = None  # what they hear at last
         try:
             super().__init__(("", port), _Answer)
         except OSError as error:
@@ -151,28 +150,8 @@ class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
         come, or differs; then every present machine gets the reason."""
         begin = last_report = time.monotonic()
         while True:
-            arrivals = self.arrivals.copy()
-            # Present are those that were heard since the last one came. A machine whose script was
-            # stopped is silent, and may come again.
-            last = max((arrival.came for arrival in arrivals.values()), default=0.0)
-            waiting = {
-                number: arrival.hello
-                for number, arrival in arrivals.items()
-                if arrival.heard > last
-            }
-            ranks = [0, *(hello.rank for hello in waiting.values())]
-            twice = [
-                rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1 or rank >= self.nodes
-            ]
-            problems = [
-                f"a second machine claims to be machine {rank}; start each script once"
-                for rank in twice
-            ]
-            problems += [
-                sentence
-                for hello in waiting.values()
-                for sentence in differences(self.hello, hello)
-            ]
+            waiting = self._present()
+            problems = self._problems_of(waiting)
             if problems:
                 self.end = {"refused": problems}
                 raise _refused(problems)
@@ -190,6 +169,27 @@ class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
                 self.tell(f"Waiting for {names}")
                 last_report = now
             time.sleep(BEAT_S)
+
+    def _present(self) -> dict[str, Hello]:
+        """The machines that were heard since the last one came. A machine whose script was stopped
+        is silent, and may come again."""
+        arrivals = self.arrivals.copy()
+        last = max((arrival.came for arrival in arrivals.values()), default=0.0)
+        return {
+            number: arrival.hello for number, arrival in arrivals.items() if arrival.heard > last
+        }
+
+    def _problems_of(self, waiting: Mapping[str, Hello]) -> list[str]:
+        """Why these machines cannot train with this one."""
+        ranks = [0, *(hello.rank for hello in waiting.values())]
+        problems = [
+            f"a second machine claims to be machine {rank}; start each script once"
+            for rank in dict.fromkeys(ranks)
+            if ranks.count(rank) > 1 or rank >= self.nodes
+        ]
+        for hello in waiting.values():
+            problems += differences(self.hello, hello)
+        return problems
 
     def ready(self, prepared: Ready | None = None) -> None:
         self.end = {"ready": asdict(prepared or Ready())}
@@ -222,63 +222,106 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
     """Another machine's side: waits for the main machine's meeting, says hello, and waits until all
     is ready. On the same port, the main machine may still be in the training before. Raises Stop if
     it does not come, refuses, or stops."""
-    line = json.dumps([secrets.token_hex(8), hello._asdict()])
-    last_report = 0.0
-    came = False
-    met = False
-    foreign = 0
-    heard = time.monotonic()
-    stopped = Stop(*worded("nodes.main-stopped", hello=hello))
-    while True:
-        answer = None
-        slow = False
-        is_connected = False
-        reason = ""
-        try:
-            with socket.create_connection((address, port), timeout=SILENT_S) as main:
-                is_connected = True  # also by a training, which says nothing
-                main.sendall(f"{line}\n".encode())
-                reply = json.loads(main.makefile(encoding="utf-8").readline() or "null")
-            if not isinstance(reply, dict | None):
-                raise ValueError(reply)
-            answer = reply
-        except ValueError:
-            foreign += 1
-        except OSError as error:
-            slow = isinstance(error, TimeoutError)
-            reason = error.strerror or str(error)
+    return _Joining(hello, address, port, patience_s, tell).wait()
+
+
+class _Joining:
+    """Another machine's side, until all is ready."""
+
+    def __init__(
+        self, hello: Hello, address: str, port: int, patience_s: float, tell: Tell
+    ) -> None:
+        self.hello = hello
+        self.address = address
+        self.port = port
+        self.patience_s = patience_s
+        self.tell = tell
+        self.came = False  # the main machine has answered
+        self.met = False  # all machines have come
+        self.foreign = 0  # how often something else has answered
+        self.heard = time.monotonic()  # the last answer
+        self.last_report = 0.0
+
+    def wait(self) -> Ready:
+        line = json.dumps([secrets.token_hex(8), self.hello._asdict()])
+        while True:
+            attempt = _say_hello(line, self.address, self.port)
+            answer = attempt.answer
+            if answer is None:
+                self._require_patience(attempt)
+                time.sleep(1)
+                continue
+            problems = answer.get("refused")
+            if problems:
+                raise _refused(problems)
+            if "ready" in answer:
+                self.tell("Ready")
+                return Ready(**answer["ready"])
+            if "met" not in answer:
+                raise self._stopped()
+            if answer["met"] and not self.met:
+                self.tell("Same recipe and packages as machine 0, which now prepares the data")
+            self.heard = time.monotonic()
+            self.came = True
+            self.met = answer["met"]
+            time.sleep(BEAT_S)
+
+    def _require_patience(self, attempt: _Attempt) -> None:
+        """Reports what this machine waits for. Raises Stop if an attempt without an answer shows
+        that waiting is useless, or if it has waited long enough."""
         now = time.monotonic()
-        if answer is None:
-            late = now - heard >= (max(patience_s, SILENT_S) if came else patience_s)
-            # A training may have ended between the two connections, but not twice.
-            foreign += is_connected and not slow
-            if came and (late or not slow):
-                raise stopped
-            if not came and foreign > 1:
-                raise Stop(*worded("nodes.other-program", address=address, port=port))
-            if late and is_connected:
-                raise stopped
-            if late:
-                raise Stop(*worded("nodes.main-silent", address=address, port=port, why=reason))
-            if not came and now - last_report >= TELL_EVERY_S:
-                tell(f"Waiting for the main machine at {address}:{port}")
-                last_report = now
-            time.sleep(1)
-            continue
-        problems = answer.get("refused")
-        if problems:
-            raise _refused(problems)
-        if "ready" in answer:
-            tell("Ready")
-            return Ready(**answer["ready"])
-        if "met" not in answer:
-            raise stopped
-        if answer["met"] and not met:
-            tell("Same recipe and packages as machine 0, which now prepares the data")
-        heard = now
-        came = True
-        met = answer["met"]
-        time.sleep(BEAT_S)
+        patience_s = self.patience_s
+        if self.came:
+            patience_s = max(patience_s, SILENT_S)
+        is_late = now - self.heard >= patience_s
+        self.foreign += attempt.is_foreign
+        # A training may have ended between the two connections, but not twice.
+        self.foreign += attempt.is_connected and not attempt.is_slow
+        if self.came and (is_late or not attempt.is_slow):
+            raise self._stopped()
+        if not self.came and self.foreign > 1:
+            raise Stop(*worded("nodes.other-program", address=self.address, port=self.port))
+        if is_late and attempt.is_connected:
+            raise self._stopped()
+        if is_late:
+            raise Stop(
+                *worded(
+                    "nodes.main-silent", address=self.address, port=self.port, why=attempt.reason
+                )
+            )
+        if not self.came and now - self.last_report >= TELL_EVERY_S:
+            self.tell(f"Waiting for the main machine at {self.address}:{self.port}")
+            self.last_report = now
+
+    def _stopped(self) -> Stop:
+        return Stop(*worded("nodes.main-stopped", hello=self.hello))
+
+
+class _Attempt(NamedTuple):
+    """How one hello to the main machine went."""
+
+    answer: Mapping[str, Any] | None  # None without one
+    is_connected: bool  # also with a training, which says nothing
+    is_slow: bool = False  # it took too long
+    is_foreign: bool = False  # something else has answered
+    reason: str = ""  # why nothing has answered
+
+
+def _say_hello(line: str, address: str, port: int) -> _Attempt:
+    is_connected = False
+    try:
+        with socket.create_connection((address, port), timeout=SILENT_S) as main:
+            is_connected = True
+            main.sendall(f"{line}\n".encode())
+            answer = json.loads(main.makefile(encoding="utf-8").readline() or "null")
+    except ValueError:
+        return _Attempt(None, is_connected, is_foreign=True)
+    except OSError as error:
+        is_slow = isinstance(error, TimeoutError)
+        return _Attempt(None, is_connected, is_slow, reason=error.strerror or str(error))
+    if isinstance(answer, dict | None):
+        return _Attempt(answer, is_connected)
+    return _Attempt(None, is_connected, is_foreign=True)
 
 
 def _refused(problems: list[str]) -> Stop:

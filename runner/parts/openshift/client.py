@@ -173,9 +173,9 @@ class Cluster:
         self.ahead = timedelta()
         # When each kind of request was answered last, by `_kind_of`.
         self.answered: dict[tuple[str, ...], float] = {}
-        # Whether requests are tried once only; whether this command has changed something; whether
-        # the server is ready.
-        self.hasty = self.begun = self.ready = False
+        self.hasty = False  # requests are tried once only
+        self.begun = False  # this command has changed something
+        self.ready = False  # the server is ready
 
     def once(self) -> Cluster:
         """A copy for a caller that repeats requests itself, and shows problems meanwhile."""
@@ -392,23 +392,30 @@ class Cluster:
                 if trouble.doubtful and not doubted:
                     doubted = True
                     continue
-                if self.begun:
-                    patience = errors.PATIENCE_SECONDS
-                else:
-                    patience = errors.PROMPT_SECONDS
                 passed = time.monotonic() - begun
                 wait = max(errors.PAUSE_SECONDS, trouble.after)
-                # If nothing was ever reached, waiting is useless: a VPN is off, or the address is
-                # wrong.
-                passes = trouble.own or (isinstance(trouble, Lost) and self.answered)
-                if self.hasty or not passes or passed + wait > patience:
+                if not self._may_pass(trouble) or passed + wait > self._patience:
                     raise
                 if passed > errors.SILENT_SECONDS and not is_reported:
                     is_reported = True
-                    message = printable(f"{trouble.said} Trying again for {patience:.0f} seconds.")
-                    print(message, file=sys.stderr, flush=True)
+                    message = f"{trouble.said} Trying again for {self._patience:.0f} seconds."
+                    print(printable(message), file=sys.stderr, flush=True)
                 unsure = unsure or trouble.status != 429
                 time.sleep(wait)
+
+    @property
+    def _patience(self) -> float:
+        """For how many seconds a request is repeated."""
+        if self.begun:
+            return errors.PATIENCE_SECONDS
+        return errors.PROMPT_SECONDS
+
+    def _may_pass(self, trouble: Lost | Refused) -> bool:
+        """Whether it is useful to repeat a request. If nothing was ever reached, it is not: a VPN
+        is off, or the address is wrong."""
+        if self.hasty:
+            return False
+        return trouble.own or (isinstance(trouble, Lost) and bool(self.answered))
 
     def _ask(
         self, method: str, path: str, query: Query, body: Any = None, **options: Any

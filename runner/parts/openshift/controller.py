@@ -210,11 +210,13 @@ def walk(
                 owner = pipeline.owner_of_runs(cluster, plan)
             else:
                 owner = Owner()
-            alone = submit.Sending(tell, _nobody, target, files=files, alone=True, owner=owner)
+            options = submit.Sending(
+                tell, _nobody, target, files=files, unattended=True, owner=owner
+            )
             for milestone in pipeline.milestones(cluster, plan, files_key):
                 if milestone.done and (milestone.stage.name, milestone.of_gate) == (stage, of_gate):
                     return milestone
-            sent_part = submit.step(cluster, plan, None, alone)
+            sent_part = submit.step(cluster, plan, None, options)
             if sent_part is None:
                 return None
             submit.wait(cluster, sent_part, tell)

@@ -60,12 +60,12 @@ def digest(file: Path, sign: Callable[[], None] = lambda: None) -> str:
 
 
 class Piece(NamedTuple):
-    """A part of a file: `length` bytes from `offset` on. digest: SHA-256 of the whole file."""
+    """A part of a file."""
 
     path: str
-    digest: str
-    offset: int
-    length: int
+    digest: str  # SHA-256 of the whole file
+    offset: int  # where it begins, in bytes
+    length: int  # in bytes
 
 
 def inside(root: Path, name: str) -> Path:

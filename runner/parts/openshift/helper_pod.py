@@ -41,12 +41,11 @@ PATIENCE_SECONDS, LEFT_SECONDS = 600, 1800
 
 
 class Share(NamedTuple):
-    """The files behind a helper. base: their address; writes: whether files are sent, and not
-    fetched."""
+    """The files behind a helper."""
 
     cluster: Cluster
-    base: str
-    writes: bool = False
+    base: str  # their address
+    writes: bool = False  # files are sent, and not fetched
 
     def ask(self, path: str, body: Any = None, **options: Any) -> "BaseHTTPResponse":
         """One request, a POST if it has a body. Raises TryAgain if the next one may be answered,
@@ -201,12 +200,12 @@ def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
 
 
 class _Helper(NamedTuple):
-    """A helper on the cluster, by namespace and name. tell: prints what it waits for."""
+    """A helper on the cluster."""
 
     cluster: Cluster
-    space: str
+    space: str  # its namespace
     name: str
-    tell: Tell
+    tell: Tell  # prints what it waits for
 
     def clear(self, part: str) -> None:
         """Deletes pods of this kind that killed commands left: ended or unstarted long ago, by the

@@ -45,12 +45,11 @@ Confirm = Callable[[str, str, str], bool]
 
 
 class Owner(NamedTuple):
-    """Who sent a job: the user's name on the cluster, the machine and the recipe file; all empty if
-    not recorded."""
+    """Who sent a job; all fields are empty if that is not recorded."""
 
-    person: str = ""
-    host: str = ""
-    file: str = ""
+    person: str = ""  # the user's name on the cluster
+    host: str = ""  # the machine
+    file: str = ""  # the recipe file
 
     @classmethod
     def of(cls, job: Manifest) -> "Owner":
@@ -77,13 +76,12 @@ class Owner(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The objects of a stage, or of the gate after it. plan: of this stage alone; support: claims,
-    config maps and network policies, in order; job: the stage's own, or the gate's."""
+    """The objects of a stage, or of the gate after it."""
 
-    plan: Plan
+    plan: Plan  # of this stage alone
     stage: Stage
-    support: tuple[Manifest, ...]
-    job: Manifest
+    support: tuple[Manifest, ...]  # claims, config maps and network policies, in order
+    job: Manifest  # the stage's own, or the gate's
 
     @property
     def namespace(self) -> str:

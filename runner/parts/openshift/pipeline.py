@@ -54,13 +54,12 @@ Claims = dict[
 
 
 class Milestone(NamedTuple):
-    """A stage of a recipe (of_gate False), or the gate after it. job: None only where it is
-    MISSING; state: one of MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and
-    PROMOTED."""
+    """A stage of a recipe, or the gate after it."""
 
     stage: Stage
     of_gate: bool
-    job: Manifest | None
+    job: Manifest | None  # None only where it is MISSING
+    # MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED or PROMOTED
     state: str
 
     @property
@@ -97,14 +96,13 @@ def milestones(
 ) -> list[Milestone]:
     """Every milestone of a recipe, in order. files_key: of the data files on this machine, if that
     counts; claims, existing_jobs: results of `claims_of` and `ours`, if the caller has them."""
-    all_milestones = []
     if existing_jobs is None:
         existing_jobs = jobs.ours(cluster, plan)
+    all_milestones = []
     for stage in plan.stages:
         job = jobs.found(existing_jobs, plan, stage)
-        all_milestones.append(
-            Milestone(stage, False, job, _state(cluster, job, stage.keys[""], files_key))
-        )
+        state = _state(cluster, job, stage.keys[""], files_key)
+        all_milestones.append(Milestone(stage, False, job, state))
         if stage.gates:
             verdict = jobs.found(existing_jobs, plan, stage, of_gate=True)
             state = _state(cluster, verdict, batch.gate_key(stage), files_key)
@@ -114,16 +112,24 @@ def milestones(
             all_milestones.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in all_milestones):
         return all_milestones
-    # Results from before the creation of the stages' claims no longer exist.
     if claims is None:
         claims = claims_of(cluster, plan)
+    since = _results_since(plan, claims)
+    return [_on_claims_since(milestone, since) for milestone in all_milestones]
+
+
+def _results_since(plan: Plan, claims: Claims) -> str:
+    """When the last of the claims with a plan's results was created; empty without a claim."""
     folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
     written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
-    since = max((_made(claims[name]) for name in written), default="")
-    return [
-        reached._replace(state=LOST) if reached.done and _made(reached.job) < since else reached
-        for reached in all_milestones
-    ]
+    return max((_made(claims[name]) for name in written), default="")
+
+
+def _on_claims_since(milestone: Milestone, since: str) -> Milestone:
+    """A milestone, as LOST if it is from before that time: its results no longer exist."""
+    if milestone.done and _made(milestone.job) < since:
+        return milestone._replace(state=LOST)
+    return milestone
 
 
 def everything_sent(cluster: Cluster, plan: Plan) -> frozenset[str]:

@@ -131,30 +131,32 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Rows need a folder of their own. Data that the cluster prepares needs a claim."""
+    in_image = site.data_from == "image"
     if site.data_dir and site.data_dir == site.output_dir:
         yield recipe.problem("openshift.data_dir", *worded("openshift.same-folder", site=site))
-    elif (
-        site.data_dir
-        and site.claims
-        and not recipe.on_claim(site.data_dir)
-        and site.data_from == "image"
-    ):
+    elif site.data_dir and site.claims and in_image and not recipe.on_claim(site.data_dir):
         yield recipe.note("openshift.data_dir", *worded("openshift.data-on-no-claim", site=site))
-    mounts = [claim.mount for claim in site.claims or ()]
-    if site.data_from == "image" and "pretrain" not in recipe.settings:
+    if in_image and "pretrain" not in recipe.settings:
         return  # The image has the rows, or `data_dir` is on a claim.
-    if site.data_dir:
-        setting = "data_dir"
-    elif site.output_dir:
-        setting = "output_dir"
-    else:
-        setting = "data_from"
-    folder = site.data_dir or (
-        None if site.data_from == "image" else site.output_dir or next(iter(mounts), None)
-    )
+    mounts = [claim.mount for claim in site.claims or ()]
+    setting, folder = _prepared_data_place(site, mounts)
     if mounts and not (folder and recipe.on_claim(folder)):
         message = worded("openshift.data-folder-on-no-claim", mounts=listed(mounts, "or"))
         yield recipe.problem(("openshift", setting), *message)
+
+
+def _prepared_data_place(site: Openshift, mounts: list[str]) -> tuple[str, str | None]:
+    """The setting that decides where the cluster prepares data, and that folder, or a folder above
+    it; None for a folder of the image."""
+    if site.data_dir:
+        return "data_dir", site.data_dir
+    if site.output_dir:
+        setting = "output_dir"
+    else:
+        setting = "data_from"
+    if site.data_from == "image":
+        return setting, None
+    return setting, site.output_dir or next(iter(mounts), None)
 
 
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -181,20 +183,11 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
 
 
 def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Each claim needs its own name, and a folder that hides none of a pod's. Results need a claim,
-    and a job a name."""
+    """Each claim needs its own name, and a folder that hides none of a pod's. Results need a
+    claim."""
     claims = site.claims or ()
     for index, claim in enumerate(claims):
-        mount = claim.mount
-        for pod_folder, purpose in (_TAKEN["roomy"] | _TAKEN["folders"]).items():
-            is_below = pod_folder in _TAKEN["folders"] and f"{mount}/".startswith(f"{pod_folder}/")
-            if mount == "/" or f"{pod_folder}/".startswith(f"{mount}/") or is_below:
-                where = ("openshift", "claims", index, "mount")
-                yield recipe.problem(
-                    where,
-                    *worded("openshift.hides-folder", mount=mount, what=purpose, taken=pod_folder),
-                )
-                break
+        yield from _hidden_folder(recipe, index, claim.mount)
     for setting in ("name", "mount"):
         values = [claim[setting] for claim in claims]
         for index, value in enumerate(values):
@@ -209,20 +202,35 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             "openshift.output_dir",
             *worded("openshift.output-on-no-claim", site=site, mounts=mounts),
         )
+
+
+def _hidden_folder(recipe: Recipe, index: int, mount: str) -> Iterator[Problem]:
+    """The first folder of a pod that a claim would hide. index: of the claim."""
+    for pod_folder, purpose in (_TAKEN["roomy"] | _TAKEN["folders"]).items():
+        is_above = mount == "/" or f"{pod_folder}/".startswith(f"{mount}/")
+        is_below = f"{mount}/".startswith(f"{pod_folder}/")
+        if is_above or (is_below and pod_folder in _TAKEN["folders"]):
+            yield recipe.problem(
+                ("openshift", "claims", index, "mount"),
+                *worded("openshift.hides-folder", mount=mount, what=purpose, taken=pod_folder),
+            )
+            return
+
+
+def job_name(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """A job's name is also part of the names of its pods, and of their addresses."""
     name = site.job_name or recipe.name
     most = longest_job_name(recipe.machines.nodes)
-    if not JOB_NAME.match(name) or len(name) > most:
-        if len(name) > most:
-            of_machines = f" of {recipe.machines.nodes} machines"
-        else:
-            of_machines = ""
-        if site.job_name:
-            place = "openshift.job_name"
-        else:
-            place = "name"
-        yield recipe.problem(
-            place, *worded("openshift.bad-job-name", name=name, of_machines=of_machines, most=most)
-        )
+    if JOB_NAME.match(name) and len(name) <= most:
+        return
+    of_machines = ""
+    if len(name) > most:
+        of_machines = f" of {recipe.machines.nodes} machines"
+    setting = "openshift.job_name" if site.job_name else "name"
+    yield recipe.problem(
+        setting,
+        *worded("openshift.bad-job-name", name=name, of_machines=of_machines, most=most),
+    )
 
 
 def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -337,7 +345,14 @@ def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 RULES = (
     *of_section(
-        "openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image
+        "openshift",
+        storage,
+        job_name,
+        pods_fit,
+        links_are_used,
+        data_place,
+        deadline,
+        anothers_image,
     ),
     *of_section("openshift", stated_twice, secrets_beside_code, connected),
     *(

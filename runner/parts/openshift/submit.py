@@ -54,7 +54,7 @@ class Sending:
     written: Mapping[str, int] = field(default_factory=dict)
     # The driver sends it. It retries nothing that has failed; and a person's machine has already
     # sent the key and the files, and examined the image.
-    alone: bool = False
+    unattended: bool = False
     owner: Owner = field(default_factory=Owner)
     earlier: Earlier | None = None  # None in a command's first step
 
@@ -97,7 +97,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, options: Sending) -> S
             f"Every stage of `{plan.name}` is finished. `--stage` selects one to run again."
         )
         return None
-    if options.alone:
+    if options.unattended:
         _require_not_failed(cluster, milestone)
     sent = jobs.sent(plan, milestone.stage, options.target, milestone.of_gate, options.files.key)
     outdated: list[pipeline.Milestone] = []
@@ -119,7 +119,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, options: Sending) -> S
 
 def _require_mlflow_account(cluster: Cluster, plan: Plan, options: Sending) -> None:
     """Raises Stop if training reports to MLflow, and the service account for that is missing."""
-    if options.alone:
+    if options.unattended:
         return
     space = plan.site["namespace"]
     account = podspec.mlflow_account(plan)
@@ -148,7 +148,7 @@ def _report_unchanged(sender: _Sender, part: NextPart) -> Sent | None:
     options.tell(
         f"{sent.kind} `{sent.name}` already exists, made from this recipe as it is now. Nothing changes."
     )
-    if milestone.job and not options.alone:
+    if milestone.job and not options.unattended:
         _report_other_owner(milestone.job, options.owner, options.tell)
     if milestone.done:
         options.tell("It has finished. Its stage runs again when its inputs change.")
@@ -190,7 +190,7 @@ def _send_part(sender: _Sender, part: NextPart, outdated_jobs: Manifests) -> Non
     sent = part.sent
     drivers: Manifests = []
     runs: Manifests = []
-    if not options.alone:
+    if not options.unattended:
         drivers, runs = pipeline.outdated_walkers(cluster, plan, options.target, options.files.key)
     old_jobs = [*outdated_jobs, *part.existing_jobs]
     if options.earlier:
@@ -351,7 +351,7 @@ class _Sender(NamedTuple):
             self._require_image_volumes(sent)
         if not keeps:
             self._claims_will_do(sent)
-        if sent.plan.has_gates and not self.options.alone:
+        if sent.plan.has_gates and not self.options.unattended:
             require_seal_key(cluster, sent.namespace, dry_run=True)
         for manifest in self.made(sent):
             cluster.apply(manifest, dry_run=True)
@@ -362,7 +362,7 @@ class _Sender(NamedTuple):
             name = sent.name
         # `post` reports one that somebody has sent in the meantime.
         cluster.create(_renamed(sent.job, name), dry_run=True)
-        if not keeps and not self.options.alone:
+        if not keeps and not self.options.unattended:
             self._judge_helpers(sent, files)
 
     def _require_queue(self, sent: Sent) -> None:
@@ -462,14 +462,14 @@ class _Sender(NamedTuple):
         does not change."""
         cluster = self.cluster
         tell = self.options.tell
-        alone = self.options.alone
-        if not alone:
+        unattended = self.options.unattended
+        if not unattended:
             seal(cluster, sent, tell)
         for manifest in self.made(sent):
             applied = cluster.apply(manifest)
             name = f"{manifest['kind']} `{manifest['metadata']['name']}`"
             tell(f"Sent {name}" if applied else worded("openshift.not-closed", name=name)[0])
-        if _looks(sent) and not alone:
+        if _looks(sent) and not unattended:
             contents = self.options.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
 

@@ -50,14 +50,13 @@ RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
 
 @dataclass(frozen=True)
 class Files:
-    """Files that a recipe's pods need from this machine. paths: each file here, by its path below
-    `folder` there; digests: their SHA-256, by the same path; sent: the key of files that another
-    machine sent; versions: of the data at `s3://` addresses that this machine can read."""
+    """Files that a recipe's pods need from this machine."""
 
-    folder: str = ""
-    paths: Mapping[str, Path] = field(default_factory=dict)
-    digests: Mapping[str, str] = field(default_factory=dict)
-    sent: str = ""
+    folder: str = ""  # for them on the claim
+    paths: Mapping[str, Path] = field(default_factory=dict)  # here, by the path below `folder`
+    digests: Mapping[str, str] = field(default_factory=dict)  # their SHA-256, by the same path
+    sent: str = ""  # the key of files that another machine sent
+    # Of the data at `s3://` addresses that this machine can read, by address.
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -8,7 +8,7 @@ cluster refuses to change.
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,7 +17,7 @@ from runner.catalog import hardware
 from runner.parts.jobs import batch, kubernetes, podspec, trainjob
 from runner.parts.jobs.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, Manifest, image
 from runner.parts.openshift import pipeline
-from runner.plan import Plan, Stage
+from runner.plan import Plan, Section, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import data_file
 from runner.tools import packaged
@@ -112,30 +112,22 @@ def _site(plans: Sequence[Plan], space: str, space_plans: list[Plan]) -> list[Ar
     )
     # Every namespace already has this one.
     accounts.pop("default", None)
-    # Kueue 0.15 added the newer version of queues, and 0.20 removed the older one. Without a
-    # version of Kueue, that of OpenShift AI decides, because TrainJobs of 3.6 need the newer one.
-    kueue_is_newer = [
-        kubernetes.numbers(site["kueue"]) >= (0, 15) for site in sites if site.get("kueue")
+    images = [
+        {
+            "name": name,
+            "tag": tag,
+            "command": kubernetes.build_command(name, space),
+            "embed": " ".join(_embedded(plans, space, name)),
+        }
+        for name, tag in _built(space, space_plans).items()
     ]
-    if kueue_is_newer:
-        newer = all(kueue_is_newer)
-    else:
-        newer = all(map(kubernetes.patched, sites))
-    images = []
-    for name, tag in _built(space, space_plans).items():
-        # The recipes, of any namespace, whose data is in this image.
-        embedded = (plan for plan in plans if plan.site["data_from"] == "image")
-        embed = " ".join(
-            plan.name for plan in embedded if (_reference(plan) or ())[:2] == (space, name)
-        )
-        command = kubernetes.build_command(name, space)
-        images.append({"name": name, "tag": tag, "command": command, "embed": embed})
+    references = filter(None, map(_reference, space_plans))
     facts = {
         "space": space, "recipes": listed(plan.name for plan in space_plans), "steps": steps(space_plans, "."), "hardware": hardware,
         "queues": dict.fromkeys(site["queue"] for site in sites if site.get("queue")),
-        "api": f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}",
+        "api": _queue_api(sites),
         "accounts": accounts, "account": ACCOUNT, "driver": pipeline.ACCOUNT, "tracked": tracked,
-        "owners": dict.fromkeys(reference[0] for reference in map(_reference, space_plans) if reference and reference[0] != space),
+        "owners": dict.fromkeys(owner for owner, _, _ in references if owner != space),
         "images": images, "claims": _claims(space_plans), "shared": kubernetes.SHARED,
         "ports": dict.fromkeys(sorted(site["metrics_port"] for site in sites)),
         # Versions with network policies for TrainJobs need a way through them.
@@ -145,6 +137,30 @@ def _site(plans: Sequence[Plan], space: str, space_plans: list[Plan]) -> list[Ar
     resources = {name: comment for name, comment in COMMENTS.items() if name in texts}
     texts["kustomization.yaml"] = _filled("kustomization.yaml", **facts, resources=resources)
     return [Artifact(name, text) for name, text in texts.items()]
+
+
+def _queue_api(sites: Sequence[Section]) -> str:
+    """The group and version of queues. Kueue 0.15 added the newer version, and 0.20 removed the
+    older one. Without a version of Kueue, that of OpenShift AI decides, because TrainJobs of 3.6
+    need the newer one."""
+    kueue_is_newer = [
+        kubernetes.numbers(site["kueue"]) >= (0, 15) for site in sites if site.get("kueue")
+    ]
+    if kueue_is_newer:
+        newer = all(kueue_is_newer)
+    else:
+        newer = all(map(kubernetes.patched, sites))
+    if newer:
+        return "kueue.x-k8s.io/v1beta2"
+    return "kueue.x-k8s.io/v1beta1"
+
+
+def _embedded(plans: Iterable[Plan], space: str, name: str) -> Iterator[str]:
+    """The recipes, of any namespace, whose data is in an image of `space`."""
+    for plan in plans:
+        reference = _reference(plan)
+        if plan.site["data_from"] == "image" and reference and reference[:2] == (space, name):
+            yield plan.name
 
 
 def _reference(plan: Plan) -> tuple[str, str, str] | None:
