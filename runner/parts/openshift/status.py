@@ -102,7 +102,7 @@ def _progress_of(cluster: Cluster, job: Manifest, pods: Manifests) -> "JobProgre
 
 
 def _training_phase(job_progress: "JobProgress", pods: Manifests) -> str:
-    """Whether training goes on, or still begins, for the first time or after a failure."""
+    """Whether training continues, or still begins, for the first time or after a failure."""
     if not job_progress.begins:
         return TRAINING
     restarts = [entry.get("restartCount") for pod in pods for entry in _working(pod)]
