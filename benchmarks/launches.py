@@ -11,14 +11,12 @@ one is not (`pace` in runner/parts/planner/tables.toml has measured ones).
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 DEPTHS = (4, 8)
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # They take no time on a GPU, nor a call of the driver.

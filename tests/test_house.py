@@ -35,17 +35,6 @@ CORE = (
     ),
     *("entrypoints", "commands", "__main__"),
 )
-# Names that pods and old renders run; each is an alias of a module elsewhere. Those of 0.1 go with
-# the next release.
-ALIASES = (
-    *("runner.training.plugin", "runner.cluster.walk", "runner.cluster.kfp_task"),
-    *(
-        "runner.entrypoints.node",
-        "runner.entrypoints.pull_request",
-        "runner.scenarios.image_classification.trainer",
-    ),
-    *("runner.entrypoints.file_server", "runner.entrypoints.embedded", "runner.entrypoints.stage"),
-)
 # Arrows that are still to go: each is used where the other part is there alone.
 SOFT = {
     "trace": {"images"},
@@ -126,9 +115,7 @@ def arrows() -> list[tuple[str, str]]:
         if wanted.startswith("runner.") and (wanted in known or wanted.rpartition(".")[0] in known)
     ]
     assert len(found) > 1000
-    return [
-        (module, wanted) for module, wanted in found if module not in ALIASES and module != wanted
-    ]
+    return [(module, wanted) for module, wanted in found if module != wanted]
 
 
 def room(module: str) -> str:
@@ -154,7 +141,7 @@ def test_parts_import_each_other_only_where_their_tables_say_so():
 
 def test_imports_of_the_core_point_down():
     rooms = {room(module) for module in modules() if not part_of(module) and module != "runner"}
-    assert rooms == set(CORE) | {"training", "cluster"}
+    assert rooms == set(CORE)
     for module, wanted in arrows():
         if not part_of(module) and not part_of(wanted) and wanted != "runner":
             assert CORE.index(room(wanted)) <= CORE.index(room(module)), (

@@ -143,7 +143,7 @@ def test_another_cross_entropy_leaves_the_fused_one_out(choice):
     found = config(f"train.cross_entropy={choice}")
     assert found["liger_fused_linear_cross_entropy"] is False
     found = config(f"train.cross_entropy={choice}", "train.kernels=none")
-    assert found["plugins"] == ["runner.training.plugin.RecipePlugin"]
+    assert found["plugins"] == ["runner.trainer.plugin.RecipePlugin"]
     assert not [key for key in found if key.startswith("liger")]
 
 

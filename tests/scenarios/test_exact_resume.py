@@ -125,7 +125,7 @@ def pod(run: Path, name: str, end: Callable[[], object] | None = None) -> int:
     entry = [
         sys.executable,
         "-m",
-        "runner.entrypoints.stage",
+        "runner.parts.jobs.stage",
         "run",
         str(run / "config" / f"{name}.json"),
         "--",

@@ -670,7 +670,9 @@ def test_another_model_and_four_bits_are_one_line_each(tmp_path, recipe_command)
     assert summary["adapter"]["kind"] == "qlora"
     assert summary["adapter"]["layers"] == list(catalog.model(OTHER).linear)
     assert read(run, "lora_adapter/adapter_config.json")["peft_type"] == "LORA"
-    assert f"model.base: {OTHER} → a tiny twin" in printed
+    assert "so that a tiny twin of the model trains on this CPU" in printed
+    (replaced,) = [one for one in summary["substitutions"] if one["setting"] == "model.base"]
+    assert replaced["before"] == OTHER and "a tiny twin" in replaced["why"]
 
 
 def twins() -> dict[str, str]:

@@ -24,14 +24,8 @@ FIRST = {
     # It measures for some seconds, and ends by itself.
     "runner.parts.planner.processor",
     # Aliases.
-    "runner.entrypoints.stage",
-    "runner.cluster.kfp_task",
-    "runner.cluster.walk",
-    "runner.entrypoints.embedded",
-    "runner.entrypoints.file_server",
-    "runner.entrypoints.node",
-    "runner.entrypoints.pull_request",
-    "runner.scenarios.image_classification.trainer",
+    "runner.parts.openshift.helper_pod",
+    "runner.parts.images.trainer",
 }
 FIRST |= {"runner.__main__"}
 # The arguments of all others, with a file or a socket that nobody ever writes into, or a module

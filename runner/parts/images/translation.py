@@ -24,7 +24,7 @@ from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, worded
 
 # The module's name in images of 0.1, too.
-TRAINER = "runner.scenarios.image_classification.trainer"
+TRAINER = "runner.parts.images.trainer"
 CONFIG_FILE = "images.yaml"
 TRAINER_SETTINGS = packaged.toml(__file__, "trainer.toml")
 # Settings of the images as the network sees them.

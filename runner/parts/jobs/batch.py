@@ -144,7 +144,7 @@ def gate(plan: Plan, stage: Stage) -> list[Artifact]:
     command = [
         "python",
         "-m",
-        "runner.entrypoints.stage",
+        "runner.parts.jobs.stage",
         "gate",
         f"{plan.place.config_dir}/{PLAN_FILE}",
     ]

@@ -1,4 +1,4 @@
-"""`python -m runner.entrypoints.stage VERB FILE …`: a stage in a pod, by the records on the claim.
+"""`python -m runner.parts.jobs.stage VERB FILE …`: a stage in a pod, by the records on the claim.
 
     run FILE -- COMMAND…                    a stage: COMMAND, once the stages before it are finished
     and their gates open
@@ -176,7 +176,7 @@ def leave_progress(folder: StageFolder) -> None:
 
 def main(arguments: list[str]) -> int:
     ensure_home()
-    parser = argparse.ArgumentParser(prog="python -m runner.entrypoints.stage")
+    parser = argparse.ArgumentParser(prog="python -m runner.parts.jobs.stage")
     parser.add_argument("verb", choices=("run", "gate", "promote"))
     parser.add_argument("file")
     parser.add_argument("--by")

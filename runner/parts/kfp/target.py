@@ -22,7 +22,7 @@ from runner.tools.text import from_template, template, yaml_text
 
 NAME = FOLDER = kubernetes.PIPELINE
 FILE = "pipeline.yaml"
-MODULE = "runner.cluster.kfp_task"  # this name also exists in images of 0.1
+MODULE = "runner.parts.kfp.task"  # this name also exists in images of 0.1
 OPEN = "open"
 HERE = Path(__file__).parent
 in_json = partial(json.dumps, ensure_ascii=False)

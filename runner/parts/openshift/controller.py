@@ -168,7 +168,7 @@ def promotion_pod(plan: Plan, stage: Stage, person: str, reason: str) -> Manifes
     command = [
         "python",
         "-m",
-        "runner.entrypoints.stage",
+        "runner.parts.jobs.stage",
         PROMOTE,
         file,
         "--by",

@@ -1,4 +1,4 @@
-"""File server: the files of one folder over HTTP (`python -m runner.entrypoints.file_server DIR
+"""File server: the files of one folder over HTTP (`python -m runner.parts.openshift.file_server DIR
 [--write]`).
 
 It runs in the short-lived pods of `recipe fetch` and `recipe submit`, behind the cluster's own API.

@@ -4,6 +4,7 @@
 import json
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -270,7 +271,7 @@ def pod(
     command = [
         "python",
         "-m",
-        "runner.entrypoints.file_server",
+        "runner.parts.openshift.file_server",
         folder,
         *([WRITES] if writes else []),
     ]
@@ -299,7 +300,7 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> kubernetes.Manifest:
         room = {ROOM: stage.env[ROOM]}
     else:
         room = {}
-    command = ["python", "-m", "runner.entrypoints.embedded", *arguments]
+    command = ["python", "-m", "runner.parts.openshift.helper_pod", *arguments]
     return batch.alone(
         plan,
         stage,
@@ -314,8 +315,8 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> kubernetes.Manifest:
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:
     """Checks whether the image of this process has a recipe's rows, and the GPUs have room for them
-    (`python -m runner.entrypoints.embedded`); 1 if not. folder: of the rows; expected, contents:
-    their settings and files (`runner.data.prepared`; empty contents: unknown); name: the
+    (`python -m runner.parts.openshift.helper_pod`); 1 if not. folder: of the rows; expected,
+    contents: their settings and files (`runner.data.prepared`; empty contents: unknown); name: the
     recipe's."""
     rows = PreparedRows.read(Path(folder))
     as_asked = rows is not None and rows.asked == expected
@@ -339,3 +340,7 @@ def look(folder: str, expected: str, contents: str, name: str) -> int:
         description = f"rows that were made {origin}"
     print(*worded("openshift.other-rows", what=description, folder=folder, name=name), sep="\n")
     return 1
+
+
+if __name__ == "__main__":
+    sys.exit(look(*sys.argv[1:]))

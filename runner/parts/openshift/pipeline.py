@@ -335,7 +335,7 @@ def _of_stage(form: Mapping[str, Any], name: str) -> str:
     )
 
 
-def driver_command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
+def driver_command(plan: Plan, module: str = "runner.parts.openshift.controller") -> list[str]:
     """The command of a pod that asks the cluster; plan: of that stage alone."""
     return [
         "python",

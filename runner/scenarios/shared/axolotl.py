@@ -17,7 +17,7 @@ from runner.scenarios.shared import common, sharding
 from runner.tools.problem import Stop, listed, worded
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
-PLUGIN = "runner.training.plugin.RecipePlugin"  # the name that images of 0.1 also use
+PLUGIN = "runner.trainer.plugin.RecipePlugin"  # the name that images of 0.1 also use
 # Liger's kernels, with the ends of Axolotl's names for them.
 LIGER_PARTS = {"rope": "rope", "rms_norm": "rms_norm", "glu": "glu_activation"}
 FLASH = "flash_attention_2"

@@ -283,7 +283,7 @@ def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
 WORK_FILE = "work.json"
 WORK = "runner.entrypoints.prepare"
 GUARD = (
-    "runner.entrypoints.stage"  # the check of the records on a claim before a stage starts in a pod
+    "runner.parts.jobs.stage"  # the check of the records on a claim before a stage starts in a pod
 )
 
 

@@ -816,7 +816,7 @@ def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     assert "runner.parts.rewards.functions" in by_hooks
     reached, waiting = (
         {},
-        ["runner.entrypoints.stage", "runner.entrypoints.prepare", *named, *by_hooks],
+        ["runner.parts.jobs.stage", "runner.entrypoints.prepare", *named, *by_hooks],
     )
     foreign = {}
     while waiting:
@@ -846,6 +846,6 @@ def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     without = f"import sys; sys.modules.update(dict.fromkeys({list(OF_LANGUAGE)}))"
     imports = "; ".join(
         f"import {module.partition(':')[0]}"
-        for module in ("runner.entrypoints.stage", "runner.entrypoints.prepare", *named, *by_hooks)
+        for module in ("runner.parts.jobs.stage", "runner.entrypoints.prepare", *named, *by_hooks)
     )
     subprocess.run([sys.executable, "-c", f"{without}; {imports}"], check=True, cwd=ROOT)

@@ -85,7 +85,7 @@ def test_a_program_of_ours_ends_before_its_imports(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     (tmp_path / "argparse.py").write_text(f"open({str(fifo)!r}).read()", encoding="utf-8")
-    command = python("runner.entrypoints.stage", "run", "plan.json")
+    command = python("runner.parts.jobs.stage", "run", "plan.json")
     with (
         first_process(command, PYTHONPATH=f"{tmp_path}:{ROOT}") as (outside, inside),
         fifo.open("w"),
@@ -99,7 +99,7 @@ def test_a_stage_ends_while_it_reads_the_claim(tmp_path, verb):
     plan = tmp_path / PLAN_FILE
     os.mkfifo(plan)
     with (
-        first_process(python("runner.entrypoints.stage", verb, str(plan))) as (outside, inside),
+        first_process(python("runner.parts.jobs.stage", verb, str(plan))) as (outside, inside),
         plan.open("w"),
     ):
         os.kill(inside, signal.SIGTERM)
@@ -124,7 +124,7 @@ def test_a_machine_ends_while_torchrun_waits_for_the_others(tmp_path, machine):
         torchrun = python(
             "torch.distributed.run", *rendezvous.split(), "--nproc-per-node=1", "-m", "this"
         )
-        command = python("runner.entrypoints.stage", "run", str(plan), "--", *torchrun)
+        command = python("runner.parts.jobs.stage", "run", str(plan), "--", *torchrun)
         require_end_at_sigterm(command, master, PET_NODE_RANK=machine)
 
 
@@ -165,7 +165,7 @@ def test_a_driver_ends_while_the_cluster_does_not_answer(tmp_path):
 
 def test_a_file_server_ends_between_two_requests(tmp_path):
     port = free_port()
-    command = python("runner.entrypoints.file_server", str(tmp_path))
+    command = python("runner.parts.openshift.file_server", str(tmp_path))
     with first_process(command, **{WORD: "word", PORT: str(port)}) as (outside, inside):
         assert answer_of(f"http://127.0.0.1:{port}/word/list") == b"[]"
         os.kill(inside, signal.SIGTERM)

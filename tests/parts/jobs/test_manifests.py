@@ -576,7 +576,7 @@ def test_data_on_a_claim_gets_a_job_without_gpu_and_training_goes_offline():
     assert guard == [
         "python",
         "-m",
-        "runner.entrypoints.stage",
+        "runner.parts.jobs.stage",
         "run",
         "/etc/recipe-runner/data/plan.json",
     ]

@@ -62,7 +62,7 @@ def test_the_container_is_called_pytorch_and_trains_through_torchrun():
     assert guard == [
         "python",
         "-m",
-        "runner.entrypoints.stage",
+        "runner.parts.jobs.stage",
         "run",
         "/etc/recipe-runner/plan.json",
     ]

@@ -493,7 +493,7 @@ def test_the_engine_gets_the_environment_of_its_pod_as_it_is(claim, monkeypatch,
         "PET_NODE_RANK": str(rank),
         "CUDA_VISIBLE_DEVICES": GPUS,
     }
-    guard = [sys.executable, "-m", "runner.entrypoints.stage", "run", str(file), "--", *engine]
+    guard = [sys.executable, "-m", "runner.parts.jobs.stage", "run", str(file), "--", *engine]
     assert subprocess.run(guard, cwd=claim.folder, env=around, timeout=120).returncode == 3
     inside = json.loads(seen.read_text())
     changed = {
@@ -507,7 +507,7 @@ def test_looking_at_the_records_loads_no_engine():
     """Each machine of each stage looks first, and so does `recipe status`; torch alone would take
     them half a minute."""
     code = (
-        "import sys, runner.entrypoints.stage, runner.parts.openshift.pipeline; print(*sys.modules)"
+        "import sys, runner.parts.jobs.stage, runner.parts.openshift.pipeline; print(*sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -192,9 +192,7 @@ def test_code_by_git_comes_with_the_command_of_each_task():
         {"volumeName": "code", "mountPath": "/opt/recipe-code"}
     ]
     container = pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
-    assert (
-        container["command"][0] == "/bin/sh" and "runner.cluster.kfp_task" in container["command"]
-    )
+    assert container["command"][0] == "/bin/sh" and "runner.parts.kfp.task" in container["command"]
 
 
 def test_what_a_task_leaves_is_where_the_launcher_looks(tmp_path):

@@ -518,7 +518,7 @@ def test_both_targets_stand_before_the_same_gates(site):
     for stage in plan.stages:
         for target in KIND:
             assert container(sent(plan, stage, target).job)["command"][:4] == [
-                "python", "-m", "runner.entrypoints.stage", "run",
+                "python", "-m", "runner.parts.jobs.stage", "run",
             ]  # fmt: skip
 
 

@@ -68,10 +68,10 @@ export PET_MASTER_ADDR="$MAIN_NODE_IP"
 export PET_MASTER_PORT="$MAIN_NODE_PORT"
 
 # Wait for the other machines, stop if the recipe or packages of one differ, and prepare the data and the config.
-"$PYTHON" -m runner.entrypoints.node meet --recipe "$HERE/recipe.json" --rank "$NODE_RANK" --main "$MAIN_NODE_IP" --port "$MAIN_NODE_PORT" --gpus "$GPUS" --total "$TOTAL_GPUS"
+"$PYTHON" -m runner.parts.nodes.node meet --recipe "$HERE/recipe.json" --rank "$NODE_RANK" --main "$MAIN_NODE_IP" --port "$MAIN_NODE_PORT" --gpus "$GPUS" --total "$TOTAL_GPUS"
 # Training ends when this script ends.
 export RECIPE_RUNNER_PARENT=$$
 # Train, together with the other machines; the log is shown here and kept in the results folder.
 axolotl train /shared/models/gemma/config/axolotl.yaml --launcher torchrun 2>&1 | tee -a "$OUTPUT_DIR/train-node$NODE_RANK.log"
 # Check that all results exist, and report what was learned.
-"$PYTHON" -m runner.entrypoints.node finish --results "$OUTPUT_DIR"
+"$PYTHON" -m runner.parts.nodes.node finish --results "$OUTPUT_DIR"

@@ -68,7 +68,7 @@ export PET_MASTER_ADDR="$MAIN_NODE_IP"
 export PET_MASTER_PORT="$MAIN_NODE_PORT"
 
 # Wait for the main machine's port, stop if recipe or packages differ from its own, and wait for its data.
-"$PYTHON" -m runner.entrypoints.node meet --recipe "$HERE/recipe.json" --rank "$NODE_RANK" --main "$MAIN_NODE_IP" --port "$MAIN_NODE_PORT" --gpus "$GPUS" --total "$TOTAL_GPUS"
+"$PYTHON" -m runner.parts.nodes.node meet --recipe "$HERE/recipe.json" --rank "$NODE_RANK" --main "$MAIN_NODE_IP" --port "$MAIN_NODE_PORT" --gpus "$GPUS" --total "$TOTAL_GPUS"
 # Training ends when this script ends.
 export RECIPE_RUNNER_PARENT=$$
 # Train, together with the other machines; the log is shown here and kept in the results folder.
