@@ -44,43 +44,46 @@ def chart(curve: Curve) -> Chart:
     else:
         low = low - 0.06 * span
     high = high + 0.06 * span
-    made = Chart(x0, x1, low, high, ticks(low, high, 5))
+    drawing = Chart(x0, x1, low, high, ticks(low, high, 5))
     for name, line in curve.lines.items():
-        kept: Sequence[Point] = line
-        if len(line) > MOST_POINTS:
-            # The lowest and the highest of each stretch, and the first and the last of all.
-            size = math.ceil(len(line) / (MOST_POINTS // 2))
-            extremes = {line[0], line[-1]}
-            for start in range(0, len(line), size):
-                stretch = line[start : start + size]
-                extremes |= {
-                    min(stretch, key=lambda point: point[1]),
-                    max(stretch, key=lambda point: point[1]),
-                }
-            kept = sorted(extremes)
-        path = "M" + "L".join(f"{made.x_of(x):.1f} {made.y_of(y):.1f}" for x, y in kept)
+        kept = _thinned(line)
+        path = "M" + "L".join(f"{drawing.x_of(x):.1f} {drawing.y_of(y):.1f}" for x, y in kept)
         values = json.dumps(
             [[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":")
         )
-        made.lines.append((name, path, values, len(kept) < len(line)))
-    return made
+        drawing.lines.append((name, path, values, len(kept) < len(line)))
+    return drawing
+
+
+def _thinned(line: Sequence[Point]) -> Sequence[Point]:
+    """Of many points only the lowest and the highest of each stretch, and the first and the last of
+    all."""
+    if len(line) <= MOST_POINTS:
+        return line
+    size = math.ceil(len(line) / (MOST_POINTS // 2))
+    extremes = {line[0], line[-1]}
+    for start in range(0, len(line), size):
+        stretch = line[start : start + size]
+        extremes.add(min(stretch, key=lambda point: point[1]))
+        extremes.add(max(stretch, key=lambda point: point[1]))
+    return sorted(extremes)
 
 
 def histogram(bins: Sequence[tuple[int, int, int]]) -> Chart:
     """bins: the first and the last whole number of each, and its count."""
     most = max(count for _, _, count in bins)
     marks = (y for y in ticks(0, max(most, 4), 4, (1, 2, 5, 10)) if y <= most)
-    made = Chart(bins[0][0], bins[-1][1] + 1, 0, most, marks)
+    drawing = Chart(bins[0][0], bins[-1][1] + 1, 0, most, marks)
     for low, high, count in bins:
-        x = made.x_of(low)
-        y = made.y_of(count)
+        x = drawing.x_of(low)
+        y = drawing.y_of(count)
         if low != high:
             lengths = f"{low:,} to {high:,}"
         else:
             lengths = f"{low:,}"
-        width = max(1.0, made.x_of(high + 1) - x - 1)
-        made.bars.append((x, y, width, HEIGHT - BOTTOM - y, f"{lengths} tokens: {count:,} rows"))
-    return made
+        width = max(1.0, drawing.x_of(high + 1) - x - 1)
+        drawing.bars.append((x, y, width, HEIGHT - BOTTOM - y, f"{lengths} tokens: {count:,} rows"))
+    return drawing
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
@@ -96,10 +99,10 @@ def ticks(
     raw = ((high - low) or 1) / wanted
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in steps if power * factor >= raw * 0.999)
-    first = math.ceil(low / step - 1e-9)
+    first_multiple = math.ceil(low / step - 1e-9)
     return [
         float(f"{number * step:.12g}")
-        for number in range(first, math.floor(high / step + 1e-9) + 1)
+        for number in range(first_multiple, math.floor(high / step + 1e-9) + 1)
     ]
 
 

@@ -4,7 +4,7 @@ explains why one ended."""
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
@@ -52,11 +52,11 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
     else:
         recipe = "RECIPE"
     if file.resolve().is_relative_to(Path.cwd()):
-        shown = os.path.relpath(file)
+        path = os.path.relpath(file)
     else:
-        shown = str(file)
-    say(shown)
-    end(f"The page is {shown}. Open it in a browser, or send it.", "chat", recipe, "--page")
+        path = str(file)
+    say(path)
+    end(f"The page is {path}. Open it in a browser, or send it.", "chat", recipe, "--page")
 
 
 # The columns of `recipe runs`. The settings that differ follow.
@@ -71,90 +71,123 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
     Rehearsals, the trials of a search and runs that `recipe fetch` brought from a cluster are among
     them.
     """
-    begins = f"{name}-" if name else ""
-    found = [(run, _known(run)) for run in all_here() if f"{run.state.recipe}-".startswith(begins)]
-    with_page = [known for _, known in found if known]
-    rows = [_row(run, known) for run, known in found]
+    rows, facts_of_runs = _runs_here(name)
     if namespace is not None:
-        rows += (
-            row
-            for row in parts.hook("runs_on_cluster")(namespace)
-            if f"{row['recipe']}-".startswith(begins)
-        )
+        jobs = parts.hook("runs_on_cluster")(namespace)
+        rows += [job for job in jobs if _is_named(job["recipe"], name)]
         rows.sort(key=itemgetter("changed"), reverse=True)
-    if not rows or (paged and not with_page):
-        of = f" of a recipe `{name}`" if name else ""
-        if namespace is None or rows:
-            nor = ""
-        else:
-            nor = ", and no jobs in the namespace"
-        raise Stop(
-            f"There are no runs{of} below this folder{nor}.",
-            "`recipe run` and `recipe rehearse` make them.",
-        )
-    if sort != "changed":
-        rows.sort(key=lambda row: math.inf if row[sort] is None else row[sort])
+    if not rows or (paged and not facts_of_runs):
+        raise _no_runs(name, no_jobs=namespace is not None and not rows)
+    _sort(rows, sort)
     for row in rows:
-        # Only the settings that tell runs apart.
-        row["settings"] = {
-            setting: value for setting, value in row["settings"].items() if setting not in page.OWN
-        }
-    alike = name or len({row["recipe"] for row in rows}) == 1
-    # The settings of a job that somebody else sent are unknown.
-    known_settings = [row["settings"] for row in rows if row["settings"]]
-    if alike:
-        tried = [name for name, _ in differing(known_settings, "")]
-    else:
-        tried = []
+        row["settings"] = _without_names(row["settings"])
     if style == "json":
         say(json_text(rows))
     else:
-        cells = (
-            [
-                *(_cell(row[name]) for name in COLUMNS),
-                *(row["settings"].get(name, "") for name in tried),
-            ]
-            for row in rows
-        )
-        table([[*map(str.upper, COLUMNS), *tried], *cells])
+        table(_table_rows(rows, same_recipe=bool(name)))
     if paged:
-        write_text(Path("runs") / PAGE, page.render(with_page))
-    number = len(with_page if paged else rows)
-    if number == 1:
-        count = "1 run"
-        are = "is"
+        write_text(Path("runs") / PAGE, page.render(facts_of_runs))
+        sentence = f"The page about {_count_of_runs(len(facts_of_runs))} is runs/{PAGE}."
     else:
-        count = f"{number} runs"
-        are = "are"
-    if paged:
-        what = f"The page about {count} is runs/{PAGE}."
+        verb = "is" if len(rows) == 1 else "are"
+        sentence = f"{_count_of_runs(len(rows))} {verb} here."
+    folders = [row["folder"] for row in rows if row["kind"] != "job"]
+    if folders:
+        end(sentence, "report", folders[0])
     else:
-        what = f"{count} {are} here."
-    here = [row["folder"] for row in rows if row["kind"] != "job"]
-    end(what, *(("report", here[0]) if here else ("status", "RECIPE")))
+        end(sentence, "status", "RECIPE")
 
 
-def _known(run: RunFolder) -> facts.RunFacts | None:
+def _runs_here(name: str | None) -> tuple[list[dict[str, Any]], list[facts.RunFacts]]:
+    """The runs of a recipe as rows, and the facts of those that have a plan."""
+    rows: list[dict[str, Any]] = []
+    facts_of_runs: list[facts.RunFacts] = []
+    for run in all_here():
+        if not _is_named(run.state.recipe, name):
+            continue
+        run_facts = _facts_of(run)
+        rows.append(_row(run, run_facts))
+        if run_facts:
+            facts_of_runs.append(run_facts)
+    return rows, facts_of_runs
+
+
+def _is_named(recipe: str, name: str | None) -> bool:
+    """A name also means those that continue it after a hyphen; no name means every recipe."""
+    return not name or f"{recipe}-".startswith(f"{name}-")
+
+
+def _sort(rows: list[dict[str, Any]], column: str) -> None:
+    """Sorts rows, which are already sorted by time, by the numbers of a column; unknown ones are
+    last."""
+    if column != "changed":
+        rows.sort(key=lambda row: math.inf if row[column] is None else row[column])
+
+
+def _no_runs(name: str | None, no_jobs: bool) -> Stop:
+    of_recipe = f" of a recipe `{name}`" if name else ""
+    nor_jobs = ", and no jobs in the namespace" if no_jobs else ""
+    return Stop(
+        f"There are no runs{of_recipe} below this folder{nor_jobs}.",
+        "`recipe run` and `recipe rehearse` make them.",
+    )
+
+
+def _without_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that can tell runs apart."""
+    return {setting: value for setting, value in settings.items() if setting not in page.OWN}
+
+
+def _table_rows(rows: Sequence[Mapping[str, Any]], same_recipe: bool) -> list[list[str]]:
+    """The table of runs with its heading. Runs of one recipe also have a column for each setting
+    that differs."""
+    differing_settings: list[str] = []
+    if same_recipe or len({row["recipe"] for row in rows}) == 1:
+        # The settings of a job that somebody else sent are unknown.
+        settings = [row["settings"] for row in rows if row["settings"]]
+        differing_settings = [setting for setting, _ in differing(settings, "")]
+    table_rows = [[*map(str.upper, COLUMNS), *differing_settings]]
+    for row in rows:
+        cells = [_cell(row[column]) for column in COLUMNS]
+        cells += [row["settings"].get(setting, "") for setting in differing_settings]
+        table_rows.append(cells)
+    return table_rows
+
+
+def _count_of_runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
+
+
+def _facts_of(run: RunFolder) -> facts.RunFacts | None:
     """The facts of a run; None if it has no plan."""
     with suppress(Stop):
         return facts.RunFacts(run)
     return None
 
 
-def _row(run: RunFolder, known: facts.RunFacts | None) -> dict[str, Any]:
-    if known:
-        done = [stage.summary for stage in known.trained if stage.summary]
-    else:
-        done = []
-    gpus = [summary.training_seconds * summary.world_size / 3600 for summary in done if summary.gpu]
-    gated = known.gated if known else ()
-    return {
+def _row(run: RunFolder, run_facts: facts.RunFacts | None) -> dict[str, Any]:
+    """A run as a row of the table. What is unknown is None or empty."""
+    row: dict[str, Any] = {
         **show.run_row(run),
-        "loss": done[-1].best_validation_loss if done else None,
-        "gpu hours": sum(gpus) if gpus else None,
-        "gates": "" if not gated else "open" if all(stage.open for stage in gated) else "closed",
-        "settings": flat(known.planned.settings) if known else {},
+        "loss": None,
+        "gpu hours": None,
+        "gates": "",
+        "settings": {},
     }
+    if not run_facts:
+        return row
+    summaries = [stage.summary for stage in run_facts.trained if stage.summary]
+    if summaries:
+        row["loss"] = summaries[-1].best_validation_loss
+    gpu_hours = [
+        summary.training_seconds * summary.world_size / 3600 for summary in summaries if summary.gpu
+    ]
+    if gpu_hours:
+        row["gpu hours"] = sum(gpu_hours)
+    if run_facts.gated:
+        row["gates"] = "open" if all(stage.open for stage in run_facts.gated) else "closed"
+    row["settings"] = flat(run_facts.planned.settings)
+    return row
 
 
 def _cell(value: Any) -> str:
@@ -173,37 +206,37 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     a log, events, or the output of `oc describe`. `-` reads standard input. The word in brackets at
     the end of an answer is a heading of the page "When something goes wrong" (docs/troubles.md).
     """
-    given = Path(path)
+    file = Path(path)
     follows: tuple[str, ...] = ("doctor",)
     lines: Iterable[str]
-    if (
-        not given.is_dir()
-        and path != "-"
-        and (given.suffix in (".yaml", ".yml") or not given.is_file())
-    ):
+    if _is_recipe(path):
         lines, verb = _of_recipe(path, sets, stage)
         follows = (verb, path)
     elif sets or stage:
         raise Stop(
             "`--set` and `--stage` need a recipe.", "Leave them out, or name the recipe.", code=2
         )
-    elif given.is_dir():
-        is_run = (given / RUN).is_file()
-        if is_run:
-            lines = _of_run(find("", path))
-            follows = ("report", path)
-        else:
-            lines = _of_folder(given)
+    elif (file / RUN).is_file():
+        lines = _of_run(find("", path))
+        follows = ("report", path)
+    elif file.is_dir():
+        lines = _of_folder(file)
     elif path == "-":
         lines = _of_text(sys.stdin.buffer.read().decode(errors="replace")[-MOST:])
     else:
-        lines = _of_text(end_of(given, most=MOST))
+        lines = _of_text(end_of(file, most=MOST))
     for line in lines:
         say(line)
-    end(
-        f"This is everything that recipe found about {'this text' if path == '-' else path}.",
-        *follows,
-    )
+    subject = "this text" if path == "-" else path
+    end(f"This is everything that recipe found about {subject}.", *follows)
+
+
+def _is_recipe(path: str) -> bool:
+    """A recipe, which may be missing; neither a folder, nor a log, nor standard input."""
+    file = Path(path)
+    if path == "-" or file.is_dir():
+        return False
+    return file.suffix in (".yaml", ".yml") or not file.is_file()
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Iterable[str], str]:
@@ -219,13 +252,18 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Ite
     try:
         run = find(recipe.name, None)
     except Stop:
-        none = f"`{recipe.name}` has no run on this machine."
-        hint = "Try it with `recipe rehearse`, or list its problems with `recipe check`."
-        raise (Stop(f"{none} {nowhere.text}") if nowhere else Stop(none, hint)) from None
-    here = f"What follows is about the run on this machine: {run.path}"
-    return chain(
-        [f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run)
-    ), "report"
+        no_run = f"`{recipe.name}` has no run on this machine."
+        if nowhere:
+            raise Stop(f"{no_run} {nowhere.text}") from None
+        raise Stop(
+            no_run, "Try it with `recipe rehearse`, or list its problems with `recipe check`."
+        ) from None
+    lines = _of_run(run)
+    if nowhere:
+        no_job = nowhere.text.splitlines()[0]
+        heading = f"{no_job} What follows is about the run on this machine: {run.path}"
+        lines = chain([heading], lines)
+    return lines, "report"
 
 
 def _of_text(text: str) -> Iterator[str]:
@@ -255,9 +293,9 @@ def _of_folder(folder: Path) -> Iterator[str]:
 
 def _of_run(run: RunFolder) -> Iterator[str]:
     """Why a run of this machine or of plain machines ended; or, if it did not, its progress."""
-    told = _known(run)
-    if not told:
+    run_facts = _facts_of(run)
+    if not run_facts:
         yield from _of_folder(run.path)  # a run of an older version
         return
-    yield from sentences.first(told)[:1]
-    yield from sentences.reasons(told)
+    yield from sentences.first(run_facts)[:1]
+    yield from sentences.reasons(run_facts)

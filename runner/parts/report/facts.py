@@ -15,12 +15,12 @@ from runner.recipe import units
 from runner.recipe.reading import read
 from runner.recipe.recipe import REAL
 from runner.run.launch import end_of
-from runner.run.run_folder import RunFolder, StageFolder, find
+from runner.run.run_folder import RunFolder, RunRecord, StageFolder, StageRecord, find
 from runner.run.run_manifest import RunManifest, plan_of
 from runner.tools import packaged
 from runner.tools.files import read_json, read_record
 from runner.tools.run_files import ANSWERS, HISTORY, PROOF, REPORT, STOPPED
-from runner.trainer.records import Proof, Summary
+from runner.trainer.records import GradedAnswers, Proof, Summary
 
 LOG_LINES, ROW_TOKENS = 60, 2_000
 NUMBER = int | float
@@ -39,97 +39,98 @@ class Curve(NamedTuple):
 
 
 class StageFacts:
-    """One stage of a run. steps, epochs: of its history; answers: `question`, `before` and `after`;
-    measurement: empty if nothing was measured. weights: their hash. stopped: the reason of training
-    that stopped itself; meaning, said, log: the trouble in the log of an unfinished stage, its
-    line, and the log's end.
+    """One stage of a run, as the page shows it. What is unknown is None or empty."""
 
-    peak_gib: the most memory that tensors held on the first GPU, GiB; None without a GPU.
-    steps_made: the steps of this stage alone; the count of a stage that continues another one
-    begins with that one's. accuracy_before: the share of images that were classified correctly
-    before the first step. measure_improved: whether the stage improved its model on held-out data.
-    graded: the counts of right answers. All are None if unknown."""
+    name: str
+    trains: bool
+    state: StageRecord
+    status: str  # as the page shows it
+    foreseen: Prediction
+    weights: str  # their hash
+    summary: Summary = Summary()
+    steps: tuple[Mapping[str, Any], ...] = ()  # of its history
+    epochs: tuple[Mapping[str, Any], ...] = ()  # of its history
+    peak_gib: float | None = None  # the most memory that tensors held on the first GPU, GiB
+    last_step: int = 0  # a stage that continues another one begins to count with that one's
+    steps_made: int = 0  # of this stage alone
+    accuracy_before: float | None = None  # share of right images before the first step
+    measure_improved: bool | None = None  # whether it improved its model on held-out data
+    graded: GradedAnswers | None = None  # the counts of right answers
+    answers: tuple[Mapping[str, Any], ...] = ()  # `question`, `before` and `after` of each
+    proof: Proof = Proof()
+    measurement: gates.Measurement  # empty if nothing was measured
+    verdicts: tuple[gates.GateVerdict, ...] = ()
+    promotion: gates.Promotion | None = None
+    open: bool  # whether its gates let the next stage begin
+    stopped: str  # the reason of training that stopped itself
+    # Of an unfinished stage, whose logs are searched for a known trouble:
+    meaning: str  # the trouble
+    said: str  # the line of the log that shows it
+    log: tuple[str, ...]  # the end of the log
 
     def __init__(self, folder: StageFolder, foreseen: Prediction) -> None:
-        stage = folder.stage
-        path = folder.path
+        self.name = folder.stage.name
+        self.trains = folder.stage.trains
         self.foreseen = foreseen
-        self.name = stage.name
-        self.trains = stage.trains
         self.state = folder.state
         self.weights = folder.model_hash()
         if self.state.status == "begun":
             self.status = "not finished"
         else:
             self.status = self.state.status
-        self.summary = told = Summary.read(path) if self.trains else Summary()
         if self.trains:
-            history = read_record(path / HISTORY)
-        else:
-            history = {}
+            self._read_training(folder.path)
+        self._read_gates(folder)
+        self.stopped = str(read_record(folder.path / STOPPED).get("message") or "")
+        self._read_logs(folder)
+
+    def _read_training(self, path: Path) -> None:
+        self.summary = Summary.read(path)
+        history = read_record(path / HISTORY)
         self.steps = tuple(_entries(history.get("steps"), step=NUMBER, loss=NUMBER))
         self.epochs = tuple(_entries(history.get("epochs"), step=NUMBER, epoch=NUMBER))
         memory = [
             entry["gpu_memory_gib"] for entry in self.steps if _number(entry.get("gpu_memory_gib"))
         ]
-        self.peak_gib: float | None = max(memory, default=None)
-        self.last_step: int = told.steps or max((entry["step"] for entry in self.steps), default=0)
-        first = self.epochs[0] if self.epochs else {}
-        self.steps_made = max(0, self.last_step - first.get("step", 0))
-        accuracy = first.get("accuracy")
-        self.accuracy_before: float | None
+        self.peak_gib = max(memory, default=None)
+        last_on_record = max((entry["step"] for entry in self.steps), default=0)
+        self.last_step = self.summary.steps or last_on_record
+        before_training = self.epochs[0] if self.epochs else {}
+        self.steps_made = max(0, self.last_step - before_training.get("step", 0))
+        accuracy = before_training.get("accuracy")
         if _number(accuracy):
             self.accuracy_before = accuracy
-        else:
-            self.accuracy_before = None
-        pairs = (
-            (told.first_preference_accuracy, told.last_preference_accuracy),
-            (told.first_reward, told.best_reward),
-            (self.accuracy_before, told.best_accuracy),
-            # A lower loss is better.
-            (told.best_validation_loss, told.first_validation_loss),
+        self.measure_improved = _measure_improved(self.summary, self.accuracy_before)
+        self.graded = self.summary.answers
+        self.answers = tuple(
+            _entries(read_json(path / ANSWERS), question=str, before=str, after=str)
         )
-        known = (
-            after > before for before, after in pairs if before is not None and after is not None
-        )
-        self.measure_improved = next(known, None)
-        self.graded = told.answers
-        if self.trains:
-            answers = read_json(path / ANSWERS)
-        else:
-            answers = None
-        self.answers = tuple(_entries(answers, question=str, before=str, after=str))
-        if self.trains and (path / PROOF).is_file():
+        if (path / PROOF).is_file():
             self.proof = Proof.read(path)
-        else:
-            self.proof = Proof()
+
+    def _read_gates(self, folder: StageFolder) -> None:
         record = gates.record(folder)
         if isinstance(record, gates.Measurement):
             self.measurement = record
         else:
             self.measurement = gates.Measurement()
-        if stage.gates:
+        if folder.stage.gates:
             self.verdicts = tuple(_verdicts(folder, record))
-        else:
-            self.verdicts = ()
-        if stage.gates:
             self.promotion = gates.promotion(folder)
-        else:
-            self.promotion = None
         self.open = self.promotion is not None or gates.passed(self.verdicts)
-        self.stopped = str(read_record(path / STOPPED).get("message") or "")
-        # Each of several machines has its own log.
+
+    def _read_logs(self, folder: StageFolder) -> None:
+        logs: list[Path] = []
         if self.state.status == "begun":
-            logs = sorted(path.glob("train*.log"))
-        else:
-            logs = []
+            # Each of several machines has its own log.
+            logs = sorted(folder.path.glob("train*.log"))
         tails = [end_of(log) for log in logs]
-        if foreseen.memory:
-            need = units.gib(foreseen.memory)
-        else:
-            need = ""
-        world = str(stage.machines.world_size)
-        diagnosis = troubles.diagnose(tails, plan=troubles.planned(need), world_size=world)
+        planned_memory = units.gib(self.foreseen.memory) if self.foreseen.memory else ""
+        diagnosis = troubles.diagnose(
+            tails,
+            plan=troubles.planned(planned_memory),
+            world_size=str(folder.stage.machines.world_size),
+        )
         self.meaning = diagnosis.meaning
         self.said = diagnosis.line
         self.log = tuple("\n".join(tails).splitlines()[-LOG_LINES:])
@@ -144,72 +145,108 @@ class StageFacts:
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        made = list[Curve]()
-        for one in FIGURES["curves"]:
-            lines = dict[str, tuple[Point, ...]]()
-            for name, where, key in one["lines"]:
-                if where == "steps":
-                    entries = self.steps
-                else:
-                    entries = self.epochs
-                both = (
-                    entry
-                    for entry in entries
-                    if _number(entry.get("step")) and _number(entry.get(key))
-                )
-                points = tuple((float(entry["step"]), float(entry[key])) for entry in both)
-                if len(points) > 1:
-                    lines[name] = points
+        curves = list[Curve]()
+        for figure in FIGURES["curves"]:
             # Beside tokens a second, rows a second show nothing new.
-            known = any(curve.title == "Tokens a second" for curve in made)
-            if lines and not (known and one["title"] == "Rows a second"):
-                made.append(Curve(one["title"], one["unit"], lines))
-        return tuple(made)
+            shows_tokens = any(curve.title == "Tokens a second" for curve in curves)
+            if figure["title"] == "Rows a second" and shows_tokens:
+                continue
+            lines = self._lines(figure)
+            if lines:
+                curves.append(Curve(figure["title"], figure["unit"], lines))
+        return tuple(curves)
+
+    def _lines(self, figure: Mapping[str, Any]) -> dict[str, tuple[Point, ...]]:
+        """The lines of a curve in `figures.toml` that have at least two points."""
+        lines: dict[str, tuple[Point, ...]] = {}
+        for name, table, key in figure["lines"]:
+            entries = self.steps if table == "steps" else self.epochs
+            points: list[Point] = []
+            for entry in entries:
+                if _number(entry.get("step")) and _number(entry.get(key)):
+                    points.append((float(entry["step"]), float(entry[key])))
+            if len(points) > 1:
+                lines[name] = tuple(points)
+        return lines
+
+
+def _measure_improved(summary: Summary, accuracy_before: float | None) -> bool | None:
+    """Whether the first measure of this stage that has both values was better after training."""
+    before_and_after = (
+        (summary.first_preference_accuracy, summary.last_preference_accuracy),
+        (summary.first_reward, summary.best_reward),
+        (accuracy_before, summary.best_accuracy),
+        # A lower loss is better.
+        (summary.best_validation_loss, summary.first_validation_loss),
+    )
+    for before, after in before_and_after:
+        if before is not None and after is not None:
+            return after > before
+    return None
 
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _verdicts(folder: StageFolder, known: gates.Measurement | str) -> list[gates.GateVerdict]:
+def _verdicts(folder: StageFolder, record: gates.Measurement | str) -> list[gates.GateVerdict]:
     """The gates' verdicts. A sample task that is missing on this machine closes no gate: its result
     still counts."""
-    about = gates.subject(folder)
-    if folder.stage.evaluation:
-        task = folder.stage.evaluation.sample_task
-    else:
-        task = None
-    if about and isinstance(known, gates.Measurement) and task and not Path(task).is_file():
-        about = replace(about, settings=known.settings)
-    return gates.judge(folder.stage.gates, known, about)
+    subject = gates.subject(folder)
+    evaluation = folder.stage.evaluation
+    task = evaluation.sample_task if evaluation else None
+    task_is_missing = task and not Path(task).is_file()
+    if subject and isinstance(record, gates.Measurement) and task_is_missing:
+        subject = replace(subject, settings=record.settings)
+    return gates.judge(folder.stage.gates, record, subject)
 
 
 class DataFacts:
-    """The use of the rows. record: `report.json`, whose fields depend on the kind of data; text:
-    the same as text. source: the name of the rows' file or data set, empty if unknown; bins: the
-    fewest tokens, the most tokens and the number of rows of each; findings: problems of rows: kind,
-    count, effect and remedy."""
+    """The use of the rows, as the page shows it."""
+
+    record: Mapping[str, Any]  # `report.json`, whose fields depend on the kind of data
+    text: str  # the same as text
+    source: str  # the name of the rows' file or data set; empty if unknown
+    bins: tuple[tuple[int, int, int], ...]  # fewest tokens, most tokens and number of rows of each
+    dropped: Mapping[str, int]  # the number of rows that were left out, by reason
+    findings: list[tuple[str, int, str, str]]  # problems of rows: kind, count, effect and remedy
 
     def __init__(self, record: Mapping[str, Any], text: str = "") -> None:
         self.record = record
         self.text = text
         self.source = str(record.get("source") or "").rstrip("/").rpartition("/")[2]
-        told = record.get("length_bins")
-        self.bins = tuple(
-            (first, last, rows) for first, last, rows in (told if isinstance(told, list) else ())
-        )
-        self.dropped: Mapping[str, int] = record.get("dropped") or record.get("skipped") or {}
-        known = _entries(record.get("findings"), kind=str, count=int, said=str, remedy=str)
-        self.findings = [(one["kind"], one["count"], one["said"], one["remedy"]) for one in known]
+        bins = record.get("length_bins")
+        if not isinstance(bins, list):
+            bins = []
+        self.bins = tuple((fewest, most, rows) for fewest, most, rows in bins)
+        self.dropped = record.get("dropped") or record.get("skipped") or {}
+        findings = _entries(record.get("findings"), kind=str, count=int, said=str, remedy=str)
+        self.findings = [
+            (finding["kind"], finding["count"], finding["said"], finding["remedy"])
+            for finding in findings
+        ]
 
 
 class RunFacts:
-    """A run. shown: its folder for people; data: by part, "" if there is only one; counts: the
-    plan's facts. real_model: the model that a rehearsal trained instead of a tiny twin, empty for
-    none; trained: the stages that train something and have begun to; failed: the stage where an
-    unfinished run ended; reason: why it was stopped, as reported then or recorded by its stage,
-    empty if neither exists; improved: whether every stage improved its model, None if unknown;
-    substitutions: name, value before and after, and reason of replaced settings."""
+    """A run, as its page shows it."""
+
+    planned: RunManifest
+    shown: str  # its folder for people
+    name: str
+    state: RunRecord
+    kind: str
+    rehearsal: bool
+    counts: Mapping[str, Any]  # the plan's facts
+    stages: tuple[StageFacts, ...]
+    trained: tuple[StageFacts, ...]  # those that train something and have begun to
+    gated: tuple[StageFacts, ...]
+    data: dict[str, DataFacts]  # by part; "" if there is only one
+    real_model: str  # what a rehearsal trained instead of a tiny twin; empty for none
+    failed: StageFacts | None  # where an unfinished run ended
+    reason: str  # why it was stopped, as reported then or recorded by its stage; empty for neither
+    improved: bool | None  # whether every stage improved its model; None if unknown
+    substitutions: tuple[tuple[str, str, str, str], ...]  # setting, before, after and reason
+    changes: tuple[tuple[str, str, str, str], ...]  # setting, before, after and by whom
 
     def __init__(self, run: RunFolder, plan: Plan | None = None) -> None:
         """plan: by default that on record. Raises Stop if there is none."""
@@ -218,34 +255,12 @@ class RunFacts:
         self.shown = str(run.shown)
         self.name = plan.name
         self.state = run.state
+        self.kind = self.state.kind or "run"
+        self.rehearsal = self.state.kind == "rehearsal"
         self.counts = plan.facts
-        foreseen = {one.stage: one for one in self.planned.foreseen}
-        folders = (StageFolder(plan, stage) for stage in plan.stages)
-        # A stage that was not fetched may be finished.
-        found = (one for one in folders if self.state.origin != "cluster" or one.state)
-        self.stages = tuple(
-            StageFacts(one, foreseen.get(one.stage.name, Prediction())) for one in found
-        )
-        # The prepared data: one folder, or one for each part of a pipeline.
-        home = Path(plan.place.data_dir)
-        try:
-            text = (home / REPORT).read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            text = ""
-        there = bool(text) or (home / REPORT_FILE).is_file()
-        if there:
-            self.data = {"": DataFacts(read_record(home / REPORT_FILE), text)}
-        else:
-            self.data = {}
-        self.data |= {
-            file.parent.name: DataFacts(read_record(file))
-            for file in sorted(home.glob(f"*/{REPORT_FILE}"))
-        }
-        self.kind, self.rehearsal = self.state.kind or "run", self.state.kind == "rehearsal"
-        real = (
-            Path(_text(made.after)).name for made in self.state.substitutions if made.by == REAL
-        )
-        self.real_model = next(real, "")
+        self.stages = _stages_of(plan, self.planned, self.state)
+        self.data = _data_in(Path(plan.place.data_dir))
+        self.real_model = _real_model(self.state)
         if run.is_of_twin:
             # A twin writes fragments, which say nothing of the recipe.
             for stage in self.stages:
@@ -254,45 +269,84 @@ class RunFacts:
             stage for stage in self.stages if stage.trains and (stage.summary or stage.steps)
         )
         self.gated = tuple(stage for stage in self.stages if stage.verdicts)
-        ended = self.state.status == "finished" and not self.state.fault
-        begun = [stage for stage in self.stages if stage.state.status == "begun"]
-        closed = [
-            stage for stage in self.gated if stage.state.status == "finished" and not stage.open
-        ]
-        if ended:
-            self.failed = None
-        else:
-            self.failed = next(iter(begun + closed), None)
+        self.failed = self._failed_stage()
+        recorded = ""
         if self.failed:
             recorded = self.failed.stopped or self.failed.meaning
-        else:
-            recorded = ""
         self.reason = self.state.fault or recorded
-        known = [
-            stage.improved for stage in self.trained if stage.summary and stage.improved is not None
-        ]
-        self.improved = all(known) if known else None
-        own = f"{self.state.folder}/"
+        self.improved = self._every_stage_improved()
+        run_folder = f"{self.state.folder}/"
         self.substitutions = tuple(
             (
-                made.setting,
-                _text(made.before),
-                _text(made.after).removeprefix(own),
-                made.why or made.by,
+                override.setting,
+                _text(override.before),
+                _text(override.after).removeprefix(run_folder),
+                override.why or override.by,
             )
-            for made in self.state.substitutions
+            for override in self.state.substitutions
         )
         self.changes = tuple(
-            (made.setting, _text(made.before), _text(made.after), made.by)
-            for made in self.state.changes
+            (override.setting, _text(override.before), _text(override.after), override.by)
+            for override in self.state.changes
         )
 
+    def _failed_stage(self) -> StageFacts | None:
+        """The first stage that did not finish, or else the first whose gates are closed."""
+        if self.state.status == "finished" and not self.state.fault:
+            return None
+        for stage in self.stages:
+            if stage.state.status == "begun":
+                return stage
+        for stage in self.gated:
+            if stage.state.status == "finished" and not stage.open:
+                return stage
+        return None
 
-def run_of(named: str) -> RunFolder:
+    def _every_stage_improved(self) -> bool | None:
+        verdicts = [
+            stage.improved for stage in self.trained if stage.summary and stage.improved is not None
+        ]
+        return all(verdicts) if verdicts else None
+
+
+def _stages_of(plan: Plan, planned: RunManifest, state: RunRecord) -> tuple[StageFacts, ...]:
+    """The stages of a run from this machine, or of those that were fetched from a cluster."""
+    predictions = {prediction.stage: prediction for prediction in planned.foreseen}
+    stages: list[StageFacts] = []
+    for stage in plan.stages:
+        folder = StageFolder(plan, stage)
+        # A stage that was not fetched may be finished.
+        if state.origin != "cluster" or folder.state:
+            stages.append(StageFacts(folder, predictions.get(stage.name, Prediction())))
+    return tuple(stages)
+
+
+def _data_in(home: Path) -> dict[str, DataFacts]:
+    """The prepared data: in one folder, or in one for each part of a pipeline."""
+    try:
+        text = (home / REPORT).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        text = ""
+    data: dict[str, DataFacts] = {}
+    if text or (home / REPORT_FILE).is_file():
+        data[""] = DataFacts(read_record(home / REPORT_FILE), text)
+    for file in sorted(home.glob(f"*/{REPORT_FILE}")):
+        data[file.parent.name] = DataFacts(read_record(file))
+    return data
+
+
+def _real_model(state: RunRecord) -> str:
+    for override in state.substitutions:
+        if override.by == REAL:
+            return Path(_text(override.after)).name
+    return ""
+
+
+def run_of(path: str) -> RunFolder:
     """The run of a folder, or the latest of a recipe. Raises Stop if there is none."""
-    if Path(named).is_file():
-        return find(str(read(named).data.get("name", named)), None)
-    return find("", named)
+    if Path(path).is_file():
+        return find(str(read(path).data.get("name", path)), None)
+    return find("", path)
 
 
 def _text(value: Any) -> str:
@@ -303,11 +357,15 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
+def _entries(value: Any, **types: Any) -> Iterator[Mapping[str, Any]]:
     """The entries of a list that have these fields with these types; other tools may write such
     files too."""
-    for entry in value if isinstance(value, list) else ():
-        if isinstance(entry, dict) and all(
-            isinstance(entry.get(name), kind) for name, kind in kinds.items()
-        ):
+    if not isinstance(value, list):
+        return
+    for entry in value:
+        if isinstance(entry, dict) and _has_fields(entry, types):
             yield entry
+
+
+def _has_fields(entry: Mapping[str, Any], types: Mapping[str, Any]) -> bool:
+    return all(isinstance(entry.get(name), field_type) for name, field_type in types.items())

@@ -60,51 +60,68 @@ def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
     settings, results and answers with a text for each run. Runs of one name are distinguished by
     their folders."""
     names = tuple(run.shown for run in runs)
-    stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
-    settings = (
-        flat(run.planned.settings) | {name: after for name, _, after, _ in run.substitutions}
-        for run in runs
-    )
-    results = []
-    questions = []
-    for stage in stages:
-        there = [next((one for one in run.trained if one.name == stage), None) for run in runs]
-        figures = differing([dict(_figures(one)) if one else {} for one in there])
-        results += [(stage, name, values) for name, values in figures]
-        columns = [
-            {row["question"]: row["after"] for row in (one.answers if one else ())} for one in there
-        ]
-        asked = dict.fromkeys(question for column in columns for question in column)
-        questions += [
-            (stage, question, [column.get(question, "") for column in columns])
-            for question in asked
-        ]
-    curves = [(stage, list(_curves(runs, names, stage))) for stage in stages]
-    others = differing(settings, "")
+    results: list[tuple[str, str, Sequence[str]]] = []
+    questions: list[tuple[str, str, Sequence[str]]] = []
+    curves: list[tuple[str, list[Curve]]] = []
+    for name in dict.fromkeys(stage.name for run in runs for stage in run.trained):
+        stages = [_stage_named(run, name) for run in runs]
+        results += [(name, figure, values) for figure, values in _different_results(stages)]
+        questions += [(name, question, texts) for question, texts in _answers(stages)]
+        curves.append((name, list(_curves(runs, names, name))))
     return {
         "names": names,
         "curves": curves,
-        "settings": others,
+        "settings": differing([_settings(run) for run in runs], ""),
         "results": results,
         "questions": questions,
     }
 
 
+def _settings(run: RunFacts) -> dict[str, str]:
+    """The settings that a run used."""
+    settings = flat(run.planned.settings)
+    for name, _, after, _ in run.substitutions:
+        settings[name] = after
+    return settings
+
+
+def _stage_named(run: RunFacts, name: str) -> StageFacts | None:
+    return next((stage for stage in run.trained if stage.name == name), None)
+
+
+def _different_results(
+    stages: Sequence[StageFacts | None],
+) -> Sequence[tuple[str, Sequence[str]]]:
+    """The figures of a stage that differ between runs, with the value of each run."""
+    return differing([dict(_figures(stage)) if stage else {} for stage in stages])
+
+
+def _answers(stages: Sequence[StageFacts | None]) -> Iterator[tuple[str, list[str]]]:
+    """Each question that a stage was asked, with the answer of each run; empty for none."""
+    columns: list[dict[str, str]] = []
+    for stage in stages:
+        answers = stage.answers if stage else ()
+        columns.append({answer["question"]: answer["after"] for answer in answers})
+    for question in dict.fromkeys(question for column in columns for question in column):
+        yield question, [column.get(question, "") for column in columns]
+
+
 def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Iterator[Curve]:
     by_title: dict[tuple[str, str], dict[str, tuple[Point, ...]]] = {}
     for run, name in zip(runs, names, strict=True):
-        for curve in (curve for one in run.trained if one.name == stage for curve in one.curves):
+        facts = _stage_named(run, stage)
+        for curve in facts.curves if facts else ():
             lines = by_title.setdefault((curve.title, curve.unit), {})
-            several = len(curve.lines) > 1
-            lines |= {
-                f"{name}, {line}" if several else name: points
-                for line, points in curve.lines.items()
-            }
-    return (Curve(title, unit, lines) for (title, unit), lines in by_title.items())
+            for line, points in curve.lines.items():
+                legend = f"{name}, {line}" if len(curve.lines) > 1 else name
+                lines[legend] = points
+    for (title, unit), lines in by_title.items():
+        yield Curve(title, unit, lines)
 
 
 def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
-    yield from sentences.results(stage) if stage.summary else ()
+    if stage.summary:
+        yield from sentences.results(stage)
     yield "state", stage.status
     if stage.peak_gib is not None:
         yield "GPU memory of tensors", f"{stage.peak_gib:.2f} GiB"
@@ -157,22 +174,26 @@ OWN = ("name", "description")
 def provenance(recipe: Recipe) -> Mapping[str, Any]:
     """The fields of a RunManifest: `commit`, `starter` and `differs`, about the most similar
     starter of the recipe's scenario; an empty name for none."""
-    own = flat(recipe.settings.plain())
+    recipe_settings = flat(recipe.settings.plain())
     starters: list[tuple[str, list[tuple[str, list[str]]]]] = []
     for name, file in packaged.named().items():
         try:
             if read(file).data.get("scenario") != recipe.scenario:
                 continue
-            other = flat(load(file, look=False)[0].settings.plain())
+            starter_settings = flat(load(file, look=False)[0].settings.plain())
         except Stop:
             continue  # an edited starter
-        starters.append((name, [row for row in differing([other, own], "") if row[0] not in OWN]))
-    starter, rows = min(starters, key=lambda one: len(one[1]), default=("", []))
+        rows = differing([starter_settings, recipe_settings], "")
+        starters.append((name, [row for row in rows if row[0] not in OWN]))
+    starter, rows = min(starters, key=lambda starter: len(starter[1]), default=("", []))
     if rows:
-        known = origins.origins(recipe.document, recipe.settings.plain())
+        origin_of = origins.origins(recipe.document, recipe.settings.plain())
     else:
-        known = {}
-    differs = tuple(Differs(name, there, here, known.get(name, "")) for name, (there, here) in rows)
+        origin_of = {}
+    differs = tuple(
+        Differs(setting, starter_value, recipe_value, origin_of.get(setting, ""))
+        for setting, (starter_value, recipe_value) in rows
+    )
     return {"commit": _commit(recipe.file), "starter": starter, "differs": differs}
 
 
@@ -190,14 +211,14 @@ def _commit(file: Path) -> str:
         "--",
     ]
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [*command, file.name], capture_output=True, text=True, timeout=10, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
-    facts = [line.split() for line in said.splitlines()]
-    head = next((words[2] for words in facts if words[:2] == ["#", "branch.oid"]), "(initial)")
-    changed = [words[0] for words in facts if words[0] != "#"]
+    lines = [line.split() for line in output.splitlines()]
+    head = next((line[2] for line in lines if line[:2] == ["#", "branch.oid"]), "(initial)")
+    changed = [line[0] for line in lines if line[0] != "#"]
     if head == "(initial)" or {"?", "!"} & set(changed):
         return ""
     return head + ("+" if changed else "")

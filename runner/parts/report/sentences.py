@@ -26,8 +26,9 @@ def in_template(name: str) -> Template:
     )
 
 
-def _said(macro: str, *about: object) -> str:
-    return " ".join(str(getattr(in_template("sentences.txt.jinja").module, macro)(*about)).split())
+def _sentence(macro: str, *facts: object) -> str:
+    module = in_template("sentences.txt.jinja").module
+    return " ".join(str(getattr(module, macro)(*facts)).split())
 
 
 def fields(records: Iterable[Any], *names: str) -> Iterator[Any]:
@@ -39,17 +40,18 @@ def first(run: RunFacts) -> tuple[str, ...]:
     """Three sentences: model and data; improvement; what that proves. A failed run has three
     others."""
     if run.failed or run.state.fault:
-        why = run.reason.splitlines() or ["No reason was recorded."]
-        begun = run.failed and run.failed.state.status == "begun"
-        if len(why) > 1:
-            rest = why[-1]
+        reason = run.reason.splitlines() or ["No reason was recorded."]
+        if run.failed and run.failed.state.status == "begun":
+            consequence = _sentence("again", run)
+        elif len(reason) > 1:
+            consequence = reason[-1]
         else:
-            rest = "The results until then are saved."
-        return (_said("stopped", run), why[0], _said("again", run) if begun else rest)
+            consequence = "The results until then are saved."
+        return (_sentence("stopped", run), reason[0], consequence)
     ended = [stage for stage in run.trained if stage.summary]
     if not ended:
         return (f"Nothing of {run.name} has been trained yet.",)
-    return tuple(_said(macro, run, ended) for macro in ("trained", "better", "worth"))
+    return tuple(_sentence(macro, run, ended) for macro in ("trained", "better", "worth"))
 
 
 def reasons(run: RunFacts) -> list[str]:
@@ -62,21 +64,20 @@ def reasons(run: RunFacts) -> list[str]:
 def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """An answer in pieces, each with whether a rehearsal can have learned it only from the training
     rows."""
-    if run.rehearsal:
-        learned = row.get("learned")
-    else:
-        learned = ()
-    return pieces(
-        row["after"] or "(nothing)",
-        {str(word) for word in learned} if isinstance(learned, list) else (),
-    )
+    learned: set[str] = set()
+    learned_words = row.get("learned")
+    if run.rehearsal and isinstance(learned_words, list):
+        learned = set(map(str, learned_words))
+    return pieces(row["after"] or "(nothing)", learned)
 
 
-def _figures(table: str, known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The figures of a table in `figures.toml`: the first of its forms whose words are known, if
-    that is not empty."""
-    texts = ((name, next(filled(forms, known), "")) for name, forms in FIGURES[table].items())
-    return ((name, text) for name, text in texts if text)
+def _figures(table: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The figures of a table in `figures.toml`: the first of its forms whose values exist, if that
+    is not empty."""
+    for name, forms in FIGURES[table].items():
+        text = next(filled(forms, values), "")
+        if text:
+            yield name, text
 
 
 # Fields of a summary that are unknown if they are zero or empty.
@@ -85,19 +86,21 @@ NONE_IF_ZERO = ("tokens", "effective_batch_tokens", "backend", "early_stop")
 
 def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
     """The result of a stage, one figure in each line."""
-    told = stage.summary
-    known = {name: value for name, value in vars(told).items() if value or name not in NONE_IF_ZERO}
-    known["training"] = units.duration(told.training_seconds)
-    if told.answers:
-        known |= told.answers.counts
-    return _figures("results", known)
+    summary = stage.summary
+    values = {
+        name: value for name, value in vars(summary).items() if value or name not in NONE_IF_ZERO
+    }
+    values["training"] = units.duration(summary.training_seconds)
+    if summary.answers:
+        values |= summary.answers.counts
+    return _figures("results", values)
 
 
 def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
     for name, value in sorted(stage.measurement.metrics.items()):
         yield name, gates.shown(value)
-    for name, why in sorted(stage.measurement.missing.items()):
-        yield name, f"not measured: {why}"
+    for name, reason in sorted(stage.measurement.missing.items()):
+        yield name, f"not measured: {reason}"
 
 
 def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
@@ -106,45 +109,45 @@ def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
     if facts.source:
         yield "from", facts.source
     for name, key in FIGURES["counts"].items():
-        if isinstance(number := record.get(key), int) and (
-            number or key not in ("test_rows", "lost", "not_taken")
-        ):
+        number = record.get(key)
+        if isinstance(number, int) and (number or key not in ("test_rows", "lost", "not_taken")):
             yield name, f"{number:,}"
     for side in ("train", "validation"):
         counts = record.get(side)
-        for what, number in counts.items() if isinstance(counts, dict) else ():
-            yield f"{side}: {what}", f"{number:,}"
-    for what, number in (record.get("token_lengths") or {}).items():
-        yield FIGURES["lengths"].get(what, f"tokens a row, {what}"), f"{number:,}"
+        if isinstance(counts, dict):
+            for name, number in counts.items():
+                yield f"{side}: {name}", f"{number:,}"
+    for name, number in (record.get("token_lengths") or {}).items():
+        yield FIGURES["lengths"].get(name, f"tokens a row, {name}"), f"{number:,}"
     if record.get("classes"):
         yield "classes", ", ".join(map(str, record["classes"]))
     if record.get("licence"):
         yield "licence", str(record["licence"])
 
 
-def row(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def row(proof_row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """A row as stretches of text, each with its kind; only the beginning of a very long row."""
-    left = ROW_TOKENS
-    for kind, tokens in shown["spans"]:
-        if left <= 0:
+    tokens_to_show = ROW_TOKENS
+    for span_kind, tokens in proof_row["spans"]:
+        if tokens_to_show <= 0:
             yield "seen", " …"
             return
-        yield kind, "".join(tokens[:left])
-        left -= len(tokens)
+        yield span_kind, "".join(tokens[:tokens_to_show])
+        tokens_to_show -= len(tokens)
 
 
 def origin(run: RunFacts) -> Iterator[tuple[str, str]]:
     """Everything that the result can be traced back to."""
     yield from _figures("origin", {"run": run})
     for part, facts in run.data.items():
-        of = f" of {part}" if part else ""
-        known = {name: value for name, value in facts.record.items() if value}
-        yield from ((f"{name}{of}", text) for name, text in _figures("origin_of_data", known))
-    yield from (
-        (f"hash of the weights of {stage.name}", stage.weights)
-        for stage in run.trained
-        if stage.weights
-    )
-    yield from next(
-        (stage.summary.versions for stage in reversed(run.trained) if stage.summary), {}
-    ).items()
+        of_part = f" of {part}" if part else ""
+        values = {name: value for name, value in facts.record.items() if value}
+        for name, text in _figures("origin_of_data", values):
+            yield f"{name}{of_part}", text
+    for stage in run.trained:
+        if stage.weights:
+            yield f"hash of the weights of {stage.name}", stage.weights
+    for stage in reversed(run.trained):
+        if stage.summary:
+            yield from stage.summary.versions.items()
+            return
