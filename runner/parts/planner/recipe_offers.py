@@ -105,6 +105,18 @@ class Offer:
         return after < before
 
     @property
+    def changes_card(self) -> bool:
+        return any(change.setting == "machines.gpu" for change in self.changes)
+
+    @property
+    def needs_dearer_card(self) -> bool:
+        """Whether its card costs more per hour. The catalog has no prices, but larger and faster
+        cards cost more."""
+        old = self.before.forecasts[0].gpu
+        new = self.after.forecasts[0].gpu
+        return old is not None and new is not None and _is_dearer(new, old)
+
+    @property
     def scope(self) -> OfferScope:
         sections = {change.setting.partition(".")[0] for change in self.changes}
         if "machines" in sections:
@@ -125,7 +137,7 @@ class Offer:
     @property
     def cost(self) -> float | None:
         """The cost after the change; None without a price, or with another card's."""
-        if any(change.setting == "machines.gpu" for change in self.changes):
+        if self.changes_card:
             return None
         return self.after.together.cost
 
@@ -159,6 +171,7 @@ def of(planned: Planned) -> list[Offer]:
             # Two candidates may end as the same change.
             if all(offer.lines != other.lines for other in found):
                 found.append(offer)
+    found = [offer for offer in found if not any(_is_needless(offer, cheaper) for cheaper in found)]
     found = [
         offer
         for offer in found
@@ -228,6 +241,31 @@ def _far_better(one: Offer, other: Offer) -> bool:
     )
 
 
+def _is_dearer(card: Gpu, other: Gpu) -> bool:
+    rate = max(card.bf16_tflops, card.fp16_tflops)
+    other_rate = max(other.bf16_tflops, other.fp16_tflops)
+    return card.memory_gib > other.memory_gib or rate > other_rate
+
+
+def _is_needless(offer: Offer, cheaper: Offer) -> bool:
+    """Whether an offer of a dearer card saves too little beside one of a cheaper card."""
+    card = offer.after.forecasts[0].gpu
+    cheaper_card = cheaper.after.forecasts[0].gpu
+    if not (offer.changes_card and cheaper.changes_card and card and cheaper_card):
+        return False
+    if not _is_dearer(card, cheaper_card) or cheaper.loss > offer.loss:
+        return False
+    return not _saves_enough(offer.after.seconds, cheaper.after.seconds)
+
+
+def _saves_enough(seconds: float | None, usual: float | None) -> bool:
+    """Whether a dearer card saves enough time to be worth it."""
+    if seconds is None or usual is None:
+        return False
+    saved = usual - seconds
+    return seconds <= WORTH["dearer"] * usual and saved >= WORTH["dearer_saves"]
+
+
 def _worth(offer: Offer) -> bool:
     """Whether an optional offer gains something and loses nothing but checkpoints."""
     before = offer.before
@@ -241,6 +279,8 @@ def _worth(offer: Offer) -> bool:
         return False
     if _cramped(before) and offer.scope == OfferScope.LINES:
         return True
+    if offer.needs_dearer_card and not _saves_enough(after.seconds, before.seconds):
+        return False
     time = after.seconds / before.seconds
     hours = after.together.gpu_hours / before.together.gpu_hours
     faster = time <= WORTH["least"] and hours <= WORTH["most"]
@@ -544,7 +584,7 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
         if planned.problems and limit:
             enough = units.seconds(limit)
         else:
-            enough = now / WORTH["card"]
+            enough = now * WORTH["dearer"]
         tried = [card for card in reversed(fastest) if seconds[card.name] <= enough]
     yield from (("card", {"machines.gpu": card.name}) for card in tried[:TRIES])
     if not tight:

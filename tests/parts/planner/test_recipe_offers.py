@@ -14,6 +14,7 @@ from runner import catalog
 from runner.check.validate import examine, load, override
 from runner.commands import cli
 from runner.parts.edits import copying
+from runner.parts.plan_view import views
 from runner.parts.planner import formulas, recipe_offers
 from runner.parts.planner.forecast import Loss
 from runner.parts.planner.planned import Planned
@@ -36,6 +37,8 @@ CASES = {
     "minimal lora": ("minimal/lora.yaml", ()),
     "minimal last layers": ("minimal/last-layers.yaml", ()),
     "minimal pipeline": ("minimal/pipeline.yaml", ()),
+    "pipeline, slow card": ("minimal/pipeline.yaml", ("machines.gpu=NVIDIA-L4",)),
+    "minimal causal": ("minimal/causal-lm.yaml", ()),
     "padded": (SURVIVAL, ("train.packing=none", "machines.nodes=1", "train.epochs=200", "limits.time=1 d")),
     "batch too large": (SURVIVAL, TOO_MUCH),
     "batch too large, fp32": (SURVIVAL, (*TOO_MUCH, "model.precision=fp32", "model.attention=sdpa")),
@@ -217,10 +220,40 @@ def test_a_7b_model_on_one_gpu_is_offered_each_way_to_fit_and_axolotl_takes_it(
 
 def test_fp8_counts_on_a_card_that_has_it():
     cards = [
-        offer for offer in offered("minimal pipeline")[1] if offer.scope == OfferScope.MACHINES
+        offer for offer in offered("pipeline, slow card")[1] if offer.scope == OfferScope.MACHINES
     ]
     assert any("in FP8" in words for offer in cards for words in offer.loses)
     assert all(offer.cost is None for offer in cards), "the price of one card is not another's"
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        # 110 minutes instead of 4.8 hours. A B200 would need 77, less than half an hour saved.
+        ("lyrics", ["machines.gpu: NVIDIA-H100-NVL"]),
+        # A B200 would leave 54 % of the time,
+        ("minimal pipeline", []),
+        # and here it would save minutes.
+        ("minimal causal", []),
+    ],
+)
+def test_a_dearer_card_is_offered_only_if_it_saves_much_of_the_time(case, expected):
+    before, offers = offered(case)
+    dearer = [offer for offer in offers if offer.needs_dearer_card]
+    assert before.fits and [", ".join(offer.lines) for offer in dearer] == expected
+    for offer in dearer:
+        assert offer.after.seconds <= before.seconds / 2
+        assert before.seconds - offer.after.seconds >= 1800
+
+
+def test_a_dearer_card_is_offered_wherever_the_recipe_needs_its_memory(golden_message):
+    before, offers = offered("card too small")
+    assert not before.fits
+    (offer,) = [offer for offer in offers if offer.needs_dearer_card]
+    assert offer.after.fits
+    golden_message(views._filled("offer", offer, offer.after), "to fit")
+    (faster,) = [offer for offer in offered("lyrics")[1] if offer.needs_dearer_card]
+    golden_message(views._filled("offer", faster, faster.after), "to be faster")
 
 
 def test_a_smaller_model_with_a_stricter_licence_is_offered_last():
