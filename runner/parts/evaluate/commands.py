@@ -6,6 +6,7 @@ from dataclasses import asdict
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from runner import parts
 from runner.commands.options import command, end, open_recipe, say
@@ -46,63 +47,82 @@ def evaluate(
         raise Stop(
             *worded("evaluate.url-or-checkpoint", option="--url" if url else "--evalhub"), code=2
         )
-    judged: list[GateVerdict] | None = None
+    next_command: tuple[str, ...]
     if hub:
-        folder, found = parts.hook("judged_at")(
-            hub, url, recipe, stage, lambda line: say(line, err=True)
-        )
-        judged = [
-            gates.verdict_on(gate, found)
-            for gate in folder.stage.gates
-            if gate.metric.startswith(SCORE)
-        ]
-        holds = found.metrics and all(one.holds for one in judged)
-        ended = [
-            "EvalHub has measured. Nothing was recorded, so no gate opens or closes.",
-            "evaluate",
-            path,
-        ]
+        evaluated = _evaluate_at_evalhub(recipe, stage, hub, url)
+        next_command = ("evaluate", path)
     elif url:
-        folder = inference.folder_of(recipe, run_dir, stage)
-        judged = []
-        holds = True
-        found = parts.hook("models_at")(url, recipe, stage).measure(folder)
-        ended = [
-            f"The model at {url} was evaluated. Nothing was recorded.",
-            "compare",
-            path,
-            "--url",
-            url,
-        ]
+        evaluated = _evaluate_at_server(recipe, stage, run_dir, url)
+        next_command = ("compare", path, "--url", url)
     else:
         folder = inference.folder_of(recipe, run_dir, stage)
-        if checkpoint and not Path(checkpoint).exists():
-            raise Stop(*worded("evaluate.no-checkpoint", checkpoint=checkpoint))
-        with folder.run.lock():
-            found = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
-        gated = bool(folder.stage.gates)
-        holds = checkpoint or not gated or gates.opened(folder)[0]
-        if checkpoint:
-            passed = "a checkpoint opens no gate"
+        evaluated = _evaluate_here(folder, checkpoint)
+        if evaluated.passes:
+            next_command = ("compare", path)
         else:
-            passed = "all gates passed"
-        if not holds:
-            said = "a gate is closed"
-        elif gated:
-            said = passed
-        else:
-            said = "the stage has no gates"
-        ended = [f"The model of stage `{folder.stage.name}` was evaluated: {said}."]
-        if holds:
-            ended += ["compare", path]
-        else:
-            ended += ["gate", path, folder.stage.name]
-    say(shown(folder, found, form, judged))
+            next_command = ("gate", path, folder.stage.name)
+    say(shown(evaluated.folder, evaluated.measured, form, evaluated.verdicts))
     if form == "text":
-        end(*ended)
-    if holds:
+        end(evaluated.sentence, *next_command)
+    if evaluated.passes:
         return 0
     return 1
+
+
+class Evaluated(NamedTuple):
+    """An evaluation by `recipe evaluate`."""
+
+    folder: StageFolder
+    measured: Measurement
+    verdicts: list[GateVerdict] | None  # without effect on a gate; None if they are recorded
+    passes: bool
+    sentence: str  # the result, for the end of the command
+
+
+def _evaluate_at_evalhub(recipe: Recipe, stage: str | None, hub: str, url: str | None) -> Evaluated:
+    folder, measured = parts.hook("judged_at")(
+        hub, url, recipe, stage, lambda line: say(line, err=True)
+    )
+    verdicts = [
+        gates.verdict_on(gate, measured)
+        for gate in folder.stage.gates
+        if gate.metric.startswith(SCORE)
+    ]
+    return Evaluated(
+        folder,
+        measured,
+        verdicts,
+        passes=bool(measured.metrics) and all(verdict.holds for verdict in verdicts),
+        sentence="EvalHub has measured. Nothing was recorded, so no gate opens or closes.",
+    )
+
+
+def _evaluate_at_server(
+    recipe: Recipe, stage: str | None, run_dir: str | None, url: str
+) -> Evaluated:
+    folder = inference.folder_of(recipe, run_dir, stage)
+    measured = parts.hook("models_at")(url, recipe, stage).measure(folder)
+    sentence = f"The model at {url} was evaluated. Nothing was recorded."
+    return Evaluated(folder, measured, [], passes=True, sentence=sentence)
+
+
+def _evaluate_here(folder: StageFolder, checkpoint: str | None) -> Evaluated:
+    if checkpoint and not Path(checkpoint).exists():
+        raise Stop(*worded("evaluate.no-checkpoint", checkpoint=checkpoint))
+    with folder.run.lock():
+        measured = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
+    passes = True
+    if not folder.stage.gates:
+        verdict = "the stage has no gates"
+    elif checkpoint:
+        verdict = "a checkpoint opens no gate"
+    elif gates.opened(folder)[0]:
+        verdict = "all gates passed"
+    else:
+        verdict = "a gate is closed"
+        passes = False
+    sentence = f"The model of stage `{folder.stage.name}` was evaluated: {verdict}."
+    return Evaluated(folder, measured, None, passes, sentence)
 
 
 @command
@@ -115,7 +135,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     recipe, _ = open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     if not folder.stage.gates:
-        gated = [one.name for one in folder.plan.stages if one.gates]
+        gated = [planned.name for planned in folder.plan.stages if planned.gates]
         if gated:
             say(f"Stages with a gate: {listed(gated)}.")
         end(worded("evaluate.no-gate", stage=folder.stage)[0], "explain", "gates")
@@ -132,8 +152,8 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
             folder.stage.name,
         )
     else:
-        said = worded("evaluate.values-missed", stage=folder.stage)[0]
-        end(said, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
+        sentence = worded("evaluate.values-missed", stage=folder.stage)[0]
+        end(sentence, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
     if is_open:
         return 0
     return 1
@@ -145,26 +165,28 @@ def promote(
     stage: str,
     sets: tuple[str, ...],
     run_dir: str | None,
-    by: str,
+    person: str,
     reason: str,
     on_cluster: bool,
 ) -> None:
     """Overrule the closed gate after a stage. Your name, the time, your reason and the missed
     values are recorded."""
-    if not by.strip() or not reason.strip():
+    if not person.strip() or not reason.strip():
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
     if on_cluster and run_dir:
         raise Stop(*worded("evaluate.run-or-cluster"), code=2)
     done = f"The gate after `{stage}` is overruled, and this is recorded."
     if on_cluster:
-        parts.hook("promote_on_cluster")(path, sets, stage, by.strip(), reason.strip(), say)
+        parts.hook("promote_on_cluster")(path, sets, stage, person.strip(), reason.strip(), say)
         end(done, "status", path)
         return
     recipe, _ = open_recipe(path, sets, look=False)
     run = find(recipe.name, run_dir)
     plan = inference.plan_of(recipe, run)
     with run.lock():
-        override = gates.promote(StageFolder(plan, plan.stage(stage)), by.strip(), reason.strip())
+        override = gates.promote(
+            StageFolder(plan, plan.stage(stage)), person.strip(), reason.strip()
+        )
     say("\n".join(override.lines))
     end(done, "run" if run.kind == "run" else "rehearse", path)
 
@@ -174,7 +196,7 @@ def compare(
     path: str,
     sets: tuple[str, ...],
     run_dir: str | None,
-    others: tuple[str, ...],
+    other_runs: tuple[str, ...],
     questions: tuple[str, ...],
     url: str | None,
 ) -> None:
@@ -185,36 +207,42 @@ def compare(
     """
     recipe, _ = open_recipe(path, sets, look=False)
     if url:
-        asked = questions or [question for _, question in recipe.demo_questions]
-        if not asked:
-            asked = inference.questions_of(recipe, inference.folder_of(recipe, run_dir, None))
-        server = parts.hook("models_at")(url, recipe)
-        before = server.chat(base=True)
-        after = server.chat(base=False)
-        say(f"before: {before.model} at {server.url}")
-        say(f"after:  {after.model} at {server.url}")
-        for line in inference.side_by_side(
-            _rows(asked, server.answers(before, asked), server.answers(after, asked))
-        ):
-            say(line)
+        _compare_at_server(recipe, run_dir, questions, url)
         end("Both models have answered.", "evaluate", path, "--url", url)
         return
-    runs = [find(recipe.name, folder) for folder in (run_dir, *others)]
+    runs = [find(recipe.name, folder) for folder in (run_dir, *other_runs)]
     names = [f"{run.kind} {number}" for number, run in enumerate(runs, 1)]
     for name, run in zip(names, runs, strict=True):
         say(f"{name}: {run.path}")
     # Several runs have each stage's answers side by side; a single run has them before and after.
-    rows = compared(recipe, runs, questions if others else ())
+    rows = compared(recipe, runs, questions if other_runs else ())
     _show(names, rows)
-    if not others:
+    if not other_runs:
         _answers(recipe, runs[0], questions)
-    losses = [texts for _, what, texts in rows if what == "validation loss"]
+    losses = [texts for _, fact, texts in rows if fact == "validation loss"]
     done = f"The models of {listed(str(run.shown) for run in runs)} before and after training were compared."
     if losses:
         lower = f" Validation loss: {' · '.join(losses[-1])} (lower is better)."
     else:
         lower = ""
     end(f"{done}{lower}", "report", *(run.shown for run in runs))
+
+
+def _compare_at_server(
+    recipe: Recipe, run_dir: str | None, questions: Sequence[str], url: str
+) -> None:
+    """Prints the answers of both models of a server, to these questions or else the recipe's."""
+    questions = questions or [question for _, question in recipe.demo_questions]
+    if not questions:
+        questions = inference.questions_of(recipe, inference.folder_of(recipe, run_dir, None))
+    server = parts.hook("models_at")(url, recipe)
+    before = server.chat(base=True)
+    after = server.chat(base=False)
+    say(f"before: {before.model} at {server.url}")
+    say(f"after:  {after.model} at {server.url}")
+    rows = _rows(questions, server.answers(before, questions), server.answers(after, questions))
+    for line in inference.side_by_side(rows):
+        say(line)
 
 
 def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
@@ -226,19 +254,19 @@ def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
         if questions or recipe.demo_questions:
             raise
         return  # there is no question
-    asked = questions or inference.questions_of(recipe, folder)
-    if not asked:
+    questions = questions or inference.questions_of(recipe, folder)
+    if not questions:
         return
     before, after = inference.models(recipe, folder)
     say(f"before: {before.model}")
     say(f"after:  {after.model}")
     # The stage has answered these already.
-    known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
-    new = [question for question in asked if question not in known]
+    answered = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
+    new = [question for question in questions if question not in answered]
     if new:
         added = _rows(new, inference.answers_of(before, new), inference.answers_of(after, new))
-        known |= {row["question"]: row for row in added}
-    for line in inference.side_by_side(known[question] for question in asked):
+        answered |= {row["question"]: row for row in added}
+    for line in inference.side_by_side(answered[question] for question in questions):
         say(line)
 
 
@@ -261,10 +289,10 @@ def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
     table = Table("stage", "", *names, expand=True)
     for stage, lines in groupby(rows, key=itemgetter(0)):
         table.add_section()
-        for number, (_, what, texts) in enumerate(lines):
-            table.add_row(
-                *(Text(printable(text)) for text in ("" if number else stage, what, *texts))
-            )
+        stage_name = stage
+        for _, fact, texts in lines:
+            table.add_row(*(Text(printable(cell)) for cell in (stage_name, fact, *texts)))
+            stage_name = ""  # only in the first line of a stage
     Console(width=None if Console().is_terminal else 120).print(table)
 
 
@@ -278,9 +306,10 @@ def compared(
     columns = list[dict[tuple[str, str], str]]()
     for plan in plans:
         column = dict[tuple[str, str], str]()
-        for stage in (stage for stage in plan.stages if stage.trains):
-            facts = _facts(recipe, StageFolder(plan, stage), questions)
-            column |= {(stage.name, what): text for what, text in facts}
+        for stage in plan.stages:
+            if stage.trains:
+                for fact, text in _facts(recipe, StageFolder(plan, stage), questions):
+                    column[(stage.name, fact)] = text
         columns.append(column)
     order = [stage.name for stage in plans[0].stages]
     places = dict.fromkeys(chain.from_iterable(columns))
@@ -295,34 +324,14 @@ def _facts(
     override, and answers."""
     stage = folder.stage
     status = folder.state.status
-    yield "state", status if status in ("not begun", "finished", OUT_OF_TIME) else "not finished"
-    summary = folder.summary
-    if summary is not None:
-        words = vars(summary) | {"tokens": summary.tokens or None}
-        if summary.answers:
-            words |= summary.answers.counts
-        yield from (
-            (what, text)
-            for what, form in METRICS["trained"].items()
-            for text in filled([form], words)
-        )
-    known = gates.record(folder)
-    if gates.current(folder):
-        old = ""
-    else:
-        old = "  (of another model than the current one)"
-    for name, value in sorted(known.metrics.items()) if isinstance(known, Measurement) else ():
-        yield name, f"{gates.shown(value)}{old}"
-    for verdict in gates.verdicts(folder) if stage.gates else ():
-        if verdict.got == gates.NOTHING:
-            got = ""
-        else:
-            got = f"{verdict.got}, "
-        if verdict.holds:
-            said = "holds"
-        else:
-            said = f"MISSED: {got}{verdict.why}"
-        yield f"gate {verdict.metric} {verdict.threshold}", said
+    if status not in ("not begun", "finished", OUT_OF_TIME):
+        status = "not finished"
+    yield "state", status
+    yield from _training_results(folder)
+    yield from _recorded_metrics(folder)
+    if stage.gates:
+        for verdict in gates.verdicts(folder):
+            yield f"gate {verdict.metric} {verdict.threshold}", _in_words(verdict)
     override = gates.promotion(folder)
     if override:
         yield "promotion", "\n".join(line.strip() for line in override.lines)
@@ -332,44 +341,81 @@ def _facts(
             yield f"answer to “{question}”", answer or "(nothing)"
 
 
+def _training_results(folder: StageFolder) -> Iterator[tuple[str, str]]:
+    summary = folder.summary
+    if summary is None:
+        return
+    values = vars(summary) | {"tokens": summary.tokens or None}
+    if summary.answers:
+        values |= summary.answers.counts
+    for fact, form in METRICS["trained"].items():
+        for text in filled([form], values):
+            yield fact, text
+
+
+def _recorded_metrics(folder: StageFolder) -> Iterator[tuple[str, str]]:
+    measured = gates.record(folder)
+    if not isinstance(measured, Measurement):
+        return
+    remark = "" if gates.current(folder) else "  (of another model than the current one)"
+    for name, value in sorted(measured.metrics.items()):
+        yield name, f"{gates.shown(value)}{remark}"
+
+
+def _in_words(verdict: GateVerdict) -> str:
+    if verdict.holds:
+        return "holds"
+    if verdict.got == gates.NOTHING:
+        return f"MISSED: {verdict.why}"
+    return f"MISSED: {verdict.got}, {verdict.why}"
+
+
 def shown(
     folder: StageFolder, measured: Measurement, form: str, judged: list[GateVerdict] | None = None
 ) -> str:
     """An evaluation with the verdicts on it. form: text, json or markdown; judged: the verdicts on
     an evaluation that opens and closes no gate; None for the recorded ones, which do."""
     recorded = judged is None
-    if judged is not None:
-        verdicts = judged
-    elif folder.stage.gates:
-        verdicts = gates.verdicts(folder)
-    else:
-        verdicts = []
+    verdicts = _recorded_verdicts(folder) if judged is None else judged
+    is_open = True
+    override: list[str] = []
     if verdicts and recorded:
         is_open, override = gates.opened(folder)
-    else:
-        is_open = True
-        override = []
     if form == "json":
-        facts = asdict(measured) | (
-            {"gates": list(map(asdict, verdicts))} if verdicts or recorded else {}
-        )
-        return json_text(facts | ({"open": is_open} if recorded else {}))
-    sides = (measured.before, measured.metrics)
-    names = sorted({*measured.metrics, *measured.before})
-    rows = [
-        (name, *(gates.shown(side[name]) if name in side else "" for side in sides))
-        for name in names
-    ]
-    words = macros(Path(__file__).with_name("evaluation.jinja"))
+        facts: dict[str, Any] = asdict(measured)
+        if verdicts or recorded:
+            facts["gates"] = [asdict(verdict) for verdict in verdicts]
+        if recorded:
+            facts["open"] = is_open
+        return json_text(facts)
+    template = macros(Path(__file__).with_name("evaluation.jinja"))
+    plan = folder.plan.name
+    stage = folder.stage.name
+    rows = _before_and_after(measured)
     if form == "markdown":
         opens = is_open if recorded else None
-        said = words.markdown(
-            folder.plan.name, folder.stage.name, measured, rows, verdicts, override, opens
-        )
+        text = template.markdown(plan, stage, measured, rows, verdicts, override, opens)
     else:
-        if recorded:
-            told = gates.described(folder)[1]
-        else:
-            told = gates.table(verdicts)
-        said = words.text(folder.stage.name, measured, rows, told if verdicts else ())
-    return str(said).removesuffix("\n")
+        lines: list[str] = []
+        if verdicts and recorded:
+            lines = gates.described(folder)[1]
+        elif verdicts:
+            lines = gates.table(verdicts)
+        text = template.text(stage, measured, rows, lines)
+    return str(text).removesuffix("\n")
+
+
+def _recorded_verdicts(folder: StageFolder) -> list[GateVerdict]:
+    if folder.stage.gates:
+        return gates.verdicts(folder)
+    return []
+
+
+def _before_and_after(measured: Measurement) -> list[tuple[str, str, str]]:
+    """Each metric with its value before and after training; empty if it was not measured."""
+    rows: list[tuple[str, str, str]] = []
+    for name in sorted({*measured.metrics, *measured.before}):
+        before = gates.shown(measured.before[name]) if name in measured.before else ""
+        after = gates.shown(measured.metrics[name]) if name in measured.metrics else ""
+        rows.append((name, before, after))
+    return rows

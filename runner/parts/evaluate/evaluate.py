@@ -58,30 +58,30 @@ class Cannot(Exception):
 
 @dataclass
 class Measures:
-    """The results so far, and why others are missing (see `Found`). higher: whether more is better,
-    for lm-eval's."""
+    """The results so far, with the fields of `Found`."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     before: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     confusion: dict[str, dict[str, int]] = field(default_factory=dict)
-    higher: dict[str, Any] = field(default_factory=dict)
+    higher: dict[str, Any] = field(default_factory=dict)  # whether more is better, for lm-eval's
 
     @contextmanager
     def taking(self, names: Iterable[str], before: bool = False) -> Iterator[dict[str, float]]:
         """Adds what the block puts into the given results; or why all `names` are missing if it
         fails. before: of the original model."""
-        found: dict[str, float] = {}
+        results: dict[str, float] = {}
         try:
-            yield found
-            (self.before if before else self.metrics).update(found)
+            yield results
+            (self.before if before else self.metrics).update(results)
         except Exception as error:
             # Loading and scoring can fail in many ways, and none of them may end in a number.
             self.lack(names, first_line(error)[:300], before)
 
-    def lack(self, names: Iterable[str], why: str, before: bool = False) -> None:
-        self.missing |= {f"before: {name}" if before else name: why for name in names}
+    def lack(self, names: Iterable[str], reason: str, before: bool = False) -> None:
+        prefix = "before: " if before else ""
+        self.missing |= {f"{prefix}{name}": reason for name in names}
 
     def both(self, name: str) -> tuple[float, float]:
         """A metric before and after training. Raises Cannot if it is not a finite number in
@@ -91,8 +91,8 @@ class Measures:
         if new is None:
             raise Cannot(self.missing.get(name, f"`{name}` was not measured"))
         if old is None:
-            why = self.missing.get(f"before: {name}", "it was not measured")
-            raise Cannot(f"of the model before training: {why}")
+            reason = self.missing.get(f"before: {name}", "it was not measured")
+            raise Cannot(f"of the model before training: {reason}")
         if not (math.isfinite(old) and math.isfinite(new)):
             raise Cannot(f"`{name}` is not a finite number before and after")
         return old, new
@@ -102,14 +102,12 @@ class Measures:
         missing = {
             name: reason for name, reason in self.missing.items() if name not in self.metrics
         }
-        kinds = {
-            name: missing[ACCURACY]
-            for name in names
-            if name.startswith(f"{ACCURACY}.") and ACCURACY in missing
-        }
-        missing |= {
-            name: "it was not measured" for name in names if name not in {*self.metrics, *missing}
-        } | kinds
+        for name in names:
+            # The accuracy of a kind of question cannot be measured without the accuracy itself.
+            if name.startswith(f"{ACCURACY}.") and ACCURACY in missing:
+                missing[name] = missing[ACCURACY]
+            elif name not in self.metrics and name not in missing:
+                missing[name] = "it was not measured"
         return Found(self.metrics, self.before, missing, self.counts, self.confusion)
 
 
@@ -120,8 +118,9 @@ def main(file: str) -> int:
 
     task: Task = TypeAdapter(Task).validate_json(Path(file).read_bytes())
     measures = Measures()
-    if task.kind in (brought := parts.table("measures")):
-        importlib.import_module(brought[task.kind]).measure(task, measures)
+    modules = parts.table("measures")  # of parts that measure their own kinds of models
+    if task.kind in modules:
+        importlib.import_module(modules[task.kind]).measure(task, measures)
     else:
         read(task, measures)
     write_json(Path(task.stage_dir) / MEASURED, asdict(measures.found(task.metrics)))
@@ -132,36 +131,36 @@ def read(task: Task, measures: Measures) -> None:
     """Measures a language model, and the one that training started from."""
     from accelerate.utils.memory import clear_device_cache
 
-    named = BY_TRAINING.get(task.kind)
-    if named:
-        with measures.taking(named) as found:
+    recorded = BY_TRAINING.get(task.kind)
+    if recorded:
+        with measures.taking(recorded) as results:
             for name, value in _evaluations(task)[-1].items():
-                if value is not None and (name in named or name.startswith(f"{REWARD}.")):
-                    found[name] = value
+                if value is not None and (name in recorded or name.startswith(f"{REWARD}.")):
+                    results[name] = value
     if task.kind == "chat":
-        with measures.taking(GRADED) as found:
-            found |= graded_answers(task)
+        with measures.taking(GRADED) as results:
+            results |= graded_answers(task)
     for name in task.metrics:
         window = rise_window(name)
         if window:
-            with measures.taking([name]) as found:
-                found[name] = loss_rise(task, window)
+            with measures.taking([name]) as results:
+                results[name] = loss_rise(task, window)
     of_one_model(task, measures, task.model, before=False)
     clear_device_cache(garbage_collection=True)
     if task.base:
         of_one_model(task, measures, task.base, before=True)
-    with measures.taking(["improvement.perplexity"]) as found:
+    with measures.taking(["improvement.perplexity"]) as results:
         # The share by which the perplexity on the held-out rows fell; below 0 if it rose.
         old, new = measures.both("perplexity")
-        found["improvement.perplexity"] = 1 - new / old
-    with measures.taking(["forgetting"]) as found:
+        results["improvement.perplexity"] = 1 - new / old
+    with measures.taking(["forgetting"]) as results:
         # The rise of the loss on the general text, in nats per token; below 0 if it fell.
         old, new = measures.both("general_loss")
-        found["forgetting"] = new - old
+        results["forgetting"] = new - old
     for name in task.metrics:
         if name.startswith("regression."):
-            with measures.taking([name]) as found:
-                found[name] = regression(
+            with measures.taking([name]) as results:
+                results[name] = regression(
                     task.metrics_before, measures, name.removeprefix("regression.")
                 )
 
@@ -169,71 +168,89 @@ def read(task: Task, measures: Measures) -> None:
 def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> None:
     """Measures what needs a loaded model. before: of the original model, only the metrics that are
     compared."""
-    import numpy as np
-
-    names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
-    # After another gated stage, the scores of the original model are on record.
-    scored = bool(task.tasks) and not (before and task.metrics_before is not None)
-    if scored:
-        of_tasks = [name for name in task.metrics if "lm_eval." in name]
-    else:
-        of_tasks = []
-    names += of_tasks
-    if before:
-        names += []
-    else:
-        names += [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else [])]
+    scores = _scores_to_measure(task, before)
     try:
         model, tokenizer = load(
             folder, task.model, task.base, task.revision, task.trust_remote_code
         )
     except Exception as error:
-        # The record keeps the cause alone: the message begins with a folder, perhaps of a pod.
-        if isinstance(error, Stop) and error.__cause__:
-            why = error.__cause__
-        else:
-            why = error
-        return measures.lack(names, first_line(why)[:300], before)
+        names = ["validation_loss", "perplexity", "general_loss", ACCURACY, *scores]
+        if not before:
+            names.append(GENERATED)
+        if not before and task.text_blocks:
+            names += ["text_loss", "text_perplexity"]
+        return measures.lack(names, first_line(_cause_of(error))[:300], before)
     if task.kind not in BY_TRAINING:
-        held_out = records.read_held_out(Path(task.rows))
-        rows = held_out.rows if held_out else ()
-        with measures.taking(["validation_loss", "perplexity"], before) as found:
-            if held_out is None:
-                raise Cannot("training saved no held-out rows")
-            nats, tokens = loss(model, rows)
-            counts = {
-                "held_out_rows": len(rows),
-                "held_out_rows_in_all": held_out.in_all,
-                "held_out_tokens": tokens,
-            }
-            measures.counts |= counts
-            found |= {"validation_loss": nats, "perplexity": exponential(nats)}
-        if task.kind == "chat":
-            with measures.taking([ACCURACY], before) as found:
-                chosen = questions(rows, tokenizer, task.asked, task.seed)
-                measures.counts["short_answers"] = len(chosen)
-                for kind in task.asked:
-                    measures.counts[f"short_answers.{kind}"] = sum(
-                        kind in each.asked for each in chosen
-                    )
-                found |= accuracy(model, tokenizer, chosen, task.batch_size, task.turn_end)
-    with measures.taking(["general_loss"], before) as found:
-        found["general_loss"], measures.counts["general_tokens"] = loss(
-            model, general_rows(tokenizer)
-        )
-    if scored:
-        with measures.taking(of_tasks, before) as found:
-            found |= lm_eval_scores(model, tokenizer, task, measures)
+        _measure_held_out(task, measures, model, tokenizer, before)
+    with measures.taking(["general_loss"], before) as results:
+        nats, tokens = loss(model, general_rows(tokenizer))
+        results["general_loss"] = nats
+        measures.counts["general_tokens"] = tokens
+    if _scored(task, before):
+        with measures.taking(scores, before) as results:
+            results |= lm_eval_scores(model, tokenizer, task, measures)
     if before:
         return
-    with measures.taking([GENERATED]) as found:
-        found[GENERATED] = generated(model, tokenizer, task.prompt)
+    with measures.taking([GENERATED]) as results:
+        results[GENERATED] = generated(model, tokenizer, task.prompt)
     if task.text_blocks:
-        with measures.taking(["text_loss", "text_perplexity"]) as found:
-            # The first held-out blocks, the same for every stage of a pipeline.
-            blocks = np.load(task.text_blocks, mmap_mode="r")[:TEXT_BLOCKS]
-            nats, _ = loss(model, [(block.tolist(), block.tolist()) for block in blocks])
-            found |= {"text_loss": nats, "text_perplexity": exponential(nats)}
+        _measure_text_blocks(task.text_blocks, measures, model)
+
+
+def _scored(task: Task, before: bool) -> bool:
+    """Whether lm-eval runs. After another gated stage, the scores of the original model are on
+    record."""
+    on_record = before and task.metrics_before is not None
+    return bool(task.tasks) and not on_record
+
+
+def _scores_to_measure(task: Task, before: bool) -> list[str]:
+    if not _scored(task, before):
+        return []
+    return [name for name in task.metrics if "lm_eval." in name]
+
+
+def _cause_of(error: Exception) -> BaseException:
+    """The cause alone: a message of our own begins with a folder, perhaps of a pod."""
+    if isinstance(error, Stop) and error.__cause__:
+        return error.__cause__
+    return error
+
+
+def _measure_held_out(
+    task: Task, measures: Measures, model: Any, tokenizer: Any, before: bool
+) -> None:
+    held_out = records.read_held_out(Path(task.rows))
+    rows = held_out.rows if held_out else ()
+    with measures.taking(["validation_loss", "perplexity"], before) as results:
+        if held_out is None:
+            raise Cannot("training saved no held-out rows")
+        nats, tokens = loss(model, rows)
+        measures.counts["held_out_rows"] = len(rows)
+        measures.counts["held_out_rows_in_all"] = held_out.in_all
+        measures.counts["held_out_tokens"] = tokens
+        results["validation_loss"] = nats
+        results["perplexity"] = exponential(nats)
+    if task.kind == "chat":
+        with measures.taking([ACCURACY], before) as results:
+            chosen = questions(rows, tokenizer, task.asked, task.seed)
+            measures.counts["short_answers"] = len(chosen)
+            for question_kind in task.asked:
+                measures.counts[f"short_answers.{question_kind}"] = sum(
+                    question_kind in answer.asked for answer in chosen
+                )
+            results |= accuracy(model, tokenizer, chosen, task.batch_size, task.turn_end)
+
+
+def _measure_text_blocks(file: str, measures: Measures, model: Any) -> None:
+    import numpy as np
+
+    with measures.taking(["text_loss", "text_perplexity"]) as results:
+        # The first held-out blocks, the same for every stage of a pipeline.
+        blocks = np.load(file, mmap_mode="r")[:TEXT_BLOCKS]
+        nats, _ = loss(model, [(block.tolist(), block.tolist()) for block in blocks])
+        results["text_loss"] = nats
+        results["text_perplexity"] = exponential(nats)
 
 
 def _evaluations(task: Task) -> list[dict[str, Any]]:
@@ -293,11 +310,11 @@ def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -
 
     with tempfile.TemporaryDirectory() as folder:
         if task.sample_task:
-            own = {
+            settings = {
                 "task": task.tasks[0],
                 "dataset_kwargs": {"data_files": {"test": task.sample_task}},
             }
-            text = SAMPLE_TASK.read_text(encoding="utf-8") + yaml_text(own)
+            text = SAMPLE_TASK.read_text(encoding="utf-8") + yaml_text(settings)
             (Path(folder) / "sample.yaml").write_text(text, encoding="utf-8")
         results = simple_evaluate(
             model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=task.batch_size),
@@ -327,13 +344,13 @@ def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
         better = results.get("higher_is_better", {}).get(name, {})
         for key, value in counted.items():
             metric = key.partition(",")[0]
-            ways = [other for other in counted if other.partition(",")[0] == metric]
+            keys_of_metric = [key for key in counted if key.partition(",")[0] == metric]
             names = [f"lm_eval.{name}.{key}"]
-            if len(ways) == 1:
+            if len(keys_of_metric) == 1:
                 names.append(f"lm_eval.{name}.{metric}")
             else:
-                why = f"lm-eval has several values for it; name one: {listed(ways)}"
-                measures.missing[f"lm_eval.{name}.{metric}"] = why
+                reason = f"lm-eval has several values for it; name one: {listed(keys_of_metric)}"
+                measures.missing[f"lm_eval.{name}.{metric}"] = reason
             values |= dict.fromkeys(names, value)
             measures.higher |= dict.fromkeys(names, better.get(metric))
     return values
@@ -359,11 +376,11 @@ def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) 
 
 
 class ShortAnswer(NamedTuple):
-    """A row with a short answer. asked: the kinds of its question."""
+    """A row with a short answer."""
 
     prompt: tuple[int, ...]
     answer: str
-    asked: tuple[str, ...]
+    asked: tuple[str, ...]  # the kinds of its question
 
 
 def load(
@@ -372,10 +389,11 @@ def load(
     """Model and tokenizer, freshly loaded; an adapter on its base, whose revision is `revision`."""
     # The checkpoint of an adapter is the adapter alone; `best_model` is merged.
     adapter = bool(base) and (Path(folder) / "adapter_config.json").is_file()
-    whole = base if adapter else folder
-    at = None if Path(whole).is_dir() else revision
+    model = base if adapter else folder
+    if Path(model).is_dir():
+        revision = None
     loaded = generation.load(
-        generation.Chat(whole, at, tokenizer, None, NEW_TOKENS, trust_remote_code=trust)
+        generation.Chat(model, revision, tokenizer, None, NEW_TOKENS, trust_remote_code=trust)
     )
     if not adapter:
         return loaded.model, loaded.tokenizer
@@ -396,11 +414,10 @@ def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
         counted = sum(label != -100 for label in labels[1:])
         if not counted:
             continue
-        tokens, wanted = (
-            torch.tensor([list(each)], device=model.device) for each in (numbers, labels)
-        )
+        tokens = torch.tensor([list(numbers)], device=model.device)
+        targets = torch.tensor([list(labels)], device=model.device)
         with torch.no_grad():
-            total += float(model(input_ids=tokens, labels=wanted).loss) * counted
+            total += float(model(input_ids=tokens, labels=targets).loss) * counted
         count += counted
     if not count:
         raise Cannot("no token of these rows is trained")
@@ -429,10 +446,10 @@ def generated(model: Any, tokenizer: Any, prompt: str) -> int:
 
 
 def questions(
-    rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int
+    rows: Sequence[Row], tokenizer: Any, question_kinds: Mapping[str, str], seed: int
 ) -> list[ShortAnswer]:
-    """The rows with one short answer, or a seeded sample of many. asked: kinds of questions, each
-    with its words."""
+    """The rows with one short answer, or a seeded sample of many. question_kinds: each with its
+    words."""
     short = []
     for numbers, labels in rows:
         counted = [index for index, label in enumerate(labels) if label != -100]
@@ -443,7 +460,7 @@ def questions(
         ).strip()
         if answer and "\n" not in answer and len(answer.split()) <= SHORT_WORDS:
             prompt = tokenizer.decode(numbers[: counted[0]])
-            kinds = tuple(name for name, words in asked.items() if words in prompt)
+            kinds = tuple(name for name, phrase in question_kinds.items() if phrase in prompt)
             short.append(ShortAnswer(tuple(numbers[: counted[0]]), answer, kinds))
     if len(short) <= MOST_ANSWERS:
         return short
@@ -460,13 +477,13 @@ def accuracy(
     # Prompts of similar length need the least padding.
     ordered = sorted(chosen, key=lambda question: len(question.prompt))
 
-    def said() -> Iterator[str]:
+    def answers() -> Iterator[str]:
         for start in range(0, len(ordered), batch_size):
             prompts = [list(question.prompt) for question in ordered[start : start + batch_size]]
             for numbers in _greedy(model, tokenizer, prompts, longest, turn_end):
                 yield tokenizer.decode(numbers, skip_special_tokens=True)
 
-    return right(ordered, said())
+    return right(ordered, answers())
 
 
 def answer_length(chosen: Sequence[ShortAnswer], tokenizer: Any) -> int:
@@ -476,14 +493,15 @@ def answer_length(chosen: Sequence[ShortAnswer], tokenizer: Any) -> int:
     return max(len(tokenizer(question.answer)["input_ids"]) for question in chosen) + 4
 
 
-def right(chosen: Sequence[ShortAnswer], said: Iterable[str]) -> dict[str, float]:
+def right(chosen: Sequence[ShortAnswer], answers: Iterable[str]) -> dict[str, float]:
     """The share of questions with the answer of the row, in total and by kind."""
-    found: dict[str, list[bool]] = {ACCURACY: []}
-    for question, text in zip(chosen, said, strict=True):
-        is_right = same(text).removesuffix(".") == same(question.answer).removesuffix(".")
-        for name in (ACCURACY, *(f"{ACCURACY}.{kind}" for kind in question.asked)):
-            found.setdefault(name, []).append(is_right)
-    return {name: sum(answers) / len(answers) for name, answers in found.items()}
+    graded: dict[str, list[bool]] = {ACCURACY: []}
+    for question, answer in zip(chosen, answers, strict=True):
+        is_right = same(answer).removesuffix(".") == same(question.answer).removesuffix(".")
+        graded[ACCURACY].append(is_right)
+        for question_kind in question.asked:
+            graded.setdefault(f"{ACCURACY}.{question_kind}", []).append(is_right)
+    return {name: sum(grades) / len(grades) for name, grades in graded.items()}
 
 
 def _greedy(

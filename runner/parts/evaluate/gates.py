@@ -36,68 +36,64 @@ from runner.trainer.records import versions
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of an evaluation. An empty field matches nothing. run: the run folder's id;
-    stage: its name. The other fields are hashes: of what the stage was made from, the whole model,
-    the held-out rows, the code that measures, and the evaluation's settings."""
+    """The subject of an evaluation. An empty field matches nothing."""
 
-    run: str = ""
-    stage: str = ""
-    inputs: str = ""
-    model: str = ""
-    rows: str = ""
-    code: str = ""
-    settings: str = ""
+    run: str = ""  # the run folder's id
+    stage: str = ""  # its name
+    # Hashes:
+    inputs: str = ""  # of what the stage was made from
+    model: str = ""  # of the whole model
+    rows: str = ""  # of the held-out rows
+    code: str = ""  # of the code that measures
+    settings: str = ""  # of the evaluation
 
 
 @dataclass(frozen=True)
 class Found(Record):
-    """The result of one evaluation process. metrics: of the stage's model; before: of the original
-    model; numbers, unless somebody edited them. missing: reasons by metric. counts: rows and
-    tokens. confusion: for images, how often each class was predicted as each class."""
+    """The result of one evaluation process. Metrics are numbers, unless somebody edited them."""
 
     FILE = MEASURED
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    before: Mapping[str, Any] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # of the stage's model
+    before: Mapping[str, Any] = field(default_factory=dict)  # metrics of the original model
+    missing: Mapping[str, str] = field(default_factory=dict)  # reasons by metric
+    counts: Mapping[str, int] = field(default_factory=dict)  # of rows and tokens
+    # For images, how often each class was predicted as each class.
     confusion: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Measurement(Found, Subject):
-    """An evaluation and its subject. checkpoint: the model's folder; seed: of samples of rows."""
+    """An evaluation and its subject."""
 
     FILE = EVALUATION
-    checkpoint: str = ""
-    seed: int = 0
+    checkpoint: str = ""  # the model's folder
+    seed: int = 0  # of samples of rows
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Evaluation):
-    """The task of one evaluation process. model: its folder; base: the original model, empty for
-    none, with its revision; turn_end: the token that ends an answer; stage_dir: the stage's folder,
-    which gets the result; metrics_before: of the stage `before`, None if they are not valid any
-    more."""
+    """The task of one evaluation process."""
 
-    model: str
-    base: str
-    revision: str | None
+    model: str  # its folder
+    base: str  # the original model; empty for none
+    revision: str | None  # of the original model
     trust_remote_code: bool
-    turn_end: str | None
-    stage_dir: str
+    turn_end: str | None  # the token that ends an answer
+    stage_dir: str  # the stage's folder, which gets the result
+    # Of the stage `before`; None if they are not valid any more.
     metrics_before: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
 class GateVerdict(Record):
-    """One line of the table. got: the measured value; why: the reason if it does not hold."""
+    """One line of the table."""
 
     metric: str = ""
     threshold: str = ""
-    got: str = ""
+    got: str = ""  # the measured value
     holds: bool = False
-    why: str = ""
+    why: str = ""  # the reason if it does not hold
 
     @property
     def said(self) -> str:
@@ -112,20 +108,19 @@ class GateVerdict(Record):
 
 @dataclass(frozen=True)
 class Promotion(Record):
-    """A person's override of a stage's gate. by, reason, at: who, why, and when (ISO 8601, UTC);
-    missed: the overruled verdicts; gates: all of the stage's. run, stage, inputs, model: its
-    subject."""
+    """A person's override of a stage's gate."""
 
     FILE = PROMOTION
-    by: str = ""
+    by: str = ""  # the person's name
     reason: str = ""
-    at: str = ""
-    missed: tuple[GateVerdict, ...] = ()
+    at: str = ""  # when (ISO 8601, UTC)
+    missed: tuple[GateVerdict, ...] = ()  # the overruled verdicts
+    # Its subject:
     run: str = ""
     stage: str = ""
     inputs: str = ""
     model: str = ""
-    gates: tuple[str, ...] = ()
+    gates: tuple[str, ...] = ()  # all of the stage's
 
     @property
     def lines(self) -> list[str]:
@@ -179,27 +174,27 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
 def verdict_on(gate: Gate, measured: Found) -> GateVerdict:
     value = measured.metrics.get(gate.metric)
     got = shown(value)
-    why = ""
+    reason = ""
     lowest, highest = bounds(gate.metric)
     if value is None:
         got = NOTHING
-        why = str(measured.missing.get(gate.metric, "it was not measured"))
+        reason = str(measured.missing.get(gate.metric, "it was not measured"))
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        why = "it is not a number"
+        reason = "it is not a number"
     elif not _finite(value):
-        why = "it is not a finite number"
+        reason = "it is not a finite number"
     elif not lowest <= value <= highest:
-        why = f"this value is impossible; the metric is {in_words(gate.metric)}"
+        reason = f"this value is impossible; the metric is {in_words(gate.metric)}"
     elif not math.isfinite(gate.threshold) or gate.comparison not in HOLDS:
-        why = "the gate itself cannot be read"
+        reason = "the gate itself cannot be read"
     elif not HOLDS[gate.comparison](value, gate.threshold):
-        why = "it misses the threshold"
+        reason = "it misses the threshold"
     return GateVerdict(
         gate.metric,
         f"{gate.comparison} {gate.threshold:g}",
         got,
-        value is not None and not why,
-        why,
+        value is not None and not reason,
+        reason,
     )
 
 
@@ -217,17 +212,16 @@ def shown(value: Any) -> str:
 
 def table(verdicts: Iterable[GateVerdict]) -> list[str]:
     """The verdicts as lines of text."""
-    cells = [
-        (one.metric, one.threshold, one.got, "holds" if one.holds else f"MISSED: {one.why}")
-        for one in verdicts
-    ]
-    rows = [("metric", "required", "measured", "verdict"), *cells]
+    rows = [("metric", "required", "measured", "verdict")]
+    for verdict in verdicts:
+        sentence = "holds" if verdict.holds else f"MISSED: {verdict.why}"
+        rows.append((verdict.metric, verdict.threshold, verdict.got, sentence))
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:3]]
-    lines = (
-        [*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]
-        for row in rows
-    )
-    return ["  ".join(line).rstrip() for line in lines]
+    lines: list[str] = []
+    for *cells, sentence in rows:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        lines.append("  ".join([*padded, sentence]).rstrip())
+    return lines
 
 
 def subject(folder: StageFolder, look: bool = False) -> Subject | None:
@@ -251,13 +245,9 @@ def subject(folder: StageFolder, look: bool = False) -> Subject | None:
 def _rows(folder: StageFolder) -> str:
     """A hash of the held-out rows, of training or of the data, even without any, because some
     metrics need none."""
-    if folder.stage.evaluation:
-        stated = folder.stage.evaluation.rows
-    else:
-        stated = ""
-    data = [Path(stated) / f"{side}.parquet" for side in ("test", "validation")]
-    if stated:
-        files = data
+    data_dir = folder.stage.evaluation.rows if folder.stage.evaluation else ""
+    if data_dir:
+        files = [Path(data_dir) / f"{side}.parquet" for side in ("test", "validation")]
     else:
         files = [folder.path / HELD_OUT]
     return content_hash([sha256(file) if file.is_file() else None for file in files], 32)
@@ -266,13 +256,13 @@ def _rows(folder: StageFolder) -> str:
 @cache
 def _code() -> str:
     """A hash of the code that measures, with the general text."""
-    own = (Path(__file__).with_name(name) for name in ("evaluate.py", "sample-task.yaml"))
-    brought = (
-        Path(str(spec.origin))
-        for name in parts.table("measures").values()
-        if (spec := find_spec(name))
-    )
-    return content_hash([sha256(file) for file in (*own, GENERAL_TEXT, *brought)], 32)
+    files = [Path(__file__).with_name(name) for name in ("evaluate.py", "sample-task.yaml")]
+    files.append(GENERAL_TEXT)
+    for module in parts.table("measures").values():
+        spec = find_spec(module)
+        if spec:
+            files.append(Path(str(spec.origin)))
+    return content_hash([sha256(file) for file in files], 32)
 
 
 def _settings(evaluation: Evaluation | None) -> str:
@@ -307,10 +297,10 @@ def verdicts(folder: StageFolder, look: bool = False) -> list[GateVerdict]:
 
 def current(folder: StageFolder) -> Measurement | None:
     """The recorded evaluation, if it is of the run folder's current content."""
-    known = _about(subject(folder), record(folder))
-    if isinstance(known, str):
+    measured = _about(subject(folder), record(folder))
+    if isinstance(measured, str):
         return None
-    return known
+    return measured
 
 
 def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
@@ -319,8 +309,8 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     make_key = not folder.place.on_cluster
     seal.key(make_key)  # may raise Stop, and the evaluation takes an hour
     stage = folder.stage
-    about = subject(folder)
-    if about is None and checkpoint is None:
+    current_subject = subject(folder)
+    if current_subject is None and checkpoint is None:
         raise Stop(f"The stage `{stage.name}` has no finished result to measure.", "Run it first.")
     if stage.evaluation is None:
         raise Stop(f"The stage `{stage.name}` trains nothing, so there is nothing to measure.")
@@ -351,8 +341,8 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
         replace(stage, machines=stage.machines.one_gpu), folder.place
     )  # one process, on one GPU
     follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
-    found = Found.read(folder.path)
-    if not found:
+    measured = Found.read(folder.path)
+    if not measured:
         raise Stop(
             f"The evaluation of `{stage.name}` ended without a result.",
             f"The whole log: {folder.path / LOG}",
@@ -365,12 +355,12 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     sums = {
         str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files
     }
-    now = about or Subject(
+    measured_subject = current_subject or Subject(
         run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation)
     )
     result = Measurement(
-        **vars(replace(now, model=model_hash(sums), rows=_rows(folder), code=_code())),
-        **vars(found),
+        **vars(replace(measured_subject, model=model_hash(sums), rows=_rows(folder), code=_code())),
+        **vars(measured),
         checkpoint=str(model),
         seed=stage.evaluation.seed,
         versions=versions(),
@@ -380,28 +370,28 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     return result
 
 
-def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
+def promote(folder: StageFolder, person: str, reason: str) -> Promotion:
     """Records a person's override of a gate. Raises Stop if there is no finished result, or the
     gate is open."""
     stage = folder.stage
-    about = subject(folder, look=True)
+    current_subject = subject(folder, look=True)
     judged = verdicts(folder, look=True)
     if not stage.gates:
         raise Stop(
             f"The stage `{stage.name}` has no gate to overrule.",
             "Write a requirement under `gates` first.",
         )
-    if about is None or about.model != folder.model_hash():
+    if current_subject is None or current_subject.model != folder.model_hash():
         raise Stop(f"The stage `{stage.name}` has no finished result to promote.", "Run it first.")
     if passed(judged):
         raise Stop(f"The gate after `{stage.name}` is open, so there is nothing to overrule.")
     override = Promotion(
-        by=by,
+        by=person,
         reason=reason,
         at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         missed=tuple(verdict for verdict in judged if not verdict.holds),
         gates=tuple(map(str, stage.gates)),
-        **{part: getattr(about, part) for part in _OVERRIDDEN},
+        **{part: getattr(current_subject, part) for part in _OVERRIDDEN},
     )
     override.write(folder.path)
     return override
@@ -410,29 +400,29 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
 def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
     """The recorded override, if it is complete and its subject and gates are current. look: as for
     `subject`."""
-    known = Promotion.read(folder.path)
-    about = subject(folder, look)
-    if about is None or not about.model:
+    override = Promotion.read(folder.path)
+    current_subject = subject(folder, look)
+    if current_subject is None or not current_subject.model:
         return None
-    same = all(getattr(known, part) == getattr(about, part) for part in _OVERRIDDEN)
-    named = all(word.strip() for word in (known.by, known.reason, known.at))
-    told = known.missed and all(
-        verdict.metric and verdict.threshold and verdict.got for verdict in known.missed
+    of_subject = all(
+        getattr(override, part) == getattr(current_subject, part) for part in _OVERRIDDEN
     )
-    whole = same and named and told and known.gates
-    if whole and known.gates == tuple(map(str, folder.stage.gates)):
-        return known
+    has_author = all(text.strip() for text in (override.by, override.reason, override.at))
+    has_verdicts = override.missed and all(
+        verdict.metric and verdict.threshold and verdict.got for verdict in override.missed
+    )
+    of_these_gates = override.gates and override.gates == tuple(map(str, folder.stage.gates))
+    if of_subject and has_author and has_verdicts and of_these_gates:
+        return override
     return None
 
 
 def promotions(plan: Plan) -> Iterator[str]:
     """Lines about every valid override; every report shows them."""
     for stage in plan.stages:
-        if stage.gates and (override := promotion(StageFolder(plan, stage))):
-            yield from (
-                f"{stage.name}: {line}" if not line.startswith(" ") else line
-                for line in override.lines
-            )
+        override = promotion(StageFolder(plan, stage)) if stage.gates else None
+        for line in override.lines if override else ():
+            yield line if line.startswith(" ") else f"{stage.name}: {line}"
 
 
 def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
@@ -450,15 +440,17 @@ def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]
     """Whether the gate after a stage is open, with its verdicts, an override and a sentence. look:
     as for `subject`."""
     is_open, override = opened(folder, look)
-    said = f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}."
-    return is_open, [*table(verdicts(folder, look)), *override, said]
+    sentence = f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}."
+    return is_open, [*table(verdicts(folder, look)), *override, sentence]
 
 
 def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
     """The message of a closed gate. where: the option of `recipe promote` that names the run's
     place."""
-    words = macros(Path(__file__).with_name("evaluation.jinja"), nothing=NOTHING)
-    return str(words.closed(folder.stage.name, verdicts(folder), consequence, where)).rstrip("\n")
+    template = macros(Path(__file__).with_name("evaluation.jinja"), nothing=NOTHING)
+    return str(template.closed(folder.stage.name, verdicts(folder), consequence, where)).rstrip(
+        "\n"
+    )
 
 
 def after_stage(folder: StageFolder, tell: Tell) -> None:
@@ -474,12 +466,9 @@ def after_stage(folder: StageFolder, tell: Tell) -> None:
     for line in lines[:-1]:
         tell(f"  {line}")
     if not is_open:
-        later = any(stage.name in other.reads for other in folder.plan.stages)
-        raise Stop(
-            closed(
-                folder, "later stages do not start" if later else "its model does not count as good"
-            )
-        )
+        if any(stage.name in later.reads for later in folder.plan.stages):
+            raise Stop(closed(folder, "later stages do not start"))
+        raise Stop(closed(folder, "its model does not count as good"))
 
 
 def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
@@ -499,12 +488,12 @@ def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
     if not (current(folder) and opened(folder)[0]):
         tell(f"{folder.stage.name}: measuring")
         measure(folder)
-    is_open, said = described(folder)
-    for line in said:
+    is_open, lines = described(folder)
+    for line in lines:
         tell(line)
-    return is_open, said
+    return is_open, lines
 
 
-def promote_in_pod(folder: StageFolder, by: str, reason: str, tell: Tell) -> None:
-    for line in promote(folder, by, reason).lines:
+def promote_in_pod(folder: StageFolder, person: str, reason: str, tell: Tell) -> None:
+    for line in promote(folder, person, reason).lines:
         tell(line)

@@ -3,7 +3,7 @@ and `evaluation:`; the gates and evaluation of each stage; and their substitutes
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import ge, gt, le, lt
 from types import MappingProxyType
@@ -66,12 +66,17 @@ def bounds(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> tu
         weights = []
     if any(weights):
         return -math.inf, sum(max(0.0, weight) for weight in weights)
-    kind = _kind(metric)
-    return kind.get("lowest", -math.inf), kind.get("highest", math.inf)
+    facts = _facts_of(metric)
+    return facts.get("lowest", -math.inf), facts.get("highest", math.inf)
 
 
-def _kind(metric: str) -> Mapping[str, Any]:
-    return next((kind for kind in METRICS["kinds"] if re.fullmatch(kind["name"], metric)), {})
+def _facts_of(metric: str) -> Mapping[str, Any]:
+    """Its row in `metrics.toml`."""
+    facts: Mapping[str, Any]
+    for facts in METRICS["kinds"]:
+        if re.fullmatch(facts["name"], metric):
+            return facts
+    return {}
 
 
 def in_words(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> str:
@@ -103,43 +108,37 @@ def rise_window(metric: str) -> int | None:
 
 
 def producible(
-    what: Measurable, tasks: Iterable[str] = (), before: Collection[str] = ()
+    stage: Measurable, tasks: Iterable[str] = (), before: Collection[str] = ()
 ) -> list[str]:
     """Metrics of a stage, with placeholders (`N`, `METRIC`, `CLASS`). tasks: lm-eval's; before: of
     the stage before."""
-    made = METRICS["made"]
-    rows = made["rows"].get(what.kind, made["rows"]["other"])
-    if what.kind == "images":
+    table = METRICS["made"]
+    rows = table["rows"].get(stage.kind, table["rows"]["other"])
+    if stage.kind == "images":
         return list(rows["metrics"])
-    if "parts" in rows:
-        parts = [f"{rows['parts']}.{name}" for name in what.asked]
-    else:
-        parts = []
-    if what.validates:
-        held_out = [*rows["metrics"], *parts]
-    else:
-        held_out = []
-    shared = [
-        *(made["blocks"] if what.blocks else ()),
-        *(f"lm_eval.{task}.METRIC" for task in tasks),
-    ]
-    return [
-        *held_out,
-        *made["always"],
-        *shared,
-        *(f"regression.{name}" for name in shared if name in before),
-    ]
+    metrics: list[str] = []
+    if stage.validates:
+        metrics += rows["metrics"]
+        if "parts" in rows:
+            metrics += [f"{rows['parts']}.{name}" for name in stage.asked]
+    metrics += table["always"]
+    shared = [f"lm_eval.{task}.METRIC" for task in tasks]
+    if stage.blocks:
+        shared = [*table["blocks"], *shared]
+    metrics += shared
+    metrics += [f"regression.{name}" for name in shared if name in before]
+    return metrics
 
 
-def is_producible(metric: str, known: Iterable[str]) -> bool:
-    """Whether `metric` is one of `known`, with a number of at least 2 for `N`, and a word for
+def is_producible(metric: str, producible_metrics: Iterable[str]) -> bool:
+    """Whether `metric` is one of these, with a number of at least 2 for `N`, and a word for
     `METRIC` and `CLASS`."""
     window = rise_window(metric)
     if window is not None:
-        return window >= 2 and "loss_rise.N" in known
+        return window >= 2 and "loss_rise.N" in producible_metrics
     return any(
         re.fullmatch(re.sub("METRIC|CLASS", r"[A-Za-z0-9_,-]+", re.escape(name)), metric)
-        for name in known
+        for name in producible_metrics
     )
 
 
@@ -151,79 +150,93 @@ def written_gates(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     """Every gate of the recipe, with its place."""
     homes: list[tuple[Path_, Any]] = [(("gates",), recipe.settings.get("gates"))]
     homes += [
-        ((name, "gates"), one.get("gates"))
-        for name, one in recipe.sections.items()
-        if one.knows("gates")
+        ((name, "gates"), section.get("gates"))
+        for name, section in recipe.sections.items()
+        if section.knows("gates")
     ]
     for home, texts in homes:
-        yield from (((*home, index), text) for index, text in enumerate(texts or ()))
+        for index, text in enumerate(texts or ()):
+            yield (*home, index), text
 
 
 def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
     """Every gate names a metric that its stage can produce, and compares it in the right direction
     with a possible value."""
-    tasks = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
-    known = dict[str, list[str]]()
-    gated = [
-        what
-        for one in recipe.earlier
-        if any(written_gates(one))
-        for what in scenarios.measurable(one).values()
-    ]
-    if gated:
-        before = producible(gated[-1], tasks)
-    else:
-        before = []
-    for section, what in scenarios.measurable(recipe).items():
-        before = known[section] = producible(what, tasks, before)
-    rewards = recipe.settings.get("rewards") or {}
+    metrics_of = _producible_metrics(recipe)
     for place, text in written_gates(recipe):
-        if len(place) > 2:
-            section = str(place[0])
-        else:
-            section = ""
-        if not isinstance(text, str) or section not in known:
+        section = str(place[0]) if len(place) > 2 else ""
+        if not isinstance(text, str) or section not in metrics_of:
             continue  # refused by the schema already
         gate = parse(text)
         if not math.isfinite(gate.threshold):
             yield recipe.document.problem(place, *worded("evaluate.infinite-gate", text=text))
             continue
-        metric = gate.metric
-        if not is_producible(metric, known[section]):
-            asked = _TASK.match(metric)
-            if not (asked and asked[1] in misspelt_tasks(recipe).values()):
-                if section:
-                    owner = f"`{section}`"
-                else:
-                    owner = "This recipe"
-                meant = did_you_mean(metric, known[section])
-                made = listed(known[section])
-                message = worded(
-                    "evaluate.no-metric", owner=owner, metric=metric, meant=meant, made=made
-                )
-                yield recipe.problem(place, *message)
-        elif is_senseless(gate, rewards):
-            meaning = in_words(metric, rewards)
-            said = worded("evaluate.gate-without-effect", metric=metric, meaning=meaning, text=text)
-            yield recipe.document.problem(place, *said)
-        scores = LM_EVAL["scores"]
-        score = metric.rpartition(".")[2].partition(",")[0]
-        if (
-            ".lm_eval." in f".{metric}"
-            and score not in scores
-            and (near := nearest(score, scores, 0.8))
-        ):
-            meant = text.replace(f".{score}", f".{near}", 1)
-            yield recipe.note(
-                place, *worded("evaluate.unusual-score", score=score, near=near, meant=meant)
-            )
-        better = _kind(metric).get("better")
-        other = gate.comparison.translate(str.maketrans("<>", "><"))
-        if better == ("less" if gate.comparison in (">", ">=") else "more"):
-            yield recipe.note(
-                place,
-                *worded("evaluate.wrong-way", gate=gate, better=better, text=text, other=other),
-            )
+        if not is_producible(gate.metric, metrics_of[section]):
+            yield from _no_metric(recipe, place, section, gate.metric, metrics_of[section])
+        elif is_senseless(gate, recipe.settings.get("rewards") or {}):
+            yield _without_effect(recipe, place, text, gate.metric)
+        yield from _unusual_score(recipe, place, text, gate.metric)
+        yield from _wrong_way(recipe, place, text, gate)
+
+
+def _producible_metrics(recipe: Recipe) -> dict[str, list[str]]:
+    """The metrics of each stage that may have gates, by section."""
+    tasks = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
+    before: list[str] = []
+    # Of the last stage of the recipes before this one that have gates.
+    for earlier in recipe.earlier:
+        if any(written_gates(earlier)):
+            for stage in scenarios.measurable(earlier).values():
+                before = producible(stage, tasks)
+    metrics_of: dict[str, list[str]] = {}
+    for section, stage in scenarios.measurable(recipe).items():
+        before = producible(stage, tasks, before)
+        metrics_of[section] = before
+    return metrics_of
+
+
+def _no_metric(
+    recipe: Recipe, place: Path_, section: str, metric: str, metrics: Sequence[str]
+) -> Iterator[Problem]:
+    task = _TASK.match(metric)
+    if task and task[1] in misspelt_tasks(recipe).values():
+        return  # the list of tasks has the problem
+    owner = f"`{section}`" if section else "This recipe"
+    message = worded(
+        "evaluate.no-metric",
+        owner=owner,
+        metric=metric,
+        meant=did_you_mean(metric, metrics),
+        made=listed(metrics),
+    )
+    yield recipe.problem(place, *message)
+
+
+def _without_effect(recipe: Recipe, place: Path_, text: str, metric: str) -> Problem:
+    meaning = in_words(metric, recipe.settings.get("rewards") or {})
+    message = worded("evaluate.gate-without-effect", metric=metric, meaning=meaning, text=text)
+    return recipe.document.problem(place, *message)
+
+
+def _unusual_score(recipe: Recipe, place: Path_, text: str, metric: str) -> Iterator[Problem]:
+    usual_scores = LM_EVAL["scores"]
+    score = metric.rpartition(".")[2].partition(",")[0]
+    if ".lm_eval." not in f".{metric}" or score in usual_scores:
+        return
+    near = nearest(score, usual_scores, 0.8)
+    if near:
+        suggestion = text.replace(f".{score}", f".{near}", 1)
+        message = worded("evaluate.unusual-score", score=score, near=near, meant=suggestion)
+        yield recipe.note(place, *message)
+
+
+def _wrong_way(recipe: Recipe, place: Path_, text: str, gate: Gate) -> Iterator[Problem]:
+    better = _facts_of(gate.metric).get("better")
+    worse = "less" if gate.comparison in (">", ">=") else "more"
+    if better == worse:
+        opposite = gate.comparison.translate(str.maketrans("<>", "><"))
+        message = worded("evaluate.wrong-way", gate=gate, better=better, text=text, other=opposite)
+        yield recipe.note(place, *message)
 
 
 _TASK = re.compile(r"(?:regression\.)?lm_eval\.([^.]+)\.")
@@ -233,22 +246,25 @@ def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
     """Tasks of `evaluation.tasks` that no gate names, by the similar task that gates name: the list
     is wrong if several gates agree, or if the gates' name is a usual one."""
     tasks = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
-    found = (_TASK.match(text) for _, text in written_gates(recipe) if isinstance(text, str))
-    asked = [match[1] for match in found if match]
-    left = [task for task in tasks if task not in asked and task not in LM_EVAL["tasks"]]
-    return {
-        near: task
-        for task in dict.fromkeys(asked)
-        if task not in tasks
-        and (asked.count(task) > 1 or task in LM_EVAL["tasks"])
-        and (near := nearest(task, left))
-    }
+    matches = (_TASK.match(text) for _, text in written_gates(recipe) if isinstance(text, str))
+    gated = [match[1] for match in matches if match]
+    unusual = [task for task in tasks if task not in gated and task not in LM_EVAL["tasks"]]
+    misspelt: dict[str, str] = {}
+    for task in dict.fromkeys(gated):
+        is_right = gated.count(task) > 1 or task in LM_EVAL["tasks"]
+        near = nearest(task, unusual)
+        if near and is_right and task not in tasks:
+            misspelt[near] = task
+    return misspelt
 
 
 def sample_task(recipe: Recipe) -> Iterator[Problem]:
     """The file that replaces lm-eval's tasks exists."""
-    named = (recipe.settings.get("evaluation") or {}).get("sample_task")
-    if named and not (file := recipe.folder / named).is_file():
+    sample_task = (recipe.settings.get("evaluation") or {}).get("sample_task")
+    if not sample_task:
+        return
+    file = recipe.folder / sample_task
+    if not file.is_file():
         yield recipe.problem("evaluation.sample_task", *worded("evaluate.no-task-file", file=file))
 
 
@@ -257,13 +273,15 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
     misspelt = misspelt_tasks(recipe)
     for index, task in enumerate((recipe.settings.get("evaluation") or {}).get("tasks") or ()):
         place = ("evaluation", "tasks", index)
-        meant = misspelt.get(task)
-        if meant:
+        gates_task = misspelt.get(task)
+        if gates_task:
             yield recipe.problem(
-                place, *worded("evaluate.task-spelt-otherwise", task=task, meant=meant)
+                place, *worded("evaluate.task-spelt-otherwise", task=task, meant=gates_task)
             )
-        elif task not in LM_EVAL["tasks"] and (near := nearest(task, LM_EVAL["tasks"], ALIKE)):
-            yield recipe.note(place, *worded("evaluate.unusual-task", task=task, near=near))
+        elif task not in LM_EVAL["tasks"]:
+            near = nearest(task, LM_EVAL["tasks"], ALIKE)
+            if near:
+                yield recipe.note(place, *worded("evaluate.unusual-task", task=task, near=near))
 
 
 def measured(

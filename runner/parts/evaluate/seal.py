@@ -30,30 +30,30 @@ def key(make: bool, namespace: str = "") -> str:
     be read or written."""
     file = settings_folder() / "key"
     try:
-        known = os.environ.get(SEAL_KEY, "").strip()
-        if not known and make and not file.exists():
+        key_text = os.environ.get(SEAL_KEY, "").strip()
+        if not key_text and make and not file.exists():
             _make(file)
-        if not known and file.exists():
-            known = file.read_text(encoding="utf-8").strip()
+        if not key_text and file.exists():
+            key_text = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise Stop(
             *worded("evaluate.unusable-key", error=error, file=file, seal_key=SEAL_KEY)
         ) from None
-    if not known:
+    if not key_text:
         raise Stop(*worded("evaluate.no-key", file=file))
-    if len(known) < SHORTEST:
+    if len(key_text) < SHORTEST:
         raise Stop(
             *worded(
                 "evaluate.short-key",
-                known=len(known),
+                known=len(key_text),
                 shortest=SHORTEST,
                 file=file,
                 seal_key=SEAL_KEY,
             )
         )
     if namespace:
-        return f"{namespace}:{_mac(known, f'namespace {namespace}')}"
-    return known
+        return f"{namespace}:{_mac(key_text, f'namespace {namespace}')}"
+    return key_text
 
 
 def _mac(key: str, text: str) -> str:
@@ -94,18 +94,18 @@ def digest(facts: Mapping[str, Any], key: str) -> str:
 
 def broken(facts: Mapping[str, Any]) -> str:
     """Why a record does not count as sealed; empty if it does."""
-    stated = facts.get(DIGEST)
-    if not isinstance(stated, str) or not stated:
+    recorded_digest = facts.get(DIGEST)
+    if not isinstance(recorded_digest, str) or not recorded_digest:
         return "the record is not sealed, so its author is unknown"
     try:
-        known = key(make=False)
-        space = _OF_NAMESPACE.fullmatch(stated)
-        if space and not _OF_NAMESPACE.fullmatch(known):  # a pod sealed it, and a person reads it
-            known = key(make=False, namespace=space[1])
+        own_key = key(make=False)
+        space = _OF_NAMESPACE.fullmatch(recorded_digest)
+        if space and not _OF_NAMESPACE.fullmatch(own_key):  # a pod sealed it, and a person reads it
+            own_key = key(make=False, namespace=space[1])
     except Stop as stop:
         return stop.text.partition("\n")[0]
     if not hmac.compare_digest(
-        stated.encode("utf-8", "surrogatepass"), digest(facts, known).encode()
+        recorded_digest.encode("utf-8", "surrogatepass"), digest(facts, own_key).encode()
     ):
         return "the record was edited, or sealed with another key than yours"
     return ""
