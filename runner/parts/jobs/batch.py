@@ -13,8 +13,10 @@ from runner.tools.files import Artifact, content_hash
 from runner.tools.text import from_template, yaml_text
 
 # The values of the label `recipe-runner/part` of a stage's own Jobs, and their files.
-PREPARE, GATE = "prepare", "gate"
-PREPARE_FILE, GATE_FILE = "job.yaml", "gate.yaml"
+PREPARE = "prepare"
+PREPARE_FILE = "job.yaml"
+GATE = "gate"
+GATE_FILE = "gate.yaml"
 TEMPLATES = Path(
     __file__
 ).parent  # the folder with objects, and the first lines of files for people

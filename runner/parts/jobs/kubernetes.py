@@ -32,33 +32,36 @@ CONFIG_DIR = "/etc/recipe-runner"
 CODE_DIR = "/opt/recipe-code"  # where a pod clones its code
 # The base of a recipe's relative paths: in the image (container/Containerfile), and in a clone of
 # this project.
-IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{CODE_DIR}/repository/recipes"
+IMAGE_FILES = "/opt/recipe-runner/recipes"
+CLONED_FILES = f"{CODE_DIR}/repository/recipes"
 MODEL_DIR = "/opt/base-model"  # where pods mount a base model from an image
-SENT_FILES = (
-    "files"  # the folder of what `recipe submit` sends, below the results folder on the claim
-)
+# The folder of what `recipe submit` sends, below the results folder on the claim.
+SENT_FILES = "files"
 # Annotations: a hash of everything that a stage's result depends on, and the folder of its results.
-KEY, RUN_DIR = "recipe-runner/key", "recipe-runner/run-dir"
+KEY = "recipe-runner/key"
+RUN_DIR = "recipe-runner/run-dir"
 PLANNED = "recipe-runner/planned-"  # the annotations with planned figures begin with this
 # The pods' image: a label with its short name, an annotation with its full name.
 IMAGE = "recipe-runner/image"
-CLAIMS_FILE, CONFIG_FILE, POLICY_FILE = "claims.yaml", "configmap.yaml", "networkpolicy.yaml"
+CLAIMS_FILE = "claims.yaml"
+CONFIG_FILE = "configmap.yaml"
+POLICY_FILE = "networkpolicy.yaml"
 # The end of a container's log is the reason for its end, if it leaves no other.
 LAST_WORDS = "FallbackToLogsOnError"
 # What restricted-v2 requires of a container; and the same for one that writes only to volumes.
 CLOSED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 CONTAINER_SECURITY: Manifest = {**CLOSED, "readOnlyRootFilesystem": True}
-SHARED, SINGLE = (
-    "ReadWriteMany",
-    "ReadWriteOnce",
-)  # the modes of a claim for several machines, and for one
+SHARED = "ReadWriteMany"  # the mode of a claim for several machines
+SINGLE = "ReadWriteOnce"  # that of one for a single machine
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
 # The parts of a checkout that a build does not need. `oc` leaves out only `.git`; an environment
 # has 5 to 8 GB.
 UNSENT = r"(^|/)(\.git|\.venv|build|runs)(/|$)"
-# The targets. From this version of OpenShift AI on, a TrainJob takes `runtimePatches`, and there is
-# no PyTorchJob.
-PYTORCHJOB, TRAINJOB = "pytorchjob", "trainjob"
+# The targets.
+PYTORCHJOB = "pytorchjob"
+TRAINJOB = "trainjob"
+# From this version of OpenShift AI on, a TrainJob takes `runtimePatches`, and there is no
+# PyTorchJob.
 PATCHES_SINCE = (3, 6)
 
 

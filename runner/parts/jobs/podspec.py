@@ -19,9 +19,8 @@ HOME = CACHES["HOME"]
 OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
 # The volumes of a pod that are not claims.
 _OWN_VOLUMES = ("config", "shm", "tmp", "code", "base-model", "mlflow-token")
-# OpenShift AI's own MLflow: since this version; and the account that may write to it, if the recipe
-# names none.
-MLFLOW_SINCE, MLFLOW_ACCOUNT = (3, 4), "recipe-mlflow"
+MLFLOW_SINCE = (3, 4)  # the first version of OpenShift AI with an MLflow of its own
+MLFLOW_ACCOUNT = "recipe-mlflow"  # the account that may write to it, if the recipe names none
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 _SOURCES = [
     {"serviceAccountToken": {"path": "token"}},
@@ -34,13 +33,15 @@ TOKEN = kubernetes.folder(
 # it.
 SCRATCH = kubernetes.folder("tmp", "/tmp", {"emptyDir": {}})
 CLONED = kubernetes.folder("code", CODE_DIR, {"emptyDir": {}})
-CODE, CLONER = f"{CODE_DIR}/repository", "clone-code"
+CODE = f"{CODE_DIR}/repository"
+CLONER = "clone-code"  # the container that clones it
 # Its arguments are the address, the commit and the folder. A restarted pod keeps the folder. Some
 # servers send a commit only with its branch, so the second fetch takes everything.
 CLONE = Path(__file__).with_name("clone.sh").read_text(encoding="utf-8")
 LAUNCHERS = 10  # the seconds of a pod's grace that torchrun needs after its processes have ended
 # The Secret with the key that seals evaluations. `recipe submit` creates one in each namespace.
-KEY_SECRET, KEY = "recipe-runner", "seal-key"
+KEY_SECRET = "recipe-runner"
+KEY = "seal-key"  # its name in the Secret
 # What restricted-v2 requires of a pod, which gets its user id from the namespace.
 POD_SECURITY: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 

@@ -11,7 +11,8 @@ from runner.tools.text import from_template, yaml_text
 PYTORCH = "pytorch"
 MASTER_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
 
-place, named = kubernetes.place, partial(kubernetes.takes, kubernetes.PYTORCHJOB)
+place = kubernetes.place
+named = partial(kubernetes.takes, kubernetes.PYTORCHJOB)
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:

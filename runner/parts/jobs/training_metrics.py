@@ -66,7 +66,8 @@ def answer(variable: str, subject: str, content_type: str, say: Callable[[], str
 
 # The targets set both to the ports in the annotations of pods and TrainJobs; without them nothing
 # listens.
-METRICS_PORT, PROGRESS_PORT = "RECIPE_METRICS_PORT", "RECIPE_PROGRESS_PORT"
+METRICS_PORT = "RECIPE_METRICS_PORT"
+PROGRESS_PORT = "RECIPE_PROGRESS_PORT"
 
 # The trainer's figures with their names for Prometheus, and the meanings of all by these names.
 FIGURES = packaged.toml(__file__, "figures.toml")

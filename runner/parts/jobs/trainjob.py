@@ -16,11 +16,11 @@ SINCE = (3, 2)
 # Since this version, OpenShift AI's NetworkPolicy protects pods (opendatahub-io/trainer,
 # pkg/rhai/networkpolicy).
 WALLED_SINCE = (3, 3)
-# Kueue supports a TrainJob since the first version (Red Hat build 1.2), and requires the form of
-# 3.6 since the second.
-QUEUED_SINCE, STUCK_SINCE = (0, 14), (0, 17)
+QUEUED_SINCE = (0, 14)  # the first Kueue that supports a TrainJob (Red Hat build 1.2)
+STUCK_SINCE = (0, 17)  # the first Kueue that requires the form of 3.6
 
-place, named = kubernetes.place, partial(kubernetes.takes, kubernetes.TRAINJOB)
+place = kubernetes.place
+named = partial(kubernetes.takes, kubernetes.TRAINJOB)
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:

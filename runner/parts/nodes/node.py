@@ -50,11 +50,10 @@ from runner.tools.process import hush
 from runner.trainer.records import versions
 
 TELL_EVERY_S = 15.0
-# Seconds between two looks at the other machines, and the least patience with a silent one.
-BEAT_S, SILENT_S = 0.25, 5.0
-PATIENCE_WITH_STORAGE_S = (
-    75.0  # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5))
-)
+BEAT_S = 0.25  # between two looks at the other machines
+SILENT_S = 5.0  # the least patience with a silent one
+# NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5)).
+PATIENCE_WITH_STORAGE_S = 75.0
 _tell = partial(print, flush=True)
 BY = "the machines that came"
 ELSEWHERE = (

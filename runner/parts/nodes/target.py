@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 FOLDER = "nodes"
 TEMPLATE = Path(__file__).with_name("run_node.sh.jinja")
-NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
+NODES = "machines.nodes"
+GPUS = "machines.gpus_per_node"
+PLAIN = "nodes.machines"
 
 
 def named(recipe: Recipe) -> bool:

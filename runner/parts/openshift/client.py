@@ -101,7 +101,8 @@ def client_parts() -> tuple[Any, Any, Any]:
 KINDS: Mapping[str, tuple[str, str]] = packaged.toml(__file__, "kinds.toml")
 # The older version of a kind that is only read here: Kueue before 0.15.
 OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")
-MANAGER, JSON = "recipe-runner", "application/json"
+MANAGER = "recipe-runner"
+JSON = "application/json"
 
 Manifests = list[Manifest]
 Query = Sequence[tuple[str, Any]]

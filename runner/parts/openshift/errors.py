@@ -14,9 +14,8 @@ Answer = TypeVar("Answer")
 
 # How long requests are repeated: an API server that restarts takes up to two minutes.
 PATIENCE_SECONDS = 150.0
-# The same for a command that has changed nothing on the cluster yet, and after how long such a wait
-# is reported.
-PROMPT_SECONDS, SILENT_SECONDS = 30.0, 5.0
+PROMPT_SECONDS = 30.0  # the same for a command that has changed nothing on the cluster yet
+SILENT_SECONDS = 5.0  # after how long a wait is reported
 PAUSE_SECONDS = 2.0  # between two checks; a pod's program sets another number
 ENDING_SECONDS = 300  # how long a deleted object and its pods may take to disappear
 
@@ -30,7 +29,10 @@ class Lost(TryAgain):
     """The cluster cannot be reached. own: the server closed the connection; the rest as in
     Refused."""
 
-    status, after, doubtful, repeated = 0, 0.0, False, False
+    status = 0
+    after = 0.0
+    doubtful = False
+    repeated = False
 
     def __init__(self, server: str, reason: str, closed_by_server: bool = False) -> None:
         self.own = closed_by_server

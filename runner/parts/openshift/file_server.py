@@ -28,13 +28,13 @@ WORD = "RECIPE_SHARE_WORD"
 PORT = "RECIPE_SHARE_PORT"
 WRITES = "--write"
 CHUNK = 2**20
-# The seconds between two requests of a command that uses the server, and those without a request
-# after which the server ends: more than a restart of the cluster's API takes.
-ALIVE, ALIVE_SECONDS, IDLE_SECONDS = "alive", 60.0, 300.0
-MISPLACED, FULL = (
-    409,
-    507,
-)  # HTTP statuses for a piece that does not continue its file, or cannot be written
+ALIVE = "alive"  # the request of a command that only shows that it still runs
+ALIVE_SECONDS = 60.0  # between two of them
+# Without a request for so long, the server ends: more than a restart of the cluster's API takes.
+IDLE_SECONDS = 300.0
+# HTTP statuses for a piece that does not continue its file, or cannot be written.
+MISPLACED = 409
+FULL = 507
 
 
 def listing(root: Path) -> list[dict[str, object]]:

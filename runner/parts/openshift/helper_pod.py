@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
 SHARE_PORT = 8080
-# Seconds for a helper to start; and the age of an ended or unstarted one that a killed command left
-# behind.
-PATIENCE_SECONDS, LEFT_SECONDS = 600, 1800
+PATIENCE_SECONDS = 600  # for a helper to start
+LEFT_SECONDS = 1800  # the age of an ended or unstarted one that a killed command left behind
 
 
 class Share(NamedTuple):

@@ -35,7 +35,10 @@ CONTENT = "recipe-runner/content"
 OWNER = ("recipe-runner/sent-by", "recipe-runner/sent-from-host", "recipe-runner/sent-from-file")
 DRIVER = "driver"  # the part of the driver's Job
 # The pods of `runner.parts.openshift.helper_pod`, each with one container of that name.
-FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
+FETCH = "fetch"
+SEND = "send"
+PROMOTE = "promote"
+LOOK = "look"
 # The containers that do a pod's work, among all in it.
 WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, DRIVER, FETCH, SEND, PROMOTE, LOOK)
 

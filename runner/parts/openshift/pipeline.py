@@ -28,7 +28,11 @@ from runner.scenarios.shared import common
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, worded
 
-MISSING, UNDER_WAY, PROMOTED, GOING = "not sent yet", "under way", "promoted", "being deleted"
+# The states of a milestone, besides FINISHED and FAILED.
+MISSING = "not sent yet"
+UNDER_WAY = "under way"
+PROMOTED = "promoted"
+GOING = "being deleted"
 CHANGED = "made from another version of the recipe or its data"
 LOST = "done once, but its claim has been replaced"
 NEVER = "9999"  # after every time that a cluster names
@@ -36,21 +40,21 @@ NEVER = "9999"  # after every time that a cluster names
 # claim.
 PROMOTION = "recipe-runner/promotion"
 
-# The label with the Workflow's name, which kfp's compiler and Argo give to every pod of a run.
-OF_RUN, WORKFLOW = {"pipelines.kubeflow.org/v2_component": "true"}, "workflows.argoproj.io/workflow"
+# The labels that kfp's compiler and Argo give to every pod of a run: one that is always the same,
+# and that with the Workflow's name.
+OF_RUN = {"pipelines.kubeflow.org/v2_component": "true"}
+WORKFLOW = "workflows.argoproj.io/workflow"
 CLAIM = "PersistentVolumeClaim"
-ACCOUNT = (
-    "recipe-driver"  # the driver's service account, which `recipe site` writes with its rights
-)
-# In every pod: the cluster's address, and the folder of the account's token and the cluster's
-# authority.
-SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
+# The driver's service account, which `recipe site` writes with its rights.
+ACCOUNT = "recipe-driver"
+SERVER = "https://kubernetes.default.svc"  # the cluster's address, in every pod
+# The folder of the account's token and the cluster's authority, in every pod.
+KEYS = "/var/run/secrets/kubernetes.io/serviceaccount"
 # What a pod that asks the cluster requests; `runner/parts/kfp/pipeline.yaml.jinja` says the same in
 # other units.
 SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
-Claims = dict[
-    str, Manifest | None
-]  # a recipe's claims on the cluster by name; None for a missing one
+# A recipe's claims on the cluster by name; None for a missing one.
+Claims = dict[str, Manifest | None]
 
 
 class Milestone(NamedTuple):

@@ -15,14 +15,18 @@ from runner.tools import child_process
 from runner.trainer.records import EARLY_STOP_EVENT, EarlyStop
 
 # A job's phases, in order.
-QUEUED, SUSPENDED = "queued", "suspended"
+QUEUED = "queued"
+SUSPENDED = "suspended"
 WAITING = "waiting for machines"
 PULLING = "pulling image and code"
 AGAIN = "restarting after a failure"
 PREPARING = "preparing model and data"
-STARTING, TRAINING, MEASURING = "starting", "training", "measuring"
+STARTING = "starting"
+TRAINING = "training"
+MEASURING = "measuring"
 WALKING = "sending one stage after the other"
-FINISHED, FAILED = "finished", "failed"
+FINISHED = "finished"
+FAILED = "failed"
 ENDED = (FINISHED, FAILED)
 TAIL = 400  # the last lines of a log that are searched for the latest step
 

@@ -27,10 +27,11 @@ from runner.tools.text import macros, template, yaml_text
 
 TEMPLATES = Path(__file__).parent
 ACCOUNT = "recipe-runner"  # the default service account of pods, also of TensorBoard's
-# Beside jobs: the instructions for files, the pod that opens their claims, and for how many
-# seconds.
-README, POD = "FILES.md", "files.yaml"
-PART, OPEN_SECONDS = "files", 4 * 3600
+# Beside jobs: the instructions for files, and the pod that opens their claims.
+README = "FILES.md"
+POD = "files.yaml"
+PART = "files"  # what that pod does for its stage
+OPEN_SECONDS = 4 * 3600  # for how long it opens them
 COMMENTS: Mapping[str, str] = packaged.toml(__file__, "files.toml")
 
 
