@@ -1,9 +1,10 @@
 """Plain Jobs and pods beside training: they prepare a stage, measure it, or open its claim for a
 while."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.jobs.kubernetes import Folder, Manifest
@@ -46,21 +47,20 @@ def small(
     command: list[str],
     folders: list[Folder],
     memory: str = "1Gi",
-    **more: Any,
+    env: Mapping[str, str] = MappingProxyType({}),
+    secrets: Sequence[Manifest] = (),
+    **container_fields: object,
 ) -> Manifest:
     """The template of a pod that needs little, and runs once. folders: besides scratch and code;
-    memory: a quantity; more: `env`, variables besides the writable folders and the code's own;
-    `secrets`, variables from Secrets; and other settings of its container, as in
-    `kubernetes.container`."""
+    memory: a quantity; env: variables besides the writable folders and the code's own; secrets:
+    variables from Secrets; container_fields: others, as in `kubernetes.container`."""
     share = {"cpu": "1", "memory": memory}
-    env = podspec.listed(podspec.CACHES | podspec.code_path(plan) | more.pop("env", {})) + more.pop(
-        "secrets", []
-    )
+    plain = podspec.CACHES | podspec.code_path(plan) | dict(env)
     container_fields = {
         "command": command,
-        "env": env,
+        "env": [*podspec.listed(plain), *secrets],
         "resources": {"requests": share, "limits": share},
-        **more,
+        **container_fields,
     }
     folders = [*folders, podspec.SCRATCH, *podspec.code_folders(plan)]
     return podspec.pod(
@@ -81,11 +81,14 @@ def alone(
     command: list[str],
     folders: list[Folder],
     seconds: int,
-    **options: Any,
+    memory: str = "1Gi",
+    env: Mapping[str, str] = MappingProxyType({}),
+    secrets: Sequence[Manifest] = (),
+    **container_fields: object,
 ) -> Manifest:
-    """A pod without a Job, which a command creates and deletes. seconds: its limit; options: as
+    """A pod without a Job, which a command creates and deletes. seconds: its limit; the rest is as
     in `small`."""
-    template = small(plan, stage, part, command, folders, **options)
+    template = small(plan, stage, part, command, folders, memory, env, secrets, **container_fields)
     meta = template["metadata"] | {
         "name": f"{kubernetes.job_name(plan)}-{part}",
         "namespace": plan.site["namespace"],

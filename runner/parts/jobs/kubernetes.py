@@ -130,7 +130,12 @@ def job_name(plan: Plan) -> str:
 
 
 def made(
-    api_version: str, object_kind: str, plan: Plan, name: str, marks: Manifest, **other_parts: Any
+    api_version: str,
+    object_kind: str,
+    plan: Plan,
+    name: str,
+    marks: Manifest,
+    **other_parts: object,
 ) -> Manifest:
     """An object in the plan's namespace. marks: its labels and annotations; other_parts:
     for example its `spec`."""
@@ -213,7 +218,7 @@ def pull(image: str) -> str | None:
     return None
 
 
-def container(plan: Plan, name: str, folders: list[Folder], **fields: Any) -> Manifest:
+def container(plan: Plan, name: str, folders: list[Folder], **fields: object) -> Manifest:
     """A container of the plan's image, which writes only to volumes. fields: the other blanks
     of `container.yaml`."""
     return filled(
@@ -227,7 +232,7 @@ def container(plan: Plan, name: str, folders: list[Folder], **fields: Any) -> Ma
     )
 
 
-def folder(name: str, path: str, volume: Manifest, **mount_options: Any) -> Folder:
+def folder(name: str, path: str, volume: Manifest, **mount_options: object) -> Folder:
     """A folder of a container. volume: without its name; mount_options: other settings of the
     mount."""
     return {"name": name, "mountPath": path, **mount_options}, {"name": name, **volume}
@@ -239,7 +244,7 @@ def memory(gib: int) -> Folder:
     return folder("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{gib}Gi"}})
 
 
-def filled(template: Path, /, **fields: Any) -> Manifest:
+def filled(template: Path, /, **fields: object) -> Manifest:
     """An object from a YAML template: each `$NAME` becomes the field of that name. Keys whose
     field is None or missing disappear. Raises TypeError for a field that the template has no place
     for: it would disappear without a message."""

@@ -3,7 +3,6 @@ it clones; and how pods of several machines reach each other, over Ethernet and 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from runner.parts.jobs import kubernetes
 from runner.parts.jobs.kubernetes import CODE_DIR, Folder, Manifest
@@ -72,7 +71,7 @@ def pod(
     folders: list[Folder],
     machines: Machines | None,
     container_fields: Manifest,
-    **other_fields: Any,
+    **other_fields: object,
 ) -> Manifest:
     """The template of a pod with one container, and one before it that clones its code. machines:
     with the GPU that it needs; None for any. container_fields: as in `kubernetes.container`;

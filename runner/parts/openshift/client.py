@@ -20,8 +20,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlencode
 
 from runner.parts.jobs.kubernetes import SHARED, Manifest
@@ -33,7 +33,7 @@ from runner.tools.process import bound_port
 from runner.tools.text import printable
 
 if TYPE_CHECKING:
-    from urllib3 import BaseHTTPResponse
+    from urllib3 import BaseHTTPResponse, PoolManager
 
 ROOT = "kubernetes"
 # Packages that `client_parts` replaces while it imports: the client uses them only for an
@@ -142,20 +142,50 @@ def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
     and the authority."""
     import urllib3
 
-    def login() -> dict[str, dict[str, str]]:
-        # Read each time, because a kubelet replaces the token within the hour.
-        try:
-            token = (keys / "token").read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise Stop(*worded("openshift.no-credentials", error=error)) from None
-        return {"token": {"key": "authorization", "value": f"Bearer {token}"}}
-
     authority = keys / "ca.crt"
     if authority.is_file():
         pool = urllib3.PoolManager(ca_certs=str(authority))
     else:
         pool = urllib3.PoolManager()
-    return Cluster(pool, SimpleNamespace(host=server, auth_settings=login), namespace)
+    return Cluster(pool, PodLogin(server, keys), namespace)
+
+
+class Login(Protocol):
+    """The official client's configuration, or what replaces it in a pod."""
+
+    @property
+    def host(self) -> str:
+        """The address of the server."""
+
+    def auth_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """The credentials, by their kind: the `key` of the header, and its `value`."""
+
+
+class PodLogin(NamedTuple):
+    """The login of a pod's service account."""
+
+    host: str
+    keys: Path  # the folder of the account's token and the authority
+
+    def auth_settings(self) -> Mapping[str, Mapping[str, str]]:
+        # Read each time, because a kubelet replaces the token within the hour.
+        try:
+            token = (self.keys / "token").read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise Stop(*worded("openshift.no-credentials", error=error)) from None
+        return {"token": {"key": "authorization", "value": f"Bearer {token}"}}
+
+
+class Request(NamedTuple):
+    """A request to the API."""
+
+    method: str
+    path: str
+    query: Query
+    body: object  # bytes, or what becomes JSON; None for none
+    content: str  # the type of the body
+    headers: Mapping[str, str]  # besides those of every request
+    stream: bool  # do not read the answer's body
 
 
 class Cluster:
@@ -165,7 +195,9 @@ class Cluster:
     urllib3; configuration: the official client's, with the server and the credentials; namespace,
     user: those of the kubeconfig's current context."""
 
-    def __init__(self, pool: Any, configuration: Any, namespace: str, user: str = "") -> None:
+    def __init__(
+        self, pool: PoolManager, configuration: Login, namespace: str, user: str = ""
+    ) -> None:
         self.pool = pool
         self.configuration = configuration
         self.namespace = namespace
@@ -364,26 +396,41 @@ class Cluster:
             )
         return None
 
-    def _json(self, method: str, path: str, query: Query = (), **options: Any) -> Manifest:
-        data = self.request(method, path, query, **options).data
+    def _json(
+        self,
+        method: str,
+        path: str,
+        query: Query = (),
+        body: object = None,
+        content: str = JSON,
+    ) -> Manifest:
+        data = self.request(method, path, query, body=body, content=content).data
         with suppress(ValueError):
             if isinstance(answer := json.loads(data), dict):
                 return answer
         raise no_api(self.server, data)
 
     def request(
-        self, method: str, path: str, query: Query = (), **options: Any
+        self,
+        method: str,
+        path: str,
+        query: Query = (),
+        *,
+        body: object = None,
+        content: str = JSON,
+        headers: Mapping[str, str] | None = None,
+        stream: bool = False,
     ) -> BaseHTTPResponse:
-        """One request, repeated while the server is busy. options: its `body`, bytes or what
-        becomes JSON, with the type `content`; `headers`; `stream`: do not read the answer's body.
-        Raises Refused, or Lost."""
+        """One request, repeated while the server is busy. The rest is as in Request. Raises
+        Refused, or Lost."""
+        request = Request(method, path, query, body, content, headers or {}, stream)
         begun = time.monotonic()
         unsure = False
         doubted = False
         is_reported = False
         while True:
             try:
-                answer = self._ask(method, path, query, **options)
+                answer = self._ask(request)
                 self.begun |= (
                     method != "GET" and "/namespaces/" in path and ("dryRun", "All") not in query
                 )
@@ -418,24 +465,24 @@ class Cluster:
             return False
         return trouble.own or (isinstance(trouble, Lost) and bool(self.answered))
 
-    def _ask(
-        self, method: str, path: str, query: Query, body: Any = None, **options: Any
-    ) -> BaseHTTPResponse:
+    def _ask(self, request: Request) -> BaseHTTPResponse:
         import urllib3
 
-        headers = {
-            "Accept": JSON,
-            "Content-Type": options.get("content", JSON),
-            "User-Agent": MANAGER,
-        }
-        headers |= options.get("headers") or {}
+        url = f"{self.server}{request.path}"
+        if request.query:
+            url += f"?{urlencode(request.query)}"
+        body = request.body
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body)
+        headers = {"Accept": JSON, "Content-Type": request.content, "User-Agent": MANAGER}
+        headers |= request.headers
         # Read each time, because a credential program replaces expired credentials.
         headers |= {who["key"]: who["value"] for who in self.configuration.auth_settings().values()}
         try:
             response: BaseHTTPResponse = self.pool.request(
-                method,
-                f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
-                body=body if body is None or isinstance(body, bytes) else json.dumps(body),
+                request.method,
+                url,
+                body=body,
                 headers=headers,
                 # A redirect leads to a login page; repeating would only delay the same message.
                 redirect=False,
@@ -447,12 +494,12 @@ class Cluster:
                 self.ahead = parsedate_to_datetime(response.headers.get("Date", "")) - datetime.now(
                     UTC
                 )
-            if not options.get("stream") or response.status >= 300:
+            if not request.stream or response.status >= 300:
                 _ = response.data  # which reads it
             if response.status < 300:
-                self.answered[_kind_of(method, path)] = time.monotonic()
+                self.answered[_kind_of(request.method, request.path)] = time.monotonic()
                 return response
-            raise self._refusal(method, path, response)
+            raise self._refusal(request.method, request.path, response)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise unreachable(self.server, error) from None
 
@@ -626,7 +673,7 @@ def _join(
         channel.close()
 
 
-def _pump(source: Any, sink: Any) -> None:
+def _pump(source: socket.socket, sink: socket.socket) -> None:
     with suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)

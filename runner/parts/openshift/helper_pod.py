@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,7 @@ from urllib.parse import quote
 from runner.data.prepared import ROOM, PreparedRows, asked, require_room
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.openshift import jobs
-from runner.parts.openshift.client import MANAGER, Cluster, address
+from runner.parts.openshift.client import JSON, MANAGER, Cluster, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain, passes, patiently, pause
 from runner.parts.openshift.file_server import (
@@ -47,12 +47,25 @@ class Share(NamedTuple):
     base: str  # their address
     writes: bool = False  # files are sent, and not fetched
 
-    def ask(self, path: str, body: Any = None, **options: Any) -> "BaseHTTPResponse":
-        """One request, a POST if it has a body. Raises TryAgain if the next one may be answered,
-        else Stop."""
+    def ask(
+        self,
+        path: str,
+        body: object = None,
+        content: str = JSON,
+        headers: Mapping[str, str] | None = None,
+        stream: bool = False,
+    ) -> "BaseHTTPResponse":
+        """One request, a POST if it has a body; the rest is as in `client.Request`. Raises TryAgain
+        if the next one may be answered, else Stop."""
         try:
-            method = "GET" if body is None else "POST"
-            return self.cluster.request(method, f"{self.base}/{quote(path)}", body=body, **options)
+            return self.cluster.request(
+                "GET" if body is None else "POST",
+                f"{self.base}/{quote(path)}",
+                body=body,
+                content=content,
+                headers=headers,
+                stream=stream,
+            )
         except Refused as refused:
             problem = self._problem(refused.message)
             if self.writes:
@@ -73,11 +86,11 @@ class Share(NamedTuple):
             failure = "The files on the claim cannot be read"
         return f"{failure}: {reason}"
 
-    def get(self, path: str, body: Any = None) -> bytes:
+    def get(self, path: str, body: object = None) -> bytes:
         # The server behind the pod's port may need a moment more than the pod.
         return patiently(lambda: self.ask(path, body)).data
 
-    def signed(self, path: str, body: Any = None) -> dict[str, Any]:
+    def signed(self, path: str, body: object = None) -> dict[str, Any]:
         """The answer after blanks that keep the connection open. Raises Stop if the helper's disk
         refused."""
         answer: dict[str, Any] = json.loads(self.get(path, body))
@@ -276,11 +289,17 @@ def pod(
     ]
     folders = podspec.claims(plan, read_only=not writes)
     env = {WORD: word, PORT: str(SHARE_PORT)}
-    port = {
-        "ports": [{"containerPort": SHARE_PORT}],
-        "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
-    }
-    return batch.alone(plan, stage, part, command, folders, seconds=4 * 3600, env=env, **port)
+    return batch.alone(
+        plan,
+        stage,
+        part,
+        command,
+        folders,
+        seconds=4 * 3600,
+        env=env,
+        ports=[{"containerPort": SHARE_PORT}],
+        readinessProbe={"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
+    )
 
 
 def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tell) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -187,7 +187,7 @@ def _called(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], s
     return kinds, batch.gate_name(stage_plan) if of_gate else kubernetes.job_name(stage_plan)
 
 
-def config_of(manifest: Any) -> str:
+def config_of(manifest: object) -> str:
     """The config map that a pod, or a job's pods, read; empty if they read none."""
     if isinstance(manifest, dict):
         if manifest.get("name") == "config" and "configMap" in manifest:

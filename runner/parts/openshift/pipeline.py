@@ -360,9 +360,16 @@ def driver_sent(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
         *(["--target", target] if target else []),
         *(["--files", files_key] if files_key else []),
     ]
-    more: Manifest = {"resources": SHARE, "terminationMessagePolicy": kubernetes.LAST_WORDS}
     command = [*driver_command(alone), *options]
-    pod = batch.small(alone, stage, jobs.DRIVER, command, [podspec.config(alone, stage)], **more)
+    pod = batch.small(
+        alone,
+        stage,
+        jobs.DRIVER,
+        command,
+        [podspec.config(alone, stage)],
+        resources=SHARE,
+        terminationMessagePolicy=kubernetes.LAST_WORDS,
+    )
     account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     template = {**pod, "spec": {**pod["spec"], **account}}
     file = Path(__file__).with_name("driver-job.yaml")
