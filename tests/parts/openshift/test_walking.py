@@ -191,14 +191,14 @@ def test_a_failed_stage_ends_it_and_is_not_tried_again_by_itself(site, capsys, m
 @in_process
 def test_what_fails_while_it_looks_is_not_tried_again_either(site):
     finish(site, *ALL[:1])
-    alone = Sending(print, lambda *_: False, alone=True)
-    assert step(site.cluster, plan_of(site), None, alone).name == "seven-b-init"
+    options = Sending(print, lambda *_: False, unattended=True)
+    assert step(site.cluster, plan_of(site), None, options).name == "seven-b-init"
     first = uid(site, "init")
     end(site, "seven-b-init", well=False, kind="Job", message="No room on the disk.")
     with pytest.raises(
         Stop, match=r"`init` has failed, so later stages do not start\..*No room on the disk"
     ):
-        step(site.cluster, plan_of(site), None, alone)
+        step(site.cluster, plan_of(site), None, options)
     assert uid(site, "init") == first
 
 
