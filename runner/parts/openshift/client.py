@@ -176,7 +176,7 @@ class PodLogin(NamedTuple):
         return {"token": {"key": "authorization", "value": f"Bearer {token}"}}
 
 
-class Request(NamedTuple):
+class ApiRequest(NamedTuple):
     """A request to the API."""
 
     method: str
@@ -421,9 +421,9 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
     ) -> BaseHTTPResponse:
-        """One request, repeated while the server is busy. The rest is as in Request. Raises
+        """One request, repeated while the server is busy. The rest is as in ApiRequest. Raises
         Refused, or Lost."""
-        request = Request(method, path, query, body, content, headers or {}, stream)
+        request = ApiRequest(method, path, query, body, content, headers or {}, stream)
         begun = time.monotonic()
         unsure = False
         doubted = False
@@ -465,7 +465,7 @@ class Cluster:
             return False
         return trouble.own or (isinstance(trouble, Lost) and bool(self.answered))
 
-    def _ask(self, request: Request) -> BaseHTTPResponse:
+    def _ask(self, request: ApiRequest) -> BaseHTTPResponse:
         import urllib3
 
         url = f"{self.server}{request.path}"

@@ -55,7 +55,7 @@ class Share(NamedTuple):
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
     ) -> "BaseHTTPResponse":
-        """One request, a POST if it has a body; the rest is as in `client.Request`. Raises TryAgain
+        """One request, a POST if it has a body; the rest is as in `client.ApiRequest`. Raises TryAgain
         if the next one may be answered, else Stop."""
         try:
             return self.cluster.request(
