@@ -63,7 +63,7 @@ def rendered(recipe: Recipe, every: bool) -> dict[str, str]:
     if where and every:
         jobs = (
             ("pytorchjob", "trainjob")
-            if kubernetes.numbers(where["version"]) >= trainjob.SINCE
+            if kubernetes.version_numbers(where["version"]) >= trainjob.SINCE
             else ("pytorchjob",)
         )
         names = (*jobs, target.NAME, *(name for name in names if name not in jobs))

@@ -39,7 +39,7 @@ def test_the_table_of_versions_says_what_the_code_does(version):
         for name, cells in table().items()
         if not name.startswith("server")
     }
-    site, number = {"version": version}, kubernetes.numbers(version)
+    site, number = {"version": version}, kubernetes.version_numbers(version)
     default = {kubernetes.PYTORCHJOB: "PyTorchJob", kubernetes.TRAINJOB: "TrainJob"}[
         kubernetes.default(site)
     ]

@@ -37,7 +37,7 @@ def job(
         "labels": labels(plan, stage, part) | kubernetes.queue(plan),
         "annotations": annotations,
     }
-    return kubernetes.made("batch/v1", "Job", plan, name, marks, spec=spec)
+    return kubernetes.new_object("batch/v1", "Job", plan, name, marks, spec=spec)
 
 
 def small(
@@ -58,7 +58,7 @@ def small(
     plain = podspec.CACHES | podspec.code_path(plan) | dict(env)
     container_fields = {
         "command": command,
-        "env": [*podspec.listed(plain), *secrets],
+        "env": [*podspec.as_env_list(plain), *secrets],
         "resources": {"requests": share, "limits": share},
         **container_fields,
     }
@@ -133,7 +133,7 @@ def failure_policy(container: str) -> Manifest:
     """When a Job does not try again, by the exit status of its pods' container, and which failures
     do not count."""
     file = TEMPLATES / "failure-policy.yaml"
-    return kubernetes.filled(file, containerName=container, values=[child_process.DECIDED])
+    return kubernetes.fill_template(file, containerName=container, values=[child_process.DECIDED])
 
 
 def gate(plan: Plan, stage: Stage) -> list[Artifact]:

@@ -73,16 +73,16 @@ def default(site: Section) -> str:
     return PYTORCHJOB
 
 
-def takes(target: str, recipe: Recipe) -> bool:
+def is_default_target_of(target: str, recipe: Recipe) -> bool:
     return "openshift" in recipe.settings and default(recipe.settings["openshift"]) == target
 
 
 def patched(site: Section) -> bool:
     """Whether a cluster's TrainJob takes `runtimePatches`."""
-    return numbers(site["version"]) >= PATCHES_SINCE
+    return version_numbers(site["version"]) >= PATCHES_SINCE
 
 
-def numbers(text: str) -> tuple[int, int]:
+def version_numbers(text: str) -> tuple[int, int]:
     """A version as two numbers, so that 3.10 comes after 3.6."""
     major, minor = text.split(".")
     return int(major), int(minor)
@@ -129,7 +129,7 @@ def job_name(plan: Plan) -> str:
     return plan.site.get("job_name") or plan.name
 
 
-def made(
+def new_object(
     api_version: str,
     object_kind: str,
     plan: Plan,
@@ -168,7 +168,7 @@ def job(api_version: str, object_kind: str, spec: Manifest, plan: Plan, stage: S
         )
     notes = origin(spec, plan, stage) | foreseen | dashboard_notes
     marks = {"labels": pod_labels(plan, stage) | queue(plan), "annotations": notes}
-    return made(api_version, object_kind, plan, job_name(plan), marks, spec=spec)
+    return new_object(api_version, object_kind, plan, job_name(plan), marks, spec=spec)
 
 
 def queue(plan: Plan) -> dict[str, str]:
@@ -221,7 +221,7 @@ def pull(image: str) -> str | None:
 def container(plan: Plan, name: str, folders: list[Folder], **fields: object) -> Manifest:
     """A container of the plan's image, which writes only to volumes. fields: the other blanks
     of `container.yaml`."""
-    return filled(
+    return fill_template(
         Path(__file__).with_name("container.yaml"),
         name=name,
         image=image(plan),
@@ -244,7 +244,7 @@ def memory(gib: int) -> Folder:
     return folder("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{gib}Gi"}})
 
 
-def filled(template: Path, /, **fields: object) -> Manifest:
+def fill_template(template: Path, /, **fields: object) -> Manifest:
     """An object from a YAML template: each `$NAME` becomes the field of that name. Keys whose
     field is None or missing disappear. Raises TypeError for a field that the template has no place
     for: it would disappear without a message."""
@@ -304,7 +304,7 @@ def config_map(plan: Plan, stage: Stage) -> Artifact:
     name = config_map_name(plan, stage)
     return Artifact(
         CONFIG_FILE,
-        yaml_text(made("v1", "ConfigMap", plan, name, marks, immutable=True, data=data)),
+        yaml_text(new_object("v1", "ConfigMap", plan, name, marks, immutable=True, data=data)),
     )
 
 
@@ -326,7 +326,7 @@ def claim_mode(plans: Iterable[Plan]) -> str:
 def claims(plan: Plan) -> Artifact:
     documents = []
     for claim in plan.site.get("claims") or ():
-        document = filled(
+        document = fill_template(
             Path(__file__).with_name("claim.yaml"),
             name=claim["name"],
             namespace=plan.site["namespace"],

@@ -59,7 +59,7 @@ def metadata(plan: Plan, stage: Stage, group: str | None = None) -> Manifest:
         )
     labels = kubernetes.pod_labels(plan, stage)
     port = str(plan.site["metrics_port"])
-    return kubernetes.filled(
+    return kubernetes.fill_template(
         Path(__file__).with_name("metadata.yaml"), labels=labels, port=port, **fields
     )
 
@@ -77,7 +77,7 @@ def pod(
     with the GPU that it needs; None for any. container_fields: as in `kubernetes.container`;
     other_fields: other blanks of `pod.yaml`."""
     fields = {
-        **where(plan, machines),
+        **node_placement(plan, machines),
         **other_fields,
         "metadata": meta,
         "volumes": [volume for _, volume in folders],
@@ -90,7 +90,7 @@ def pod(
         # No more than the pod's own container, so the pod requests nothing in addition.
         share = {"cpu": "1", "memory": "1Gi"}
         # Otherwise git waits for a user name and password.
-        env = listed(stated(plan) | CACHES | {"GIT_TERMINAL_PROMPT": "0"})
+        env = as_env_list(recipe_variables(plan) | CACHES | {"GIT_TERMINAL_PROMPT": "0"})
         # Its last words are git's message, if it fails.
         git = {
             "resources": {"requests": share, "limits": share},
@@ -100,12 +100,12 @@ def pod(
         git["command"] = _clone(plan.code_from_git, CLONE)
         # It has the pod's own image, so that no second one is downloaded.
         fields["initContainers"] = [kubernetes.container(plan, CLONER, [CLONED, SCRATCH], **git)]
-    return kubernetes.filled(
+    return kubernetes.fill_template(
         Path(__file__).with_name("pod.yaml"), securityContext=POD_SECURITY, **fields
     )
 
 
-def wrapped(plan: Plan, command: list[str]) -> list[str]:
+def clone_first(plan: Plan, command: list[str]) -> list[str]:
     """A command that clones the code and then becomes the given one, for a job that takes no init
     container."""
     if plan.code_from_git is None:
@@ -151,7 +151,7 @@ def grace(stage: Stage) -> int:
     return stage.grace_seconds or 600
 
 
-def where(plan: Plan, machines: Machines | None) -> Manifest:
+def node_placement(plan: Plan, machines: Machines | None) -> Manifest:
     """The machines with the recipe's GPU and labels. A pod without a GPU runs anywhere, and blocks
     no GPU."""
     taints = plan.site.get("tolerations") or ()
@@ -251,7 +251,8 @@ def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
     """The variables with which a stage reports to OpenShift AI's MLflow; none if it reports nowhere
     or elsewhere."""
     elsewhere = (
-        plan.site.get("tracking_secret") or kubernetes.numbers(plan.site["version"]) < MLFLOW_SINCE
+        plan.site.get("tracking_secret")
+        or kubernetes.version_numbers(plan.site["version"]) < MLFLOW_SINCE
     )
     if elsewhere or tracker(stage.config) != "mlflow":
         return {}
@@ -276,7 +277,7 @@ def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
 def variables(plan: Plan, stage: Stage, plain: dict[str, str]) -> list[Manifest]:
     """Environment variables of a container. Tokens and keys are references to Secrets; without the
     hub, no hub token."""
-    entries = listed(stated(plan) | plain) + seal_key(plan)
+    entries = as_env_list(recipe_variables(plan) | plain) + seal_key(plan)
     secret = plan.site.get("hub_token_secret")
     if secret and OFFLINE not in plain:
         entries.append(_from_secret("HF_TOKEN", secret, "token", needed=True))
@@ -317,12 +318,12 @@ def seal_key(plan: Plan) -> list[Manifest]:
     return []
 
 
-def stated(plan: Plan) -> dict[str, str]:
+def recipe_variables(plan: Plan) -> dict[str, str]:
     """The recipe's own environment variables, as text."""
     return {name: str(value) for name, value in (plan.site.get("environment") or {}).items()}
 
 
-def listed(plain: dict[str, str]) -> list[Manifest]:
+def as_env_list(plain: dict[str, str]) -> list[Manifest]:
     return [{"name": name, "value": value} for name, value in plain.items()]
 
 

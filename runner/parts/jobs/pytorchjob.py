@@ -12,7 +12,7 @@ PYTORCH = "pytorch"
 MASTER_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
 
 place = kubernetes.place
-named = partial(kubernetes.takes, kubernetes.PYTORCHJOB)
+named = partial(kubernetes.is_default_target_of, kubernetes.PYTORCHJOB)
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:
@@ -45,7 +45,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     replicas = {"Master": {"replicas": 1, **replica}}
     if machines.nodes > 1:
         replicas["Worker"] = {"replicas": machines.nodes - 1, **replica}
-    spec = kubernetes.filled(
+    spec = kubernetes.fill_template(
         batch.TEMPLATES / "pytorchjob.yaml",
         nprocPerNode=str(max(1, machines.gpus_per_node)),
         cleanPodPolicy=site["clean_pod_policy"],

@@ -20,7 +20,7 @@ QUEUED_SINCE = (0, 14)  # the first Kueue that supports a TrainJob (Red Hat buil
 STUCK_SINCE = (0, 17)  # the first Kueue that requires the form of 3.6
 
 place = kubernetes.place
-named = partial(kubernetes.takes, kubernetes.TRAINJOB)
+named = partial(kubernetes.is_default_target_of, kubernetes.TRAINJOB)
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:
@@ -28,7 +28,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     Raises Stop if the recipe's version of OpenShift AI has no TrainJob."""
     if not stage.trains:
         return batch.prepare(plan, stage)
-    if kubernetes.numbers(plan.site["version"]) < SINCE:
+    if kubernetes.version_numbers(plan.site["version"]) < SINCE:
         raise Stop(*worded("jobs.no-trainjob", plan=plan))
     folders = podspec.folders(plan, stage)
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must
@@ -38,10 +38,10 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         for mount, _ in folders
     ]
     fields = {
-        **podspec.where(plan, stage.machines),
+        **podspec.node_placement(plan, stage.machines),
         "runtime": RUNTIME,
         "image": kubernetes.image(plan),
-        "command": podspec.wrapped(plan, list(stage.command)),
+        "command": podspec.clone_first(plan, list(stage.command)),
         "env": podspec.variables(plan, stage, podspec.environment(plan, stage)),
         "numNodes": stage.machines.nodes,
         "numProcPerNode": max(1, stage.machines.gpus_per_node),
@@ -61,7 +61,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         }
     else:
         file = batch.TEMPLATES / "trainjob-3.5.yaml"
-    spec = kubernetes.filled(file, **fields)
+    spec = kubernetes.fill_template(file, **fields)
     train_job = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", spec, plan, stage)
     # OpenShift AI's Trainer then reads the progress from this port of the first pod
     # (opendatahub-io/trainer, pkg/rhai/constants: exactly "true").
@@ -94,8 +94,8 @@ def stuck(site: Section) -> str:
     does not support (kueue#11931)."""
     if not (site.get("queue") and site.get("kueue")):
         return ""
-    if kubernetes.numbers(site["kueue"]) < QUEUED_SINCE:
+    if kubernetes.version_numbers(site["kueue"]) < QUEUED_SINCE:
         return f"Kueue {site['kueue']} does not support TrainJobs, so the queue `{site['queue']}` would not hold it. Support begins with 0.14 (Red Hat build 1.2). Use the target `pytorchjob`, or ask the cluster's admin for a newer Kueue."
-    if kubernetes.patched(site) or kubernetes.numbers(site["kueue"]) < STUCK_SINCE:
+    if kubernetes.patched(site) or kubernetes.version_numbers(site["kueue"]) < STUCK_SINCE:
         return ""
     return f"Kueue {site['kueue']} admits a TrainJob of OpenShift AI {site['version']} (Trainer 2.1) but starts no pod of it (kueue#11931). Use the target `pytorchjob`, or ask the cluster's admin for Trainer 2.2 or newer, or Kueue 0.16."

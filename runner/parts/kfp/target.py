@@ -68,8 +68,8 @@ def render(plan: Plan) -> list[Artifact]:
             sections.append([])
     facts = {
         "plan": plan, "sections": sections, "kinds": kinds(), "open": OPEN, "image": kubernetes.image(plan),
-        "command": podspec.wrapped(plan, driver_command(alone, module=MODULE)),
-        "env": podspec.listed(podspec.CACHES | podspec.code_path(plan)),
+        "command": podspec.clone_first(plan, driver_command(alone, module=MODULE)),
+        "env": podspec.as_env_list(podspec.CACHES | podspec.code_path(plan)),
         "config": kubernetes.config_map_name(alone, driver), "folder": alone.place.config_dir,
         "mounts": [{"volumeName": mount["name"], "mountPath": mount["mountPath"]} for mount, _ in podspec.code_folders(alone)],
         "pull": kubernetes.pull(kubernetes.image(alone)),

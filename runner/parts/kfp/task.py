@@ -127,11 +127,11 @@ def main(arguments: list[str]) -> int:
         "--said": {"default": ""},
     }
     extra_arguments |= {name: {"required": True} for name in ("--stage", "--executor-input")}
-    parsed = controller.begun("runner.parts.kfp.task", arguments, extra_arguments)
+    parsed = controller.parse_pod_arguments("runner.parts.kfp.task", arguments, extra_arguments)
     try:
         if parsed.verb == "closed":
             raise Stop(parsed.said)
-        cluster, plan = controller.opened(parsed)
+        cluster, plan = controller.connect_and_read_plan(parsed)
         wanted = plan.stage(parsed.stage)
         leave(
             parsed.executor_input,

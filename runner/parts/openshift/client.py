@@ -26,7 +26,14 @@ from urllib.parse import urlencode
 
 from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.openshift import errors
-from runner.parts.openshift.errors import Lost, Refused, no_api, passes, recent, unreachable
+from runner.parts.openshift.errors import (
+    Lost,
+    Refused,
+    is_recent,
+    is_temporary,
+    no_api,
+    unreachable,
+)
 from runner.tools import packaged
 from runner.tools.problem import Stop, worded
 from runner.tools.process import bound_port
@@ -237,7 +244,7 @@ class Cluster:
             )
             return str(answer["status"]["userInfo"]["username"])
         except Refused as refused:
-            if refused.status == 401 or passes(refused.status):
+            if refused.status == 401 or is_temporary(refused.status):
                 raise refused.stop(review_kind, "", "") from None
             # `oc login` names a user NAME/SERVER.
             return self.user.partition("/")[0]
@@ -250,7 +257,7 @@ class Cluster:
         try:
             return self._read(object_kind, namespace, name)
         except Refused as refused:
-            if _absent(refused, object_kind):
+            if _is_absent(refused, object_kind):
                 return None
             if forgiving and refused.status == 403:
                 return {}
@@ -274,7 +281,7 @@ class Cluster:
             object_kind,
             namespace,
             "",
-            lambda refused: _absent(refused, object_kind) or refused.status == hidden,
+            lambda refused: _is_absent(refused, object_kind) or refused.status == hidden,
         ):
             return list(self._read(object_kind, namespace, None, query).get("items") or ())
         return []
@@ -371,7 +378,7 @@ class Cluster:
         try:
             self._json("DELETE", address(object_kind, namespace, name), body=options)
         except Refused as refused:
-            if _absent(refused, object_kind) or (
+            if _is_absent(refused, object_kind) or (
                 uid and refused.status == 409 and not refused.busy
             ):
                 return refused.repeated
@@ -507,7 +514,7 @@ class Cluster:
         """The meaning of a refusal; one from a starting server counts as 503."""
         page = response.data.lstrip()[:20].lower().startswith((b"<!doctype html", b"<html"))
         if response.status < 400 or (
-            page and not passes(response.status) and "/proxy/" not in path
+            page and not is_temporary(response.status) and "/proxy/" not in path
         ):
             return no_api(self.server, response.data)
         text = response.data.decode(errors="replace")
@@ -520,13 +527,13 @@ class Cluster:
         refused = Refused(
             response.status, message, self.server, float(after) if after.isdecimal() else 0.0
         )
-        allowed = recent(self.answered.get(_kind_of(method, path), -math.inf))
+        allowed = is_recent(self.answered.get(_kind_of(method, path), -math.inf))
         if refused.of_start and (allowed or (refused.no_kind and not self.ready)):
             # Without a login, because a starting server may not know its users.
             ready = self.pool.request(
                 "GET", f"{self.server}/readyz", retries=False, redirect=False, timeout=10.0
             )
-            refused.doubtful = self.ready = ready.status != 403 and not passes(ready.status)
+            refused.doubtful = self.ready = ready.status != 403 and not is_temporary(ready.status)
             if not self.ready:
                 return Refused(503, f"it is restarting: {message}", self.server)
         return refused
@@ -564,7 +571,7 @@ def _changes(dry_run: bool) -> list[tuple[str, Any]]:
     ]
 
 
-def _absent(refused: Refused, object_kind: str) -> bool:
+def _is_absent(refused: Refused, object_kind: str) -> bool:
     """Whether the cluster has no such object, or no such kind (only for kinds that operators
     install)."""
     return refused.status == 404 and not (refused.no_kind and "." not in KINDS[object_kind][0])

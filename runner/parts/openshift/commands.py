@@ -22,7 +22,15 @@ from runner.parts.openshift import client, jobs, pipeline, watch
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.diagnose import why
 from runner.parts.openshift.errors import TryAgain, accounted, pause
-from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, ended, look
+from runner.parts.openshift.status import (
+    ENDED,
+    FAILED,
+    FINISHED,
+    JobState,
+    early_stop,
+    ended,
+    read_state,
+)
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run import run_folder
@@ -57,11 +65,13 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
         stage = plan.stages[-1]
     else:
         stage = plan.stage(name)
-    if name is None and (milestone := pipeline.looked_at(pipeline.milestones(cluster, plan))):
+    if name is None and (
+        milestone := pipeline.default_milestone(pipeline.milestones(cluster, plan))
+    ):
         if milestone.job:
             return milestone.job
         stage = milestone.stage
-    for job in jobs.existing(cluster, plan, stage):
+    for job in jobs.read_stage_jobs(cluster, plan, stage):
         return job
     cluster.require_namespace(plan.site["namespace"])
     name = job_name(plan.only(stage))
@@ -70,7 +80,7 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
     )
 
 
-def elsewhere(job: Manifest | None, path: str) -> list[str]:
+def other_sender(job: Manifest | None, path: str) -> list[str]:
     """Who sent a job, if it came from another recipe file or machine."""
     if job:
         owner = jobs.Owner.of(job)
@@ -223,7 +233,7 @@ def confirm(yes: bool, take_over: tuple[str, ...]) -> jobs.Confirm:
 
 def _progress(state: JobState | None, reasons: list[str]) -> str:
     if state:
-        head = [f"{state.name}: {watch.line(state)}"]
+        head = [f"{state.name}: {watch.describe_state(state)}"]
     else:
         head = []
     return "\n".join([*head, *(f"  {reason}" for reason in reasons)])
@@ -273,7 +283,7 @@ def status(
         return
     plan = open_plan(path, sets)
     all_milestones, continues = _stages(connect(), plan, stage, path)
-    looked_at = pipeline.looked_at(all_milestones)
+    looked_at = pipeline.default_milestone(all_milestones)
     summary, verb = _next_step(plan, looked_at, continues)
     if verb == "logs":
         end(summary, verb, path, "-f")
@@ -322,11 +332,11 @@ def _table(cluster: Cluster, namespace: str, live: bool) -> int:
 
     def table_of(rows: list[watch.JobRow]) -> str:
         if rows:
-            return "\n".join(watch.table(rows, columns))
+            return "\n".join(watch.format_table(rows, columns))
         return f"No job of recipe-runner in `{namespace}`."
 
     if not live:
-        rows = watch.rows(cluster, namespace)
+        rows = watch.read_job_rows(cluster, namespace)
         say(table_of(rows))
         return len(rows)
     cluster = cluster.once()
@@ -334,7 +344,7 @@ def _table(cluster: Cluster, namespace: str, live: bool) -> int:
     with screen() as show:
         while True:
             try:
-                rows = watch.rows(cluster, namespace)
+                rows = watch.read_job_rows(cluster, namespace)
                 last_table = table_of(rows)
                 show(last_table)
                 if all(row.state.ended for row in rows):
@@ -349,9 +359,9 @@ def _table(cluster: Cluster, namespace: str, live: bool) -> int:
 
 
 def _show(cluster: Cluster, name: str, job: Manifest, path: str) -> None:
-    state = look(cluster, job)
-    say(f"{name}: {watch.line(state)}{jobs.by(job)}")
-    for reason in (*elsewhere(job, path), *why(cluster, state)):
+    state = read_state(cluster, job)
+    say(f"{name}: {watch.describe_state(state)}{jobs.sender_note(job)}")
+    for reason in (*other_sender(job, path), *why(cluster, state)):
         say(f"  {reason}")
 
 
@@ -362,7 +372,7 @@ def _stages(
     starts the next one."""
     if only:
         plan.stage(only)
-    existing_jobs = jobs.ours(cluster, plan)
+    existing_jobs = jobs.read_jobs(cluster, plan)
     all_milestones = pipeline.milestones(cluster, plan, existing_jobs=existing_jobs)
     for milestone in all_milestones:
         if only in (None, milestone.stage.name):
@@ -376,15 +386,15 @@ def _stages(
         _show_driver(cluster, driver)
     for run in runs.values():
         say(
-            f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.by(run)}"
+            f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.sender_note(run)}"
         )
-    for job in pipeline.beside(existing_jobs, plan, all_milestones):
+    for job in pipeline.find_former_jobs(existing_jobs, plan, all_milestones):
         job_kind = job["kind"]
         name = job["metadata"]["name"]
         _show(cluster, f"{job_kind} `{name}`", job, path)
         command = f"oc delete {job_kind.lower()} {name} -n {plan.site['namespace']}"
         say(f"  The recipe no longer has this stage. To stop it: {command}")
-    return all_milestones, bool(runs) or pipeline.walks(driver)
+    return all_milestones, bool(runs) or pipeline.is_driver_at_work(driver)
 
 
 def _show_milestone(cluster: Cluster, milestone: pipeline.Milestone, path: str) -> None:
@@ -401,13 +411,13 @@ def _show_milestone(cluster: Cluster, milestone: pipeline.Milestone, path: str) 
         if state in (pipeline.CHANGED, pipeline.GOING):
             say(f"  {state[0].upper()}{state[1:]}.")
     else:
-        say(f"{name}: {state}{_early_end(cluster, milestone)}{jobs.by(job)}")
+        say(f"{name}: {state}{_early_end(cluster, milestone)}{jobs.sender_note(job)}")
 
 
 def _show_verdict(cluster: Cluster, name: str, job: Manifest, state: str) -> None:
     """Shows a gate that was measured, with its table, and who has overruled it."""
     verdict = {FAILED: "closed", pipeline.PROMOTED: "promoted"}.get(state, "open")
-    say(f"{name}: {verdict}{jobs.by(job)}")
+    say(f"{name}: {verdict}{jobs.sender_note(job)}")
     promotion = jobs.annotation(job, pipeline.PROMOTION)
     for text in (*pipeline.last_words(cluster, job), *promotion.splitlines()):
         say(f"  {text}")
@@ -431,11 +441,11 @@ def _show_driver(cluster: Cluster, driver: Manifest) -> None:
     """Shows the driver, and why it has ended, or what it waits for."""
     # A failed one ended before the last stage, for any reason.
     state = {FAILED: "has ended", FINISHED: "done"}.get(ended(driver) or "", "continues by itself")
-    say(f"driver: {state}{jobs.by(driver)}")
+    say(f"driver: {state}{jobs.sender_note(driver)}")
     if ended(driver) == FAILED:
         texts = pipeline.last_words(cluster, driver)
     else:
-        texts = why(cluster, look(cluster, driver))
+        texts = why(cluster, read_state(cluster, driver))
     for text in texts:
         say(f"  {text}")
 
@@ -448,7 +458,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     cluster = connect()
     job = job_at_work(cluster, plan, stage)
     # On stderr, so that the log itself can be piped.
-    for text in elsewhere(job, path):
+    for text in other_sender(job, path):
         say(text, err=True)
     if follow:
         cluster = cluster.once()
@@ -461,7 +471,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
         )
     for line in watch.whole_log(cluster, job, node):
         say(line)
-    for reason in why(cluster, look(cluster, job)):
+    for reason in why(cluster, read_state(cluster, job)):
         say(reason, err=True)
     end(f"This is the log of `{plan.name}` on machine {node}.", "status", path)
 
@@ -525,7 +535,7 @@ def _download(
         except Stop as stop:
             say("\n".join((stop.text, *worded("openshift.claim-instead"))).rstrip())
     cluster = connect()
-    for text in elsewhere(next(iter(jobs.existing(cluster, plan, stage)), None), path):
+    for text in other_sender(next(iter(jobs.read_stage_jobs(cluster, plan, stage)), None), path):
         say(text)
     return transfer.fetch(cluster, plan, stage, folder.path, say, everything)
 
@@ -540,7 +550,7 @@ def stop(
     driver of `submit --all`, and a run of Kubeflow Pipelines. It asks before it stops a job from
     another person, machine or recipe file.
     """
-    from runner.parts.openshift.submit import ask
+    from runner.parts.openshift.submit import require_consent
 
     plan = open_plan(path, sets)
     cluster = connect()
@@ -548,7 +558,9 @@ def stop(
     confirm_once = cache(confirm(yes, take_over))
     stopped: list[str] = []
     with accounted(lambda _: f"Already stopped: {', '.join(stopped)}." if stopped else ""):
-        chosen = _end(cluster, plan, stage, lambda job: ask(job, owner, confirm_once), stopped)
+        chosen = _stop_jobs(
+            cluster, plan, stage, lambda job: require_consent(job, owner, confirm_once), stopped
+        )
     if not stopped:
         end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status", path)
         return
@@ -560,7 +572,7 @@ def stop(
     )
 
 
-def _end(
+def _stop_jobs(
     cluster: Cluster,
     plan: Plan,
     stage: str | None,
@@ -587,14 +599,14 @@ def _end(
         chosen = plan.stage(stage)
         of_gates = [False, True] if chosen.gates else [False]
     else:
-        looked_at = pipeline.looked_at(pipeline.milestones(cluster, plan))
+        looked_at = pipeline.default_milestone(pipeline.milestones(cluster, plan))
         if looked_at is None:
             # all jobs have finished; they stay on the cluster, because they show the progress
             return plan.stages[-1]
         chosen = looked_at.stage
         of_gates = [looked_at.of_gate]
     for of_gate in of_gates:
-        for job in jobs.existing(cluster, plan, chosen, of_gate):
+        for job in jobs.read_stage_jobs(cluster, plan, chosen, of_gate):
             _require_own(job, plan, chosen)
             ask(job)
             jobs.delete(cluster, job, stopped, say)
@@ -646,13 +658,11 @@ def why_on_cluster(recipe: Recipe, path: str, stage: str | None) -> list[str]:
     the cluster."""
     plan = planned(recipe, "pytorchjob")
     cluster = connect()
-    state = look(cluster, job_at_work(cluster, plan, stage))
-    progress = (
-        f"{jobs.named(state.job)} in `{state.job['metadata']['namespace']}`: {watch.line(state)}"
-    )
+    state = read_state(cluster, job_at_work(cluster, plan, stage))
+    progress = f"{jobs.title_of(state.job)} in `{state.job['metadata']['namespace']}`: {watch.describe_state(state)}"
     return [
         progress,
-        *elsewhere(state.job, path),
+        *other_sender(state.job, path),
         *(why(cluster, state) or ["No problem was found."]),
     ]
 
@@ -665,7 +675,9 @@ def promote_on_cluster(
 
     plan = open_plan(path, sets)
     cluster = connect()
-    for text in elsewhere(next(iter(jobs.existing(cluster, plan, plan.stage(stage))), None), path):
+    for text in other_sender(
+        next(iter(jobs.read_stage_jobs(cluster, plan, plan.stage(stage))), None), path
+    ):
         tell(text)
     controller.promote(cluster, plan, plan.stage(stage), person, reason, tell)
     controller.wake(cluster, plan, tell)

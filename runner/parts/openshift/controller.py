@@ -17,8 +17,8 @@ from runner.parts.jobs.stage import leave, say
 from runner.parts.openshift import errors, pipeline, submit
 from runner.parts.openshift.client import Cluster, connect_in_pod
 from runner.parts.openshift.errors import accounted
-from runner.parts.openshift.helper_pod import finished
-from runner.parts.openshift.jobs import PROMOTE, Owner, Sent, named, sent
+from runner.parts.openshift.helper_pod import run_to_end
+from runner.parts.openshift.jobs import PROMOTE, Owner, Sent, render_job, title_of
 from runner.parts.openshift.status import FAILED
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
@@ -27,7 +27,7 @@ from runner.tools import child_process
 from runner.tools.problem import Stop, Tell, worded
 
 
-def begun(
+def parse_pod_arguments(
     name: str, arguments: list[str], extra_arguments: Mapping[str, Any]
 ) -> argparse.Namespace:
     """The arguments of a program in a pod that asks the cluster. name: of its module;
@@ -45,9 +45,9 @@ def begun(
     return parsed
 
 
-def opened(parsed: argparse.Namespace) -> tuple[Cluster, Plan]:
+def connect_and_read_plan(parsed: argparse.Namespace) -> tuple[Cluster, Plan]:
     """The cluster, and the plan in the pod. Raises Stop without either."""
-    plan = read_plan(parsed.file, pipeline.plan_in)
+    plan = read_plan(parsed.file, pipeline.read_plan_text)
     return connect_in_pod(parsed.server, parsed.keys, plan.site["namespace"]), plan
 
 
@@ -58,11 +58,11 @@ def submit_all(cluster: Cluster, plan: Plan, options: submit.Sending) -> Sent | 
     space = plan.site["namespace"]
     if cluster.get("ServiceAccount", space, pipeline.ACCOUNT) is None:
         raise Stop(*worded("openshift.no-service-account", space=space, account=pipeline.ACCOUNT))
-    driver = pipeline.driver_sent(plan, options.target, options.files.key)
+    driver = pipeline.render_driver(plan, options.target, options.files.key)
     existing_driver = pipeline.driver_of(cluster, plan)
     for manifest in (*driver.support, *([driver.job] if existing_driver is None else [])):
         cluster.apply(manifest, dry_run=True)
-    first_sent = submit.step(cluster, plan, None, options)
+    first_sent = submit.send_next_part(cluster, plan, None, options)
     if first_sent is None:
         return None
     if options.dry_run:
@@ -72,7 +72,7 @@ def submit_all(cluster: Cluster, plan: Plan, options: submit.Sending) -> Sent | 
     else:
         with accounted(
             lambda _: (
-                f"{named(first_sent.job)} was sent and continues. Submit again for the next step."
+                f"{title_of(first_sent.job)} was sent and continues. Submit again for the next step."
             )
         ):
             _send(cluster, plan, driver, options)
@@ -83,7 +83,7 @@ def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
     """Starts the driver again after a promotion, with its former options and owner, if the recipe
     has not changed."""
     job = pipeline.driver_of(cluster, plan)
-    if job is None or pipeline.walks(job):
+    if job is None or pipeline.is_driver_at_work(job):
         return
     command = job["spec"]["template"]["spec"]["containers"][0]["command"]
     options = {
@@ -91,8 +91,8 @@ def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
         for name in ("--target", "--files")
         if name in command
     }
-    driver = pipeline.driver_sent(plan, options.get("--target"), options.get("--files", ""))
-    if pipeline.same_driver(job, driver):
+    driver = pipeline.render_driver(plan, options.get("--target"), options.get("--files", ""))
+    if pipeline.is_same_driver(job, driver):
         _send(cluster, plan, driver, submit.Sending(tell, _nobody, owner=Owner.of(job)))
     else:
         tell("`recipe submit RECIPE --all` continues with the recipe as it is now.")
@@ -103,24 +103,24 @@ def _send(cluster: Cluster, plan: Plan, driver: Sent, options: submit.Sending) -
     tell = options.tell
     if (
         existing_driver
-        and pipeline.walks(existing_driver)
-        and pipeline.same_driver(existing_driver, driver)
+        and pipeline.is_driver_at_work(existing_driver)
+        and pipeline.is_same_driver(existing_driver, driver)
     ):
         tell(
             f"{driver.kind} `{driver.name}` already exists and continues by itself. Nothing changes."
         )
         return
     if existing_driver:
-        submit.ask(existing_driver, options.owner, options.confirm)
+        submit.require_consent(existing_driver, options.owner, options.confirm)
     with submit.replacing(
         cluster, driver, [existing_driver] if existing_driver else [], tell
     ) as remove:
-        submit.seal(cluster, driver, tell)
+        submit.provide_seal_key(cluster, driver, tell)
         for manifest in driver.support:
             cluster.apply(manifest)
         if existing_driver:
             remove(existing_driver)
-        submit.post(cluster, driver, options.owner, tell)
+        submit.create_job(cluster, driver, options.owner, tell)
     tell(
         "The driver sends each later stage and gate, even while this machine is off. It ends at a closed gate."
     )
@@ -141,13 +141,13 @@ def promote(
             f"The gate after `{stage.name}` is being measured.",
             "`recipe status` shows when it is done.",
         )
-    gate = sent(plan, stage, of_gate=True)
+    gate = render_job(plan, stage, of_gate=True)
     # Without the key the pod would accept no measurement.
     submit.require_seal_key(cluster, gate.namespace)
     for manifest in gate.support:
         if manifest["kind"] == "ConfigMap":
             cluster.apply(manifest)
-    lines = finished(cluster, promotion_pod(gate.plan, stage, person, reason), PROMOTE, tell)
+    lines = run_to_end(cluster, promotion_pod(gate.plan, stage, person, reason), PROMOTE, tell)
     for line in lines:
         tell(line)
     if verdict.job is not None and verdict.state == FAILED:
@@ -216,7 +216,7 @@ def walk(
             for milestone in pipeline.milestones(cluster, plan, files_key):
                 if milestone.done and (milestone.stage.name, milestone.of_gate) == (stage, of_gate):
                     return milestone
-            sent_part = submit.step(cluster, plan, None, options)
+            sent_part = submit.send_next_part(cluster, plan, None, options)
             if sent_part is None:
                 return None
             submit.wait(cluster, sent_part, tell)
@@ -235,11 +235,11 @@ def _nobody(fact: str, action: str, person: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    parsed = begun(
+    parsed = parse_pod_arguments(
         "runner.parts.openshift.controller", arguments, {"--target": {}, "--files": {"default": ""}}
     )
     try:
-        cluster, plan = opened(parsed)
+        cluster, plan = connect_and_read_plan(parsed)
         walk(cluster, plan, parsed.target, parsed.files, say)
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)

@@ -20,7 +20,7 @@ from runner.parts.openshift.status import (
     TAKEN,
     JobState,
     seconds,
-    when,
+    time_of_event,
 )
 from runner.recipe import units
 from runner.tools.problem import worded
@@ -76,7 +76,7 @@ def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
 
 def _restarted(entry: Manifest) -> bool:
     """Whether a container failed, and was then started again."""
-    return bool(ends(entry)) and not (entry.get("state", {}).get("terminated") or {}).get(
+    return bool(failures_of(entry)) and not (entry.get("state", {}).get("terminated") or {}).get(
         "exitCode"
     )
 
@@ -86,7 +86,7 @@ def _meaning(message: str, place: str, otherwise: str, **details: str) -> str:
     return str(troubles.find(message, place, said=message, **details) or otherwise)
 
 
-def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
+def pod_creation_problem(events: Manifests, less: str, otherwise: str) -> str:
     """Why a pod was not created, by the latest such event; empty without one. less: the settings to
     reduce; otherwise: the remedy if the reason is unknown."""
     # In events of operators and ReplicaSets.
@@ -97,7 +97,7 @@ def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
     return message and _meaning(message, troubles.UNMADE, f"{message}. {otherwise}", less=less)
 
 
-def queued(queue: str, workload: Manifest | None) -> Iterator[str]:
+def queue_reasons(queue: str, workload: Manifest | None) -> Iterator[str]:
     """Why an entry of Kueue waits."""
     for condition in jobs.conditions_of(workload or {}):
         if condition["type"] == "QuotaReserved" and condition["status"] == "False":
@@ -107,7 +107,7 @@ def queued(queue: str, workload: Manifest | None) -> Iterator[str]:
             )
 
 
-def placing(
+def placing_problems(
     pod: Manifest, events: Manifests, where: str, less: str, now: datetime
 ) -> Iterator[str]:
     """Why no machine accepts a pod, or one has removed it. less: the settings to reduce; now: by
@@ -137,7 +137,7 @@ def placing(
     status = pod.get("status", {})
     reason = status.get("reason")
     if reason in ("Evicted", "Preempting", "NodeLost"):
-        yield taken_off(where, reason, status.get("message", reason))
+        yield removal_message(where, reason, status.get("message", reason))
 
 
 def _is_provisioned(of_claims: Manifests, pod: Manifest, now: datetime) -> bool:
@@ -147,13 +147,13 @@ def _is_provisioned(of_claims: Manifests, pod: Manifest, now: datetime) -> bool:
     return is_new and all(event.get("reason") in PROVISIONING for event in of_claims)
 
 
-def taken_off(where: str, reason: str, message: str, removal_time: str = "") -> str:
+def removal_message(where: str, reason: str, message: str, removal_time: str = "") -> str:
     """Why a pod was removed from its machine. removal_time: if it is known."""
     explanation = troubles.find(f"{reason}: {message}", troubles.TAKEN, said=message)
     return f"{where} was removed from its machine{removal_time}: {explanation or message}"
 
 
-def unmade(
+def container_problems(
     pod: Manifest, entry: Manifest, events: Manifests, where: str, of_image: str, remedy: str
 ) -> Iterator[str]:
     """Why a container is not created: its image, a Secret, or a volume. of_image: the remedy for an
@@ -203,7 +203,7 @@ def _pull_error(message: str, pod: Manifest, events: Manifests) -> str:
     return _PULLING.sub("", message).rstrip(".")
 
 
-def ends(entry: Manifest) -> Manifests:
+def failures_of(entry: Manifest) -> Manifests:
     """The failure of a container, at most one: the current one, else the last one."""
     terminations = [entry.get(part, {}).get("terminated") for part in ("state", "lastState")]
     return [end for end in terminations if end and end.get("exitCode")][:1]
@@ -215,7 +215,7 @@ def times(count: int) -> str:
     return f"{count} times"
 
 
-def again(entry: Manifest) -> str:
+def restarts_note(entry: Manifest) -> str:
     """How often a container was restarted, as the end of a sentence; empty if it was not."""
     if entry.get("restartCount"):
         return f", and was restarted ({times(entry['restartCount'])} so far)"
@@ -240,7 +240,8 @@ def failed_machine(state: JobState, log_of: LogOf) -> int:
     machine 0."""
     failed = filter(_failed, state.pods)
     return min(
-        ((_follows(pod, log_of), jobs.node_number(pod)) for pod in failed), default=(False, 0)
+        ((_is_consequence(pod, log_of), jobs.node_number(pod)) for pod in failed),
+        default=(False, 0),
     )[1]
 
 
@@ -248,10 +249,10 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
     """A job's problems, the most important first."""
     if state.phase == FINISHED:
         return []
-    problems = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state)]
+    problems = [*queue_reasons(jobs.queue_of(state.job), state.workload), *_missing_pods(state)]
     problems += _removed_pods(state)
     problems += _ended(state)
-    for pod in sorted(_telling(state), key=lambda pod: _follows(pod, log_of)):
+    for pod in sorted(_pods_to_explain(state), key=lambda pod: _is_consequence(pod, log_of)):
         problems += _pod(state, pod, log_of)
     if state.phase == FAILED and not state.pods:
         problems.append(GONE)
@@ -272,8 +273,10 @@ def _removed_pods(state: JobState) -> Iterator[str]:
     for event in state.events:
         of = event["involvedObject"]
         if event.get("reason") in TAKEN and of.get("uid") not in existing_uids:
-            removal_time = f" ({when(event)[:19]}Z)"
-            yield taken_off(f"`{of['name']}`", event["reason"], event["message"], removal_time)
+            removal_time = f" ({time_of_event(event)[:19]}Z)"
+            yield removal_message(
+                f"`{of['name']}`", event["reason"], event["message"], removal_time
+            )
 
 
 def _suspension(job: Manifest) -> str:
@@ -302,7 +305,7 @@ def _merged(problems: list[str]) -> list[str]:
     return list(dict.fromkeys(_OF_MACHINE.sub(shared, text) for text in problems))
 
 
-def _telling(state: JobState) -> Manifests:
+def _pods_to_explain(state: JobState) -> Manifests:
     """The pods to explain. Of a machine whose current pod has not failed, the last one that it has
     replaced as well."""
     replaced = {jobs.node_number(pod): pod for pod in state.replaced}  # the latest comes last
@@ -310,7 +313,7 @@ def _telling(state: JobState) -> Manifests:
     return [*(pod for node, pod in replaced.items() if node not in failed_now), *state.pods]
 
 
-def _follows(pod: Manifest, log_of: LogOf) -> bool:
+def _is_consequence(pod: Manifest, log_of: LogOf) -> bool:
     """Whether another pod usually causes such a failure; that pod's problem is then reported
     first."""
     if _failed(pod):
@@ -321,7 +324,9 @@ def _follows(pod: Manifest, log_of: LogOf) -> bool:
 
 
 def _failed(pod: Manifest) -> bool:
-    return any(ends(entry) for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING)
+    return any(
+        failures_of(entry) for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING
+    )
 
 
 def _missing_pods(state: JobState) -> Iterator[str]:
@@ -331,7 +336,7 @@ def _missing_pods(state: JobState) -> Iterator[str]:
     if pod_count >= wanted or state.ended or state.phase in (QUEUED, SUSPENDED):
         return
     minutes = seconds(state.job["metadata"].get("creationTimestamp"), state.now) // 60
-    reason = unmade_pod(
+    reason = pod_creation_problem(
         state.events, LESS, "Render the recipe again with this version, and submit it again."
     )
     if reason:
@@ -374,7 +379,7 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
     else:
         before = ""
     where = f"Machine {jobs.node_number(pod)} (`{pod['metadata']['name']}`{before})"
-    yield from placing(pod, state.events, where, LESS, state.now)
+    yield from placing_problems(pod, state.events, where, LESS, state.now)
     remedy = "Submit the recipe again."
     for entry in jobs.containers_of(pod, before=True):
         # One that ended well may have failed before.
@@ -383,8 +388,8 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
         if entry["name"] != podspec.CLONER:
             yield from _wait_for_master(state, entry, where)
             continue
-        yield from unmade(pod, entry, state.events, where, BUILD, remedy)
-        for ended in ends(entry):
+        yield from container_problems(pod, entry, state.events, where, BUILD, remedy)
+        for ended in failures_of(entry):
             lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
             if lines:
                 last_report = f" It reported: {lines[-1][:300].rstrip('.')}."
@@ -393,9 +398,10 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
             yield " ".join(worded("openshift.not-cloned", where=where, said=last_report))
     for entry in jobs.containers_of(pod):
         if entry["name"] in jobs.WORKING:
-            yield from unmade(pod, entry, state.events, where, BUILD, remedy)
+            yield from container_problems(pod, entry, state.events, where, BUILD, remedy)
             yield from (
-                f"{where} {_end(state, pod, entry, ended, log_of)}" for ended in ends(entry)
+                f"{where} {_end_of_container(state, pod, entry, ended, log_of)}"
+                for ended in failures_of(entry)
             )
 
 
@@ -416,7 +422,7 @@ def _wait_for_master(state: JobState, entry: Manifest, where: str) -> Iterator[s
                 f"{where} is waiting for the master, although its pod has started: the cluster's DNS does not answer with "
                 "its name yet. If this continues, ask the admin."
             )
-    elif ends(entry):
+    elif failures_of(entry):
         yield f"{where} gave up waiting for the master. Look at machine 0 first."
 
 
@@ -430,7 +436,9 @@ def _message_may_be_log(pod: Manifest, name: str) -> bool:
     )
 
 
-def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_of: LogOf) -> str:
+def _end_of_container(
+    state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_of: LogOf
+) -> str:
     """How a container ended, as the end of a sentence about its machine. ended: its failure."""
     if ended.get("reason") == "OOMKilled":
         return _memory_end(state, pod, entry)
@@ -438,8 +446,8 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
     if message and not _message_may_be_log(pod, entry["name"]):
         # The program has written it: a gate's table, or the reason of a stage.
         separator = "\n" if "\n" in message else " "
-        return f"ended{again(entry)}. It reported:{separator}{message}"
-    code = f"ended with exit code {ended['exitCode']}{again(entry)}."
+        return f"ended{restarts_note(entry)}. It reported:{separator}{message}"
+    code = f"ended with exit code {ended['exitCode']}{restarts_note(entry)}."
     explanation = _log_end(state, pod, entry, message, log_of)
     if explanation:
         return f"{code} {explanation}"
@@ -453,11 +461,11 @@ def _memory_end(state: JobState, pod: Manifest, entry: Manifest) -> str:
     in_memory = [folder for folder in folders if folder.get("medium") == "Memory"]
     if in_memory and in_memory[0].get("sizeLimit"):
         limit += f", {in_memory[0]['sizeLimit']} of it as shared memory"
-    need = jobs.foreseen(state.job, "memory")
+    need = jobs.planned_figure(state.job, "memory")
     estimated = ""
     if need:
         estimated = f" `recipe plan` had estimated {need}."
-    return f"used up its main memory{again(entry)}. Its limit was {limit}.{estimated} {MORE_MEMORY}"
+    return f"used up its main memory{restarts_note(entry)}. Its limit was {limit}.{estimated} {MORE_MEMORY}"
 
 
 def _log_end(state: JobState, pod: Manifest, entry: Manifest, message: str, log_of: LogOf) -> str:
@@ -465,7 +473,7 @@ def _log_end(state: JobState, pod: Manifest, entry: Manifest, message: str, log_
     if unknown."""
     text = log_of(pod) or message
     diagnosis = troubles.diagnose(
-        text, plan=troubles.planned(jobs.foreseen(state.job, "gpu-memory"))
+        text, plan=troubles.planned(jobs.planned_figure(state.job, "gpu-memory"))
     )
     if diagnosis.stop:
         return f"It stopped itself: {diagnosis.stop}"

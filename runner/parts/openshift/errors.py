@@ -63,7 +63,7 @@ class Refused(Exception):
         """Whether the same request may be answered in a moment: also after another change in
         between, for example to a quota that two new pods need."""
         overtaken = "please apply your changes to the latest version" in self.message
-        return passes(self.status) or (self.status == 409 and overtaken)
+        return is_temporary(self.status) or (self.status == 409 and overtaken)
 
     @property
     def own(self) -> bool:
@@ -113,7 +113,7 @@ class Refused(Exception):
                 yield row, match
 
 
-def passes(status: int) -> bool:
+def is_temporary(status: int) -> bool:
     """Whether the same request may succeed in a moment: after too many requests, or the server's
     own errors."""
     return status == 429 or status >= 500
@@ -146,7 +146,7 @@ def pause() -> None:
     time.sleep(PAUSE_SECONDS)
 
 
-def recent(moment: float) -> bool:
+def is_recent(moment: float) -> bool:
     """Whether that time of `time.monotonic` is within the cluster's patience."""
     return time.monotonic() - moment < PATIENCE_SECONDS
 
@@ -169,7 +169,7 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
         try:
             return ask()
         except TryAgain:
-            if not recent(begun):
+            if not is_recent(begun):
                 raise
             pause()
 

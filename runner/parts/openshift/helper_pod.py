@@ -18,7 +18,7 @@ from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import JSON, MANAGER, Cluster, address
 from runner.parts.openshift.diagnose import reasons
-from runner.parts.openshift.errors import Refused, TryAgain, passes, patiently, pause
+from runner.parts.openshift.errors import Refused, TryAgain, is_temporary, patiently, pause
 from runner.parts.openshift.file_server import (
     ALIVE,
     ALIVE_SECONDS,
@@ -55,8 +55,8 @@ class Share(NamedTuple):
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
     ) -> "BaseHTTPResponse":
-        """One request, a POST if it has a body; the rest is as in `client.ApiRequest`. Raises TryAgain
-        if the next one may be answered, else Stop."""
+        """One request, a POST if it has a body; the rest is as in `client.ApiRequest`. Raises
+        TryAgain if the next one may be answered, else Stop."""
         try:
             return self.cluster.request(
                 "GET" if body is None else "POST",
@@ -74,7 +74,9 @@ class Share(NamedTuple):
             else:
                 verb = "get"
                 again = "Fetch again"
-            if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
+            if refused.status != FULL and (
+                is_temporary(refused.status) or refused.status == MISPLACED
+            ):
                 raise TryAgain(problem, f"{again} in a moment.") from None
             rights = f"You need the right to `{verb}` `pods/proxy`. The role `recipe-user` of `recipe site` has it."
             raise Stop(problem, rights if refused.status == 403 else f"{again}.") from None
@@ -100,17 +102,17 @@ class Share(NamedTuple):
 
 
 @contextmanager
-def helper(
+def open_claim(
     cluster: Cluster, plan: Plan, stage: Stage, tell: Tell, folder: str, writes: bool = False
 ) -> Iterator[Share]:
     """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the
     stage alone."""
     word = secrets.token_hex(16)
-    with _made(cluster, pod(plan, stage, word, folder, writes), tell) as created:
+    with _create_pod(cluster, pod(plan, stage, word, folder, writes), tell) as created:
         started_pod = created.waited(
             "could open the claim", "Run the command again.", until_ready=True
         )
-        if not jobs.holds(started_pod, "Ready"):
+        if not jobs.has_condition(started_pod, "Ready"):
             log = (
                 cluster.log(
                     created.space, created.name, jobs.SEND if writes else jobs.FETCH, tailLines=5
@@ -149,12 +151,12 @@ def _kept_alive(share: Share) -> Iterator[None]:
         is_over.set()
 
 
-def finished(
+def run_to_end(
     cluster: Cluster, manifest: kubernetes.Manifest, container: str, tell: Tell
 ) -> list[str]:
     """Runs a pod to its end, deletes it in any case, and returns its log. Raises Stop if it fails
     or does not start."""
-    with _made(cluster, manifest, tell) as created:
+    with _create_pod(cluster, manifest, tell) as created:
         ended_pod = created.waited("was done", "Try again.")
         log = (cluster.log(created.space, created.name, container) or "").strip()
         if jobs.phase_of(ended_pod) == "Failed":
@@ -167,7 +169,7 @@ def finished(
 
 
 @contextmanager
-def _made(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> Iterator["_Helper"]:
+def _create_pod(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> Iterator["_Helper"]:
     """A pod of this command alone, which is deleted at the end of the block, also after a
     signal."""
     meta = manifest["metadata"]
@@ -249,7 +251,7 @@ class _Helper(NamedTuple):
             if pod is None:
                 raise Stop(f"Pod `{self.name}` was deleted before it {before}.", remedy)
             if jobs.phase_of(pod) in ("Failed", "Succeeded") or (
-                until_ready and jobs.holds(pod, "Ready")
+                until_ready and jobs.has_condition(pod, "Ready")
             ):
                 return pod
             if jobs.phase_of(pod) == "Pending":
@@ -306,7 +308,7 @@ def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell
     """Raises Stop if the stage's image has no rows for it, or rows for another recipe or other
     files. contents: the hash of the files on this machine; empty if they are not here, and then
     they are not compared."""
-    for line in finished(cluster, look_pod(plan, stage, contents), jobs.LOOK, tell):
+    for line in run_to_end(cluster, look_pod(plan, stage, contents), jobs.LOOK, tell):
         tell(line)
 
 
@@ -331,7 +333,7 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> kubernetes.Manifest:
     )
 
 
-def look(folder: str, expected: str, contents: str, name: str) -> int:
+def examine_image(folder: str, expected: str, contents: str, name: str) -> int:
     """Checks whether the image of this process has a recipe's rows, and the GPUs have room for them
     (`python -m runner.parts.openshift.helper_pod`); 1 if not. folder: of the rows; expected,
     contents: their settings and files (`runner.data.prepared`; empty contents: unknown); name: the
@@ -361,4 +363,4 @@ def look(folder: str, expected: str, contents: str, name: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(look(*sys.argv[1:]))
+    sys.exit(examine_image(*sys.argv[1:]))

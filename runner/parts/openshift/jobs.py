@@ -103,7 +103,7 @@ class Sent(NamedTuple):
         return container(self.job) == batch.GATE
 
 
-def sent(
+def render_job(
     plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = ""
 ) -> Sent:
     """The objects of a stage, or of the gate after it, as `recipe render` writes them, with the key
@@ -131,18 +131,20 @@ def sent(
     return Sent(stage_plan, stage, (*claims, *config, *policy), job)
 
 
-def ours(cluster: Cluster, plan: Plan) -> Manifests:
+def read_jobs(cluster: Cluster, plan: Plan) -> Manifests:
     """Every rendered job of the plan's scenario, for any target, also of other recipes: one request
     a kind."""
     scenario = "recipe-runner/scenario"
-    return everyone(
+    return read_all_jobs(
         cluster,
         plan.site["namespace"],
         {scenario: kubernetes.labels(plan, plan.stages[0])[scenario]},
     )
 
 
-def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = None) -> Manifests:
+def read_all_jobs(
+    cluster: Cluster, namespace: str, labels: dict[str, str] | None = None
+) -> Manifests:
     """Every rendered job of a namespace, with these labels. Raises Stop if there is no such
     namespace."""
     labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
@@ -157,27 +159,27 @@ def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = N
     return existing_jobs
 
 
-def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
+def read_stage_jobs(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
     """The jobs with the name of a stage's job, or of its gate's, for any target, also those that
     others created."""
-    kinds, name = _called(plan, stage, of_gate)
+    kinds, name = _kinds_and_name(plan, stage, of_gate)
     return [
         job for job_kind in kinds if (job := cluster.get(job_kind, plan.site["namespace"], name))
     ]
 
 
-def found(
+def find_stage_job(
     existing_jobs: Manifests, plan: Plan, stage: Stage, of_gate: bool = False
 ) -> Manifest | None:
-    """The job of a stage, or of the gate after it, among those of `ours`."""
-    kinds, name = _called(plan, stage, of_gate)
+    """The job of a stage, or of the gate after it, among those of `read_jobs`."""
+    kinds, name = _kinds_and_name(plan, stage, of_gate)
     return next(
         (job for job in existing_jobs if job["kind"] in kinds and job["metadata"]["name"] == name),
         None,
     )
 
 
-def _called(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], str]:
+def _kinds_and_name(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], str]:
     """The kinds that a stage's job, or its gate's, may have, and its name."""
     stage_plan = plan.only(stage)
     if stage.trains and not of_gate:
@@ -224,7 +226,7 @@ def annotation(job: Manifest, name: str) -> str:
     return str((job["metadata"].get("annotations") or {}).get(name, ""))
 
 
-def by(job: Manifest | None) -> str:
+def sender_note(job: Manifest | None) -> str:
     """Who sent a job, as the end of a line about it; empty if unknown."""
     person = Owner.of(job).person if job else ""
     if person:
@@ -236,7 +238,7 @@ def conditions_of(manifest: Manifest) -> Manifests:
     return list(manifest.get("status", {}).get("conditions") or [])
 
 
-def holds(manifest: Manifest, *types: str) -> bool:
+def has_condition(manifest: Manifest, *types: str) -> bool:
     """Whether one of these conditions of an object is true."""
     return any(
         condition["type"] in types and condition["status"] == "True"
@@ -260,7 +262,7 @@ def queue_of(manifest: Manifest) -> str:
     return str((manifest["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", ""))
 
 
-def foreseen(job: Manifest, figure: str) -> str:
+def planned_figure(job: Manifest, figure: str) -> str:
     """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.job`), memory with its
     unit, or empty."""
     return annotation(job, f"{kubernetes.PLANNED}{figure}")
@@ -280,7 +282,7 @@ def uses_other_files(job: Manifest, files_key: str) -> bool:
     return any(now and now != before for now, before in pairs)
 
 
-def is_of(job: Manifest, sent: Sent) -> bool:
+def is_made_from(job: Manifest, sent: Sent) -> bool:
     """Whether a job of the cluster is made from the recipe and the files of the one in `sent`."""
     if annotation(sent.job, kubernetes.KEY):
         key = kubernetes.KEY
@@ -296,12 +298,12 @@ def sent_meanwhile(job: Manifest) -> Stop:
     owner = Owner.of(job)
     who = f" {owner}" if owner.person else ""
     return Stop(
-        f"Another {named(job)}, made from another version of this recipe, was sent meanwhile.{who}",
+        f"Another {title_of(job)}, made from another version of this recipe, was sent meanwhile.{who}",
         "`recipe status RECIPE` shows it; submit again to replace it.",
     )
 
 
-def require_of(existing_object: Manifest, recipe: str) -> Manifest:
+def require_own(existing_object: Manifest, recipe: str) -> Manifest:
     """The same object. Raises Stop if it does not belong to that recipe, or stage of one."""
     owner = recipe_of(existing_object)
     if owner != recipe:
@@ -320,7 +322,7 @@ def require_of(existing_object: Manifest, recipe: str) -> Manifest:
     return existing_object
 
 
-def makers(cluster: Cluster, job: Manifest) -> Manifests:
+def pod_owners(cluster: Cluster, job: Manifest) -> Manifests:
     """The owners of a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet,
     which has its name. Jobs of an earlier TrainJob of that name are older than this one."""
     if job["kind"] != "TrainJob":
@@ -338,7 +340,7 @@ def makers(cluster: Cluster, job: Manifest) -> Manifests:
     ]
 
 
-def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:
+def all_pods_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:
     """All pods that `made_by` own, by machine and then by age, the latest last: a plain Job keeps
     failed pods."""
     uids = {maker["metadata"]["uid"] for maker in made_by}
@@ -356,21 +358,21 @@ def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifest
 
 def pods_of(cluster: Cluster, job: Manifest) -> Manifests:
     """A job's pods, the latest of each machine, the first machine's first."""
-    return latest(attempts_of(cluster, job, makers(cluster, job)))
+    return latest_pods(all_pods_of(cluster, job, pod_owners(cluster, job)))
 
 
-def latest(attempts: Manifests) -> Manifests:
-    """The latest pod of each machine, of those from `attempts_of`."""
+def latest_pods(attempts: Manifests) -> Manifests:
+    """The latest pod of each machine, of those from `all_pods_of`."""
     return list({node_number(pod): pod for pod in attempts}.values())
 
 
 def machines(job: Manifest) -> int:
-    return sum(count for count, _ in _pods(job))
+    return sum(count for count, _ in _pod_groups(job))
 
 
 def gpus(job: Manifest) -> int:
     """How many GPUs a job needs, on all its machines."""
-    return sum(count * gpus_of(pod) for count, pod in _pods(job))
+    return sum(count * gpus_of(pod) for count, pod in _pod_groups(job))
 
 
 def gpus_of(pod: Manifest) -> int:
@@ -381,7 +383,7 @@ def gpus_of(pod: Manifest) -> int:
     return sum(int(limit.get("nvidia.com/gpu", 0)) for limit in limits)
 
 
-def _pods(job: Manifest) -> list[tuple[int, Manifest]]:
+def _pod_groups(job: Manifest) -> list[tuple[int, Manifest]]:
     """Each group of a job's pods: their number and specification."""
     spec = job["spec"]
     if job["kind"] == "TrainJob":
@@ -408,7 +410,7 @@ def node_number(pod: Manifest) -> int:
     return 0
 
 
-def named(job: Manifest) -> str:
+def title_of(job: Manifest) -> str:
     return f"{job['kind']} `{job['metadata']['name']}`"
 
 
@@ -418,11 +420,11 @@ def delete(cluster: Cluster, existing_object: Manifest, deleted: list[str], tell
     object_kind = existing_object["kind"]
     meta = existing_object["metadata"]
     cluster.delete(object_kind, meta["namespace"], meta["name"], meta["uid"])
-    deleted.append(named(existing_object))
-    gone(cluster, existing_object, tell)
+    deleted.append(title_of(existing_object))
+    wait_until_gone(cluster, existing_object, tell)
 
 
-def gone(cluster: Cluster, deleted_object: Manifest, tell: Tell) -> None:
+def wait_until_gone(cluster: Cluster, deleted_object: Manifest, tell: Tell) -> None:
     """Waits until a deleted object is gone, or another has its name; reports a wait of more than a
     few seconds. Raises Stop after too long."""
     object_kind = deleted_object["kind"]
@@ -439,7 +441,7 @@ def gone(cluster: Cluster, deleted_object: Manifest, tell: Tell) -> None:
             is_silent = False
             minutes = errors.ENDING_SECONDS // 60
             tell(
-                f"Waiting up to {minutes} minutes until {named(deleted_object)} is gone; its pods must end first."
+                f"Waiting up to {minutes} minutes until {title_of(deleted_object)} is gone; its pods must end first."
             )
         return False
 

@@ -22,7 +22,7 @@ from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import MORE_MEMORY
 from runner.parts.openshift.errors import accounted, in_time
 from runner.parts.openshift.jobs import CONTENT
-from runner.parts.openshift.status import FAILED, FINISHED, ended, going
+from runner.parts.openshift.status import FAILED, FINISHED, ended, is_being_deleted
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact
@@ -99,18 +99,19 @@ def milestones(
     existing_jobs: Manifests | None = None,
 ) -> list[Milestone]:
     """Every milestone of a recipe, in order. files_key: of the data files on this machine, if that
-    counts; claims, existing_jobs: results of `claims_of` and `ours`, if the caller has them."""
+    counts; claims, existing_jobs: results of `claims_of` and `read_jobs`, if the caller has
+    them."""
     if existing_jobs is None:
-        existing_jobs = jobs.ours(cluster, plan)
+        existing_jobs = jobs.read_jobs(cluster, plan)
     all_milestones = []
     for stage in plan.stages:
-        job = jobs.found(existing_jobs, plan, stage)
+        job = jobs.find_stage_job(existing_jobs, plan, stage)
         state = _state(cluster, job, stage.keys[""], files_key)
         all_milestones.append(Milestone(stage, False, job, state))
         if stage.gates:
-            verdict = jobs.found(existing_jobs, plan, stage, of_gate=True)
+            verdict = jobs.find_stage_job(existing_jobs, plan, stage, of_gate=True)
             state = _state(cluster, verdict, batch.gate_key(stage), files_key)
-            if verdict and job and _made(verdict) < _made(job):
+            if verdict and job and _created_at(verdict) < _created_at(job):
                 # The stage was sent again after its gate, so its result may differ.
                 state = CHANGED
             all_milestones.append(Milestone(stage, True, verdict, state))
@@ -126,20 +127,20 @@ def _results_since(plan: Plan, claims: Claims) -> str:
     """When the last of the claims with a plan's results was created; empty without a claim."""
     folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
     written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
-    return max((_made(claims[name]) for name in written), default="")
+    return max((_created_at(claims[name]) for name in written), default="")
 
 
 def _on_claims_since(milestone: Milestone, since: str) -> Milestone:
     """A milestone, as LOST if it is from before that time: its results no longer exist."""
-    if milestone.done and _made(milestone.job) < since:
+    if milestone.done and _created_at(milestone.job) < since:
         return milestone._replace(state=LOST)
     return milestone
 
 
-def everything_sent(cluster: Cluster, plan: Plan) -> frozenset[str]:
+def read_everything_sent(cluster: Cluster, plan: Plan) -> frozenset[str]:
     """What is on the cluster for the plan's scenario: the uids of its jobs, with the driver, and
     the names of its runs."""
-    uids = [str(job["metadata"]["uid"]) for job in jobs.ours(cluster, plan)]
+    uids = [str(job["metadata"]["uid"]) for job in jobs.read_jobs(cluster, plan)]
     return frozenset([*uids, *runs_of(cluster, plan)])
 
 
@@ -152,7 +153,9 @@ def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> M
     )
 
 
-def beside(existing_jobs: Manifests, plan: Plan, all_milestones: list[Milestone]) -> Manifests:
+def find_former_jobs(
+    existing_jobs: Manifests, plan: Plan, all_milestones: list[Milestone]
+) -> Manifests:
     """The jobs at work on a plan's run that are none of its milestones: former stages of the
     recipe."""
     milestone_uids = {
@@ -174,7 +177,7 @@ def beside(existing_jobs: Manifests, plan: Plan, all_milestones: list[Milestone]
 def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str) -> str:
     if job is None:
         return MISSING
-    if going(job):
+    if is_being_deleted(job):
         return GOING
     if jobs.annotation(job, kubernetes.KEY) != key_now or jobs.uses_other_files(job, files_key):
         return CHANGED
@@ -189,47 +192,47 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
     return end or UNDER_WAY
 
 
-def _made(manifest: Manifest | None) -> str:
+def _created_at(manifest: Manifest | None) -> str:
     if manifest:
         return str(manifest["metadata"].get("creationTimestamp", ""))
     return NEVER
 
 
-def current(all_milestones: list[Milestone]) -> Milestone | None:
+def next_milestone(all_milestones: list[Milestone]) -> Milestone | None:
     """The first milestone that is not done; None if all are."""
     return next((milestone for milestone in all_milestones if not milestone.done), None)
 
 
-def looked_at(all_milestones: list[Milestone]) -> Milestone | None:
+def default_milestone(all_milestones: list[Milestone]) -> Milestone | None:
     """The default milestone: the one at work, else the first that is not done; None if all are
     done."""
-    return next((milestone for milestone in all_milestones if milestone.at_work), None) or current(
-        all_milestones
-    )
+    return next(
+        (milestone for milestone in all_milestones if milestone.at_work), None
+    ) or next_milestone(all_milestones)
 
 
-def choose(
+def choose_milestone(
     cluster: Cluster, plan: Plan, all_milestones: list[Milestone], name: str | None
 ) -> Milestone | None:
     """The milestone that `recipe submit` sends: the first that is not done, or that of the stage
     `name`; None if all are done. Raises Stop if an earlier one is not done, or the next gate is
     closed."""
-    milestone = current(all_milestones)
+    milestone = next_milestone(all_milestones)
     if name is not None:
         stage = plan.stage(name)
         stage_milestones = [milestone for milestone in all_milestones if milestone.stage is stage]
-        waiting = current(all_milestones[: all_milestones.index(stage_milestones[0])])
+        waiting = next_milestone(all_milestones[: all_milestones.index(stage_milestones[0])])
         if waiting and waiting.of_gate and waiting.state == FAILED:
-            raise Stop(f"`{stage.name}` does not start. {closed(cluster, waiting)}")
+            raise Stop(f"`{stage.name}` does not start. {closed_gate_message(cluster, waiting)}")
         if waiting:
             raise Stop(*worded("openshift.comes-later", stage=stage, waiting=waiting))
-        milestone = current(stage_milestones) or stage_milestones[0]
+        milestone = next_milestone(stage_milestones) or stage_milestones[0]
     if milestone and milestone.of_gate and milestone.state == FAILED:
-        raise Stop(closed(cluster, milestone))
+        raise Stop(closed_gate_message(cluster, milestone))
     return milestone
 
 
-def outdated(all_milestones: list[Milestone], milestone: Milestone) -> list[Milestone]:
+def find_outdated(all_milestones: list[Milestone], milestone: Milestone) -> list[Milestone]:
     """The other milestones at work on an older version of the recipe. Raises Stop if one is at work
     on this version."""
     outdated_milestones = [
@@ -245,7 +248,7 @@ def outdated(all_milestones: list[Milestone], milestone: Milestone) -> list[Mile
     return outdated_milestones
 
 
-def closed(cluster: Cluster, milestone: Milestone) -> str:
+def closed_gate_message(cluster: Cluster, milestone: Milestone) -> str:
     """The message of a closed gate: its table, or why it could not be measured, and the
     remedies."""
     measured = "".join(f"  {line}\n" for line in last_words(cluster, milestone.job))
@@ -294,9 +297,10 @@ def plan_text(plan: Plan) -> str:
     form = asdict(plan)
     texts = dict[str, int]()
     for stage in form["stages"]:
-        # As `plan_in` returns them, so that a pod finds the config map of its plan by its content.
+        # As `read_plan_text` returns them, so that a pod finds the config map of its plan by its
+        # content.
         stage["needs"] = {name: float(value) for name, value in stage["needs"].items()}
-        stage_plan_text = _of_stage(form, stage["name"])
+        stage_plan_text = _stage_plan_text(form, stage["name"])
         for file in stage["files"]:
             if file["text"] == stage_plan_text:
                 file["text"] = None
@@ -305,7 +309,7 @@ def plan_text(plan: Plan) -> str:
     return json.dumps(form | {"texts": list(texts)}, indent=1, ensure_ascii=False) + "\n"
 
 
-def plan_in(text: str) -> Plan:
+def read_plan_text(text: str) -> Plan:
     """The plan that `plan_text` wrote, or `Plan.as_json` in earlier releases. Raises ValueError for
     any other text."""
     form = json.loads(text)
@@ -313,13 +317,13 @@ def plan_in(text: str) -> Plan:
     for stage in form["stages"] if texts else ():
         for file in stage["files"]:
             if file["text"] is None:
-                file["text"] = _of_stage(form, stage["name"])
+                file["text"] = _stage_plan_text(form, stage["name"])
             else:
                 file["text"] = texts[file["text"]]
     return Plan.read(json.dumps(form))
 
 
-def _of_stage(form: Mapping[str, Any], name: str) -> str:
+def _stage_plan_text(form: Mapping[str, Any], name: str) -> str:
     """The plan beside a stage's config as `runner.scenarios.shared.common.plan` writes it: the
     stage and those before it, without the guards of their commands and later estimates. form: the
     whole plan's JSON form."""
@@ -353,7 +357,7 @@ def driver_command(plan: Plan, module: str = "runner.parts.openshift.controller"
     ]
 
 
-def driver_sent(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
+def render_driver(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
     """The objects of the driver; files_key: of the data files that are on the claim."""
     alone, stage = driver_stage(plan)
     options = [
@@ -373,7 +377,7 @@ def driver_sent(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
     account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     template = {**pod, "spec": {**pod["spec"], **account}}
     file = Path(__file__).with_name("driver-job.yaml")
-    spec = kubernetes.filled(
+    spec = kubernetes.fill_template(
         file, podFailurePolicy=batch.failure_policy(jobs.DRIVER), template=template
     )
     # Without a run folder: it writes none, so it is not taken for a former stage of the recipe.
@@ -391,16 +395,16 @@ def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
     alone, _ = driver_stage(plan)
     job = cluster.get("Job", plan.site["namespace"], kubernetes.job_name(alone))
     if job:
-        return jobs.require_of(job, alone.name)
+        return jobs.require_own(job, alone.name)
     return None
 
 
-def walks(job: Manifest | None) -> bool:
+def is_driver_at_work(job: Manifest | None) -> bool:
     """Whether a driver is at work."""
-    return job is not None and not ended(job) and not going(job)
+    return job is not None and not ended(job) and not is_being_deleted(job)
 
 
-def same_driver(job: Manifest, wanted: jobs.Sent) -> bool:
+def is_same_driver(job: Manifest, wanted: jobs.Sent) -> bool:
     """Whether a driver has the content of the one that would be sent now."""
     return jobs.annotation(job, CONTENT) == jobs.annotation(wanted.job, CONTENT)
 
@@ -439,7 +443,11 @@ def outdated_walkers(
     would send again."""
     job = driver_of(cluster, plan)
     now = kubernetes.config_map_name(*driver_stage(plan, kubernetes.PIPELINE))
-    old = job and walks(job) and not same_driver(job, driver_sent(plan, target, files_key))
+    old = (
+        job
+        and is_driver_at_work(job)
+        and not is_same_driver(job, render_driver(plan, target, files_key))
+    )
     runs = [run for run in runs_of(cluster, plan).values() if jobs.annotation(run, CONTENT) != now]
     return [job] if job and old else [], runs
 

@@ -305,7 +305,7 @@ def trackers(recipe: Recipe) -> Iterator[Problem]:
     """Pods need a key for a tracking server, except OpenShift AI's; and MLflow its client, which
     our image has."""
     site: Openshift | None = recipe.settings.get("openshift")
-    has_own_server = site and kubernetes.numbers(site.version) >= podspec.MLFLOW_SINCE
+    has_own_server = site and kubernetes.version_numbers(site.version) >= podspec.MLFLOW_SINCE
     homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
     homes += [
         ((name, "report_to"), section.get("report_to")) for name, section in recipe.sections.items()

@@ -66,10 +66,10 @@ class JobState:
         )
 
 
-def look(cluster: Cluster, job: Manifest) -> JobState:
-    made_by = jobs.makers(cluster, job)
-    attempts = jobs.attempts_of(cluster, job, made_by)
-    pods = jobs.latest(attempts)
+def read_state(cluster: Cluster, job: Manifest) -> JobState:
+    made_by = jobs.pod_owners(cluster, job)
+    attempts = jobs.all_pods_of(cluster, job, made_by)
+    pods = jobs.latest_pods(attempts)
     workload = None
     if jobs.queue_of(job):
         entries = cluster.list("Workload", job["metadata"]["namespace"], forgiving=True)
@@ -139,7 +139,7 @@ def ended(job: Manifest) -> str | None:
     return None
 
 
-def going(manifest: Manifest) -> bool:
+def is_being_deleted(manifest: Manifest) -> bool:
     """Whether an object is being deleted and only waits for its dependents."""
     return "deletionTimestamp" in manifest["metadata"]
 
@@ -168,7 +168,7 @@ def _is_suspended(job: Manifest, workload: Manifest | None) -> bool:
     spec = job["spec"]
     if spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"):
         return True
-    return workload is not None and not jobs.holds(workload, "Admitted")
+    return workload is not None and not jobs.has_condition(workload, "Admitted")
 
 
 def _is_pulling(pods: Manifests) -> bool:
@@ -359,10 +359,10 @@ def events_about(
     meta = objects[0]["metadata"]
     unbound = _unbound_claims(cluster, objects)
     uids = {manifest["metadata"]["uid"] for manifest in (*objects, *unbound)}
-    events = sorted(cluster.list("Event", meta["namespace"], forgiving=True), key=when)
+    events = sorted(cluster.list("Event", meta["namespace"], forgiving=True), key=time_of_event)
     # The last success of each object.
     well = {
-        event["involvedObject"].get("uid", ""): when(event)
+        event["involvedObject"].get("uid", ""): time_of_event(event)
         for event in events
         if event.get("type") == "Normal"
     }
@@ -370,13 +370,15 @@ def events_about(
     def counts(event: Manifest) -> bool:
         of = event["involvedObject"]
         uid = of.get("uid", "")
-        if uid not in uids and not (when(event) >= meta["creationTimestamp"] and by_name(event)):
+        if uid not in uids and not (
+            time_of_event(event) >= meta["creationTimestamp"] and by_name(event)
+        ):
             return False
         if of.get("kind") == "PersistentVolumeClaim":
             return True
         if event.get("reason") in TAKEN and uid not in uids:
             return True
-        return event.get("type") == "Warning" and when(event) >= well.get(uid, "")
+        return event.get("type") == "Warning" and time_of_event(event) >= well.get(uid, "")
 
     return list(filter(counts, events))
 
@@ -396,7 +398,7 @@ def _unbound_claims(cluster: Cluster, objects: Manifests) -> Manifests:
     return [claim for claim in claims if claim and claim.get("status", {}).get("phase") != "Bound"]
 
 
-def when(event: Manifest) -> str:
+def time_of_event(event: Manifest) -> str:
     """When an event was last seen; components of a cluster write it to different fields."""
     series = event.get("series") or {}
     moments = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))

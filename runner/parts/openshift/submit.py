@@ -18,9 +18,16 @@ from runner.parts.openshift import diagnose, helper_pod, jobs, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, accounted
 from runner.parts.openshift.jobs import Confirm, Owner, Sent
-from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going, look
+from runner.parts.openshift.status import (
+    FAILED,
+    TRAINING,
+    JobState,
+    ended,
+    is_being_deleted,
+    read_state,
+)
 from runner.parts.openshift.transfer import Files, keys_of, upload
-from runner.parts.openshift.watch import Gone, follow, line
+from runner.parts.openshift.watch import Gone, describe_state, follow
 from runner.plan import Plan
 from runner.recipe import units
 from runner.tools.problem import Stop, Tell, listed, worded
@@ -34,7 +41,7 @@ SETTING = "`openshift.claims[].storage_class`"
 class Earlier(NamedTuple):
     """What a command knows that continues after a wait."""
 
-    sent: frozenset[str]  # all on the cluster when it began (`pipeline.everything_sent`)
+    sent: frozenset[str]  # all on the cluster when it began (`pipeline.read_everything_sent`)
     waited_for: Sent  # the part that it has just waited for
 
 
@@ -75,23 +82,25 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, options: Sending) ->
     anything, before anything is sent, if the same part has failed before, and after a wait if
     somebody has sent another version of the recipe meanwhile."""
     if options.dry_run or stage is not None:
-        return step(cluster, plan, stage, options)
-    before = pipeline.everything_sent(cluster, plan)
-    sent = step(cluster, plan, None, options)
+        return send_next_part(cluster, plan, stage, options)
+    before = pipeline.read_everything_sent(cluster, plan)
+    sent = send_next_part(cluster, plan, None, options)
     while sent and not sent.of_gate and not sent.stage.trains:
         options.tell("Waiting for it. ^C leaves it running; submit again to continue.")
         wait(cluster, sent, options.tell)
-        sent = step(cluster, plan, None, replace(options, earlier=Earlier(before, sent)))
+        sent = send_next_part(cluster, plan, None, replace(options, earlier=Earlier(before, sent)))
     return sent
 
 
-def step(cluster: Cluster, plan: Plan, stage: str | None, options: Sending) -> Sent | None:
+def send_next_part(
+    cluster: Cluster, plan: Plan, stage: str | None, options: Sending
+) -> Sent | None:
     """Sends the next part, or finds it already sent, even after a lost connection. The rest is as
     in `submit`."""
     _require_mlflow_account(cluster, plan, options)
     sender = _Sender(cluster, plan, options, pipeline.claims_of(cluster, plan))
     all_milestones = pipeline.milestones(cluster, plan, options.files.key, sender.claims)
-    milestone = pipeline.choose(cluster, plan, all_milestones, stage)
+    milestone = pipeline.choose_milestone(cluster, plan, all_milestones, stage)
     if milestone is None:
         options.tell(
             f"Every stage of `{plan.name}` is finished. `--stage` selects one to run again."
@@ -99,13 +108,15 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, options: Sending) -> S
         return None
     if options.unattended:
         _require_not_failed(cluster, milestone)
-    sent = jobs.sent(plan, milestone.stage, options.target, milestone.of_gate, options.files.key)
+    sent = jobs.render_job(
+        plan, milestone.stage, options.target, milestone.of_gate, options.files.key
+    )
     outdated: list[pipeline.Milestone] = []
     if stage is None:
-        outdated = pipeline.outdated(all_milestones, milestone)
+        outdated = pipeline.find_outdated(all_milestones, milestone)
     part = sender.next_part(milestone, sent)
     if any(_came_since(job, milestone, sent) for job in part.existing_jobs):
-        return step(cluster, plan, stage, options)
+        return send_next_part(cluster, plan, stage, options)
     following = sender.check(part, with_following=stage is None)
     if part.is_current:
         return _report_unchanged(sender, part)
@@ -132,7 +143,7 @@ def _require_not_failed(cluster: Cluster, milestone: pipeline.Milestone) -> None
     cluster: a part that fails in between would otherwise be sent again."""
     if milestone.job is None or milestone.state != FAILED or milestone.of_gate:
         return
-    reasons = diagnose.why(cluster, look(cluster, milestone.job))
+    reasons = diagnose.why(cluster, read_state(cluster, milestone.job))
     explanation = "".join(f" {reason}" for reason in reasons)
     raise Stop(*worded("openshift.stage-failed", milestone=milestone, why=explanation))
 
@@ -154,7 +165,7 @@ def _report_unchanged(sender: _Sender, part: NextPart) -> Sent | None:
         options.tell("It has finished. Its stage runs again when its inputs change.")
         return None
     if not options.dry_run:
-        _heal(sender.cluster, sent, milestone.job, options.tell)
+        _restore_config_map(sender.cluster, sent, milestone.job, options.tell)
     return sent
 
 
@@ -197,9 +208,9 @@ def _send_part(sender: _Sender, part: NextPart, outdated_jobs: Manifests) -> Non
         _require_undisturbed(options.earlier, part.milestone, sent, [*drivers, *runs, *old_jobs])
     # All questions come first, so that nothing has changed after a no.
     for job in (*drivers, *runs):
-        ask(job, options.owner, options.confirm)
+        require_consent(job, options.owner, options.confirm)
     for job in old_jobs:
-        ask(job, options.owner, options.confirm, replaces=True)
+        require_consent(job, options.owner, options.confirm, replaces=True)
     with replacing(cluster, sent, [*drivers, *old_jobs], options.tell) as remove:
         sender.provide(sent)
         for run in runs:
@@ -210,7 +221,7 @@ def _send_part(sender: _Sender, part: NextPart, outdated_jobs: Manifests) -> Non
             remove(job)
         if part.files:
             _upload(sender, part, part.files)
-        post(cluster, sent, options.owner, options.tell)
+        create_job(cluster, sent, options.owner, options.tell)
 
 
 def _upload(sender: _Sender, part: NextPart, files: Files) -> None:
@@ -218,7 +229,7 @@ def _upload(sender: _Sender, part: NextPart, files: Files) -> None:
     pods read the present files."""
     replaced_uids = {job["metadata"]["uid"] for job in part.existing_jobs}
     for job in sender.existing(part.sent):
-        if job["metadata"]["uid"] not in replaced_uids and not jobs.is_of(job, part.sent):
+        if job["metadata"]["uid"] not in replaced_uids and not jobs.is_made_from(job, part.sent):
             raise jobs.sent_meanwhile(job)
     upload(sender.cluster, part.sent.plan, part.sent.stage, files, sender.options.tell)
 
@@ -230,11 +241,13 @@ def _require_undisturbed(
     has the older recipe. Raises Gone if it would send the part again that it has waited for,
     because somebody has deleted it since."""
     waited_for = earlier.waited_for
-    again = jobs.named(sent.job) == jobs.named(waited_for.job)
-    if again and (milestone.job is None or going(milestone.job)):
+    again = jobs.title_of(sent.job) == jobs.title_of(waited_for.job)
+    if again and (milestone.job is None or is_being_deleted(milestone.job)):
         raise Gone(waited_for)
     for job in removed:
-        its_own = jobs.named(job) == jobs.named(waited_for.job) and jobs.is_of(job, waited_for)
+        its_own = jobs.title_of(job) == jobs.title_of(waited_for.job) and jobs.is_made_from(
+            job, waited_for
+        )
         if job["metadata"].get("uid", job["metadata"]["name"]) not in earlier.sent and not its_own:
             raise jobs.sent_meanwhile(job)
 
@@ -243,7 +256,7 @@ def _came_since(job: Manifest, milestone: pipeline.Milestone, sent: Sent) -> boo
     """Whether somebody has sent this job, the same as the one to be sent, after the milestones were
     read."""
     known_uid = milestone.job and milestone.job["metadata"]["uid"]
-    is_the_same = jobs.named(job) == jobs.named(sent.job) and jobs.is_of(job, sent)
+    is_the_same = jobs.title_of(job) == jobs.title_of(sent.job) and jobs.is_made_from(job, sent)
     return is_the_same and job["metadata"]["uid"] != known_uid
 
 
@@ -284,22 +297,23 @@ class _Sender(NamedTuple):
         later = self.plan.stages[self.plan.stages.index(milestone.stage) :]
         training = next((number for number, stage in enumerate(later) if stage.trains), 0)
         return [
-            jobs.sent(self.plan, stage, self.options.target) for stage in later[1 : training + 1]
+            jobs.render_job(self.plan, stage, self.options.target)
+            for stage in later[1 : training + 1]
         ]
 
     def jobs_of(self, milestones: list[pipeline.Milestone]) -> Manifests:
         """The jobs of milestones, made from another version of the recipe."""
         target = self.options.target
         all_sent = [
-            jobs.sent(self.plan, milestone.stage, target, milestone.of_gate)
+            jobs.render_job(self.plan, milestone.stage, target, milestone.of_gate)
             for milestone in milestones
         ]
         return [job for sent in all_sent for job in self.existing(sent)]
 
     def existing(self, sent: Sent) -> Manifests:
         """Jobs of this name, for any target. Raises Stop if one belongs to another recipe."""
-        existing_jobs = jobs.existing(self.cluster, self.plan, sent.stage, sent.of_gate)
-        return [jobs.require_of(job, sent.plan.name) for job in existing_jobs]
+        existing_jobs = jobs.read_stage_jobs(self.cluster, self.plan, sent.stage, sent.of_gate)
+        return [jobs.require_own(job, sent.plan.name) for job in existing_jobs]
 
     def made(self, sent: Sent) -> Manifests:
         """The objects that a job needs, without existing claims: their size and mode cannot be
@@ -360,7 +374,7 @@ class _Sender(NamedTuple):
             name = f"{sent.name[:44].rstrip('-')}-dry-run"
         else:
             name = sent.name
-        # `post` reports one that somebody has sent in the meantime.
+        # `create_job` reports one that somebody has sent in the meantime.
         cluster.create(_renamed(sent.job, name), dry_run=True)
         if not keeps and not self.options.unattended:
             self._judge_helpers(sent, files)
@@ -393,7 +407,7 @@ class _Sender(NamedTuple):
         helpers = []
         if files:
             helpers.append(helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True))
-        if _looks(sent):
+        if _examines_image(sent):
             helpers.append(helper_pod.look_pod(sent.plan, sent.stage, ""))
         for manifest in helpers:
             name = f"{manifest['metadata']['name']}-dry-run"
@@ -403,7 +417,7 @@ class _Sender(NamedTuple):
         """Raises Stop if a claim is being deleted or too small, or if several machines use a claim
         for one: the pods of all but the first machine would wait without end."""
         for name, claim in self.claims.items():
-            if claim and going(claim):
+            if claim and is_being_deleted(claim):
                 raise Stop(*worded("openshift.claim-goes", name=name, sent=sent))
             if claim:
                 self._require_shared(sent, name, claim)
@@ -464,12 +478,12 @@ class _Sender(NamedTuple):
         tell = self.options.tell
         unattended = self.options.unattended
         if not unattended:
-            seal(cluster, sent, tell)
+            provide_seal_key(cluster, sent, tell)
         for manifest in self.made(sent):
             applied = cluster.apply(manifest)
             name = f"{manifest['kind']} `{manifest['metadata']['name']}`"
             tell(f"Sent {name}" if applied else worded("openshift.not-closed", name=name)[0])
-        if _looks(sent) and not unattended:
+        if _examines_image(sent) and not unattended:
             contents = self.options.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
 
@@ -495,12 +509,12 @@ def _bytes(quantity: str) -> float:
     return math.inf
 
 
-def _looks(sent: Sent) -> bool:
+def _examines_image(sent: Sent) -> bool:
     """Whether a pod examines the image for rows before the job is sent."""
     return bool(sent.stage.data) and not sent.plan.place.prepared
 
 
-def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> None:
+def _restore_config_map(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> None:
     """Creates a deleted config map of a job at work again, because its pods could not restart
     without it."""
     missing_maps = {jobs.config_of(job)} - set(jobs.config_maps(cluster, sent.plan, sent.stage))
@@ -515,15 +529,15 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
                 )
 
 
-def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
+def create_job(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
     """Sends the job with its owner's annotations. Then deletes unused config maps of earlier ones,
     if allowed."""
-    job_title = jobs.named(sent.job)
+    job_title = jobs.title_of(sent.job)
     # Those that are sent from now on are of somebody who is about to replace this job.
     earlier = _config_maps(cluster, sent)
     if not cluster.create(owner.signed(sent.job)):
         job = cluster.get(sent.kind, sent.namespace, sent.name)
-        if job is None or not jobs.is_of(job, sent):
+        if job is None or not jobs.is_made_from(job, sent):
             raise jobs.sent_meanwhile(job or sent.job)
         tell(f"{job_title} already exists, made from this recipe as it is now. Nothing changes.")
         _report_other_owner(job, owner, tell)
@@ -543,7 +557,7 @@ def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
         return []
 
 
-def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
+def provide_seal_key(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """Creates the namespace's key if the plan has gates and the namespace has no key."""
     if sent.plan.has_gates and require_seal_key(cluster, sent.namespace):
         tell(
@@ -551,11 +565,11 @@ def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
         )
 
 
-def ask(job: Manifest, user: Owner, confirm: Confirm, replaces: bool = False) -> None:
+def require_consent(job: Manifest, user: Owner, confirm: Confirm, replaces: bool = False) -> None:
     """Asks before a job is removed. Raises Stop after a no."""
     question_parts = question(job, user, replaces)
     if question_parts and not confirm(*question_parts):
-        raise Stop(f"{jobs.named(job)} stays as it is.")
+        raise Stop(f"{jobs.title_of(job)} stays as it is.")
 
 
 def question(job: Manifest, user: Owner, replaces: bool) -> tuple[str, str, str] | None:
@@ -569,7 +583,7 @@ def question(job: Manifest, user: Owner, replaces: bool) -> tuple[str, str, str]
         person = owner.person
     else:
         person = ""
-    if going(job) or (end and not person) or (owner == user and not replaces):
+    if is_being_deleted(job) or (end and not person) or (owner == user and not replaces):
         return None
     fact = _state_of(job, user, replaces)
     folder = jobs.annotation(job, kubernetes.RUN_DIR)
@@ -589,9 +603,9 @@ def _state_of(job: Manifest, user: Owner, replaces: bool) -> str:
     owner = Owner.of(job)
     end = ended(job)
     if end:
-        state = f"{jobs.named(job)} has {end}"
+        state = f"{jobs.title_of(job)} has {end}"
     else:
-        state = f"{jobs.named(job)} is running"
+        state = f"{jobs.title_of(job)} is running"
     if replaces:
         state += ", made from another version of this recipe"
     if owner != user:
@@ -608,11 +622,11 @@ def replacing(
 
     def remove(job: Manifest) -> None:
         jobs.delete(cluster, job, deleted, tell)
-        tell(f"the old {jobs.named(job)}: deleted")
+        tell(f"the old {jobs.title_of(job)}: deleted")
 
     def left(stop: Stop) -> str:
-        before = ", ".join(dict.fromkeys(map(jobs.named, old)))
-        unsent = f"{jobs.named(sent.job)} was not sent."
+        before = ", ".join(dict.fromkeys(map(jobs.title_of, old)))
+        unsent = f"{jobs.title_of(sent.job)} was not sent."
         if deleted:
             return (
                 f"The new {unsent} Already deleted: {', '.join(deleted)}. Submit again to send it."
@@ -634,7 +648,7 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     def show(state: JobState | None, reasons: list[str]) -> None:
         nonlocal last_lines
         lines = [
-            *([state.phase if state.phase == TRAINING else line(state)] if state else []),
+            *([state.phase if state.phase == TRAINING else describe_state(state)] if state else []),
             *reasons,
         ]
         for text in lines:

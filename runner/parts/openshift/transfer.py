@@ -19,9 +19,9 @@ from runner.data import object_store
 from runner.data.report import REPORT_FILE
 from runner.parts.jobs import kubernetes, mirror, podspec
 from runner.parts.openshift.client import Cluster, connect, pieces
-from runner.parts.openshift.errors import TryAgain, pause, recent
+from runner.parts.openshift.errors import TryAgain, is_recent, pause
 from runner.parts.openshift.file_server import CHUNK, Piece, partial
-from runner.parts.openshift.helper_pod import Share, helper
+from runner.parts.openshift.helper_pod import Share, open_claim
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, RunRecord, StageFolder, StageRecord
@@ -112,12 +112,12 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
     """Sends the files that the claim lacks, and deletes those that no longer exist here. After a
     failure, the next upload continues. plan: of the stage alone. Raises Stop if the claim is too
     small, or no helper starts."""
-    with helper(cluster, plan, stage, tell, sent.folder, writes=True) as share:
-        remaining = _state(share, sent)
+    with open_claim(cluster, plan, stage, tell, sent.folder, writes=True) as share:
+        remaining = _remaining_bytes(share, sent)
         total = sum(remaining.values())
         last_report = grown = time.monotonic()
         while remaining:
-            for pieces, body in _bodies(sent, remaining):
+            for pieces, body in _request_bodies(sent, remaining):
                 head = json.dumps([piece._asdict() for piece in pieces]).encode()
                 try:
                     share.ask("pieces", head + b"\n" + body, content="application/octet-stream")
@@ -130,10 +130,10 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
                     last_report = time.monotonic()
                     tell(f"  sent {_mib(total - sum(remaining.values()))} of {_mib(total)} MiB")
             before = sum(remaining.values())
-            remaining = _state(share, sent)
+            remaining = _remaining_bytes(share, sent)
             if sum(remaining.values()) < before:
                 grown = time.monotonic()
-            if remaining and not recent(grown):
+            if remaining and not is_recent(grown):
                 raise Stop(*worded("openshift.uploaded-in-part"))
         share.get("only", list(sent.paths))
     count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"
@@ -147,7 +147,7 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f}"
 
 
-def _state(share: Share, sent: Files) -> dict[str, int]:
+def _remaining_bytes(share: Share, sent: Files) -> dict[str, int]:
     """Bytes that are still to be sent, by file. Raises Stop if the claim has no room for them."""
     sizes = {name: path.stat().st_size for name, path in sent.paths.items()}
     answer = share.signed(
@@ -163,7 +163,9 @@ def _state(share: Share, sent: Files) -> dict[str, int]:
     return remaining
 
 
-def _bodies(sent: Files, remaining: Mapping[str, int]) -> Iterator[tuple[list[Piece], bytes]]:
+def _request_bodies(
+    sent: Files, remaining: Mapping[str, int]
+) -> Iterator[tuple[list[Piece], bytes]]:
     """The remaining parts, in requests of at most MOST bytes. An empty file is a part of 0
     bytes."""
     pieces: list[Piece] = []
@@ -190,7 +192,7 @@ def fetch(
     """Downloads a stage's results below the run folder `target`; skips files with the same hash,
     continues partial ones. Returns the number of files, and the run's id on the claim, or empty.
     Raises Stop if there are no results, or the helper does not start."""
-    with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
+    with open_claim(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
         claim_files = json.loads(share.get("list"))
         number = ""
         if any(file["path"] == RUN for file in claim_files):
@@ -217,7 +219,7 @@ def fetch(
             if file["path"].startswith("data/") and file["path"].endswith(REPORTS)
         ]
         files += [file for file in reports if file not in files]
-        return sum(_one(share, file, target, tell) for file in files), number
+        return sum(_fetch_file(share, file, target, tell) for file in files), number
 
 
 def fetch_mirrored(
@@ -314,7 +316,7 @@ def _forget_older(read: Callable[[], bytes], coming: Collection[Path | None], ho
                 path.unlink()
 
 
-def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
+def _fetch_file(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
     """Fetches one file; 1 if it was transferred, 0 if it was already here. Raises Stop if its hash
     is wrong."""
     path = target / file["path"]
@@ -332,7 +334,7 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
         if have > before:
             before = have
             grown = time.monotonic()
-        elif recent(grown):
+        elif is_recent(grown):
             pause()
         else:
             raise Stop(*worded("openshift.downloaded-in-part", file=file))
@@ -414,7 +416,9 @@ def copied(recipe: Recipe, folder: str, tell: Tell) -> Iterator[Path]:
         recipe, place, lambda place: [common.work(place, "model", {}, common.PREPARING)]
     )
     with TemporaryDirectory() as local_folder:
-        with helper(connect(), plan.only(plan.stages[0]), plan.stages[0], tell, folder) as share:
+        with open_claim(
+            connect(), plan.only(plan.stages[0]), plan.stages[0], tell, folder
+        ) as share:
             claim_paths = {file["path"] for file in json.loads(share.get("list"))}
             for name in claim_paths & {CONFIG, *BESIDE}:
                 (Path(local_folder) / name).write_bytes(share.get(f"file/{name}"))

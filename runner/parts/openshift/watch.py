@@ -21,8 +21,8 @@ from runner.parts.openshift.status import (
     ended,
     entry_of,
     first_log,
-    going,
-    look,
+    is_being_deleted,
+    read_state,
     seconds,
 )
 from runner.recipe.document import flat
@@ -63,12 +63,12 @@ def follow(cluster: Cluster, sent: jobs.Sent, show: Show) -> JobState:
             missing = missing + 1 if job is None else 0
             if missing > 2:
                 raise Gone(sent)
-            if job is not None and not jobs.is_of(job, sent):
+            if job is not None and not jobs.is_made_from(job, sent):
                 raise jobs.sent_meanwhile(job)
-            if job is not None and going(job):
-                show(None, [f"{jobs.named(job)} is being deleted."])
+            if job is not None and is_being_deleted(job):
+                show(None, [f"{jobs.title_of(job)} is being deleted."])
             elif job is not None:
-                state = look(cluster, job)
+                state = read_state(cluster, job)
                 log_of = diagnose.log_reader(cluster, sent.namespace, jobs.container(job))
                 reasons = diagnose.reasons(state, log_of)
                 if state.phase == FAILED:
@@ -98,7 +98,7 @@ def _failure(sent: jobs.Sent, state: JobState, reasons: list[str], machine: int)
     return Failed(sent, reasons, " ".join(hints))
 
 
-def line(state: JobState) -> str:
+def describe_state(state: JobState) -> str:
     if state.pods:
         machines = f"{state.running} of {jobs.machines(state.job)} machines run"
     else:
@@ -115,15 +115,15 @@ def line(state: JobState) -> str:
     progress = state.progress
     seconds_left = state.progress.seconds_left
     if seconds_left is not None:
-        time = f", about {rest(seconds_left)} left"
+        time = f", about {hours_and_minutes(seconds_left)} left"
     else:
         time = ""
     if progress.hangs:
-        time = f", no step for {rest(progress.silent or 0)}"
+        time = f", no step for {hours_and_minutes(progress.silent or 0)}"
     return f"step {latest['step']} of {latest['steps']}{loss}{time}"
 
 
-def rest(seconds: float) -> str:
+def hours_and_minutes(seconds: float) -> str:
     """A time in hours and minutes."""
     hours, minutes = divmod(round(seconds / 60), 60)
     if hours:
@@ -160,7 +160,8 @@ class JobRow:
             "planned_rows": self._planned("samples-per-second"),
             # The reserved memory of the first GPU, because that must fit.
             "memory": latest.get("gpu_reserved_gib") or latest.get("gpu_memory_gib"),
-            "planned_memory": jobs.foreseen(state.job, "gpu-memory").removesuffix(" GiB") or None,
+            "planned_memory": jobs.planned_figure(state.job, "gpu-memory").removesuffix(" GiB")
+            or None,
             "gpu_hours": self.gpu_hours or None,
             "person": jobs.Owner.of(state.job).person,
         }
@@ -170,7 +171,7 @@ class JobRow:
             fields["running"] = state.running
         seconds_left = state.progress.seconds_left
         if state.phase == TRAINING and seconds_left is not None:
-            fields["left"] = rest(seconds_left)
+            fields["left"] = hours_and_minutes(seconds_left)
         price = self._planned("price-per-gpu-hour")
         if price is not None and self.gpu_hours:
             fields["money"] = self.gpu_hours * price
@@ -180,15 +181,15 @@ class JobRow:
 
     def _planned(self, figure: str) -> float | None:
         """A prediction of the plan for this job; None without one."""
-        text = jobs.foreseen(self.state.job, figure)
+        text = jobs.planned_figure(self.state.job, figure)
         if text:
             return float(text)
         return None
 
 
-def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
+def read_job_rows(cluster: Cluster, namespace: str) -> list[JobRow]:
     """Every rendered job of a namespace, the latest first."""
-    existing_jobs = jobs.everyone(cluster, namespace)
+    existing_jobs = jobs.read_all_jobs(cluster, namespace)
     existing_jobs.sort(key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
     if any(map(jobs.queue_of, existing_jobs)):
         waiting = cluster.list("Workload", namespace, forgiving=True)
@@ -196,9 +197,9 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
         waiting = []
     job_rows = []
     for job in existing_jobs:
-        state = look(cluster, job)
+        state = read_state(cluster, job)
         job_rows.append(
-            JobRow(state, diagnose.why(cluster, state), place(waiting, job), gpu_hours(state))
+            JobRow(state, diagnose.why(cluster, state), queue_place(waiting, job), gpu_hours(state))
         )
     return job_rows
 
@@ -209,10 +210,10 @@ def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
     the result depends has changed."""
     cluster = connect()
     namespace = namespace or cluster.namespace
-    for job in jobs.everyone(cluster, namespace):
+    for job in jobs.read_all_jobs(cluster, namespace):
         if job["kind"] == "Job":  # it prepares, measures or copies
             continue
-        state = look(cluster, job)
+        state = read_state(cluster, job)
         meta = job["metadata"]
         owner = jobs.Owner.of(job)
         settings = dict[str, str]()
@@ -235,7 +236,7 @@ def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def table(rows: list[JobRow], width: int | None = None) -> list[str]:
+def format_table(rows: list[JobRow], width: int | None = None) -> list[str]:
     """The rows under their titles, without empty columns, and below each row its problems. width:
     columns of the screen; each job takes several lines where the table is wider."""
     cells = [(*COLUMNS,), *(row.cells for row in rows)]
@@ -267,7 +268,7 @@ def table(rows: list[JobRow], width: int | None = None) -> list[str]:
     return output
 
 
-def place(workloads: Manifests, job: Manifest) -> str:
+def queue_place(workloads: Manifests, job: Manifest) -> str:
     """A job's place among those of this namespace that wait in the same queue of Kueue, by priority
     and age. Jobs of other namespaces in a shared queue are not visible here."""
     own_entry = entry_of(workloads, job)
@@ -288,7 +289,7 @@ def _queue(workload: Manifest) -> str:
 
 
 def _waits(workload: Manifest) -> bool:
-    over = jobs.holds(workload, "QuotaReserved", "Finished")
+    over = jobs.has_condition(workload, "QuotaReserved", "Finished")
     return not over and workload.get("spec", {}).get("active", True) is not False
 
 
@@ -334,7 +335,7 @@ def _never_ran(job: Manifest) -> bool:
     is_unborn = (
         job["kind"] == "PyTorchJob" and "Created" in conditions and "Running" not in conditions
     )
-    return is_unborn or jobs.holds(job, "Suspended")
+    return is_unborn or jobs.has_condition(job, "Suspended")
 
 
 def _held_without_pods(state: JobState) -> list[Hold]:
@@ -388,7 +389,7 @@ def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
     """The pod of machine `node`, 0 the master. Raises Stop without such a machine, NotYet if its
     pod is missing."""
     planned = jobs.machines(job)
-    name = jobs.named(job)
+    name = jobs.title_of(job)
     if node >= planned:
         if planned > 1:
             hint = f"Its machines are 0 to {planned - 1}."

@@ -17,9 +17,9 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, diagnose, jobs, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, accounted, pause
-from runner.parts.openshift.jobs import Confirm, Owner, annotation, named
-from runner.parts.openshift.status import FAILED, entry_of, events_about, going
-from runner.parts.openshift.submit import ask
+from runner.parts.openshift.jobs import Confirm, Owner, annotation, title_of
+from runner.parts.openshift.status import FAILED, entry_of, events_about, is_being_deleted
+from runner.parts.openshift.submit import require_consent
 from runner.parts.serve import kserve
 from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import Plan
@@ -98,7 +98,9 @@ def kind_of(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> str:
         if offered and kind == SERVICE:
             tell(worded("serve.on-one-claim")[0])
     if there and there["kind"] != kind:
-        raise Stop(*worded("serve.other-kind", there=named(there), wanted=kind, kind=there["kind"]))
+        raise Stop(
+            *worded("serve.other-kind", there=title_of(there), wanted=kind, kind=there["kind"])
+        )
     return kind
 
 
@@ -109,10 +111,10 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
     if not there:
         cluster.require_namespace(plan.site["namespace"])
         return tell(f"`{plan.site['namespace']}` has no server of `{plan.name}`.")
-    ask(there[0], mine, confirm)  # one question is enough for a server and its runtime
+    require_consent(there[0], mine, confirm)  # one question is enough for a server and its runtime
     for one in there:
         jobs.delete(cluster, one, [], tell)
-        tell(f"{named(one)} removed.")
+        tell(f"{title_of(one)} removed.")
 
 
 def objects(cluster: Cluster, plans: Plans, server: Serving, tell: Tell) -> list[Manifest]:
@@ -139,11 +141,13 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
         if each.stage.name == plan.stages[-1].name
     )
     for each in (training, *gates):
-        if each.at_work and not (each.job and going(each.job)):
+        if each.at_work and not (each.job and is_being_deleted(each.job)):
             raise Stop(*worded("serve.still-running", each=each))
         if each.state == FAILED:
             if each.of_gate:
-                raise Stop(f"The model is not served. {pipeline.closed(cluster, each)}")
+                raise Stop(
+                    f"The model is not served. {pipeline.closed_gate_message(cluster, each)}"
+                )
             raise Stop(
                 f"{each.title} has failed, so there is no finished model.",
                 "`recipe status` explains why.",
@@ -158,7 +162,7 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
     if not training.done:
         where = plan.place_of(training.stage).run_dir
         tell(f"{training.title} is {training.state}; the server uses the model in {where}.")
-    if training.job and not going(training.job):
+    if training.job and not is_being_deleted(training.job):
         return str(training.job["metadata"]["uid"])
     return ""
 
@@ -173,7 +177,7 @@ def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
         (LLM, cluster.get(LLM, space, name, forgiving=True)),
         (RUNTIME, cluster.get(RUNTIME, space, kserve.own_runtime(plan))),
     ]
-    return [jobs.require_of({"kind": kind, **there}, plan.name) for kind, there in found if there]
+    return [jobs.require_own({"kind": kind, **there}, plan.name) for kind, there in found if there]
 
 
 def send(
@@ -185,13 +189,13 @@ def send(
     kind = service["kind"]
     meta = service["metadata"]
     there = cluster.get(kind, meta["namespace"], meta["name"])
-    if there and going(there):
+    if there and is_being_deleted(there):
         tell(f"The old {kind} `{meta['name']}` is being deleted. Waiting until it is gone.")
-        jobs.gone(cluster, {"kind": kind, **there}, tell)
+        jobs.wait_until_gone(cluster, {"kind": kind, **there}, tell)
         there = None
     if there and _same(there, service):
         tell(
-            f"{named(service)} already exists, made from this recipe as it is now. Nothing changes."
+            f"{title_of(service)} already exists, made from this recipe as it is now. Nothing changes."
         )
         whose = Owner.of(there)
         if whose not in (Owner(), mine):
@@ -200,13 +204,15 @@ def send(
     for manifest in manifests:
         cluster.apply(manifest, dry_run=True)
     if there and Owner.of(there) != mine:
-        ask({"kind": kind, **there}, mine, confirm, replaces=True)
+        require_consent({"kind": kind, **there}, mine, confirm, replaces=True)
     if there and kind == LLM:
         # Its Deployment would need a second machine beside the first, and wait for it.
         jobs.delete(cluster, {"kind": kind, **there}, [], tell)
         there = None
     with accounted(
-        lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")
+        lambda _: (
+            f"{title_of(service)} was not sent" + ("; the old one continues." if there else ".")
+        )
     ):
         for manifest in map(mine.signed, manifests):
             # Another person may have sent one in the meantime.
@@ -214,9 +220,9 @@ def send(
                 cluster.apply(manifest)
             elif not cluster.create(manifest):
                 raise Stop(
-                    f"Someone else sent {named(service)} a moment ago.", "Run the command again."
+                    f"Someone else sent {title_of(service)} a moment ago.", "Run the command again."
                 )
-            tell(f"Sent {named(manifest)} to `{meta['namespace']}`")
+            tell(f"Sent {title_of(manifest)} to `{meta['namespace']}`")
 
 
 def _same(there: Manifest, wanted: Manifest) -> bool:
@@ -248,7 +254,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> ServerState:
                     "Start it again.",
                 )
             if there is not None:
-                if going(there):
+                if is_being_deleted(there):
                     raise Stop(*worded("serve.being-deleted", service=kind, meta=meta))
                 if not _same(there, service):
                     raise Stop(
@@ -302,11 +308,13 @@ def _pods(cluster: Cluster, service: Manifest) -> Manifests:
     meta = service["metadata"]
     form = FORMS[service["kind"]]
     pods = cluster.list("Pod", meta["namespace"], {form["name"]: meta["name"], **form["labels"]})
-    return [pod for pod in pods if not going(pod) and _same(pod, service)]
+    return [pod for pod in pods if not is_being_deleted(pod) and _same(pod, service)]
 
 
 def _ready(pods: Manifests) -> str | None:
-    return next((str(pod["metadata"]["name"]) for pod in pods if jobs.holds(pod, "Ready")), None)
+    return next(
+        (str(pod["metadata"]["name"]) for pod in pods if jobs.has_condition(pod, "Ready")), None
+    )
 
 
 LESS = "`serve.gpus` or `serve.concurrency`"
@@ -363,7 +371,7 @@ class ServerState:
         self.hopeless = (
             self.failure.get("reason") in _NO_RUNTIME or invalid or self.restarts >= TRIES
         )
-        reached = not self.alone or (jobs.holds(self.service, "Ready") and self.address)
+        reached = not self.alone or (jobs.has_condition(self.service, "Ready") and self.address)
         self.ready = answers if reached else None
         conditions = [
             (each["type"], each["status"]) for pod in self.pods for each in jobs.conditions_of(pod)
@@ -415,7 +423,7 @@ def _refused(server: ServerState) -> Iterator[str]:
         yield f"KServe does not start it: {why}."
     if server.pods:
         return
-    why = diagnose.unmade_pod(
+    why = diagnose.pod_creation_problem(
         server.events, LESS, "`recipe site RECIPE` generates what the namespace needs."
     )
     if why:
@@ -428,12 +436,12 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
     where = f"`{pod['metadata']['name']}`"
     if pod["spec"].get("schedulingGates"):
         queue = jobs.queue_of(server.service)
-        said = [*diagnose.queued(queue, entry_of(server.workloads, pod))]
+        said = [*diagnose.queue_reasons(queue, entry_of(server.workloads, pod))]
         yield from said or [
             f"It waits for {f'the queue `{queue}`' if queue else 'a queue'} to admit it."
         ]
         return
-    yield from diagnose.placing(pod, server.events, where, LESS, datetime.now(UTC))
+    yield from diagnose.placing_problems(pod, server.events, where, LESS, datetime.now(UTC))
     for entry in (*jobs.containers_of(pod, before=True), *jobs.containers_of(pod)):
         serves = entry["name"] == server.container
         if serves:
@@ -441,9 +449,9 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
         else:
             of_image = worded("serve.image-of-model")[0]
         remedy = "`recipe site RECIPE` generates what it needs."
-        yield from diagnose.unmade(pod, entry, server.events, where, of_image, remedy)
-        again = diagnose.again(entry)
-        for ended in diagnose.ends(entry):
+        yield from diagnose.container_problems(pod, entry, server.events, where, of_image, remedy)
+        again = diagnose.restarts_note(entry)
+        for ended in diagnose.failures_of(entry):
             if serves and ended.get("reason") == "OOMKilled":
                 limit = diagnose.limit_of(pod, (server.container,))
                 yield worded("serve.out-of-memory", where=where, again=again, limit=limit)[0]

@@ -15,7 +15,7 @@ from typing import Any
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.metrics import SCORE
-from runner.parts.jobs.kubernetes import filled, job_name
+from runner.parts.jobs.kubernetes import fill_template, job_name
 from runner.parts.openshift import client
 from runner.parts.openshift.errors import TryAgain
 from runner.parts.serve import kserve, openai_api
@@ -68,7 +68,9 @@ def measured(
     shots = _shots(evaluation.tasks)
     measures = Measures()
     words = words | {"limit": evaluation.limit or None}
-    tasks = [filled(TASK, id=task, shots=shots.get(task, 0), **words) for task in evaluation.tasks]
+    tasks = [
+        fill_template(TASK, id=task, shots=shots.get(task, 0), **words) for task in evaluation.tasks
+    ]
     # One after another: vLLM 0.32 on a processor dies of two requests for log-probabilities at once
     # beside an adapter.
     for model in (name, base) if both else (name,):

@@ -125,7 +125,7 @@ def service(plan: Plan, server: Serving, trained_by: str = "") -> kubernetes.Man
         {"name": one.name, "uri": one.results.below(ADAPTER).uri} for one in source.adapters
     ]
     fields = {
-        **podspec.where(plan, machines),
+        **podspec.node_placement(plan, machines),
         "name": kubernetes.job_name(plan),
         "labels": _labels(plan) | kubernetes.queue(plan) | route,
         "run_dir": plan.place.run_dir,
@@ -134,8 +134,8 @@ def service(plan: Plan, server: Serving, trained_by: str = "") -> kubernetes.Man
         "containerSecurityContext": kubernetes.CLOSED,
         "args": arguments(server, plan.site["namespace"]),
         # All files are mounted, so the hub is not needed; and no telemetry.
-        "env": podspec.listed(
-            podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        "env": podspec.as_env_list(
+            podspec.recipe_variables(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
         ),
         "resources": podspec.as_text(podspec.amounts(machines)),
     }
@@ -178,7 +178,9 @@ def service(plan: Plan, server: Serving, trained_by: str = "") -> kubernetes.Man
 
 def _filled(kind: str, plan: Plan, **words: Any) -> kubernetes.Manifest:
     file = Path(__file__).with_name(f"{kind}.yaml")
-    return kubernetes.filled(file, namespace=plan.site["namespace"], recipe=plan.name, **words)
+    return kubernetes.fill_template(
+        file, namespace=plan.site["namespace"], recipe=plan.name, **words
+    )
 
 
 def _labels(plan: Plan) -> dict[str, str]:
@@ -234,7 +236,7 @@ def runtime(plan: Plan, server: Serving) -> kubernetes.Manifest | None:
         image=server.image,
         imagePullPolicy=kubernetes.pull(server.image),
         module=SERVER,
-        env=podspec.listed(podspec.CACHES | {"HF_HOME": f"{podspec.HOME}/huggingface"}),
+        env=podspec.as_env_list(podspec.CACHES | {"HF_HOME": f"{podspec.HOME}/huggingface"}),
     )
 
 

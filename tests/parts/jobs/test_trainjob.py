@@ -119,7 +119,9 @@ def test_both_jobs_give_every_machine_the_same(path, version, options):
     for one, other in zip(old, new, strict=True):
         before = of_pytorchjob(one)
         # What an init container does in the one, the trainer's own command does first in the other.
-        assert before | {"command": podspec.wrapped(plan, before["command"])} == of_trainjob(other)
+        assert before | {"command": podspec.clone_first(plan, before["command"])} == of_trainjob(
+            other
+        )
 
 
 # What each form of a TrainJob can set of a pod and of its container, beside what its trainer sets;

@@ -29,7 +29,7 @@ from runner.parts.openshift import (
     transfer,
 )
 from runner.parts.openshift.client import Cluster, connect
-from runner.parts.openshift.commands import _end
+from runner.parts.openshift.commands import _stop_jobs
 from runner.parts.openshift.errors import accounted
 from runner.parts.openshift.jobs import Owner
 from runner.parts.openshift.pipeline import WORKFLOW
@@ -109,7 +109,7 @@ def made_from(site: Site, kind: str, name: str, *sets: str) -> bool:
     wanted = (
         submit.pipeline.driver_sent(plan, None, "")
         if (kind, name) == DRIVER
-        else jobs.sent(plan, stage)
+        else jobs.render_job(plan, stage)
     )
     content = jobs.CONTENT
     return there is not None and jobs.annotation(there, content) == jobs.annotation(
@@ -134,7 +134,7 @@ def done(site: Site, count: int) -> None:
     plan = opened(site, "seven-b")[1]
     for stage in plan.stages[:count]:
         for of_gate in (False, True) if stage.gates else (False,):
-            ended(site, jobs.sent(plan, stage, of_gate=of_gate))
+            ended(site, jobs.render_job(plan, stage, of_gate=of_gate))
 
 
 def walking(site: Site) -> None:
@@ -145,14 +145,14 @@ def walking(site: Site) -> None:
 def gate_closed(site: Site) -> None:
     plan = opened(site, "seven-b")[1]
     done(site, 5)
-    ended(site, jobs.sent(plan, plan.stage("sft")))
-    ended(site, jobs.sent(plan, plan.stage("sft"), of_gate=True), well=False)
+    ended(site, jobs.render_job(plan, plan.stage("sft")))
+    ended(site, jobs.render_job(plan, plan.stage("sft"), of_gate=True), well=False)
 
 
 def stop(site: Site, cluster: Cluster, *recipe: str) -> None:
     gone: list[str] = []
     with accounted(lambda _: f"Ended before that: {gone}"):
-        _end(cluster, opened(site, *(recipe or ("seven-b",)))[1], None, str, gone)
+        _stop_jobs(cluster, opened(site, *(recipe or ("seven-b",)))[1], None, str, gone)
 
 
 def at_work_with_a_run(site: Site) -> None:
@@ -201,14 +201,16 @@ def other_rows(site: Site) -> None:
     Path("claim").mkdir()
     site.api.mounts["/shared/models"] = Path("claim").resolve()
     plan = with_rows(site)[1]
-    sent = jobs.sent(plan, plan.stages[0], None, False, "f" * 32)
+    sent = jobs.render_job(plan, plan.stages[0], None, False, "f" * 32)
     for manifest in (*sent.support, sent.job):
         site.cluster.apply(manifest)
 
 
 def send_rows(site: Site, cluster: Cluster) -> None:
     recipe, plan = with_rows(site)
-    submit.step(cluster, plan, None, replace(sending(), files=transfer.files(recipe, plan.place)))
+    submit.send_next_part(
+        cluster, plan, None, replace(sending(), files=transfer.files(recipe, plan.place))
+    )
 
 
 def rows_are_there(site: Site) -> bool:
@@ -265,7 +267,7 @@ def serving_before(site: Site) -> None:
         kserve.PLATFORM | {"metadata": kserve.PLATFORM["metadata"] | {"namespace": site.namespace}}
     )
     plan = opened(site, "survival")[1]
-    ended(site, jobs.sent(plan, plan.stages[-1]))
+    ended(site, jobs.render_job(plan, plan.stages[-1]))
     serve(site, site.cluster, "serve.concurrency=4")
 
 
@@ -403,7 +405,7 @@ def quick(site, monkeypatch):
 
     # What takes longest, and is the same each time.
     monkeypatch.setattr(test_kfp, "emitted", cache(test_kfp.emitted))
-    for module, name in ((jobs, "sent"), (submit.pipeline, "driver_sent")):
+    for module, name in ((jobs, "render_job"), (submit.pipeline, "render_driver")):
         monkeypatch.setattr(module, name, remembered(getattr(module, name)))
     monkeypatch.setattr(api, "start_share", share)
     monkeypatch.setattr(api, "run_to_its_end", run)
@@ -724,12 +726,14 @@ def test_a_job_that_someone_sends_while_the_cluster_checks_the_same_stays_with_w
     def looked(sender, sent):
         found = look(sender, sent)
         monkeypatch.setattr(submit._Sender, "existing", look)
-        submit.step(connect(), theirs, None, sending())
+        submit.send_next_part(connect(), theirs, None, sending())
         return found
 
     monkeypatch.setattr(submit._Sender, "existing", looked)
     submit.submit(connect(), mine, None, sending())
-    (fetching,) = [jobs.sent(theirs, stage).job for stage in theirs.stages if stage.name == "model"]
+    (fetching,) = [
+        jobs.render_job(theirs, stage).job for stage in theirs.stages if stage.name == "model"
+    ]
     assert jobs.config_of(quick.job("Job", "survival-model")) == jobs.config_of(fetching)
     assert quick.job("ConfigMap", jobs.config_of(fetching))
     assert made_from(quick, "PyTorchJob", "survival", NEW)
@@ -746,7 +750,7 @@ def test_a_job_that_someone_sends_just_after_the_milestones_were_read_is_the_one
         way = read(*given, **named)
         if way[0].done and not way[-1].job:
             monkeypatch.setattr(pipeline, "milestones", read)
-            submit.step(connect(), plan, None, sending())
+            submit.send_next_part(connect(), plan, None, sending())
         return way
 
     monkeypatch.setattr(pipeline, "milestones", milestones)
@@ -807,14 +811,14 @@ def test_files_of_a_job_that_a_colleague_sends_meanwhile_are_not_replaced(
     def provided(sender, sent):
         monkeypatch.setattr(submit._Sender, "provide", provide)
         (tmp_path / "rows.jsonl").write_bytes(rows)
-        submit.step(connect(), plan, None, theirs)
+        submit.send_next_part(connect(), plan, None, theirs)
         provide(sender, sent)
 
     monkeypatch.setattr(submit._Sender, "provide", provided)
     with pytest.raises(
         Stop, match="Another Job `survival-data`, made from another version of this recipe"
     ):
-        submit.step(connect(), plan, None, mine)
+        submit.send_next_part(connect(), plan, None, mine)
     (there,) = [file for file in (tmp_path / "claim").rglob("*") if file.is_file()]
     assert there.read_bytes() == rows
 

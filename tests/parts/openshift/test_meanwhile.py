@@ -35,7 +35,7 @@ def plan_of(site, *sets: str) -> Plan:
 
 def finish(site, name: str, *sets: str) -> None:
     plan = plan_of(site, *sets)
-    ended(site, jobs.sent(plan, plan.stage(name)))
+    ended(site, jobs.render_job(plan, plan.stage(name)))
 
 
 def sent_by_ben(site, *sets: str, every: bool = False) -> None:
@@ -44,7 +44,7 @@ def sent_by_ben(site, *sets: str, every: bool = False) -> None:
     if every:
         controller.submit_all(connect(), plan_of(site, *sets), how)
     else:
-        submit.step(connect(), plan_of(site, *sets), None, how)
+        submit.send_next_part(connect(), plan_of(site, *sets), None, how)
 
 
 def submit_with(site, *moments: Terminal) -> jobs.Sent | None:
@@ -63,7 +63,7 @@ def is_from(site, kind: str, name: str, *sets: str) -> bool:
     """Whether the job on the cluster is of this version of the recipe."""
     plan, there = plan_of(site, *sets), site.job(kind, name)
     stage = plan.stage(name.removeprefix("seven-b-"))
-    return there is not None and jobs.is_of(there, jobs.sent(plan, stage))
+    return there is not None and jobs.is_made_from(there, jobs.render_job(plan, stage))
 
 
 @pytest.mark.parametrize("over", [False, True], ids=["at work", "finished"])
@@ -140,7 +140,7 @@ def test_the_same_version_from_another_terminal_is_waited_for(site):
         finish(site, "data")
 
     what = submit_with(site, other, partial(finish, site, "init"))
-    assert jobs.named(what.job) == "PyTorchJob `seven-b-pretrain-512`" and is_from(site, *FIRST)
+    assert jobs.title_of(what.job) == "PyTorchJob `seven-b-pretrain-512`" and is_from(site, *FIRST)
 
 
 def test_older_jobs_that_were_there_before_are_replaced(site):
@@ -165,7 +165,7 @@ def test_following_a_job_does_not_follow_a_newer_one(site):
 def test_a_config_map_that_is_sent_after_a_job_stays(site, monkeypatch):
     """Somebody is about to replace the job, and the pods of the new one will read it."""
     plan = plan_of(site, OTHER_ROWS)
-    what = jobs.sent(plan, plan.stage("data"))
+    what = jobs.render_job(plan, plan.stage("data"))
     create = Cluster.create
 
     def created(cluster: Cluster, manifest: dict, dry_run: bool = False) -> bool:
@@ -176,7 +176,7 @@ def test_a_config_map_that_is_sent_after_a_job_stays(site, monkeypatch):
         return done
 
     monkeypatch.setattr(Cluster, "create", created)
-    submit.step(connect(), plan_of(site), None, sending())
+    submit.send_next_part(connect(), plan_of(site), None, sending())
     assert is_from(site, *DATA) and site.job("ConfigMap", jobs.config_of(what.job))
 
 

@@ -14,7 +14,7 @@ import pytest
 from runner.check.validate import load
 from runner.commands import cli
 from runner.parts.openshift import watch
-from runner.parts.openshift.jobs import sent
+from runner.parts.openshift.jobs import render_job
 from runner.parts.openshift.status import (
     FAILED,
     FINISHED,
@@ -62,7 +62,7 @@ def priced() -> dict:
     """The job of a recipe that says what a GPU costs."""
     recipe = load(SURVIVAL, from_options(("limits.price_per_gpu_hour=2.5",)))[0]
     plan = planned(recipe, "pytorchjob")
-    return sent(plan, plan.stages[-1]).job
+    return render_job(plan, plan.stages[-1]).job
 
 
 def test_a_job_at_work_is_held_against_its_plan():
@@ -117,7 +117,7 @@ def test_what_was_spent_is_what_was_held(pods, status, phase, hours):
 def a_trainjob(end: str, *conditions: dict) -> dict:
     plan = planned(load(SURVIVAL, from_options(("openshift.queue=default",)))[0], "trainjob")
     ended = condition(end, hours=1)
-    return sent(plan, plan.stages[-1], "trainjob").job | {
+    return render_job(plan, plan.stages[-1], "trainjob").job | {
         "status": {"conditions": [*conditions, ended]}
     }
 
@@ -245,9 +245,9 @@ def test_the_place_in_a_queue():
         entry("g", 2, active=False),
     ]
     named = {"metadata": {"uid": "b", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}}}
-    assert watch.place(line, named) == "3rd of 3 here in `gpus`"
-    assert watch.place(line, {"metadata": {"uid": "c"}}) == "1st of 3 here in `gpus`"
-    assert watch.place(line, {"metadata": {"uid": "f"}}) == watch.place([], named) == ""
+    assert watch.queue_place(line, named) == "3rd of 3 here in `gpus`"
+    assert watch.queue_place(line, {"metadata": {"uid": "c"}}) == "1st of 3 here in `gpus`"
+    assert watch.queue_place(line, {"metadata": {"uid": "f"}}) == watch.queue_place([], named) == ""
     assert (
         JobRow(JobState(QUEUED, job(), []), place="3rd of 3 here in `gpus`").cells[1]
         == "queued, 3rd of 3 here in `gpus`"
@@ -268,9 +268,9 @@ def test_columns_that_nobody_fills_are_left_out_and_reasons_stand_below(golden_m
         ),
         JobRow(JobState(FINISHED, job(), [])),
     ]
-    assert watch.table(rows)[0].split() == ["job", "state"]
-    golden_message("\n".join(watch.table(rows)))
-    assert watch.table(rows, 30) == [
+    assert watch.format_table(rows)[0].split() == ["job", "state"]
+    golden_message("\n".join(watch.format_table(rows)))
+    assert watch.format_table(rows, 30) == [
         "survival: queued, 1st of 1 here in `gpus`",
         f"  {rows[0].why[0]}",
         "survival: finished",
@@ -287,7 +287,7 @@ def test_the_table_of_a_namespace(site, capsys):
     assert titles.split() == ["job", "state", "step", "loss", "left", "sent", "by"]
     assert row.split() == ["survival", "training", "50", "of", "100", "1.500", "1", "min", "ann"]
     assert fetched.split() == ["survival-model", "finished", "ann"]
-    narrow = watch.table(watch.rows(site.cluster, site.namespace), 42)
+    narrow = watch.format_table(watch.read_job_rows(site.cluster, site.namespace), 42)
     assert narrow[0].splitlines() == [
         "survival: training",
         "  step 50 of 100, loss 1.500, left 1 min,",
@@ -456,6 +456,8 @@ def test_what_is_spent_is_counted_by_the_clusters_clock(site):
             "Pod", pod["metadata"]["name"], {"phase": "Running", "startTime": stamped(-3600)}
         )
     (row,) = [
-        row for row in watch.rows(site.cluster, site.namespace) if row.state.name == "survival"
+        row
+        for row in watch.read_job_rows(site.cluster, site.namespace)
+        if row.state.name == "survival"
     ]
     assert row.gpu_hours == pytest.approx(4.0, abs=0.1), "an hour of four GPUs"

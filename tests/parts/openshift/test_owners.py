@@ -262,7 +262,7 @@ def test_a_run_sends_for_the_person_who_sent_its_plan(site, monkeypatch, person)
     owner = Owner("ann", "anns-desk", str(SURVIVAL)) if person else Owner()
     run_of(site, owner=owner)
     _, _, config = emitted(SURVIVAL, f"openshift.namespace={site.namespace}")
-    plan = pipeline.plan_in(yaml.safe_load(config)["data"][PLAN_FILE])
+    plan = pipeline.read_plan_text(yaml.safe_load(config)["data"][PLAN_FILE])
     site.api.kubeconfig(Path("kubeconfig-driver"), site.namespace, KEY_OF[pipeline.ACCOUNT])
     monkeypatch.setenv("KUBECONFIG", "kubeconfig-driver")
     for one in plan.site["claims"]:

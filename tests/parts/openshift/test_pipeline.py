@@ -17,7 +17,7 @@ from runner.parts.evaluate import seal
 from runner.parts.evaluate.commands import compared
 from runner.parts.jobs import batch, kubernetes
 from runner.parts.openshift import pipeline
-from runner.parts.openshift.jobs import KIND, POD_LABEL, pods_of, sent
+from runner.parts.openshift.jobs import KIND, POD_LABEL, pods_of, render_job
 from runner.parts.openshift.status import ended
 from runner.plan import PLAN_FILE, Plan
 from runner.recipe.overrides import from_options
@@ -108,7 +108,7 @@ def finish(site, *stages: str, gated: bool = True) -> None:
         if stage.name not in stages:
             continue
         for of_gate in (False, True) if stage.gates and gated else (False,):
-            what = sent(plan, stage, of_gate=of_gate)
+            what = render_job(plan, stage, of_gate=of_gate)
             for manifest in (*what.support, what.job):
                 if (
                     site.cluster.get(manifest["kind"], site.namespace, manifest["metadata"]["name"])
@@ -187,7 +187,7 @@ def test_a_data_stage_of_several_pods_is_one_stage_and_the_one_that_fails_is_nam
 ):
     pods = ("--set", "data.cleaning.executor=pods", "--set", "data.cleaning.pods=4")
     plan = plan_of(site, *pods[1::2])
-    what = sent(plan, plan.stages[0])
+    what = render_job(plan, plan.stages[0])
     modes = [
         one["spec"]["accessModes"] for one in what.support if one["kind"] == "PersistentVolumeClaim"
     ]
@@ -255,7 +255,7 @@ def closed_sft(site) -> None:
     finish(site, *ALL[:5])
     finish(site, "sft", gated=False)
     plan = plan_of(site)
-    site.cluster.apply(sent(plan, plan.stages[5], of_gate=True).job)
+    site.cluster.apply(render_job(plan, plan.stages[5], of_gate=True).job)
     end(site, "seven-b-sft-gate", well=False, kind="Job", message=TABLE)
 
 
@@ -517,7 +517,7 @@ def test_both_targets_stand_before_the_same_gates(site):
     ]
     for stage in plan.stages:
         for target in KIND:
-            assert container(sent(plan, stage, target).job)["command"][:4] == [
+            assert container(render_job(plan, stage, target).job)["command"][:4] == [
                 "python", "-m", "runner.parts.jobs.stage", "run",
             ]  # fmt: skip
 
@@ -536,7 +536,7 @@ def test_trainjobs_are_sent_one_after_the_other_too(site, capsys):
 
 
 def test_a_gate_asks_for_one_gpu_and_its_share_of_the_machine(site):
-    measuring = container(sent(plan_of(site), plan_of(site).stage("sft"), of_gate=True).job)
+    measuring = container(render_job(plan_of(site), plan_of(site).stage("sft"), of_gate=True).job)
     assert measuring["resources"]["limits"] == {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"}
     # Tasks of lm-eval come from the hub, where they are not on the claim yet.
     assert "HF_HUB_OFFLINE" not in {entry["name"] for entry in measuring["env"]}
@@ -548,7 +548,7 @@ def test_the_first_stage_makes_the_claim_for_the_machines_of_all(site):
         assert plan.stages[0].machines.nodes == 1
         (claim,) = [
             one
-            for one in sent(plan, plan.stages[0]).support
+            for one in render_job(plan, plan.stages[0]).support
             if one["kind"] == "PersistentVolumeClaim"
         ]
         assert claim["spec"]["accessModes"] == [mode]
@@ -557,7 +557,7 @@ def test_the_first_stage_makes_the_claim_for_the_machines_of_all(site):
 def test_what_prepares_the_data_may_reach_the_hub(site):
     def offline(stage) -> bool:
         return "HF_HUB_OFFLINE" in {
-            entry["name"] for entry in container(sent(plan_of(site), stage).job)["env"]
+            entry["name"] for entry in container(render_job(plan_of(site), stage).job)["env"]
         }
 
     assert [stage.name for stage in plan_of(site).stages if not offline(stage)] == ["data", "init"]

@@ -17,7 +17,7 @@ from runner import catalog
 from runner.check.validate import changed, load
 from runner.entrypoints.prepare import carry_out
 from runner.parts.jobs import kubernetes, podspec, training_metrics
-from runner.parts.openshift.jobs import sent
+from runner.parts.openshift.jobs import render_job
 from runner.parts.pretrain import translation
 from runner.plan import Place
 from runner.recipe.overrides import from_options
@@ -276,7 +276,7 @@ def cleaning_pods(folder: Path, executor: str):
     shared = tuple(f"data.cleaning.{setting}" for setting in shared)
     whole, _, _ = load(SEVEN_B, from_options(shared))
     plan = translate(whole, kubernetes.place(whole))
-    job = sent(plan, plan.stages[0]).job
+    job = render_job(plan, plan.stages[0]).job
     assert job["spec"]["backoffLimitPerIndex"] == 3 and job["spec"]["maxFailedIndexes"] == 0
     sample = [
         change
@@ -362,7 +362,7 @@ def pods_of_sft(claim, of_gate: bool) -> tuple[dict, dict[str, Path]]:
     config.mkdir()
     for file in stage.files:
         (config / file.path).write_text(claim.here(file.text), encoding="utf-8")
-    return sent(plan, stage, of_gate=of_gate).job, {plan.place_of(stage).config_dir: config}
+    return render_job(plan, stage, of_gate=of_gate).job, {plan.place_of(stage).config_dir: config}
 
 
 def test_a_stage_sees_the_gpus_that_its_pod_has_booked(claim, tmp_path):

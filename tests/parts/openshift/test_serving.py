@@ -17,7 +17,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.parts.openshift import client
-from runner.parts.openshift.jobs import sent
+from runner.parts.openshift.jobs import render_job
 from runner.parts.serve import cluster
 from runner.parts.serve import kserve as target
 from runner.parts.serve.cluster import FORMS, LLM, SERVICE, ServerState, reasons
@@ -60,7 +60,7 @@ def trained(site, end: str | None = "Succeeded", plan: Plan | None = None) -> No
     for claim in plan.site["claims"]:
         if site.job("PersistentVolumeClaim", claim["name"]) is None:
             site.claim(claim["name"])
-    job = copy.deepcopy(sent(plan, plan.stages[-1]).job)
+    job = copy.deepcopy(render_job(plan, plan.stages[-1]).job)
     job["metadata"]["namespace"] = site.namespace
     site.api.put("pytorchjobs", site.namespace, job, dry=False)
     if end:
@@ -220,7 +220,7 @@ def test_a_model_whose_gate_is_not_open_is_not_served(platform, capsys):
     assert "is not sent yet, and the model is served once it is open" in capsys.readouterr().err
     recipe, _, _ = load(ROOT / "recipes/survival.yaml", from_options(("serve={}", GATE)))
     plan, _ = served(recipe)
-    job = copy.deepcopy(sent(plan, plan.stages[-1], of_gate=True).job)
+    job = copy.deepcopy(render_job(plan, plan.stages[-1], of_gate=True).job)
     job["metadata"]["namespace"] = platform.namespace
     platform.api.put("jobs", platform.namespace, job, dry=False)
     platform.set_status(

@@ -24,7 +24,7 @@ from runner.parts.openshift import client, errors, file_server, helper_pod, jobs
 from runner.parts.openshift.client import connect
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain
-from runner.parts.openshift.jobs import sent
+from runner.parts.openshift.jobs import render_job
 from runner.recipe.overrides import from_options
 from runner.scenarios.render import planned
 from runner.tools.problem import Stop
@@ -497,7 +497,7 @@ def test_a_claims_own_reason_counts_though_it_is_no_warning(site):
         "message": "pod has unbound immediate PersistentVolumeClaims.",
     }
     site.set_status("Pod", "survival-master-0", {"phase": "Pending", "conditions": [condition]})
-    said = "\n".join(reasons(status.look(site.cluster, site.job()), lambda _pod: ""))
+    said = "\n".join(reasons(status.read_state(site.cluster, site.job()), lambda _pod: ""))
     assert f"Claim `workspace-pvc`: {told}." in said
 
 
@@ -587,7 +587,7 @@ def by_hand(site, *sets: str) -> None:
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}", *sets)))
     plan = planned(recipe, "pytorchjob")
     mine = connect()
-    for what in [sent(plan, stage) for stage in plan.stages]:
+    for what in [render_job(plan, stage) for stage in plan.stages]:
         for manifest in (*what.support, what.job):
             there = mine.get(manifest["kind"], site.namespace, manifest["metadata"]["name"])
             # A claim keeps what it is, and a Job that is done too.
@@ -626,7 +626,7 @@ def test_a_stage_at_work_that_the_recipe_has_no_more_is_shown(site, capsys):
     recipe, _, _ = load(ROOT / seven_b, from_options((f"openshift.namespace={site.namespace}",)))
     plan = planned(recipe, "pytorchjob")
     for name in ("lora", "dpo"):
-        what = sent(plan, plan.stage(name))
+        what = render_job(plan, plan.stage(name))
         for manifest in (*what.support, what.job):
             if (
                 site.cluster.get(manifest["kind"], site.namespace, manifest["metadata"]["name"])
@@ -764,8 +764,8 @@ class PlainCluster:
 
 def seen(site, kind: str = "PyTorchJob") -> tuple[str, str]:
     """What `recipe status` says now: the line, and the reasons."""
-    state = status.look(site.cluster, site.job(kind))
-    return watch.line(state), "\n".join(reasons(state, lambda _pod: ""))
+    state = status.read_state(site.cluster, site.job(kind))
+    return watch.describe_state(state), "\n".join(reasons(state, lambda _pod: ""))
 
 
 def set_pod(site, name: str, phase: str, **of_container) -> None:

@@ -16,9 +16,9 @@ import yaml
 
 from runner.check.validate import load
 from runner.parts.openshift import client, pipeline
-from runner.parts.openshift.jobs import sent
+from runner.parts.openshift.jobs import render_job
 from runner.parts.openshift.status import ended
-from runner.parts.openshift.submit import Sending, step
+from runner.parts.openshift.submit import Sending, send_next_part
 from runner.plan import PLAN_FILE
 from runner.scenarios.render import planned
 from runner.tools.problem import Stop
@@ -192,13 +192,13 @@ def test_a_failed_stage_ends_it_and_is_not_tried_again_by_itself(site, capsys, m
 def test_what_fails_while_it_looks_is_not_tried_again_either(site):
     finish(site, *ALL[:1])
     options = Sending(print, lambda *_: False, unattended=True)
-    assert step(site.cluster, plan_of(site), None, options).name == "seven-b-init"
+    assert send_next_part(site.cluster, plan_of(site), None, options).name == "seven-b-init"
     first = uid(site, "init")
     end(site, "seven-b-init", well=False, kind="Job", message="No room on the disk.")
     with pytest.raises(
         Stop, match=r"`init` has failed, so later stages do not start\..*No room on the disk"
     ):
-        step(site.cluster, plan_of(site), None, options)
+        send_next_part(site.cluster, plan_of(site), None, options)
     assert uid(site, "init") == first
 
 
@@ -224,7 +224,7 @@ def test_what_it_sends_is_what_a_person_sends(path):
     """Its plan has gone through JSON, and makes the same manifests, byte for byte."""
     plan = planned(load(path)[0], "pytorchjob")
     text = pipeline.driver_stage(plan)[1].files[0].text
-    again, earlier = pipeline.plan_in(text), pipeline.plan_in(plan.as_json())
+    again, earlier = pipeline.read_plan_text(text), pipeline.read_plan_text(plan.as_json())
     # Each stage's own plan follows from the whole, and their recipe is there once.
     form = json.loads(text)
     assert [
@@ -239,7 +239,9 @@ def test_what_it_sends_is_what_a_person_sends(path):
     assert [stage.files for stage in earlier.stages] == [stage.files for stage in again.stages]
     for stage in plan.stages:
         for of_gate in (False, True) if stage.gates else (False,):
-            ours, its = (sent(one, one.stage(stage.name), of_gate=of_gate) for one in (plan, again))
+            ours, its = (
+                render_job(one, one.stage(stage.name), of_gate=of_gate) for one in (plan, again)
+            )
             assert (yaml.safe_dump(ours.job), ours.support) == (
                 yaml.safe_dump(its.job),
                 its.support,
@@ -247,7 +249,7 @@ def test_what_it_sends_is_what_a_person_sends(path):
 
 
 def test_it_is_a_small_pod_that_holds_no_claim_and_may_ask_the_cluster(site, golden_message):
-    job = pipeline.driver_sent(plan_of(site), None, "").job
+    job = pipeline.render_driver(plan_of(site), None, "").job
     pod = job["spec"]["template"]["spec"]
     assert {volume["name"] for volume in pod["volumes"]} == {"config", "tmp"}
     assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (

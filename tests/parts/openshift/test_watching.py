@@ -23,7 +23,7 @@ from runner.parts.jobs import kubernetes, podspec
 from runner.parts.openshift import client, errors, helper_pod, jobs, status, submit, transfer, watch
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain, patiently
-from runner.parts.openshift.jobs import sent
+from runner.parts.openshift.jobs import render_job
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, WAITING, JobState
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
@@ -41,7 +41,7 @@ SURVIVAL = ROOT / "recipes" / "survival.yaml"
 def job(**status) -> dict:
     recipe, _, _ = load(SURVIVAL, from_options(("openshift.queue=default",)))
     plan = planned(recipe, "pytorchjob")
-    return sent(plan, plan.stages[-1]).job | {"status": status}
+    return render_job(plan, plan.stages[-1]).job | {"status": status}
 
 
 def a_pod(role: str = "master", index: int = 0, **status) -> dict:
@@ -110,7 +110,7 @@ def trainjob(site, name: str = "survival") -> tuple[dict, dict]:
 def trainjob_alone(site, *sets: str) -> dict:
     options = (f"openshift.namespace={site.namespace}", f"openshift.version={VERSION}", *sets)
     plan = planned(load(SURVIVAL, from_options(options))[0], "trainjob")
-    return site.cluster.apply(sent(plan, plan.stages[-1], "trainjob").job)
+    return site.cluster.apply(render_job(plan, plan.stages[-1], "trainjob").job)
 
 
 def job_below(site, name: str = "survival") -> dict:
@@ -139,7 +139,7 @@ def test_no_pods_made_for_a_trainjob(site):
         "FailedCreate",
         'pods "survival-node-0-0" is forbidden: exceeded quota: gpus',
     )
-    found = status.look(site.cluster, made)
+    found = status.read_state(site.cluster, made)
     assert "No pods exist: " in "\n".join(reasons(found, lambda _pod: ""))
 
 
@@ -156,7 +156,7 @@ def test_the_pods_of_an_earlier_trainjob_are_not_shown_as_its_own(site):
     # The Job and its pod are still ending.
     del site.api.objects["trainjobs", site.namespace, "survival"]
     now = trainjob_alone(site)
-    state = status.look(site.cluster, now)
+    state = status.read_state(site.cluster, now)
     assert (state.pods, state.progress.latest, state.events, state.phase) == ([], None, [], WAITING)
     del site.api.objects["jobs", site.namespace, "survival-node-0"]
     below = job_below(site)
@@ -179,7 +179,7 @@ def test_what_happened_to_another_object_of_that_name_is_not_told(site):
 
 
 def told(site) -> list[str]:
-    return [event["message"] for event in status.look(site.cluster, site.job()).events]
+    return [event["message"] for event in status.read_state(site.cluster, site.job()).events]
 
 
 def test_what_went_well_since_is_not_told(site):
@@ -908,7 +908,7 @@ def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cl
 
 def test_machines_are_those_that_a_job_is_for():
     plan = planned(load(SURVIVAL)[0], "pytorchjob")
-    made = [sent(plan, plan.stages[-1], target) for target in jobs.KIND]
+    made = [render_job(plan, plan.stages[-1], target) for target in jobs.KIND]
     assert [(one.kind, jobs.machines(one.job)) for one in made] == [
         ("PyTorchJob", 4),
         ("TrainJob", 4),
@@ -951,8 +951,8 @@ def test_a_pod_made_again_is_the_one_that_is_watched(site, capsys):
         )
     there = site.job("Job", "survival-data")
     assert watch.pod_of(site.cluster, there, 0)["metadata"]["name"] == "b-now"
-    state = status.look(site.cluster, there)
-    assert watch.line(state).endswith(", 1 of 1 machines run")
+    state = status.read_state(site.cluster, there)
+    assert watch.describe_state(state).endswith(", 1 of 1 machines run")
     (said,) = reasons(state, lambda _pod: "")
     assert "(`a-failed`, since replaced) ended. It reported: no network" in said
 
@@ -1242,7 +1242,7 @@ def test_a_fetch_that_is_interrupted_leaves_no_helper(site, results, tmp_path, m
         assert len(helpers(site)) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(transfer, "_one", interrupted)
+    monkeypatch.setattr(transfer, "_fetch_file", interrupted)
     assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 130
     assert helpers(site) == []
 
@@ -1258,7 +1258,7 @@ def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(
         time.sleep(5)
 
     # So that a signal that nobody takes care of ends this test, and not all tests.
-    monkeypatch.setattr(transfer, "_one", ended)
+    monkeypatch.setattr(transfer, "_fetch_file", ended)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(helper_pod.signal, "getsignal", lambda _number: signal.SIG_DFL)
         before = signal.signal(number, lambda *_: pytest.fail("nobody has taken care of it"))
@@ -1273,7 +1273,7 @@ def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(
 def test_two_people_do_not_end_each_others_fetch(site, results, tmp_path):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with helper_pod.helper(
+    with helper_pod.open_claim(
         site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir
     ):
         uid = helpers(site)[0]["metadata"]["uid"]
@@ -1294,7 +1294,7 @@ def test_a_run_of_this_machine_is_not_overwritten(site, results, tmp_path, capsy
 def test_only_who_knows_the_word_sees_the_files(site, results):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with helper_pod.helper(
+    with helper_pod.open_claim(
         site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir
     ):
         (port,) = site.api.ports.values()

@@ -132,7 +132,7 @@ def _site(plans: Sequence[Plan], space: str, space_plans: list[Plan]) -> list[Ar
         "images": images, "claims": _claims(space_plans), "shared": kubernetes.SHARED,
         "ports": dict.fromkeys(sorted(site["metrics_port"] for site in sites)),
         # Versions with network policies for TrainJobs need a way through them.
-        "walled": any(kubernetes.numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites),
+        "walled": any(kubernetes.version_numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites),
     }  # fmt: skip
     texts = {name: text for name in (*COMMENTS, CLAIMS_FILE) if (text := _filled(name, **facts))}
     resources = {name: comment for name, comment in COMMENTS.items() if name in texts}
@@ -145,7 +145,7 @@ def _queue_api(sites: Sequence[Section]) -> str:
     older one. Without a version of Kueue, that of OpenShift AI decides, because TrainJobs of 3.6
     need the newer one."""
     kueue_is_newer = [
-        kubernetes.numbers(site["kueue"]) >= (0, 15) for site in sites if site.get("kueue")
+        kubernetes.version_numbers(site["kueue"]) >= (0, 15) for site in sites if site.get("kueue")
     ]
     if kueue_is_newer:
         newer = all(kueue_is_newer)
