@@ -232,7 +232,7 @@ def test_a_tokenizer_of_ones_own_is_read_from_the_claim():
     found = evalhub._tokenizer(plan, plan.stages[-1], claim)
     with pytest.raises(evalhub.Stop, match="has one of its own"):
         evalhub._tokenizer(plan, plan.stages[-1], None)
-    task = evalhub.filled(evalhub.TASK, id="hellaswag", shots=0, limit=None, **found)
+    task = evalhub.fill_template(evalhub.TASK, id="hellaswag", shots=0, limit=None, **found)
     assert task["parameters"]["tokenizer"] == "/test_data"
     assert task["test_data_ref"] == {
         "pvc": {"claim_name": "results", "sub_path": "runs/seven-b/lora/best_model"}
