@@ -107,7 +107,7 @@ def made_from(site: Site, kind: str, name: str, *sets: str) -> bool:
         (stage for stage in plan.stages if name.endswith(f"-{stage.name}")), plan.stages[-1]
     )
     wanted = (
-        submit.pipeline.driver_sent(plan, None, "")
+        submit.pipeline.render_driver(plan, None, "")
         if (kind, name) == DRIVER
         else jobs.render_job(plan, stage)
     )
