@@ -67,13 +67,21 @@ def render(plan: Plan) -> list[Artifact]:
         if stage.gates and stage != plan.stages[-1]:
             sections.append([])
     facts = {
-        "plan": plan, "sections": sections, "kinds": kinds(), "open": OPEN, "image": kubernetes.image(plan),
+        "plan": plan,
+        "sections": sections,
+        "kinds": kinds(),
+        "open": OPEN,
+        "image": kubernetes.image(plan),
         "command": podspec.clone_first(plan, driver_command(alone, module=MODULE)),
         "env": podspec.as_env_list(podspec.CACHES | podspec.code_path(plan)),
-        "config": kubernetes.config_map_name(alone, driver), "folder": alone.place.config_dir,
-        "mounts": [{"volumeName": mount["name"], "mountPath": mount["mountPath"]} for mount, _ in podspec.code_folders(alone)],
+        "config": kubernetes.config_map_name(alone, driver),
+        "folder": alone.place.config_dir,
+        "mounts": [
+            {"volumeName": mount["name"], "mountPath": mount["mountPath"]}
+            for mount, _ in podspec.code_folders(alone)
+        ],
         "pull": kubernetes.pull(kubernetes.image(alone)),
-    }  # fmt: skip
+    }
     pipeline, platform = yaml.safe_load_all(
         template(HERE / "pipeline.yaml.jinja", json=in_json).render(facts)
     )

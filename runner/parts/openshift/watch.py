@@ -230,10 +230,16 @@ def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
             _last_change(job) or meta["creationTimestamp"]
         ).astimezone()
         yield {
-            "folder": f"{namespace}/{state.name}", "recipe": jobs.recipe_of(job), "kind": "job", "status": state.phase,
-            "changed": f"{changed:%Y-%m-%d %H:%M}", "loss": min(losses, default=None), "gpu hours": gpu_hours(state) or None,
-            "gates": "", "settings": settings,
-        }  # fmt: skip
+            "folder": f"{namespace}/{state.name}",
+            "recipe": jobs.recipe_of(job),
+            "kind": "job",
+            "status": state.phase,
+            "changed": f"{changed:%Y-%m-%d %H:%M}",
+            "loss": min(losses, default=None),
+            "gpu hours": gpu_hours(state) or None,
+            "gates": "",
+            "settings": settings,
+        }
 
 
 def format_table(rows: list[JobRow], width: int | None = None) -> list[str]:

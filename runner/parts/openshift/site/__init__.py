@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from runner.catalog import hardware
 from runner.parts.jobs import batch, kubernetes, podspec, trainjob
@@ -123,17 +122,26 @@ def _site(plans: Sequence[Plan], space: str, space_plans: list[Plan]) -> list[Ar
         for name, tag in _built(space, space_plans).items()
     ]
     references = filter(None, map(_reference, space_plans))
+    versions = [kubernetes.version_numbers(site["version"]) for site in sites]
     facts = {
-        "space": space, "recipes": listed(plan.name for plan in space_plans), "steps": steps(space_plans, "."), "hardware": hardware,
+        "space": space,
+        "recipes": listed(plan.name for plan in space_plans),
+        "steps": steps(space_plans, "."),
+        "hardware": hardware,
         "queues": dict.fromkeys(site["queue"] for site in sites if site.get("queue")),
         "api": _queue_api(sites),
-        "accounts": accounts, "account": ACCOUNT, "driver": pipeline.ACCOUNT, "tracked": tracked,
+        "accounts": accounts,
+        "account": ACCOUNT,
+        "driver": pipeline.ACCOUNT,
+        "tracked": tracked,
         "owners": dict.fromkeys(owner for owner, _, _ in references if owner != space),
-        "images": images, "claims": _claims(space_plans), "shared": kubernetes.SHARED,
+        "images": images,
+        "claims": _claims(space_plans),
+        "shared": kubernetes.SHARED,
         "ports": dict.fromkeys(sorted(site["metrics_port"] for site in sites)),
         # Versions with network policies for TrainJobs need a way through them.
-        "walled": any(kubernetes.version_numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites),
-    }  # fmt: skip
+        "walled": any(version >= trainjob.WALLED_SINCE for version in versions),
+    }
     texts = {name: text for name in (*COMMENTS, CLAIMS_FILE) if (text := _filled(name, **facts))}
     resources = {name: comment for name, comment in COMMENTS.items() if name in texts}
     texts["kustomization.yaml"] = _filled("kustomization.yaml", **facts, resources=resources)
@@ -193,28 +201,42 @@ def _built(space: str, space_plans: Iterable[Plan]) -> dict[str, str]:
 def _claims(space_plans: list[Plan]) -> list[dict[str, object]]:
     """A claim of each name: of a recipe's size, else with room for all. image: of a TensorBoard, if
     it has results."""
-    users: dict[str, list[tuple[Plan, Mapping[str, Any]]]] = {}
+    users: dict[str, list[tuple[Plan, Section]]] = {}
     for plan in space_plans:
         for claim in plan.site["claims"]:
             users.setdefault(claim["name"], []).append((plan, claim))
-    claims = []
-    for name, sharing in users.items():
-        plans = [plan for plan, _ in sharing]
-        written_sizes = [claim["size_gib"] for _, claim in sharing if claim.get("size_gib")]
-        guessed = [plan.claim_gib(name) for plan, claim in sharing if not claim.get("size_gib")]
-        results = [
-            (plan, claim) for plan, claim in sharing if plan.claim_of(plan.place.run_dir) == claim
-        ]
-        # Later recipes use a claim with results too.
-        floor = 100 if results and not written_sizes else 0
-        claims.append({
-            "name": name, "mode": kubernetes.claim_mode(plans), "machines": kubernetes.most_machines(plans),
-            "storage_class": next((claim["storage_class"] for _, claim in sharing if claim.get("storage_class")), None),
-            "gib": max(*written_sizes, sum(guessed), floor),
-            "image": image(results[0][0]) if results else None, "mount": (results or sharing)[0][1]["mount"],
-            "of_results": bool(results), "recipes": listed(plan.name for plan in plans),
-        })  # fmt: skip
-    return claims
+    return [_claim(name, sharing) for name, sharing in users.items()]
+
+
+def _claim(name: str, sharing: list[tuple[Plan, Section]]) -> dict[str, object]:
+    """A claim for the template. sharing: the recipes that use it, each with its claim of that
+    name."""
+    plans = [plan for plan, _ in sharing]
+    claims = [claim for _, claim in sharing]
+    written_sizes = [claim["size_gib"] for claim in claims if claim.get("size_gib")]
+    guessed = [plan.claim_gib(name) for plan, claim in sharing if not claim.get("size_gib")]
+    storage_classes = [claim["storage_class"] for claim in claims if claim.get("storage_class")]
+    results = [
+        (plan, claim) for plan, claim in sharing if plan.claim_of(plan.place.run_dir) == claim
+    ]
+    facts: dict[str, object] = {
+        "name": name,
+        "mode": kubernetes.claim_mode(plans),
+        "machines": kubernetes.most_machines(plans),
+        "storage_class": next(iter(storage_classes), None),
+        "gib": max(*written_sizes, sum(guessed), 0),
+        "image": None,
+        "mount": claims[0]["mount"],
+        "of_results": bool(results),
+        "recipes": listed(plan.name for plan in plans),
+    }
+    if results:
+        plan, claim = results[0]
+        facts |= {"image": image(plan), "mount": claim["mount"]}
+        if not written_sizes:
+            # Later recipes use a claim with results too.
+            facts["gib"] = max(sum(guessed), 100)
+    return facts
 
 
 def _filled(name: str, /, **facts: object) -> str:
