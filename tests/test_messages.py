@@ -8,7 +8,6 @@ import re
 import tomllib
 from string import Formatter
 
-from runner.tools.problem import worded
 from tests.conftest import ROOT
 
 TABLES = sorted((ROOT / "runner").rglob("messages.toml"))
@@ -46,15 +45,3 @@ def test_code_and_tables_of_messages_agree():
                 named[name] = {word.arg for word in node.keywords}
     assert len(named) > 100
     assert {name: words for name, (_, words) in written.items()} == named
-
-
-def test_a_message_has_its_words_and_its_remedy():
-    text, remedy = worded("data.no-split", folder="rows", split="test", rows="`train`")
-    assert (text, remedy) == (
-        "`rows` has no split `test`.",
-        "It has `train`; write one of them as `split`.",
-    )
-    assert (
-        worded("data.too-few-rows", lines="  3 read", report=type("Report", (), {"unit": "row"}))[1]
-        == ""
-    )

@@ -121,10 +121,10 @@ PHRASES, PHRASES_IN_CODE = compiled(INSTEAD | READ), compiled(INSTEAD | IN_CODE)
 MOST_WORDS, MOST_WORDS_OF_A_PAGE = 20, 30
 # Flesch's reading ease; 60 to 70 is plain English. Names of settings and commands are not counted.
 EASE = 60
-MESSAGES = [
-    *sorted((ROOT / "tests" / "golden" / "messages").rglob("*.txt")),
-    *sorted((ROOT / "runner").rglob("messages.toml")),
-]
+# A text of this form in the code is a sentence for people.
+SENTENCE = re.compile(r"(?:[A-Z`]|NAME).*[.!?]")
+FEWEST_WORDS = 4
+GOLDEN_MESSAGES = sorted((ROOT / "tests" / "golden" / "messages").rglob("*.txt"))
 SCHEMAS = sorted(
     [*(ROOT / "runner").rglob("schema.yaml"), *(ROOT / "runner").rglob("sections.yaml")]
 )
@@ -173,8 +173,11 @@ def words(sentence: str) -> int:
 
 def messages(file: Path) -> Iterator[str]:
     """The lines of golden messages that are sentences: no tables, rows of data or emitted files;
-    and those of a table of messages, whether or not a test gets them."""
+    and the sentences in the code, whether or not a test gets them."""
     text = file.read_text("utf-8")
+    if file.suffix == ".py":
+        yield from sentences_in_code(text)
+        return
     if file.suffix == ".toml":
         every = (
             line
@@ -187,6 +190,34 @@ def messages(file: Path) -> Iterator[str]:
         said = quoted(line.strip().replace("<tmp>", "").replace("<root>", ""))
         if line.startswith("    ") and not re.search(r" {3,}\S|[│┃━|{}<>]|^\s*(?:#|\d+ \|)", said):
             yield line.strip()
+
+
+def sentences_in_code(source: str) -> Iterator[str]:
+    """The lines of every text in a module that are sentences for people. What an f-string fills in
+    is one word; docstrings are tested as such."""
+    tree = ast.parse(source)
+    skipped = {id(node) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)}
+    skipped = {id(part) for node in ast.walk(tree) if id(node) in skipped for part in node.values}
+    skipped |= {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "NAME"
+                for part in node.values
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        for line in text.splitlines():
+            if SENTENCE.fullmatch(line.strip()) and words(line) >= FEWEST_WORDS:
+                yield line.strip()
 
 
 def found(text: str, phrases: dict[re.Pattern[str], str] = PHRASES) -> list[str]:
@@ -227,6 +258,13 @@ def described(node: object) -> Iterator[str]:
 
 def name(path) -> str:
     return str(path.relative_to(ROOT))
+
+
+MESSAGES = [
+    *GOLDEN_MESSAGES,
+    *sorted((ROOT / "runner").rglob("messages.toml")),
+    *(file for file in sorted((ROOT / "runner").rglob("*.py")) if next(messages(file), None)),
+]
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.catalog.tables import Facts, table
 from runner.tools.files import read_record
-from runner.tools.problem import Stop, listed, nearest, worded
+from runner.tools.problem import Stop, listed, nearest
 
 CONFIG = "config.json"
 ModelConfig = Mapping[str, Any]  # the contents of CONFIG
@@ -560,7 +560,10 @@ def described(name: str, fetch: Fetch) -> Model:
     they describe no model that can be trained."""
     config = _json(fetch(CONFIG), name)
     if not config:
-        raise Stop(*worded("catalog.no-config", name=name, config=CONFIG))
+        raise Stop(
+            f"`{name}` has no `{CONFIG}`, so transformers cannot load it.",
+            "Check whether it is an adapter, or in GGUF format.",
+        )
     refusal = unsuitable_type(config, name)
     if refusal:
         raise Stop(*refusal)
@@ -573,7 +576,8 @@ def described(name: str, fetch: Fetch) -> Model:
         else:
             lacks = "has sizes that are not numbers"
         raise Stop(
-            *worded("catalog.unknown-type", name=name, kind=kind, config=CONFIG, lacks=lacks)
+            f"recipe-runner does not know `{name}` ({kind}) as a language model for text: its `{CONFIG}` {lacks}.",
+            "Models that also read images, and mixtures of experts of other sizes, cannot be trained here.",
         ) from None
     words, ends = (_json(fetch(file), name) for file in BESIDE[:2])
     file = fetch(BESIDE[2])
@@ -607,7 +611,10 @@ def _json(file: Path | None, name: str) -> Mapping[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise Stop(*worded("catalog.broken-json", file=file, name=name)) from None
+        raise Stop(
+            f"`{file.name}` of `{name}` cannot be read as JSON.",
+            "Copy the file again from its source.",
+        ) from None
     if isinstance(content, dict):
         return content
     return {}

@@ -13,7 +13,7 @@ from runner import parts
 from runner.check import validate
 from runner.recipe import lock, reading
 from runner.recipe.recipe import Override
-from runner.tools.problem import Problem, Stop, errors_of, report_bug, worded
+from runner.tools.problem import Problem, Stop, errors_of, report_bug
 from runner.tools.process import cores
 from runner.tools.run_files import RUN
 from runner.tools.text import json_text
@@ -62,7 +62,11 @@ def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[st
                 looks = "does not look"
             else:
                 looks = "looks"
-            raise Stop(*worded("check.no-scenario", number=number, path=path, looks=looks), code=2)
+            raise Stop(
+                f"{number} below `{path}` {looks} like a recipe, which has a line `scenario`.",
+                "Name a recipe, or check every file with `--strict`.",
+                code=2,
+            )
         recipes += map(str, meant)
         others += map(str, sorted(set(below) - set(meant)))
     return list(dict.fromkeys(recipes)), list(dict.fromkeys(others))
@@ -112,7 +116,10 @@ def shared_names(files: Iterable[str]) -> Iterator[Problem]:
                 continue
             other = first.setdefault((Path(file).parent, found[2]), file)
             if other != file:
-                said = worded("check.same-name", other=other, name=found[2])
+                said = (
+                    f"`{other}` also has the name `{found[2]}`, so both would share a run folder and a job.",
+                    "Give each recipe its own name.",
+                )
                 yield Problem(
                     file, number, found.start(2) + 1, *said, line, len(found[2]), severity="note"
                 )

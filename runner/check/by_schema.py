@@ -19,7 +19,7 @@ from runner.recipe import stages
 from runner.recipe.document import Document, Path_, leaves, path_of
 from runner.recipe.recipe import BROKEN, Override, Settings, rows_of, with_defaults
 from runner.tools import packaged
-from runner.tools.problem import Problem, did_you_mean, listed, nearest, setting, worded
+from runner.tools.problem import Problem, did_you_mean, listed, nearest, setting
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
@@ -199,7 +199,9 @@ def scenario_problem(document: Document) -> Problem | None:
         and (near := nearest("scenario", map(str, document.data)))
         and near != "scenario"
     ):
-        return document.problem((near,), *worded("check.no-setting", near=near), key=True)
+        return document.problem(
+            (near,), f"`{near}` is not a setting of a recipe.", "Did you mean `scenario`?", key=True
+        )
     if scenario is None:
         return document.problem(
             at, "The recipe lacks `scenario`, which selects the kind of training.", choices

@@ -28,7 +28,7 @@ from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
 from runner.tools.files import read_record
-from runner.tools.problem import Problem, Stop, listed, nearest, worded
+from runner.tools.problem import Problem, Stop, listed, nearest
 from runner.tools.run_files import TEKKEN
 from runner.tools.text import hub_name
 
@@ -103,7 +103,11 @@ def known_model(recipe: Recipe) -> Iterator[Problem]:
     elif not recipe.model_facts:
         yield unknown_model(recipe)
     elif recipe.base_folder and not isdir(recipe.base_folder) and not recipe.on_claim(base):
-        yield recipe.note("model.base", *worded("check.described-by-lock", base=base, lock=lock))
+        yield recipe.note(
+            "model.base",
+            f"The folder `{base}` is not on this machine. Its description comes from `{lock.LOCK}`.",
+            "Keep the folder beside the recipe on the machine that runs or submits it.",
+        )
 
 
 def as_locked(recipe: Recipe) -> Iterator[Problem]:
@@ -127,7 +131,10 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
     both = ((name, getattr(locked, name), getattr(here, name)) for name in shape)
     changed = [f"`{name}` is {now} and was {was}" for name, was, now in both if was != now]
     if changed:
-        said = worded("check.other-model", recipe=recipe, lock=lock, changed=", ".join(changed))
+        said = (
+            f"The folder `{recipe.model.base}` contains another model than the one in `{lock.LOCK}`: {', '.join(changed)}.",
+            f"`recipe models add {recipe.model.base} --recipe {recipe.file}` records the new one. Or restore the old one.",
+        )
         yield recipe.problem("model.base", *said)
 
 
@@ -140,7 +147,10 @@ def unknown_model(recipe: Recipe) -> Problem:
 def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
     named = hub_name(base)
     if named:
-        return worded("check.page-address", base=base, named=named)
+        return (
+            f"`{base}` is the address of a page, and a model on the hub is called `OWNER/NAME`.",
+            f"Write the name alone: `{named}`.",
+        )
     config = models.config_of(base, recipe.folder)
     if config:
         return _no_geometry(base, config)
@@ -152,7 +162,10 @@ def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
         hint = "Name the folder in which the model was saved."
         if below:
             hint = f"Did you mean `{base.rstrip('/')}/{below[0]}`?"
-        return worded("check.folder-without-model", base=base, hint=hint)
+        return (
+            f"The folder `{base}` has no readable `config.json`, so it contains no model.",
+            hint,
+        )
     could_be_a_folder = base.startswith((".", "/", "~")) or base.count("/") != 1
     if could_be_a_folder and not elsewhere and ("/" in base or not near):
         if isdir(folder.parent):
@@ -164,12 +177,21 @@ def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
             meant = f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{name}`? "
         else:
             meant = ""
-        return worded("check.neither-folder-nor-model", folder=folder, base=base, near=meant)
+        return (
+            f"There is no folder `{folder}`, and the catalog has no model `{base}`.",
+            f"{meant}A path is relative to the recipe's folder. A model on the hub is `OWNER/NAME`; `recipe models` lists the catalog. A folder on the cluster is below the mount of a claim, `openshift.claims`.",
+        )
     add = f"`recipe models add {base} --recipe {recipe.file}"
     if recipe.on_claim(base):
-        return worded("check.model-on-claim", base=base, add=add, recipe=recipe)
+        return (
+            f"`{base}` is on a claim, and this machine has no description of the model.",
+            f"Record it once, for every machine that checks the recipe: {add}` reads it with a pod. Without access to the cluster, `recipe models add COPY --as {base} --recipe {recipe.file}` reads a copy of the model's small files.",
+        )
     if elsewhere:
-        return worded("check.model-at-address", base=base, add=add)
+        return (
+            f"The facts about the model at `{base}` are unknown here.",
+            f"Record them for every machine that checks the recipe: {add}`.",
+        )
     if recipe.model.revision == "main":
         version = ""
     else:
@@ -178,7 +200,10 @@ def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
         meant = f"Did you mean `{near}`? "
     else:
         meant = ""
-    return worded("check.unknown-model", base=base, near=meant, add=add, version=version)
+    return (
+        f"The model `{base}` is not in the catalog, and no folder of that name has a readable `config.json`.",
+        f"{meant}`recipe models` lists the catalog. Or name a folder with a model. Or record this model from the hub, for every machine that checks the recipe: {add}{version}`.",
+    )
 
 
 def _no_geometry(base: str, config: models.ModelConfig) -> tuple[str, str]:
@@ -188,7 +213,10 @@ def _no_geometry(base: str, config: models.ModelConfig) -> tuple[str, str]:
         name for name, part in config.items() if isinstance(part, dict) and "model_type" in part
     ]
     if parts:
-        return worded("check.several-models", base=base, parts=listed(parts))
+        return (
+            f"The `config.json` of `{base}` describes several models ({listed(parts)}). recipe-runner trains only models for text.",
+            "`recipe models` lists models for text. Models that also read images or sound cannot be trained here.",
+        )
     wrong = "has an impossible type or size"
     try:
         catalog.from_config(base, config)
@@ -196,7 +224,10 @@ def _no_geometry(base: str, config: models.ModelConfig) -> tuple[str, str]:
         wrong = f"lacks `{error.args[0]}`"
     except models.NO_GEOMETRY:
         pass
-    return worded("check.unknown-size", base=base, wrong=wrong)
+    return (
+        f"The `config.json` of `{base}` {wrong}, so the size of the model is unknown.",
+        "Copy the file again from the model's source.",
+    )
 
 
 def custom_code(recipe: Recipe) -> Iterator[Problem]:
@@ -216,7 +247,11 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
             line = "revision"
         else:
             line = "trust_remote_code"
-        yield recipe.problem(f"model.{line}", *worded("check.code-can-change", model=model))
+        yield recipe.problem(
+            f"model.{line}",
+            f"The recipe trusts the model's own code, but its revision `{model.revision}` can change. The model's owner could put other code there, which would run with your rights.",
+            "Write the full commit that you read, 40 hexadecimal digits, as `revision`.",
+        )
 
 
 def chat_template(recipe: Recipe) -> Iterator[Problem]:
@@ -235,7 +270,10 @@ def chat_template(recipe: Recipe) -> Iterator[Problem]:
     )  # by `special_tokens` or `tokens`
     if template == "chatml" and facts.chat_template not in ("", "chatml") and not added:
         yield recipe.problem(
-            "data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto"
+            "data.chat_template",
+            f"`{_base(recipe)}` does not know ChatML's special tokens, so it could not learn where an answer ends.",
+            "Write `chat_template: auto`, which uses the special tokens of the model.",
+            mending="auto",
         )
     folder = recipe.base_folder
     has_template = facts.own_template
@@ -246,7 +284,10 @@ def chat_template(recipe: Recipe) -> Iterator[Problem]:
     mistrals = facts.model_type in common.table("mistral_common")["model_types"]
     if template == MISTRAL and not mistrals:
         yield recipe.problem(
-            "data.chat_template", *worded("check.not-mistrals", facts=facts), mending="auto"
+            "data.chat_template",
+            f"mistral-common knows no models of type `{facts.model_type}`.",
+            "Write `chat_template: auto`, which uses the special tokens of the model.",
+            mending="auto",
         )
     elif whole and (said := unfit(template, str(folder), mistrals and (whole / TEKKEN).is_file())):
         if template == MISTRAL:
@@ -261,7 +302,8 @@ def chat_template(recipe: Recipe) -> Iterator[Problem]:
         if not has_template:
             yield recipe.problem(
                 "data.chat_template",
-                *worded("check.no-chat-template", recipe=recipe),
+                f"The tokenizer of `{recipe.model.base}` has no chat template, like those of most base models.",
+                "Write `chat_template: auto`, or use the model's version for conversations.",
                 mending="auto",
             )
 
@@ -303,7 +345,9 @@ def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
             else:
                 owner = "pod"
             yield recipe.problem(
-                f"{section}.memory", *worded("check.odd-main-memory", owner=owner, memory=memory)
+                f"{section}.memory",
+                f"A {owner} with {memory} of main memory is not plausible.",
+                "Write between 1 GiB and 64 TiB, with its unit: `memory: 32 GB`.",
             )
 
 
@@ -312,11 +356,17 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
     limits = recipe.settings.get("limits") or {}
     time = limits.get("time")
     if time and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
-        yield recipe.problem("limits.time", *worded("check.impossible-time-limit", time=time[:40]))
+        yield recipe.problem(
+            "limits.time",
+            f"A time limit of {time[:40]} is not plausible.",
+            "Write between 1 s and 365 d, with its unit: `time: 5 min`.",
+        )
     memory = limits.get("gpu_memory")
     if memory and not 0 < units.size(memory) <= MOST_MEMORY:
         yield recipe.problem(
-            "limits.gpu_memory", *worded("check.odd-gpu-limit", memory=memory[:40])
+            "limits.gpu_memory",
+            f"A limit of {memory[:40]} of GPU memory is not plausible.",
+            "Write the memory of one GPU, or less, with its unit: `gpu_memory: 45 GB`.",
         )
 
 
@@ -346,8 +396,9 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 instead = f"change `{owner}.{other}`. `recipe plan` shows the number of steps"
                 if by_schema.has(recipe.scenario, f"{owner}.{key}"):
                     instead = f"write `{key}` under `{owner}` instead of `{other}`"
-                said = worded(
-                    "check.refused-warmup", owner=owner, other=other, key=key, instead=instead
+                said = (
+                    f"`{owner}.{other}` sets how long the learning rate rises, and Axolotl refuses `{key}` beside it.",
+                    f"Delete it, and {instead}.",
                 )
                 yield recipe.problem(path, *said)
             elif (
@@ -385,7 +436,11 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
             document = None
     except Stop as stop:
         (problem,) = stop.problems
-        yield recipe.problem("sharding.file", *worded("check.own-engine-file", problem=problem))
+        yield recipe.problem(
+            "sharding.file",
+            f"{problem.file}: {problem.message}",
+            "Check the path; it is relative to the recipe's folder.",
+        )
         return
     fsdp = document is not None and common.by_fsdp(recipe)
     if document is None or not (fsdp or recipe.distribution.startswith("zero")):
@@ -417,9 +472,15 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
             value = "{…}"
         else:
             value = json.dumps(here)
-        said = worded("check.recipe-wins", name=name, value=value, ours=json.dumps(ours))
+        said = (
+            f"`{name}` is {value} here, but the recipe makes it {json.dumps(ours)}. The recipe wins.",
+            "Delete the line here, or change the recipe.",
+        )
         if ours is None:
-            said = worded("check.section-is-ignored", name=name)
+            said = (
+                f"The recipe sets `{name}` itself, and ignores this section.",
+                "Delete the line here, or change the recipe.",
+            )
         yield document.problem(path, *said, key=ours is None, severity="note")
 
 
@@ -467,9 +528,17 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
             set(_COLUMN.findall(section.get(name) or "")) for name in (asked, "answer")
         )
         if taught and taught <= columns:
-            yield recipe.note((*home, "answer"), *worded("check.answer-is-question", asked=asked))
+            yield recipe.note(
+                (*home, "answer"),
+                f"`answer` is the same as `{asked}`, so the model would learn to repeat it.",
+                "Name the column with the answers.",
+            )
         if section.get("chosen") and section["chosen"] == section.get("rejected"):
-            yield recipe.problem((*home, "rejected"), *worded("check.chosen-is-rejected"))
+            yield recipe.problem(
+                (*home, "rejected"),
+                "`chosen` and `rejected` are the same text, so there is nothing to prefer.",
+                "Name the column with the worse answers.",
+            )
 
 
 def prompts(recipe: Recipe) -> Iterator[Problem]:
@@ -479,16 +548,24 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
         text = section.get("system_prompt") or ""
         mark = _MARK.search(text)
         if mark:
-            yield recipe.note((*home, "system_prompt"), *worded("check.template-marks", mark=mark))
+            yield recipe.note(
+                (*home, "system_prompt"),
+                f"`{mark[0]}` in the system prompt belongs to a chat template, which adds its special tokens itself.",
+                "Leave it out.",
+            )
         elif column := _COLUMN.search(text):
             yield recipe.note(
-                (*home, "system_prompt"), *worded("check.column-in-prompt", column=column)
+                (*home, "system_prompt"),
+                f"`{column[0]}` is not replaced in the system prompt, because that is the same for every row.",
+                "Use columns in `question` and `answer`.",
             )
         words = len(text.split())
         where, length = recipe.longest_row(home)
         if length and words >= length:
             yield recipe.problem(
-                where, *worded("check.prompt-too-long", words=words, length=length)
+                where,
+                f"The system prompt alone has {words:,} words, and rows of more than {length:,} tokens are left out. No row would remain.",
+                "Raise `sequence_len`, or shorten `system_prompt`.",
             )
 
 
@@ -511,9 +588,17 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
         rest = line[place.column - 1 + place.width :]
         plain = "#" in rest and "\n" not in value and line[place.column - 1 :].startswith(value)
         if plain and (cut := re.match(r"\s+(#[^\s#]\S*)", rest)):
-            yield recipe.note(path, *worded("check.cut-by-comment", cut=cut))
+            yield recipe.note(
+                path,
+                f"The text ends before `{cut[1]}`, because YAML reads ` #` as the start of a comment.",
+                "Put the whole text in quotes. If you want a comment, write a space after the #.",
+            )
         if value[:1] in _QUOTES:
-            yield recipe.note(path, *worded("check.typographic-quote", value=value))
+            yield recipe.note(
+                path,
+                f"`{value[0]}` is a typographic quotation mark, which becomes part of the text.",
+                "Use straight quotes, `\"` or `'`, or none.",
+            )
 
 
 _QUESTION = re.compile(r"^ *- (.+?)(?: +#.*)?$", re.MULTILINE)
@@ -557,7 +642,8 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
         source = _sources(recipe)[0]
         yield recipe.note(
             place,
-            *worded("check.question-of-starter", question=theirs[0], name=name, source=source),
+            f"`{theirs[0]}` is a question of the starter `{name}`, but the model learns from `{source}`.",
+            "Write questions about your own data. Or delete them: then the demo asks questions of validation rows.",
         )
 
 

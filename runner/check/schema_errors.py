@@ -11,7 +11,7 @@ from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_
 from runner.tools import packaged
-from runner.tools.problem import Problem, did_you_mean, listed, nearest, setting, shortened, worded
+from runner.tools.problem import Problem, did_you_mean, listed, nearest, setting, shortened
 from runner.tools.text import hub_name
 
 if TYPE_CHECKING:
@@ -116,11 +116,17 @@ def _unknown_settings(
         yield header
     elif home and home in document.data:
         lost.add(home)
-        said = worded("check.not-indented", first=unknown[0], more=more, home=home)
+        said = (
+            f"`{unknown[0]}` and {more} belong to `{home}`, and are not indented.",
+            "Indent them by two spaces.",
+        )
         yield document.problem((*path, unknown[0]), *said, key=True)
     elif home and path:
         lost.add(home)
-        said = worded("check.header-missing", first=unknown[0], more=more, home=home, owner=owner)
+        said = (
+            f"`{unknown[0]}` and {more} are settings of `{home}`, but they are in {owner}.",
+            f"Write `{home}:` above them, at the beginning of a line.",
+        )
         yield document.problem((*path, unknown[0]), *said, key=True)
     else:
         for key in unknown:

@@ -23,7 +23,6 @@ from runner.tools.problem import (
     errors_of,
     listed,
     nearest,
-    worded,
 )
 from runner.tools.problem import setting as name_of
 
@@ -42,7 +41,10 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
                 them = "it"
             else:
                 them = "these lines"
-            said = worded("check.of-one-data-set", setting=setting, home=name_of(home), them=them)
+            said = (
+                f"`{setting}` describes one data set, but `{name_of(home)}` lists several under `sets`.",
+                f"Move it into its data set, or delete {them}.",
+            )
             yield recipe.problem((*home, setting), *said)
     for home, data in recipe.data_sets():
         given = [source for source in ("path", "hub", "packed") if data.get(source)]
@@ -53,16 +55,18 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
             else:
                 both = ""
                 lines = "all but one of the lines"
-            said = worded(
-                "check.several-sources",
-                home=name_of(home),
-                both=both,
-                given=listed(given),
-                lines=lines,
+            said = (
+                f"`{name_of(home)}` has {both}{listed(given)}, but it can have only one.",
+                f"Delete {lines}.",
             )
             yield recipe.problem((*home, given[0]), *said)
         if not given:
-            yield recipe.problem(home, *worded("check.no-source", home=name_of(home)), key=True)
+            yield recipe.problem(
+                home,
+                f"`{name_of(home)}` names no data.",
+                "Write `path` (a local file) or `hub` (a data set on the hub).",
+                key=True,
+            )
 
 
 def once(recipe: Recipe) -> Iterator[Problem]:
@@ -83,7 +87,9 @@ def once(recipe: Recipe) -> Iterator[Problem]:
             if first != path:
                 place = (*path, "path" if file else "hub")
                 yield recipe.problem(
-                    place, *worded("check.same-data", path=name_of(path), first=name_of(first))
+                    place,
+                    f"`{name_of(path)}` is the same data as `{name_of(first)}`. Each row is trained on once.",
+                    "Delete one of them. A larger `share` of the other uses more of its rows.",
                 )
 
 
@@ -95,7 +101,9 @@ def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
             sets = f"`{name_of(home)}.sets`"
             yield recipe.note(
-                (*home, "sets", 0, "share"), *worded("check.shares-add-up", sets=sets)
+                (*home, "sets", 0, "share"),
+                f"The shares of {sets} add up to 1, but each is a share of its own data set's rows.",
+                "If that leaves out rows that you need, write `share: 1`. `recipe prepare` shows the share of each data set in the result.",
             )
 
 
@@ -112,26 +120,29 @@ def one_form(recipe: Recipe) -> Iterator[Problem]:
         there = [setting for setting in QUESTION_ANSWER if data.get(setting)]
         missing = [setting for setting in QUESTION_ANSWER if setting not in there]
         if there and form not in ("auto", "columns"):
-            said = worded(
-                "check.form-has-columns",
-                first=there[0],
-                home=name_of(home),
-                form=form,
-                there=listed(there),
+            said = (
+                f"`{there[0]}` is for rows in columns, but `{name_of(home)}.form` is {form}, which has its own columns.",
+                f"Delete {listed(there)}, or write `form: columns`.",
             )
             yield of_set(home, recipe.problem((*home, there[0]), *said, key=True))
         elif missing and (there or form == "columns"):
             lacks = listed(missing)
             first = missing[0]
-            said = worded(
-                "check.columns-need-templates", home=name_of(home), missing=lacks, first=first
+            said = (
+                f"Rows in columns need `question` and `answer`. `{name_of(home)}` lacks {lacks}.",
+                f'Write `{first}: "[column]"`, with the name of a column in brackets.',
             )
             yield of_set(
                 home, recipe.problem((*home, there[0] if there else "form"), *said, key=True)
             )
         elif form == "auto" and missing and data.get("hub") and not data.get("path"):
             yield of_set(
-                home, recipe.note((*home, "hub"), *worded("check.form-is-found", data=data))
+                home,
+                recipe.note(
+                    (*home, "hub"),
+                    f"The form of the rows of `{data['hub']}` is found from their columns when they are prepared.",
+                    "`recipe prepare` shows it. `form`, or `question` and `answer`, sets it here.",
+                ),
             )
 
 
@@ -167,10 +178,16 @@ def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
     ]
     for path, template in stated:
         if template and templates.unclosed(template) is not None:
-            yield recipe.problem(path, *worded("check.open-bracket", path=path[-1]))
+            yield recipe.problem(
+                path,
+                f"`{path[-1]}` opens a bracket and does not close it.",
+                "Write `[column]`, or `[[` for a bracket in the text.",
+            )
         elif template and not templates.columns(template):
-            said = worded(
-                "check.names-no-column", setting=path[-1], column=template.strip() or path[-1]
+            column = template.strip() or path[-1]
+            said = (
+                f"`{path[-1]}` names no column, so it is the same in every row.",
+                f'Write the column in brackets and quotes, for example `{path[-1]}: "[{column}]"`.',
             )
             yield recipe.problem(path, *said)
 
@@ -185,7 +202,11 @@ def _data_files(
         place = (*home, setting)
         file = recipe.folder / name
         if remote(name):
-            yield recipe.note(place, *worded("check.file-at-address", name=name))
+            yield recipe.note(
+                place,
+                f"`{name}` is read when the data is prepared, so its columns cannot be checked here.",
+                "`sample` names a local file with the same columns, for `recipe rehearse` and `recipe plan`.",
+            )
             continue
         if os.path.isdir(file) and (
             data.get("image_column") or (data.get("text") and text_files(file))
@@ -195,16 +216,28 @@ def _data_files(
             # The rehearsal reads it; opening Parquet here would slow down every check.
             continue
         if not os.path.exists(file) and recipe.on_claim(name):
-            yield recipe.note(place, *worded("check.file-on-claim", name=name))
+            yield recipe.note(
+                place,
+                f"`{name}` is on a claim, so its columns cannot be checked here.",
+                "Put the file on the claim before the job starts.",
+            )
         elif not os.path.exists(file) and not name.isprintable():
             message = "This path contains a line break or a tab. In double quotes, `\\n`, `\\r` and `\\t` mean those."
             yield recipe.problem(
                 place, message, "Put single quotes around a Windows path, or write it with `/`."
             )
         elif not os.path.exists(file):
-            yield recipe.problem(place, *worded("check.no-file", file=file))
+            yield recipe.problem(
+                place,
+                f"The file `{file}` does not exist.",
+                "Check the path; it is relative to the recipe's folder.",
+            )
         elif data.get("image_column") and file.suffix != ".parquet":
-            yield recipe.problem(place, *worded("check.no-image-file", file=file))
+            yield recipe.problem(
+                place,
+                f"`{file}` is not a file of images.",
+                "Name a Parquet file or a folder. A folder has CIFAR-10's binary files, Parquet files, or one folder of images for each class.",
+            )
         elif file.suffix != ".txt":
             try:
                 columns = rows.columns(file, data.get("split"))
@@ -272,14 +305,18 @@ def fits(
             yield recipe.problem((*home, setting), message, hint)
         elif stated is None:
             yield recipe.note(
-                (*home, setting), *worded("check.form-by-columns", source=source, form=form)
+                (*home, setting),
+                f"The rows of `{source}` are read in the form {form}, because of their columns.",
+                "If that is wrong, set `form`.",
             )
     for column, user in templates.needed(data).items():
         place = (*home, *user.split("."))
         count = columns.count(column)
         if count > 1:
             yield recipe.problem(
-                place, *worded("check.columns-alike", source=source, count=count, column=column)
+                place,
+                f"`{source}` has {count} columns called `{column}`.",
+                "Give each column its own name.",
             )
         elif not count:
             near = nearest(column, columns)
@@ -310,7 +347,9 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
             near = None
         if hub and near:
             yield recipe.note(
-                (*home, "hub"), *worded("check.similar-data-set", hub=hub, near=near, ask=ASK_HUB)
+                (*home, "hub"),
+                f"`{hub}` is not in the catalog, but `{near}` is.",
+                f"Write `{near}`, if you mean that one; {ASK_HUB}.",
             )
 
 
@@ -327,7 +366,10 @@ def unasked(recipe: Recipe) -> Iterator[Problem]:
         if hub and not catalog.dataset_of(section) and not catalog.near_dataset(hub):
             unknown.setdefault(hub, home)
     if unknown:
-        said = worded("check.outside-catalog", names=listed(unknown), file=recipe.document.file)
+        said = (
+            f"Not in the catalog, so their columns, subsets and splits cannot be checked: {listed(unknown)}.",
+            f"`recipe check {recipe.document.file} --online` asks the hub. `recipe submit` does too.",
+        )
         yield recipe.note((*next(iter(unknown.values())), "hub"), *said)
 
 
@@ -337,7 +379,9 @@ def commits(recipe: Recipe) -> Iterator[Problem]:
         revision = recipe.document.lookup((*home, "revision"))
         if isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
             yield recipe.problem(
-                (*home, "revision"), *worded("check.short-commit", revision=revision)
+                (*home, "revision"),
+                f"`{revision}` is the beginning of a commit, but the hub accepts only whole ones.",
+                "Write all 40 digits, or a branch or tag such as `main`.",
             )
 
 
@@ -383,13 +427,9 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
                 are = "are"
                 lines = "lines"
                 have = "have"
-            said = worded(
-                "check.hub-lines-without-hub",
-                names=listed(names),
-                are=are,
-                path=path,
-                lines=lines,
-                have=have,
+            said = (
+                f"{listed(names)} {are} about a data set on the hub, but the rows come from `{path}`.",
+                f"Delete the {lines}, which {have} no effect.",
             )
             yield recipe.note((*home, names[0]), *said)
 
@@ -411,7 +451,8 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
         names = listed(dict.fromkeys(data["hub"] for _, data in named))
         yield recipe.note(
             (*named[0][0], "hub"),
-            *worded("check.columns-unknown", names=names, why=why, later=LATER),
+            f"The hub could not be asked about the columns of {names}: {why}.",
+            LATER,
         )
         return
     for home, data in named:

@@ -17,7 +17,7 @@ from runner.recipe.recipe import BrokenSetting, Override, Recipe, Settings
 from runner.recipe.stages import PRETRAIN
 from runner.scenarios import forecasting, place, translate
 from runner.scenarios.shared import common
-from runner.tools.problem import Problem, Stop, errors_of, worded
+from runner.tools.problem import Problem, Stop, errors_of
 
 
 def load(
@@ -37,7 +37,14 @@ def load(
     document, made = override(document, [*requested, *changes])
     recipe, notes = valid(document, look)
     lost = (
-        Problem(document.file, 0, 0, *worded("check.no-such-setting", name=name), severity="note")
+        Problem(
+            document.file,
+            0,
+            0,
+            f"The environment sets {name}, but this recipe has no such setting. It has no effect.",
+            "",
+            severity="note",
+        )
         for name in idle
     )
     return recipe, made, [*aside, *notes, *lost]

@@ -28,7 +28,7 @@ from runner.run.run_folder import RunFolder, StageFolder, folder, session
 from runner.scenarios import translate
 from runner.tools import packaged
 from runner.tools.child_process import TRAINING, Event, event_line, watch_parent
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.run_files import TRACKED
 from runner.tools.text import Styled, printable
 
@@ -310,7 +310,10 @@ def ask(
     classes = inference.of_pictures(folder)
     if classes:
         if base:
-            raise Stop(*worded("commands.no-original"))
+            raise Stop(
+                "There is no original model to ask: this model started from random weights.",
+                "Leave out `--base`.",
+            )
         said = inference.shares(classes(Path(question).expanduser()))
         formatted = "It read the picture as in training."
         say(

@@ -25,7 +25,7 @@ from runner.data.report import Examined, Examiner, examiners, lines_of, parts_of
 from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import content_hash, replacing
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 
 SIDES = ("train", "validation")
 # Characters in a batch of documents: enough to keep a thread busy, and little memory.
@@ -88,7 +88,10 @@ def prepare(
     else:
         tokenizer = None
     if tokenizer is None or tokenizer.eos_token_id is None:
-        raise Stop(*worded("data.no-tokenizer"))
+        raise Stop(
+            "Text can only be cut into blocks with the base model's tokenizer, but it cannot be loaded here.",
+            "Check the model's name, your network and your access to it on the hub.",
+        )
     contents = [one.content for one in (*plain_text.sets, *plain_text.validation_sets)]
     tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
     figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
@@ -128,14 +131,8 @@ def prepare(
             named = "training" if side == "train" else side
             lines = "".join(f"\n{line}" for line in report.lines("left_out"))
             raise Stop(
-                *worded(
-                    "data.no-block",
-                    side=named,
-                    counts=counts,
-                    report=report,
-                    lines=lines,
-                    share=share,
-                )
+                f"The {named} text has {counts.tokens:,} tokens, too few for one block of {report.block_len:,}.{lines}",
+                f"Give more text, {share}or lower `model.sequence_len`.",
             )
     if sample_rows is None:
         report.licence = data_sets.licences(plain_text)

@@ -18,7 +18,7 @@ from runner.data.items import ItemOf, ItemPreparer
 from runner.data.judged import Labels, Preferences, Prompts
 from runner.data.report import Report
 from runner.data.tokenizers import MISTRAL, TokenizerFor
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.problem import Stop, first_line
 from runner.tools.text import tokens
 
 Asked = formats.ChatData | Preferences | Labels | Prompts
@@ -176,7 +176,8 @@ class PreferenceRows(ItemPreparer[Prompted]):
         if len(seen) == 1:
             (only,) = seen
             raise Stop(
-                *worded("data.one-label", only=str(only).lower(), other=str(not only).lower())
+                f"Every row has the label {str(only).lower()}, so there is nothing to tell apart.",
+                f"Add rows with the label {str(not only).lower()}.",
             )
         return kept
 

@@ -32,7 +32,7 @@ from runner.data.row_files import DataRow, FilePart
 from runner.recipe.templates import NoText
 from runner.tools import child_process
 from runner.tools.files import content_hash, replacing
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 
 BATCH_CHARACTERS = 2**20  # rows are put on disk in batches of about this many characters
 # A separate process must read this many bytes to be worth its start, half a second.
@@ -234,7 +234,10 @@ class ItemPreparer(ABC, Generic[Asked]):
         )
         known = Report.read(out)
         if known is None and any(out.glob("*.parquet")):
-            raise Stop(*worded("data.foreign-parquet", out=out))
+            raise Stop(
+                f"`{out}` contains Parquet files that recipe-runner did not make.",
+                "Name another folder for prepared data.",
+            )
         there = all((out / f"{side}.parquet").is_file() for side in blocks.SIDES)
         # Tokens that could not be counted without a tokenizer may be counted now.
         if (
@@ -259,8 +262,9 @@ class ItemPreparer(ABC, Generic[Asked]):
             for index, counts in enumerate(report.sets):
                 counts.train_rows = int((self.spool.facts["origin"][sides[0]] == index).sum())
             if not all(map(len, sides)):
+                lines = "\n".join(report.lines())
                 raise Stop(
-                    *worded("data.too-few-rows", lines="\n".join(report.lines()), report=report)
+                    f"Too few rows remain to train and to validate on.\n{lines}\nAt least two different {report.unit}s are needed."
                 )
             for name, side in zip(blocks.SIDES, sides, strict=True):
                 with replacing(out / f"{name}.parquet") as begun:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from runner.tools import packaged
 from runner.tools.files import cache_folder, content_hash, replacing
-from runner.tools.problem import Stop, Unreachable, first_line, worded
+from runner.tools.problem import Stop, Unreachable, first_line
 
 S3 = "s3://"
 # The variables with the server's address, by which S3's own tools know it, and the key of a
@@ -39,7 +39,10 @@ def asking(address: str, keys: Mapping[str, str] = MappingProxyType({})) -> Iter
     try:
         import s3fs
     except ImportError:
-        raise Stop(*worded("data.no-s3fs", install=packaged.install("s3"))) from None
+        raise Stop(
+            "Files at `s3://` addresses need the package s3fs, which is not installed here.",
+            packaged.install("s3"),
+        ) from None
     patience = {
         "connect_timeout": SECONDS,
         "read_timeout": 6 * SECONDS,
@@ -81,16 +84,34 @@ def why(store: Any, address: str, error: Exception) -> Stop:
         ).__name__
         reason = first_line(refusal)
     if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError"):
-        return Stop(*worded("data.wrong-key", server=server, address=address, error=reason))
+        return Stop(
+            f"{server} refuses the keys for `{address}`: {reason}",
+            "On the cluster, correct `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` in the connection's Secret. Here, set both in the environment.",
+        )
     if code in ("NoSuchBucket", "404"):
-        return Stop(*worded("data.no-bucket", server=server, address=address, bucket=bucket))
+        return Stop(
+            f"{server} has no bucket `{bucket}`.",
+            f"Correct the address `{address}`, or create the bucket. Another server needs its own address, `AWS_S3_ENDPOINT` in the connection's Secret.",
+        )
     if code in ("AccessDenied", "403") or (not code and isinstance(error, PermissionError)):
-        return Stop(*worded("data.no-permission", server=server, address=address, error=reason))
+        return Stop(
+            f"The keys may not read `{address}` at {server}: {reason}",
+            "Ask the bucket's owner for the permission, or use a connection with other keys.",
+        )
     if code:
-        return Unreachable(*worded("data.store-away", server=server, address=address, error=reason))
+        return Unreachable(
+            f"{server} does not answer for `{address}`: {reason}",
+            "Check the network and the server's address: `AWS_S3_ENDPOINT` in the connection's Secret, or `AWS_ENDPOINT_URL_S3` in the environment.",
+        )
     if isinstance(error, FileNotFoundError):
-        return Stop(*worded("data.no-object", address=address, bucket=bucket))
-    return Unreachable(*worded("data.store-failed", server=server, address=address, error=reason))
+        return Stop(
+            f"The bucket `{bucket}` has no file or folder `{address}`.",
+            "Correct the address, or upload the file first.",
+        )
+    return Unreachable(
+        f"`{address}` cannot be copied from or to {server}: {reason}",
+        "Try again. Complete files stay.",
+    )
 
 
 def path_of(address: str) -> str:
@@ -124,7 +145,7 @@ def download(store: Any, there: Mapping[str, Object], folder: Path) -> None:
     for name, one in there.items():
         file = folder / name
         if not file.resolve().is_relative_to(folder.resolve()):
-            raise Stop(*worded("data.outside-folder", name=name))
+            raise Stop(f"The server named a file outside the folder: {name}")
         if file.is_file() and (file.stat().st_size, file.stat().st_mtime) == (
             one.size,
             one.changed,
@@ -137,7 +158,10 @@ def download(store: Any, there: Mapping[str, Object], folder: Path) -> None:
                 one.size,
                 one.etag,
             ):
-                raise Stop(*worded("data.object-changed", path=one.path))
+                raise Stop(
+                    f"`{one.path}` changed while it was copied.",
+                    "Start again once nobody writes there.",
+                )
             os.utime(partial, (one.changed, one.changed))
 
 

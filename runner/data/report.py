@@ -15,7 +15,7 @@ from runner.data.prepared import Lengths, PreparedRows, asked, contents
 from runner.data.row_files import Bad, DataRow, Numbered
 from runner.plan import RowsRequest
 from runner.tools.files import read_json, write_json
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.text import macros
 
 REPORT_FILE = "report.json"
@@ -47,15 +47,8 @@ def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
     part = lost / of
     most = math.ceil(part * 100) / 100
     raise Stop(
-        *worded(
-            "data.too-many-lost",
-            lost=lost,
-            of=of,
-            part=part,
-            share=100 * share,
-            said=said,
-            most=most,
-        )
+        f"{lost:,} of {of:,} rows cannot be used ({part:.1%}), but at most {100 * share:.3g}% may be lost.\n{said}",
+        f"Fix the rows above. Or allow more in this data's section: `max_lost_share: {most:g}`.",
     )
 
 

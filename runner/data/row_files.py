@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner.tools.files import table
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 
 FIRST_BYTES = (
     4_000_000  # bytes in which the first row of a file must end for its columns to be known
@@ -215,7 +215,8 @@ class JsonList(Json):
             rows = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise Stop(
-                *worded("data.not-json", file=file, line=getattr(error, "lineno", "?"))
+                f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.",
+                "A file with one object on each line must end in .jsonl.",
             ) from None
         if not isinstance(rows, list):
             raise Stop(f"`{file}` does not contain a list of rows.", "Write [ … ] around the rows.")

@@ -14,7 +14,7 @@ from runner.data import data_sets, row_files
 from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, Unreadable, nameless
 from runner.tools import packaged
 from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 
 
 def library(name: str, what: str) -> Any:
@@ -45,7 +45,10 @@ class Sheet(RowFile):
         try:
             book = load_workbook(file, read_only=True, data_only=True)
         except (InvalidFileException, BadZipFile, KeyError):
-            raise Stop(*worded("data.not-xlsx", file=file)) from None
+            raise Stop(
+                f"`{file}` is not XLSX.",
+                "Open it with the program that wrote it, and save it as CSV.",
+            ) from None
         with closing(book):
             header: tuple[Any, ...] = ()
             for number, fields in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
@@ -81,7 +84,10 @@ class Parquet(RowFile):
                 )
                 yield from enumerate(there, part.first)
         except ArrowInvalid:
-            raise Stop(*worded("data.not-parquet", file=file)) from None
+            raise Stop(
+                f"`{file}` is not Parquet.",
+                "Open it with the program that wrote it, and save it as CSV.",
+            ) from None
 
     def marks(
         self, file: Path, most: int | None, count: int
@@ -133,12 +139,14 @@ class SavedFolder(RowFile):
             rows = load_from_disk(str(folder))
         except Exception as error:
             raise Stop(
-                *worded("data.unreadable", folder=folder, reason=data_sets.reason_of(error))
+                f"`{folder}` cannot be read: {data_sets.reason_of(error)}.",
+                "Save it again with `save_to_disk`.",
             ) from None
         if isinstance(rows, dict):
             if self.split not in rows:
                 raise Stop(
-                    *worded("data.no-split", folder=folder, split=self.split, rows=listed(rows))
+                    f"`{folder}` has no split `{self.split}`.",
+                    f"It has {listed(rows)}; write one of them as `split`.",
                 )
             rows = rows[self.split]
         yield from enumerate(rows, 1)
@@ -165,7 +173,10 @@ class TextFolder(RowFile):
                 texts = f", or put files ending in {' or '.join(TEXTS)} in it"
             else:
                 texts = ""
-            raise Stop(*worded("data.folder-without-data", folder=folder, texts=texts))
+            raise Stop(
+                f"`{folder}` is a folder without readable data.",
+                f"Name a file in it. Or save it with the `save_to_disk` of `datasets`{texts}.",
+            )
         for number, file in enumerate(files, 1):
             try:
                 yield number, {str(self.column): file.read_text(encoding="utf-8-sig")}
@@ -216,9 +227,8 @@ def read(
     if not reader or (file.suffix == ".txt" and not column and not file.is_dir()):
         endings = [*READERS, *([".txt"] if column else [])]
         raise Stop(
-            *worded(
-                "data.not-readable", file=file, endings=", ".join(endings[:-1]), last=endings[-1]
-            )
+            f"`{file}` is not a readable data file.",
+            f"Its name must end in {', '.join(endings[:-1])} or {endings[-1]}.",
         )
     try:
         yield from reader.rows(file, part)

@@ -12,7 +12,7 @@ from typing import Any
 from runner.catalog import ChatTemplate, Model
 from runner.tools import packaged, text
 from runner.tools.files import content_hash, read_json, sha256, write_json
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.problem import Stop, first_line
 from runner.tools.run_files import TEKKEN
 from runner.tools.text import tokenizer_in
 
@@ -63,14 +63,18 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
             return tokenizer_in(base, trust_remote_code, revision, local)
         except Exception as error:
             if "trust_remote_code" in str(error):
-                raise Stop(*worded("data.tokenizer-code-untrusted", base=base)) from None
+                raise Stop(
+                    f"The tokenizer of `{base}` brings its own code, and the recipe does not trust it.",
+                    "Read that code. Then write `trust_remote_code: true` under `model`, or use another model.",
+                ) from None
             if isinstance(error, (OSError, ValueError)):
                 continue
             if not trust_remote_code:
                 raise
             # Unknown code may fail in any way.
             raise Stop(
-                *worded("data.tokenizer-code-fails", base=base, reason=first_line(error))
+                f"The code of the tokenizer of `{base}` does not run here: {first_line(error)}",
+                "Ask its makers which versions of transformers it needs, or use another model.",
             ) from None
     return None
 
@@ -81,8 +85,14 @@ def unfit(template: str, base: str, tekken: bool) -> tuple[str, str] | None:
     if tekken == (template == MISTRAL):
         return None
     if tekken:
-        return worded("data.has-tekken", base=base)
-    return worded("data.no-tekken", base=base)
+        return (
+            f"`{base}` has a file `tekken.json`, so its tokenizer is that of mistral-common, which takes no other chat template.",
+            "Write `chat_template: mistral_common`; or use a copy of the model without this file, if `tokenizer.json` is there too.",
+        )
+    return (
+        f"`{base}` has no file `tekken.json`, which mistral-common reads.",
+        "Write `chat_template: auto`, which uses the tokenizer that is there.",
+    )
 
 
 def train(

@@ -33,7 +33,7 @@ from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process
 from runner.tools.files import content_hash, in_image, read_json, remote, write_json, write_text
-from runner.tools.problem import Stop, Tell, Unreachable, did_you_mean, first_line, listed, worded
+from runner.tools.problem import Stop, Tell, Unreachable, did_you_mean, first_line, listed
 from runner.tools.process import ensure_home, helping_pod, hush, without_scikit_learn
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
 
@@ -76,7 +76,10 @@ def write_rows(work: Work, tell: Tell) -> None:
         require_space(out, RESERVE, "the prepared data")
     for source in (*data.get("sets", [data]), *data.get("validation_sets", ())):
         if source["path"] and not remote(source["path"]) and not Path(source["path"]).exists():
-            raise Stop(*worded("entrypoints.no-data-file", source=source))
+            raise Stop(
+                f"The data file or folder `{source['path']}` is not here.",
+                "In a pod: with `openshift.data_from: claim`, `recipe submit` uploads it; with `image` or `git` it must be in the image, or in the commit.",
+            )
     documents = []
     if twin:
         without_scikit_learn()
@@ -120,9 +123,8 @@ def require_columns(data: RowsRequest) -> None:
             if form is None:
                 remedy = conversation_formats.NO_FORM
                 raise Stop(
-                    *worded(
-                        "entrypoints.no-form", source=source, there=listed(there), remedy=remedy
-                    )
+                    f"The columns of the data set `{source.hub}` match no form. They are {listed(there)}.",
+                    remedy,
                 )
             settings = {
                 column: f"`{user}`" for column, user in templates.needed({**data, **one}).items()
@@ -211,7 +213,10 @@ def copy_model(model: Mapping[str, Any], folder: Path, tell: Tell) -> None:
     Stop as above."""
     base = model["base"]
     if in_image(base):
-        raise Stop(*worded("entrypoints.only-on-a-cluster", base=base))
+        raise Stop(
+            f"`{base}` is an image, which only pods of a cluster can mount.",
+            "Here, name a folder with the model, its name on the hub, or an `s3://` address: `--set model.base=…`.",
+        )
     with object_store.asking(base) as store:
         every = object_store.objects(store, base)
         there = {
@@ -220,7 +225,10 @@ def copy_model(model: Mapping[str, Any], folder: Path, tell: Tell) -> None:
             if any(Path(name).match(form) for form in MODEL_FILES)
         }
         if "config.json" not in there:
-            raise Stop(*worded("entrypoints.no-model-there", base=base))
+            raise Stop(
+                f"`{base}` contains no model, because it has no `config.json`.",
+                "Name the folder that contains the model's `config.json` and its weights.",
+            )
         size = sum(one.size for one in there.values())
         require_space(folder, size + RESERVE, f"the model {base}")
         tell(f"Downloading {base}, {size / 2**30:.1f} GiB")
@@ -235,9 +243,8 @@ def require_space(folder: Path, size: int, what: str) -> None:
     free = shutil.disk_usage(there).free
     if free < size:
         raise Stop(
-            *worded(
-                "entrypoints.no-space", there=there, free=free / 2**30, what=what, size=size / 2**30
-            )
+            f"{there} has {free / 2**30:.1f} GiB free, and {what} needs {size / 2**30:.1f} GiB.",
+            "Raise `openshift.claims[].size_gib` of that claim, or delete old runs from it. Files that are already there stay.",
         )
 
 

@@ -13,7 +13,7 @@ from runner.plan import Section
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
-from runner.tools.problem import Problem, Stop, did_you_mean, listed, worded
+from runner.tools.problem import Problem, Stop, did_you_mean, listed
 
 LOCK = "models.lock.yaml"
 ON_HUB = ("branch", "revision")
@@ -54,8 +54,9 @@ def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Pro
         and entry["source"] == "hub"
         and revision not in (entry["branch"], entry["revision"])
     ):
-        said = worded(
-            "recipe.other-revision", name=name, entry=entry, revision=revision, document=document
+        said = (
+            f"This is `{name}` at `{entry['branch']}`, and the recipe asks for `{revision}`.",
+            f"Run `recipe models add {name} --revision {revision} --out {document.file}`, or change `revision` there.",
         )
         problems = [document.problem(("models", name, "branch"), *said)]
     if problems:
@@ -82,7 +83,10 @@ def add(file: Path, name: str, entry: Section) -> None:
     file is broken."""
     bad = [key for key, value in entry.items() if _lacking(key, value)]
     if bad:
-        raise Stop(*worded("recipe.impossible-values", name=name, bad=listed(bad)))
+        raise Stop(
+            f"Impossible values in the entry of `{name}`: {listed(bad)}.",
+            "Check that its `config.json` is the original one.",
+        )
     written = {str(key): known for key, known in entries(file).items()} | {name: dict(entry)}
     lines = list[str]()
     for model in sorted(written):
@@ -173,7 +177,9 @@ def _wrong(document: Document, name: str) -> list[Problem]:
     if not problems and entry["num_attention_heads"] % entry["num_key_value_heads"]:
         problems.append(
             document.problem(
-                (*at, "num_key_value_heads"), *worded("recipe.not-a-multiple", remedy=remedy)
+                (*at, "num_key_value_heads"),
+                "`num_attention_heads` must be a multiple of `num_key_value_heads`.",
+                remedy,
             )
         )
     return problems

@@ -12,7 +12,7 @@ from runner.recipe.document import Document, path_of
 from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import STAGES
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop
 
 ENVIRONMENT: Mapping[str, list[str]] = packaged.toml(__file__, "environment.toml")
 
@@ -25,7 +25,11 @@ def from_options(options: Iterable[str]) -> list[Override]:
         _require_unicode(option)
         setting, equals, text = option.partition("=")
         if not equals or not setting.strip(".") or ".." in setting:
-            raise Stop(*worded("recipe.no-assignment", option=option), code=2)
+            raise Stop(
+                f"`--set {option}` does not have the form `--set section.setting=value`.",
+                "For example: --set train.epochs=2",
+                code=2,
+            )
         setting = ".".join(map(str, path_of(setting.strip())))
         changes.append(Override(setting, None, _value(option, text), by=f"--set {option}"))
     return changes
@@ -91,7 +95,11 @@ def _value(option: str, text: str) -> Any:
         except Stop:
             if text.count("[") == text.count("]") and not text.startswith(("{", '"', "'")):
                 return text  # a text that begins with a column
-            raise Stop(*worded("recipe.not-yaml", option=option), code=2) from None
+            raise Stop(
+                f"The value of `--set {option}` is not YAML.",
+                "Close its brackets and quotes.",
+                code=2,
+            ) from None
     return reading.scalar(text.strip())
 
 

@@ -28,7 +28,7 @@ from yaml.events import (
 from runner.catalog.tables import table
 from runner.recipe.document import Document, Path_, Span
 from runner.tools import packaged
-from runner.tools.problem import SHOWN, Problem, Stop, nearest, worded
+from runner.tools.problem import SHOWN, Problem, Stop, nearest
 
 # A recipe is a page or two; the limit only prevents reading a large wrong file.
 MAX_BYTES = 1_000_000
@@ -88,7 +88,13 @@ def _text(name: str, raw: bytes, size: int, kind: str) -> str:
     not text."""
     if size > MAX_BYTES:
         raise Stop(
-            Problem(name, 0, 0, *worded("recipe.too-large", size=size, kind=kind, most=MAX_BYTES))
+            Problem(
+                name,
+                0,
+                0,
+                f"This file has {size:,} bytes. A {kind} has at most {MAX_BYTES:,}.",
+                "Check that it is the right file.",
+            )
         )
     try:
         return raw.decode("utf-8-sig")
@@ -103,7 +109,15 @@ def _text(name: str, raw: bytes, size: int, kind: str) -> str:
             column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1
         else:
             column = 0
-        raise Stop(Problem(name, line, column, *worded("recipe.not-utf8"))) from None
+        raise Stop(
+            Problem(
+                name,
+                line,
+                column,
+                "This file is not UTF-8 text.",
+                "Save it again in your editor, with the encoding UTF-8.",
+            )
+        ) from None
 
 
 def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Document:
@@ -122,7 +136,9 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
             shown = repr(error.character)
         builder.problems += [
             document.problem_at(
-                Span(line, 1, 1), *worded("recipe.forbidden-character", shown=shown)
+                Span(line, 1, 1),
+                f"This line contains a character that YAML does not allow ({shown}).",
+                "Delete it.",
             )
         ]
     builder.problems += builder.set_twice()
@@ -130,7 +146,11 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
     elif not builder.problems and not isinstance(document.data, dict):
         builder.problems.append(
-            document.problem_at(Span(1, 1, 1), *worded("recipe.no-lines", kind=kind, start=start))
+            document.problem_at(
+                Span(1, 1, 1),
+                f"This is not a {kind}: it has no `setting: value` lines.",
+                start,
+            )
         )
     if builder.problems:
         raise Stop(builder.problems)
@@ -179,7 +199,11 @@ class Builder:
                 if documents == 1:
                     self.document.data = self._value(next(self.events), ())
                 elif documents == 2:
-                    self._problem(event, *worded("recipe.second-document"))
+                    self._problem(
+                        event,
+                        "A second document starts here. A file contains one recipe.",
+                        "Move it to another file, or delete this `---`.",
+                    )
 
     def _value(self, event: Event, path: Path_) -> Any:
         value, end = self._node(event, path)
@@ -195,7 +219,8 @@ class Builder:
             # `!name` in front of a value means a program's own kind of value; a recipe has none.
             self._problem(
                 event,
-                *worded("recipe.yaml-tag", written=event.tag.replace("tag:yaml.org,2002:", "!!")),
+                f"`{event.tag.replace('tag:yaml.org,2002:', '!!')}` is a YAML tag. Recipes do not use tags.",
+                "Delete it, and keep the value.",
             )
         before = self.count
         if event.anchor:
@@ -215,7 +240,11 @@ class Builder:
     def _collection(self, event: Event, path: Path_) -> tuple[dict[str, Any] | list[Any], Mark]:
         if self.depth >= MAX_DEPTH:
             raise Stop(
-                self.document.problem_at(_place(event), *worded("recipe.too-deep", most=MAX_DEPTH))
+                self.document.problem_at(
+                    _place(event),
+                    f"Lists and sections are nested more than {MAX_DEPTH} levels deep here.",
+                    "A recipe needs at most 6 levels.",
+                )
             )
         self.depth += 1
         section: dict[str, Any] = {}
@@ -227,7 +256,11 @@ class Builder:
             else:
                 value, _ = self._node(inner, path)
                 if isinstance(value, dict | list):
-                    self._problem(inner, *worded("recipe.name-is-no-word"))
+                    self._problem(
+                        inner,
+                        "A setting's name must be a word. Here it is a list or a section.",
+                        "Put quotes around it if it is a text.",
+                    )
                     value = f"(section {len(self.problems)})"
                 # `yes:` and `1:` are names like any other; the schema then reports them as unknown.
                 if isinstance(value, str):
@@ -276,7 +309,9 @@ class Builder:
             return None
         anchored = self.anchors[name]
         if anchored is None:
-            self._problem(event, *worded("recipe.inside-itself", name=name, remedy=remedy))
+            self._problem(
+                event, f"`*{name}` is inside `&{name}`, so it would contain itself.", remedy
+            )
             return None
         value, size = anchored
         self._add(size, event)
@@ -287,7 +322,9 @@ class Builder:
         if self.count > MAX_VALUES:
             raise Stop(
                 self.document.problem_at(
-                    _place(event), *worded("recipe.too-many-references", most=MAX_VALUES)
+                    _place(event),
+                    f"With all its `*` references written out, this file would have more than {MAX_VALUES:,} values.",
+                    "The `*` references multiply each other. Write the values instead.",
                 )
             )
 
@@ -380,13 +417,15 @@ def hidden_header(document: Document, line: int, instead: str = "") -> tuple[str
         found = _HIDDEN.fullmatch(lines[number - 1])
         if found:
             start = found.end(1)
-            message = worded(
-                "recipe.commented-out",
-                name=found["name"],
-                instead=f": {instead}" if instead else "",
-            )
+            name = found["name"]
+            consequence = f": {instead}" if instead else ""
             place = Span(number, start + 1, found.end("name") + 1 - start)
-            return found["name"], document.problem_at(place, *message)
+            problem = document.problem_at(
+                place,
+                f"`{name}:` is commented out, and the lines below it are not{consequence}.",
+                "Delete the `#`, or add one to each of the lines below.",
+            )
+            return name, problem
         if lines[number - 1][:1] not in ("", " ", "#"):
             break
     return "", None
@@ -436,17 +475,24 @@ def _likely(
     source = lines[line - 1]
     at = document.problem_at
     if "\t" in source[: len(source) - len(source.lstrip())] or source[column - 1 : column] == "\t":
-        yield at(Span(line, source.index("\t") + 1, 1), *worded("recipe.tab"))
+        yield at(
+            Span(line, source.index("\t") + 1, 1),
+            "This line contains a tab. YAML allows only spaces for indentation.",
+            "Replace the tab with spaces, two for each level.",
+        )
     for number, text in ((line - 1, lines[line - 2] if line > 1 else ""), (line, source)):
         if "\u00a0" in text.partition("#")[0]:
             yield at(
-                Span(number, text.index("\u00a0") + 1, 1), *worded("recipe.non-breaking-space")
+                Span(number, text.index("\u00a0") + 1, 1),
+                "This line contains a non-breaking space, which only looks like a space. It comes from text copied from web pages.",
+                "Replace it with a space.",
             )
         glued = _GLUED.fullmatch(text)
         if glued:
             yield at(
                 Span(number, len(glued[1]) + 1, len(glued[2])),
-                *worded("recipe.glued-colon", glued=glued),
+                "The space after the `:` is missing here.",
+                f"Write `{glued[2]} {glued[3]}`.",
             )
     quote = source[column - 2 : column - 1]
     if quote in ("'", '"'):
@@ -457,7 +503,11 @@ def _likely(
         earlier = lines[number - 1] if number else ""
         opened = re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", earlier)
         if opened:
-            yield at(Span(number, len(opened[1]) + 1, 1), *worded("recipe.open-quote"))
+            yield at(
+                Span(number, len(opened[1]) + 1, 1),
+                "A quotation mark opens here and does not close in this line.",
+                "Close it. If it belongs to the text, write it twice.",
+            )
     ended = _ended_early(source, line, column)
     if ended:
         yield at(*ended)
@@ -471,7 +521,11 @@ def _likely(
         yield header
     glued = _GLUED_DASH.match(source)
     if glued:
-        yield at(Span(line, len(glued[1]) + 1, 1), *worded("recipe.glued-dash", glued=glued))
+        yield at(
+            Span(line, len(glued[1]) + 1, 1),
+            "The space after the `-` is missing here.",
+            f"Write `- {glued[2]}`.",
+        )
     entry = _without_dash(here, above)
     if entry:
         yield entry.without_dash(document)
@@ -480,7 +534,11 @@ def _likely(
         if here.is_entry and odd.is_entry:
             before, odd, here = odd, here, odd
         if odd.indent < here.indent == before.indent:
-            yield at(odd.place, *worded("recipe.unindented", depth=here.indent))
+            yield at(
+                odd.place,
+                "This line is not indented like those above and below it.",
+                f"Indent it by {here.indent} spaces.",
+            )
 
 
 def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] | None:
@@ -510,7 +568,11 @@ def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] |
         end = f": {meant}"
     else:
         end = "."
-    return Span(line, found.end("inner") + 1, 1), *worded("recipe.quotes-end", end=end)
+    return (
+        Span(line, found.end("inner") + 1, 1),
+        "The quotes end here, and more text follows.",
+        f"Put other quotes around the whole text{end}",
+    )
 
 
 class _Line(NamedTuple):

@@ -15,7 +15,7 @@ from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.stages import PRETRAIN, STAGES, path_in
 from runner.tools import packaged
 from runner.tools.files import Record, content_hash, normal, remote
-from runner.tools.problem import Problem, Stop, shortened, worded
+from runner.tools.problem import Problem, Stop, shortened
 
 if TYPE_CHECKING:
     from runner.recipe.sections import ImageCodeFromGit, Nodes, Openshift, Sections
@@ -388,7 +388,9 @@ class Recipe(Sections):
         if self.model_facts is None:
             raise Stop(
                 self.document.problem(
-                    ("model", "base"), *worded("recipe.model-unknown", name=self.model.base)
+                    ("model", "base"),
+                    f"The model `{self.model.base}` is unknown.",
+                    "Name one that `recipe check` accepts.",
                 )
             )
         return self.model_facts

@@ -9,7 +9,7 @@ from typing import Any
 from runner.plan import Section
 from runner.recipe.document import Document, Path_, merged, path_of, value_at
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop
 
 NAME, TECHNIQUE = (
     "name",
@@ -28,7 +28,10 @@ ALONE = {tuple(old.split(".")): tuple(new.split(".")) for old, new in _TABLE["al
 
 def one_file() -> Stop:
     """The refusal of `--data` for a recipe with stages."""
-    return Stop(*worded("recipe.rows-of-several"))
+    return Stop(
+        "`--data` replaces the rows of one training, and this recipe has several stages.",
+        "Write `--set stages.0.data.path=FILE`, with the number of the stage.",
+    )
 
 
 def documents(document: Document) -> Iterator[tuple[str, int, Document]]:

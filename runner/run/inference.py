@@ -17,7 +17,7 @@ from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, StageFolder, find
 from runner.scenarios import translate
 from runner.tools.files import read_json
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, DEMO, SUMMARY
 from runner.tools.text import Styled, pieces, printable
 from runner.trainer.generation import Chat, chats, load
@@ -43,7 +43,10 @@ def newest(plan: Plan) -> StageFolder:
     for folder in folders:
         if folder.weights_files:
             return folder
-    raise Stop(*worded("run.no-model-yet", run=folders[0].run))
+    raise Stop(
+        f"The {folders[0].run.kind} in `{folders[0].run.path}` has no trained model yet.",
+        "Run the command that started it again. It continues where it stopped.",
+    )
 
 
 def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
@@ -80,14 +83,19 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     demo = read_json(folder.path / DEMO)
     if stage.config.get("reward_model"):
         raise Stop(
-            *worded(
-                "run.gives-scores", recipe=recipe, path=folder.model, summary=folder.path / SUMMARY
-            )
+            f"`{recipe.name}` trains a reward model, which gives an answer a score and writes none.",
+            f"It is in `{folder.model}`, as AutoModelForSequenceClassification reads it. `{folder.path / SUMMARY}` has how often it prefers the better answer.",
         )
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
-        raise Stop(*worded("run.classifies-images", recipe=recipe, path=folder.path / SUMMARY))
+        raise Stop(
+            f"`{recipe.name}` trains a model that classifies images. It cannot answer questions in words.",
+            f"`recipe ask RECIPE PICTURE` shows it a picture. `{folder.path / SUMMARY}` has its accuracy.",
+        )
     if demo is None or not folder.model.is_dir():
-        raise Stop(*worded("run.no-chat-model", stage=stage))
+        raise Stop(
+            f"The stage `{stage.name}` has no model that could answer.",
+            "Leave out `--stage`, or run the command that started it again. It continues where it stopped.",
+        )
     packaged_models.make_ready([stage])
     if demo["base_model"].startswith("/") and not Path(demo["base_model"]).is_dir():
         # The run was moved, or fetched from a claim that has the base model.

@@ -20,7 +20,7 @@ from runner.run.run_folder import FRESH, StageFolder, check_weights, differences
 from runner.tools import packaged
 from runner.tools.child_process import Event
 from runner.tools.files import read_record
-from runner.tools.problem import Interrupted, Stop, Tell, listed, worded
+from runner.tools.problem import Interrupted, Stop, Tell, listed
 from runner.tools.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
 from runner.trainer.records import Summary, elapsed_seconds
 
@@ -211,7 +211,10 @@ def require_earlier(folder: StageFolder, tell: Tell) -> None:
     stage = folder.stage
     for name in stage.reads:
         if not folder.other(name).finished:
-            raise Stop(*worded("run.base-not-finished", stage=stage, name=name))
+            raise Stop(
+                f"The stage `{stage.name}` builds on `{name}`, which is not finished.",
+                f"Run it first: `--from {name}`, or leave out `--stage` and `--from`.",
+            )
     made = (
         (name, f"was made from other inputs than now: {'; '.join(how[:4])}")
         for name, how in _stale(folder)
@@ -221,7 +224,10 @@ def require_earlier(folder: StageFolder, tell: Tell) -> None:
         (name, f"has changed since it was made (`{files[0]}`)") for name, files in wrong if files
     )
     for name, what in itertools.chain(made, kept):
-        raise Stop(*worded("run.base-changed", stage=stage, name=name, what=what))
+        raise Stop(
+            f"The stage `{stage.name}` builds on `{name}`, and `{name}` {what}.",
+            f"`--from {name}` runs it again; so does the command without `--stage` and `--from`.",
+        )
     guard(folder, tell)
 
 
@@ -243,9 +249,12 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     if limit and used >= limit:
         whole, taken = map(units.duration, (limit, used))
         more = MORE_TIME[folder.run.kind].format(point="here")
-        raise Stop(*worded("run.no-time-left", limit=whole, stage=stage, used=taken, more=more))
+        raise Stop(
+            f"The time limit of {whole} is used up, so `{stage.name}` does not start. Training has taken {taken} so far.",
+            more,
+        )
     if over:
-        tell(f"{decision}")
+        tell(str(decision))
         # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A
         # rehearsal is quickly repeated, and a claim is not planned to have room for two.
         if folder.run.kind == "run" and not folder.place.on_cluster and folder.has_trained:
@@ -293,7 +302,10 @@ def keep_what_took_training(plan: Plan, decisions: list[Decision], remedy: str) 
                     if other.why
                 )
                 why = why or "its inputs are not on record"
-                raise Stop(*worded("run.before-the-change", folder=folder, why=why, remedy=remedy))
+                raise Stop(
+                    f"`{folder.path}` contains a {folder.run.kind} of this recipe from before it changed ({why}).",
+                    remedy,
+                )
 
 
 def _launch(folder: StageFolder, watch: Watch) -> None:

@@ -27,7 +27,7 @@ from runner.tools.files import (
     sha256,
     write_json,
 )
-from runner.tools.problem import Stop, shortened, worded
+from runner.tools.problem import Stop, shortened
 from runner.trainer.records import Summary
 
 ROOT = Path(RUNS)
@@ -161,7 +161,10 @@ class RunFolder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise Stop(*worded("run.locked", path=self.path)) from None
+                raise Stop(
+                    f"Another command is using `{self.path}`.",
+                    "Wait for it, or name another folder with `--out`.",
+                ) from None
             yield
 
 
@@ -236,11 +239,8 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
     prepared = {Path(folder).name for folder in (run.place().data_dir, run.place().scratch_dir)}
     if not run.state and any(entry.name not in prepared for entry in entries):
         raise Stop(
-            *worded(
-                "run.other-files",
-                run=run,
-                remedy=remedy or "Name an empty or a new folder with `--out`.",
-            )
+            f"`{run.path}` contains files that do not belong to a run.",
+            remedy or "Name an empty or a new folder with `--out`.",
         )
     if not fresh:
         require_of(run, recipe_name, remedy or FRESH)
@@ -273,11 +273,17 @@ def find(name: str, given: str | None) -> RunFolder:
     if given:
         if (Path(given) / run_files.RUN).is_file():
             return RunFolder.at(Path(os.path.abspath(given)))
-        raise Stop(*worded("run.not-a-run", given=given))
+        raise Stop(
+            f"`{given}` is not a run folder.",
+            "A run folder contains `run.json`. `recipe rehearse` and `recipe run` create one.",
+        )
     both = (folder(name, kind) for kind in ("run", "rehearsal"))
     runs = [run for run in both if (run.path / run_files.RUN).is_file()]
     if not runs:
-        raise Stop(*worded("run.no-run", name=name, root=ROOT))
+        raise Stop(
+            f"There is no run of `{name}` below `{ROOT}/`.",
+            "Create one with `recipe rehearse` or `recipe run`, or name another folder with `--run DIR`. `recipe status` shows runs on the cluster; download them with `recipe fetch`.",
+        )
     return max(runs, key=_newest)
 
 

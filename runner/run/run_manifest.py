@@ -15,7 +15,7 @@ from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, moved
 from runner.scenarios import forecasting, place, translate
 from runner.tools.files import Record, read_record, write_text
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.run_files import CONFIG, PLANNED
 
 
@@ -97,4 +97,7 @@ def plan_of(run: RunFolder) -> Plan:
     try:
         return Plan.read(json.dumps(moved(facts, facts["place"]["run_dir"], str(run.path))))
     except (KeyError, TypeError, ValueError):
-        raise Stop(*worded("run.no-plan", run=run)) from None
+        raise Stop(
+            f"`{run.shown}` has no recorded plan, or a broken one.",
+            "Run again the command that created the run. It writes the plan, and repeats no finished work.",
+        ) from None

@@ -17,7 +17,7 @@ from typing import Any
 
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.problem import Stop, first_line
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
 from runner.tools.text import from_template, learned, macros, tokenizer_in, tokens, words
@@ -115,7 +115,10 @@ class LoadedModel:
 def load(chat: Chat) -> LoadedModel:
     """The model, ready to answer. Raises Stop if it is missing, or cannot be loaded."""
     if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
-        raise Stop(*worded("trainer.no-model", chat=chat))
+        raise Stop(
+            f"The model `{chat.model}` is not here.",
+            "For a run on the cluster, `recipe fetch RECIPE --stage NAME` downloads the result of another stage.",
+        )
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging

@@ -19,7 +19,6 @@ from transformers import TrainerCallback
 from runner import parts
 from runner.tools import child_process
 from runner.tools.files import read_json, read_record, write_json
-from runner.tools.problem import worded
 from runner.tools.run_files import COMPLETE, STOPPED
 from runner.trainer import records
 from runner.trainer.intervals import seconds_between
@@ -117,16 +116,18 @@ def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]
             else:
                 its_end = "has no complete checkpoint"
             stop(
-                *worded(
-                    "trainer.length-before-not-ended", blocks=blocks, before=before, its_end=its_end
-                )
+                f"This context length continues at step {blocks.first_step:,}, but `{before}` {its_end}.",
+                "Run the context length before it first.",
             )
         # As the Trainer, FSDP or DeepSpeed write it.
         if not any(
             any(checkpoint.glob(name))
             for name in ("optimizer.pt", "optimizer.bin", "optimizer_0", "global_step*")
         ):
-            stop(*worded("trainer.no-optimizer-state", checkpoint=checkpoint))
+            stop(
+                f"`{checkpoint}` has no optimizer state, so the curriculum would lose its momentum here.",
+                "Save it with `distribution: fsdp` and full state, or with zero2.",
+            )
     if checkpoint is not None:
         cfg.resume_from_checkpoint = str(checkpoint)
     return ""
@@ -166,7 +167,10 @@ class Watchdog(TrainerCallback):
         expected = self.settings.world_size
         here = PartialState()
         if here.num_processes != expected:
-            self.stop(*worded("trainer.processes-alone", expected=expected, here=here))
+            self.stop(
+                f"The plan needs {expected} processes that train together, but {here.num_processes} connected. Each would train on all the data alone.",
+                "Start them with the launcher that the plan names.",
+            )
         if expected > 1:
             together = (
                 here.distributed_type not in (DistributedType.NO,)
@@ -178,7 +182,8 @@ class Watchdog(TrainerCallback):
                 backend = "none"
             if self.settings.backend not in backend:
                 self.stop(
-                    *worded("trainer.other-backend", planned=self.settings.backend, backend=backend)
+                    f"The plan uses {self.settings.backend} between the processes, but they use {backend}.",
+                    "",
                 )
         self._compare_share(args, train_dataloader)
 
@@ -192,22 +197,23 @@ class Watchdog(TrainerCallback):
             if name not in (logs or {}):
                 continue
             if not math.isfinite(loss := float(logs[name])):
-                self.stop(*worded("trainer.diverged", what=what, step=step, loss=loss))
+                self.stop(
+                    f"The {what} at step {step} is {loss}: training has diverged.",
+                    "Lower `learning_rate`, or use `precision: bf16` (`fp32` on a GPU without bf16).",
+                )
             if loss == 0 and self.of_words:
-                self.stop(*worded("trainer.loss-of-zero", what=what, step=step))
+                self.stop(
+                    f"The {what} at step {step} is exactly 0, which no real text gives. The model's weights or the data's labels are broken.",
+                    "Check the prepared data, and the model that training started from.",
+                )
             if (
                 self.of_words
                 and not self.first_loss_seen
                 and loss > (ceiling := CEILING * ignorance)
             ):
                 self.stop(
-                    *worded(
-                        "trainer.weights-broken",
-                        what=what,
-                        loss=loss,
-                        ceiling=ceiling,
-                        ignorance=ignorance,
-                    )
+                    f"The first {what} is {loss:.2f}, above {ceiling:.2f}; a model that knows nothing has {ignorance:.2f}. The weights that training started from are broken or were not loaded.",
+                    "",
                 )
             self.first_loss_seen = True
 
@@ -229,7 +235,8 @@ class Watchdog(TrainerCallback):
             share = rows // (args.generation_batch_size // answers) * args.steps_per_generation
         if not math.floor(share) <= batches <= math.ceil(share):
             self.stop(
-                *worded("trainer.other-share", share=math.ceil(share), rows=rows, batches=batches)
+                f"Each process should read {math.ceil(share)} batches in an epoch, its share of {rows} rows, but it reads {batches}. The data is not divided as planned.",
+                "",
             )
 
     def stop(self, message: str, remedy: str = "") -> NoReturn:
@@ -460,7 +467,12 @@ class Preemption(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.waits and self._decide(args):
             if state.is_world_process_zero:
-                said = " ".join(worded("trainer.asked-to-stop", state=state))
+                said = " ".join(
+                    (
+                        "Training was asked to stop (SIGTERM). A cluster does this when it takes a machine back.",
+                        f"Step {state.global_step:,} is saved, and the same command continues from there.",
+                    )
+                )
                 print(said, flush=True)
                 write_json(self.run_dir / STOPPED, {"message": said})
             # A launcher that sees one process end ends the others, which may still write.

@@ -473,7 +473,7 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     except ValueError:
         known = None
     if not isinstance(known, dict):
-        raise Stop(f"The server at {url} does not offer OpenAI's API.", "Check the address.")
+        raise Stop(f"The server at {url} has no API like OpenAI's.", "Check the address.")
     return known
 
 

@@ -18,7 +18,7 @@ from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Reci
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, sharding
 from runner.scenarios.shared.contradictions import contradictions
-from runner.tools.problem import Problem, listed, setting, worded
+from runner.tools.problem import Problem, listed, setting
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -220,24 +220,25 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
     if name:
         said = _without_adapter(facts, name)
     elif other := next((path for path, linear in found.items() if not linear), ""):
-        said = worded("scenarios.pattern-beyond", asked=asked, other=other)
+        said = (
+            f"`{asked}` also matches `{other}`, which is no linear layer.",
+            "End the pattern with names of linear layers, such as `[qv]_proj`.",
+        )
     elif re.fullmatch(asked, head_module(facts)):
         said = _head_with_adapter(facts, asked)
     elif not found:
         linear = listed(facts.linear)
         example = facts.linear_path(0, facts.linear[0])
-        said = worded(
-            "scenarios.pattern-for-nothing",
-            recipe=recipe,
-            asked=asked,
-            linear=linear,
-            example=example,
+        said = (
+            f"`{asked}` matches no linear layer of `{recipe.model.base}`, so the adapter would change nothing.",
+            f"It must match a whole name such as `{example}`. The linear layers are {linear}.",
         )
     elif facts.family.get("names_alone") and (
         others := facts.matched(facts.pattern_of(names)).keys() - found.keys()
     ):
-        said = worded(
-            "scenarios.pattern-of-names", facts=facts, other=min(others), names=listed(names)
+        said = (
+            f"PEFT 0.20 takes only the names from a pattern for models of type `{facts.model_type}`, so it would also adapt `{min(others)}`.",
+            f"Write {listed(names)} as `lora_layers`, which means all layers.",
         )
     else:
         return
@@ -245,13 +246,19 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _no_pattern(name: str, error: re.error) -> tuple[str, str]:
-    return worded("scenarios.no-pattern", name=name, error=error)
+    return (
+        f"`{name}` is not a regular expression: {error.msg}.",
+        "Write names of layers, or fix the pattern.",
+    )
 
 
 def _without_adapter(facts: catalog.Model, name: str) -> tuple[str, str]:
     why = facts.family["missed"][name.rpartition(".")[2]]
     linear = listed(facts.linear)
-    return worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
+    return (
+        f"`{name}` cannot have an adapter: {why}.",
+        f"Its linear layers are {linear}. Delete `lora_layers` to give each of them an adapter.",
+    )
 
 
 def head_module(facts: catalog.Model) -> str:
@@ -286,16 +293,18 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
             if found and not some:
                 continue
             if some:
-                said = worded(
-                    "scenarios.some-layers", name=name, some=some, facts=facts, found=listed(found)
+                said = (
+                    f"`{name}` matches {some} of the model's {facts.num_hidden_layers} layers, but LoRA adapts all of them.",
+                    f"Write {listed(found)}, and the layers' numbers as `advanced.axolotl.peft_layers_to_transform`. Or write a `lora_pattern`.",
                 )
             elif name.rpartition(".")[2] in facts.family.get("missed", {}):
                 said = _without_adapter(facts, name)
             elif re.fullmatch(rf"(.*\.)?({name})", head_module(facts)):
                 said = _head_with_adapter(facts, name)
             else:
-                said = worded(
-                    "scenarios.no-such-layer", recipe=recipe, name=name, linear=listed(facts.linear)
+                said = (
+                    f"`{recipe.model.base}` has no linear layer `{name}`.",
+                    f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter.",
                 )
         yield recipe.problem(("train", "lora_layers", index), *said)
 
@@ -349,14 +358,17 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
     given = [name for name in common.GIVES_VALIDATION if data.get(name)]
     if len(given) > 1:
         yield recipe.problem(
-            ("data", given[1]), *worded("scenarios.several-validations", given=listed(given))
+            ("data", given[1]),
+            f"`data` has {listed(given)}, but validation data comes from one place.",
+            "Keep one of these lines.",
         )
     for name, source in (("validation_split", "hub"), ("validation_path", "path")):
         # A file works with any list of data sets; a split must exist in each.
         lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
         if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
-            said = worded(
-                "scenarios.validation-needs", name=name, source=source, lacking=setting(lacking[0])
+            said = (
+                f"`{name}` needs `{source}`, but `{setting(lacking[0])}` has no `{source}`.",
+                "Use `validation_share` to take a share of the documents instead.",
             )
             yield recipe.problem(("data", name), *said)
     file = data.get("validation_path")
@@ -368,7 +380,11 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
     ]
     same_file = file and (recipe.folder / file).resolve() in trained
     if same_file or (split and split == data.get("split")):
-        said = worded("scenarios.validation-is-training", text=file if same_file else split)
+        text = file if same_file else split
+        said = (
+            f"Validation uses the training text, `{text}`, so the model that memorises it best would win.",
+            "Name another, or use `validation_share` to hold out a share of the documents.",
+        )
         yield recipe.problem(
             ("data", "validation_path" if same_file else "validation_split"), *said
         )

@@ -14,7 +14,7 @@ from runner.plan import EngineConfig, Evaluation, Place, Stage
 from runner.recipe.document import applies
 from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe, Settings
 from runner.scenarios.shared import common, sharding
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 PLUGIN = "runner.trainer.plugin.RecipePlugin"  # the name that images of 0.1 also use
@@ -413,7 +413,15 @@ def with_advanced(
     for plugin, settings in catalog.axolotl_settings()["plugins"].items():
         loaded = any(one.startswith(plugin.rpartition(".")[0]) for one in config["plugins"])
         for key in () if loaded else [name for name in extra if name in settings]:
-            wrong.append((key, worded("scenarios.plugin-not-loaded", key=key, plugin=plugin)))
+            wrong.append(
+                (
+                    key,
+                    (
+                        f"`{key}` is a setting of Axolotl's plug-in `{plugin}`, which this recipe does not load.",
+                        f"Load it: write `plugins: [{plugin}]` beside the line. Or delete the line.",
+                    ),
+                )
+            )
     for key, value in extra.items():
         if key in config and config[key] != value:
             # The recipe's settings that determine this one of Axolotl's.
@@ -431,8 +439,9 @@ def with_advanced(
         others = config | {name: other for name, other in extra.items() if name != key}
         why = refusal(key, value, others)
         if why:
-            said = worded(
-                "scenarios.axolotl-refuses", version=catalog.AXOLOTL_VERSION, key=key, why=why
+            said = (
+                f"Axolotl {catalog.AXOLOTL_VERSION} cannot use this line here: `{key}` {why}.",
+                "Delete it.",
             )
             wrong.append((key, said))
     if wrong:

@@ -30,7 +30,7 @@ from runner.recipe.recipe import (
 from runner.scenarios.contract import Summaries
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
-from runner.tools.problem import Stop, setting, worded
+from runner.tools.problem import Stop, setting
 
 BY, OWN = "rehearsal", Path(__file__).with_suffix(".toml")
 TWIN = "base_model"
@@ -147,7 +147,10 @@ def real(recipe: Recipe, model: str) -> list[Override]:
     if packaged_model is None:
         model = os.path.abspath(model)
         if not Path(model, "config.json").is_file():
-            raise Stop(*worded("scenarios.no-model-folder", model=model))
+            raise Stop(
+                f"`{model}` is not the folder of a model, because it has no `config.json`.",
+                "Name the folder in which a model was saved, or write `--model small`.",
+            )
     base = Override("model.base", None, model, REAL, "a real model, small enough for this machine")
     local = table("real", written=min(80, recipe.demo.max_new_tokens))
     return [base, *substitutes(recipe, local), *without_gpu(recipe, BY)]
@@ -217,18 +220,23 @@ def judge(plan: Plan, summaries: Summaries) -> None:
             # Of answers to held-out prompts; a twin's must rise by MIN_RISE.
             if highest - start < (MIN_RISE if tiny else 1e-6):
                 raise Stop(
-                    *worded(
-                        "scenarios.reward-not-risen", summary=summary, first=start, best=highest
-                    )
+                    f"The rehearsal of `{summary.name}` did not learn: the mean reward went from {start:.3f} to {highest:.3f}.",
+                    "Check the samples with their rewards, and the log.",
                 )
             continue
         first = summary.first_validation_loss
         best = summary.best_validation_loss
         steps = summary.steps
         if tiny and steps < MIN_STEPS and not summary.early_stop:
-            raise Stop(*worded("scenarios.too-few-steps", steps=steps, min_steps=MIN_STEPS))
+            raise Stop(
+                f"The rehearsal made {steps} steps, but needs {MIN_STEPS}.",
+                "Give it more rows with `--data`.",
+            )
         if first is None or best is None:
-            raise Stop(*worded("scenarios.no-verdict", plan=plan))
+            raise Stop(
+                f"The rehearsal of `{plan.name}` has no verdict, because it has no validation loss.",
+                "Check the held-out rows, and the log.",
+            )
         if summary.first_preference_accuracy is not None:
             preferred(summary.first_preference_accuracy, summary.last_preference_accuracy)
         gain = 1 - best / first if first else 0.0
@@ -238,7 +246,8 @@ def judge(plan: Plan, summaries: Summaries) -> None:
             else:
                 needed = ""
             raise Stop(
-                *worded("scenarios.did-not-learn", plan=plan, first=first, best=best, needed=needed)
+                f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}{needed}.",
+                "Check the prepared rows, and which tokens are trained.",
             )
 
 
@@ -277,7 +286,10 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
         return [substitute(f"{name}.hub", None, why), substitute(f"{name}.path", file, why)]
     raise Stop(
         recipe.document.problem(
-            home, *worded("scenarios.no-local-rows", name=name, other=other), key=True
+            home,
+            f"A rehearsal downloads nothing, but `{name}` names no local file.",
+            f"Name one: {other}`{name}.sample` in the recipe.",
+            key=True,
         )
     )
 

@@ -11,7 +11,7 @@ from runner.recipe.document import Document, Path_, applies, holds, merged
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop
 
 DEEPSPEED_FILE = "deepspeed.json"
 
@@ -83,7 +83,15 @@ def own_file(recipe: Recipe) -> Document | None:
     start = "Write the settings of DeepSpeed or FSDP in it."
     document = reading.read(recipe.folder / str(name), "configuration", start)
     if not isinstance(document.data, dict):
-        raise Stop(Problem(document.file, 1, 1, *worded("scenarios.no-settings")))
+        raise Stop(
+            Problem(
+                document.file,
+                1,
+                1,
+                "This file contains no settings.",
+                "It is a mapping of names to values.",
+            )
+        )
     return document
 
 

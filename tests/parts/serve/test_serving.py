@@ -289,8 +289,8 @@ def test_the_models_of_a_recipe_are_found_by_the_names_that_serve_gives_them():
     [
         (401, "who are you", "Set OPENAI_API_KEY"),
         (503, "still loading", "answered 503"),
-        (200, "<html>", "does not offer OpenAI's API"),
-        (200, [1], "does not offer OpenAI's API"),
+        (200, "<html>", "has no API like OpenAI's"),
+        (200, [1], "has no API like OpenAI's"),
     ],
 )
 def test_a_server_that_says_no_or_something_else_is_said(code, body, told, capsys):
