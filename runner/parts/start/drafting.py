@@ -247,11 +247,12 @@ class Answers:
 
     @property
     def base(self) -> str:
-        if self.on_cpu and not self.of.keeps:
+        starts_from = str(self.starts("model.base"))  # empty for a network of images
+        if self.on_cpu and not self.of.keeps and starts_from:
             usual = SMALL_MODEL
         else:
             usual = self.way.model
-        return self.model or usual or str(self.starts("model.base"))
+        return self.model or usual or starts_from
 
     @property
     def on_cpu(self) -> bool:

@@ -429,7 +429,7 @@ SYSTEMS = {
         {"scenario": "lora", "data.path": "text.txt", "data.form": "text", "data.question": None},
     ),
     "all weights on questions": (
-        "--data my.csv --technique all-weights",
+        "--data my.csv --technique all-weights --gpu NVIDIA-L40S",
         {
             "scenario": "full",
             "data.question": "[Question]",
@@ -776,6 +776,25 @@ def test_here_means_the_cpu_of_a_machine_without_a_gpu(here, monkeypatch, capsys
     assert _code(shlex.split(command)[1:]) == 0
     assert (here / "made.yaml").read_bytes() == first, "the printed command makes the same recipe"
     assert _code(["plan", "made.yaml"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "gpu", "base"),
+    [
+        (["--data", "my.csv", "--where", "here"], "none", "small"),
+        (["--data", "my.csv"], "none", "small"),
+        (["--data", "my.csv", "--model", "Qwen/Qwen3-0.6B"], "none", "Qwen/Qwen3-0.6B"),
+        (["--data", "my.csv", "--gpus", "1"], "NVIDIA-L4", "microsoft/Phi-4-mini-instruct"),
+        (["--what", "images", "--data", "pictures", "--where", "here"], "none", None),
+    ],
+    ids=["here", "nothing", "a model", "GPUs", "images"],
+)
+def test_options_without_a_gpu_mean_the_cpu_of_a_machine_without_one(here, options, gpu, base):
+    assert _code(["new", "made", *options]) == 0
+    document = read(here / "made.yaml")
+    assert document.lookup(Override("machines.gpu").path) == gpu
+    assert document.lookup(Override("model.base").path) == base
+    assert _code(["check", "made.yaml"]) == 0
 
 
 @pytest.mark.long

@@ -273,7 +273,7 @@ def _through(
         elif settled:
             said = said or one.proposed(answers)
             if said:
-                answers = _taken(one, name, answers, said)
+                answers = _on_cpu_here(one, given, _taken(one, name, answers, said))
             elif not one.open(answers):
                 missing = worded(
                     "start.missing-answer", one=one, initial=one.help[0].lower(), rest=one.help[1:]
@@ -306,16 +306,19 @@ def _through(
                 _say(stop)
                 continue
             before.append((at, answers))
-            answers = taken
-            if one.name == "where" and not given.get("gpu") and _trains_on_cpu(answers):
-                answers = replace(answers, gpu=NO_GPU)
+            answers = _on_cpu_here(one, given, taken)
         at += 1
     return answers
 
 
-def _trains_on_cpu(answers: Answers) -> bool:
-    """Whether "here" means this machine's CPU. A starter that is copied as it is keeps its GPU."""
-    return answers.where == "here" and not answers.of.keeps and not doctor.labels()
+def _on_cpu_here(one: Question, given: Mapping[str, str], answers: Answers) -> Answers:
+    """The answers, with this machine's CPU after "here" if the machine has no GPU and no answer
+    names one. A starter that is copied as it is keeps its GPU."""
+    is_here = one.name == "where" and answers.where == "here" and not answers.of.keeps
+    names_gpus = given.get("gpu") or given.get("gpus")
+    if is_here and not names_gpus and not doctor.labels():
+        return replace(answers, gpu=NO_GPU)
+    return answers
 
 
 def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
