@@ -15,6 +15,7 @@ from runner.catalog.models import (
     model_types,
     packaged_model,
     packaged_models,
+    teaching,
     unsuitable,
 )
 from runner.catalog.tables import (

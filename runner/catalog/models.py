@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from runner.catalog.tables import Facts, table
 from runner.tools.files import read_record
@@ -181,6 +181,37 @@ class Model:
         )
 
 
+class TeachingSetting(NamedTuple):
+    """A setting of a recipe, by its name there, with its comment."""
+
+    setting: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What an adapter needs to learn the facts of few questions with answers: `teaching` of
+    packaged-models.toml, which explains each field."""
+
+    settings: tuple[TeachingSetting, ...]
+    passes: tuple[tuple[int, int], ...]
+    most_parameters: int
+
+    @classmethod
+    def of_table(cls, table: Mapping[str, Any]) -> Self:
+        settings = [TeachingSetting(name, **row) for name, row in table["settings"].items()]
+        passes = [(row["fewer_rows"], row["epochs"]) for row in table["passes"]]
+        return cls(tuple(settings), tuple(passes), table["most_parameters"])
+
+    def epochs(self, training_rows: int) -> int | None:
+        """The passes through this many rows; None if these settings are for fewer."""
+        for fewer_rows, epochs in self.passes:
+            if training_rows < fewer_rows:
+                return epochs
+        return None
+
+
 @dataclass(frozen=True)
 class PackagedModel:
     """A model that a Python package contains: a row of packaged-models.toml, which explains each
@@ -195,6 +226,7 @@ class PackagedModel:
     sha256: str
     quantization: str
     source: str
+    teaching: Teaching
 
     @property
     def facts(self) -> Model:
@@ -209,11 +241,29 @@ class PackagedModel:
 
 
 def packaged_models() -> tuple[PackagedModel, ...]:
-    return tuple(PackagedModel(name=name, **row) for name, row in table("packaged-models").items())
+    return tuple(
+        PackagedModel(name=name, **{**row, "teaching": Teaching.of_table(row["teaching"])})
+        for name, row in table("packaged-models").items()
+    )
 
 
 def packaged_model(name: str) -> PackagedModel | None:
     return next((one for one in packaged_models() if one.name == name), None)
+
+
+def teaching(name: str, on_processor: bool) -> Teaching | None:
+    """How a small model learns facts: a packaged one as measured, and on a processor one of a
+    similar size like it. None for others."""
+    packaged = packaged_model(name)
+    if packaged:
+        return packaged.teaching
+    facts = model(name)
+    if facts is None or facts.parameters is None or not on_processor:
+        return None
+    for similar in packaged_models():
+        if facts.parameters <= similar.teaching.most_parameters:
+            return similar.teaching
+    return None
 
 
 @cache

@@ -621,15 +621,41 @@ def trained_here(name: str, answers: Answers) -> Iterator[tuple[str, Prediction]
         for model in small
         if model.id not in like and (answers.of.rows == "text" or model.chat_template)
     ]
+    row_count: int | None = None
     for base in [SMALL_MODEL, *suited[:MOST_TRIED_HERE]]:
         with suppress(Stop):
-            recipe = drafted(name, replace(answers, model=base)).recipe
+            of_model = replace(answers, model=base)
+            if row_count is None:
+                row_count = _training_rows(Planned.of(drafted(name, of_model).recipe))
+            recipe = drafted(name, of_model, teaching_settings(of_model, row_count)).recipe
             stages = this_machine.processor_run(
                 recipe, folder(recipe.name, "run")
             ).predictions.values()
             first = next(iter(stages), Prediction())
             if first.seconds is not None and first.seconds < A_DAY and not first.too_large:
                 yield base, first
+
+
+def teaching_settings(answers: Answers, row_count: int | None) -> list[Override]:
+    """The settings with which an adapter for a small model learns the facts of its rows. None for
+    other models, ways to train and data, for which they were not measured, and for many rows."""
+    has_answers = answers.of.rows in ("questions", "conversations")
+    if answers.of.keeps or not has_answers or "lora" not in answers.way.ways:
+        return []
+    teaching = catalog.teaching(answers.base, answers.on_cpu)
+    if teaching is None or row_count is None:
+        return []
+    epochs = teaching.epochs(row_count)
+    if epochs is None:
+        return []
+    settings = {each.setting: (each.value, each.why) for each in teaching.settings}
+    settings["train.epochs"] = (epochs, "passes; fewer than five teach a style, but no facts")
+    return _overrides(settings)
+
+
+def _training_rows(planned: Planned) -> int | None:
+    """The rows of the first stage that trains, without those held back; None if uncounted."""
+    return planned.forecasts[0].workload.rows
 
 
 def need_of(model: catalog.Model, answers: Answers) -> Need | None:
@@ -714,6 +740,9 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
     planned = again()
     if answers.of.keeps and planned.fits is not False:
         return []
+    teaching = teaching_settings(answers, _training_rows(planned))
+    if teaching:
+        planned = again(*teaching)
     if planned.fits is False and "qlora" in answers.way.ways:
         why = "the model in 4 bits, so that it fits the GPU"
         planned = again(Override("train.adapter", None, "qlora", copying.NEW, why))
@@ -736,7 +765,11 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
     work = stage.workload
     steps = stage.steps or STEPS
     usual = work.micro_batch_size * work.accumulation
-    wanted = max(answers.way.least, work.fewest_rows, _power(usual * min(1, steps / STEPS)))
+    if teaching:
+        batch = usual  # measured, however many steps they make
+    else:
+        batch = _power(usual * min(1, steps / STEPS))
+    wanted = max(answers.way.least, work.fewest_rows, batch)
     micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
     sizes = {
         "train.gradient_accumulation_steps": (
@@ -745,7 +778,8 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         ),
         "train.micro_batch_size": (micro, "rows at once on one GPU"),
     }
-    planned = again(*_overrides(sizes))
+    if not teaching or (work.micro_batch_size, work.accumulation) != (micro, wanted // micro):
+        planned = again(*_overrides(sizes))
     again(*_memory(planned))
     return list({change.setting: change for change in changes}.values())
 

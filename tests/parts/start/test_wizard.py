@@ -797,6 +797,52 @@ def test_options_without_a_gpu_mean_the_cpu_of_a_machine_without_one(here, optio
     assert _code(["check", "made.yaml"]) == 0
 
 
+def questions_file(count: int) -> None:
+    rows = (f"What is {number} plus 7?,It is {number + 7}" for number in range(count))
+    Path("sums.csv").write_text("\n".join(["question,answer", *rows]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "epochs"),
+    [
+        (60, ["--model", "small"], 10),
+        (60, ["--model", "small", "--gpu", "NVIDIA-L4"], 10),
+        (60, ["--model", "HuggingFaceTB/SmolLM2-360M-Instruct"], 10),
+        (900, [], 8),
+    ],
+    ids=["small", "small on a GPU", "another small model", "many rows"],
+)
+def test_a_small_model_gets_the_settings_that_taught_the_museum(here, count, options, epochs):
+    questions_file(count)
+    assert _code(["new", "made", "--data", "sums.csv", *options]) == 0
+    made, museum = (read(file).data for file in ("made.yaml", ROOT / "recipes/museum.yaml"))
+    measured = {
+        name: value
+        for name, value in museum["train"].items()
+        if name not in ("epochs", "seed", "logging_steps")
+    }
+    assert made["train"] == {**measured, "epochs": epochs}
+    assert made["model"]["gradient_checkpointing"] is False
+    assert _code(["check", "made.yaml"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "options"),
+    [
+        (60, ["--model", "HuggingFaceTB/SmolLM2-360M-Instruct", "--gpu", "NVIDIA-L4"]),
+        (60, ["--model", "Qwen/Qwen3-0.6B"]),
+        (60, ["--technique", "last-layers"]),
+        (2300, []),
+    ],
+    ids=["a GPU", "a larger model", "another technique", "thousands of rows"],
+)
+def test_settings_that_were_not_measured_stay_those_of_the_starter(here, count, options):
+    questions_file(count)
+    assert _code(["new", "made", "--data", "sums.csv", *options]) == 0
+    train = read("made.yaml").data.get("train", {})
+    assert not {"epochs", "learning_rate", "lora_rank"} & train.keys()
+
+
 @pytest.mark.long
 def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(here):
     terminal = Terminal(here)
