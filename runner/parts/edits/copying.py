@@ -16,7 +16,7 @@ from runner.recipe.overrides import apply
 from runner.recipe.reading import parse, read, written
 from runner.recipe.recipe import OUTSIDE_RESULT, Override
 from runner.tools.files import replacing
-from runner.tools.problem import Problem, Stop, listed, worded
+from runner.tools.problem import Problem, Stop, listed
 
 # The origin of values that `recipe new` writes; the column of comments, and the longest list on one
 # line.
@@ -62,9 +62,8 @@ def edit(text: str, changes: Iterable[Override]) -> str:
                 text = _without(document, path)
             elif path in document.values:
                 raise Stop(
-                    *worded(
-                        "edits.removes-item", change=change, section=".".join(map(str, path[:-1]))
-                    )
+                    f"`--set {change.setting}=` would remove one item from a list.",
+                    f"Write the whole list: `--set '{'.'.join(map(str, path[:-1]))}=[…]'`.",
                 )
         elif shortened := _shortened(document, path, change.after):
             text = shortened
@@ -269,9 +268,8 @@ def _with(document: Document, path: Path_, change: Override) -> str:
     elif parents:
         if not isinstance(section, dict) or not section:
             raise Stop(
-                *worded(
-                    "edits.no-section", change=change, section=listed([".".join(map(str, parents))])
-                )
+                f"{change.by}: the copy has no section {listed(['.'.join(map(str, parents))])} for this setting.",
+                "Copy the recipe first, then edit the file.",
             )
         start = document.values[path[:-1]].start
         if document.text[start] == "{":

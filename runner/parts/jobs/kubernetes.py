@@ -17,7 +17,7 @@ from runner.recipe.units import gib
 from runner.scenarios.render import planned
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact, content_hash, in_image
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.text import label, macros, refuse_unused, template, yaml_text
 
 if TYPE_CHECKING:
@@ -91,7 +91,10 @@ def version_numbers(text: str) -> tuple[int, int]:
 def place(recipe: Recipe) -> Place:
     """The folders of a recipe's pods. Raises Stop if the recipe names no cluster."""
     if "openshift" not in recipe.settings:
-        raise Stop(*worded("jobs.no-cluster", recipe=recipe))
+        raise Stop(
+            f"The recipe `{recipe.name}` has no section `openshift`, so it cannot run on a cluster.",
+            "Add the section; `recipes/survival.yaml` has an example.",
+        )
     site: Openshift = recipe.settings["openshift"]
     if site.claims:
         first_mount = site.claims[0].mount

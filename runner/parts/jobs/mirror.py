@@ -22,7 +22,7 @@ from runner.data import object_store
 from runner.plan import Plan, Stage
 from runner.run.run_folder import StageFolder
 from runner.tools.files import Record, sha256
-from runner.tools.problem import Stop, Tell, first_line, worded
+from runner.tools.problem import Stop, Tell, first_line
 from runner.tools.run_files import (
     CHECKPOINTS,
     COMPLETE,
@@ -207,7 +207,7 @@ def restore(folder: StageFolder, tell: Tell) -> None:
             content = "its results"
         else:
             content = f"its checkpoint at step {manifest.step:,}"
-        tell(worded("jobs.restored", stage=stage, what=content, address=address)[0])
+        tell(f"{stage.name}: {content} came from the mirror `{address}`")
         model = stage.config.get("model")
         if model and stage_folder.prepares and not (Path(model["folder"]) / FETCHED).is_file():
             stage_folder.mark("begun")  # which downloads the model, and keeps the rows
@@ -230,7 +230,10 @@ def copy(
                 continue
             store.get_file(f"{root}/{entry['at']}", str(half))
             if half.stat().st_size != entry["size"] or sha256(half) != entry["sha256"]:
-                raise Stop(*worded("jobs.not-as-sent", name=name, address=address))
+                raise Stop(
+                    f"`{name}` in the mirror `{address}` is not as it was sent, so nothing was copied from there.",
+                    "Delete that folder of the mirror. The next transfer sends everything again.",
+                )
             came.append((name.endswith((STAGE, COMPLETE)), half, target))
         # The records that make the others count come last.
         for _, half, target in sorted(came, key=lambda arrival: arrival[0]):
@@ -283,7 +286,14 @@ def attempt(folder: StageFolder, tell: Tell) -> None:
             reason = error.text
         else:
             reason = str(error)
-        tell("\n".join(worded("jobs.not-mirrored", reason=reason, path=folder.path)))
+        tell(
+            "\n".join(
+                (
+                    f"The mirror lacks the latest files, because of this: {reason}",
+                    f"Nothing is lost; all files are in `{folder.path}`. The next checkpoint, or the end of the stage, tries again.",
+                )
+            )
+        )
 
 
 def require_access(address: str) -> None:
@@ -296,7 +306,8 @@ def require_access(address: str) -> None:
             store.rm_file(probe)
         except PermissionError as error:
             raise Stop(
-                *worded("jobs.no-writing", address=address, error=first_line(error))
+                f"The keys may read `{address}`, but not write and delete there: {first_line(error)}",
+                "Ask the bucket's owner for the permission, or use a connection with other keys.",
             ) from None
 
 

@@ -26,7 +26,7 @@ from runner.run import pipeline
 from runner.run.run_folder import StageFolder, require_of
 from runner.tools import child_process
 from runner.tools.files import read_record
-from runner.tools.problem import Stop, Tell, worded
+from runner.tools.problem import Stop, Tell
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import PROGRESS, STOPPED
 
@@ -49,7 +49,10 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     # Set by the operator; OpenShift AI's console offers to change the number of a job's machines.
     nodes = os.environ.get("PET_NNODES", "")
     if folder.stage.trains and nodes.isdigit() and int(nodes) != folder.stage.machines.nodes:
-        raise Stop(*worded("jobs.other-machines", nodes=int(nodes), folder=folder))
+        raise Stop(
+            f"The number of this job's machines is now {int(nodes)}, but the recipe `{folder.plan.name}` says {folder.stage.machines.nodes}. It would train with another batch size.",
+            f"Change it back to {folder.stage.machines.nodes}, or write `nodes: {int(nodes)}` in `machines` and run `recipe submit RECIPE`.",
+        )
     pipeline.guard(folder, tell, ON_CLUSTER)
     decision = pipeline.decision_on(folder)
     if decision.action == "keep":
@@ -66,7 +69,11 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     if not is_first_machine:
         return _work(folder, command)
     # The results of another recipe would be deleted.
-    require_of(folder.run, folder.plan.name, worded("jobs.folder-taken")[0])
+    require_of(
+        folder.run,
+        folder.plan.name,
+        "Name another folder with `openshift.output_dir`, or delete that one from the claim.",
+    )
     folder.run.mark("running", recipe=folder.plan.name)
     pipeline.begin(folder, decision, tell)
     with mirror.following(folder, tell):
@@ -88,14 +95,23 @@ def require(folder: StageFolder, hashes: bool) -> None:
     for name, beginnings in stage.reads.items():
         before = folder.other(name)
         if not before.finished:
-            raise Stop(*worded("jobs.builds-on-unfinished", stage=stage, name=name))
+            raise Stop(
+                f"The stage `{stage.name}` builds on `{name}`, which is not finished.",
+                "`recipe submit RECIPE` sends the first stage that is not finished.",
+            )
         planned, recorded = (
             read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys)
         )
         if not all(planned.values()) or recorded != planned:
-            raise Stop(*worded("jobs.made-otherwise", name=name))
+            raise Stop(
+                f"`{name}` was made from other settings than this recipe's. It must run again first.",
+                "`recipe submit RECIPE` sends the first stage that is not finished.",
+            )
         if hashes and (wrong := before.changed_outputs(beginnings)):
-            raise Stop(*worded("jobs.changed-since", file=wrong[0], name=name))
+            raise Stop(
+                f"`{wrong[0]}` of the stage `{name}` has changed since it was made. The stage must run again first.",
+                "`recipe submit RECIPE` sends the first stage that is not finished.",
+            )
 
 
 def gate(folder: StageFolder, tell: Tell) -> int:
@@ -131,7 +147,9 @@ def _send(folder: StageFolder, tell: Tell) -> None:
 
 def _require_finished(folder: StageFolder) -> None:
     if pipeline.decision_on(folder).action != "keep":
-        raise Stop(*worded("jobs.not-finished", folder=folder))
+        raise Stop(
+            f"The stage `{folder.stage.name}` is not finished, or was made from other settings than this recipe's."
+        )
 
 
 def _child(command: list[str]) -> int:

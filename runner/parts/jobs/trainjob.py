@@ -8,7 +8,7 @@ from textwrap import wrap
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.plan import Plan, Section, Stage
 from runner.tools.files import Artifact
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.text import template, yaml_text
 
 RUNTIME = "torch-distributed"  # of OpenShift AI; its job and its container are called `node`
@@ -29,7 +29,10 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     if not stage.trains:
         return batch.prepare(plan, stage)
     if kubernetes.version_numbers(plan.site["version"]) < SINCE:
-        raise Stop(*worded("jobs.no-trainjob", plan=plan))
+        raise Stop(
+            f"OpenShift AI {plan.site['version']} has no TrainJob; 3.2 introduced it.",
+            "Render for `pytorchjob`, or correct `openshift.version`.",
+        )
     folders = podspec.folders(plan, stage)
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must
     # write there.

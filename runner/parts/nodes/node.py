@@ -45,7 +45,7 @@ from runner.run.run_manifest import keep
 from runner.scenarios import translate
 from runner.tools.files import content_hash, write_text
 from runner.tools.listening import OnEveryAddress
-from runner.tools.problem import Stop, Tell, worded
+from runner.tools.problem import Stop, Tell
 from runner.tools.process import hush
 from runner.trainer.records import versions
 
@@ -85,9 +85,9 @@ def differences(main: Hello, joining: Hello) -> Iterator[str]:
     """Why a machine cannot train with the main one, a sentence for each difference."""
     machine = f"machine {joining.rank} has"
     if main.fingerprint != joining.fingerprint:
-        yield worded("nodes.other-recipe", machine=machine, other=joining, main=main)[0]
+        yield f"{machine} another recipe ({joining.fingerprint}) than machine 0 ({main.fingerprint}); copy the folder of scripts to both again"
     if main.total != joining.total:
-        yield worded("nodes.unequal-total", machine=machine, other=joining, main=main)[0]
+        yield f"{machine} TOTAL_GPUS {joining.total}, but machine 0 has {main.total}; set the same on every machine"
     for package in sorted({*main.versions, *joining.versions}):
         main_version, other_version = (
             hello.versions.get(package, "none") for hello in (main, joining)
@@ -125,7 +125,10 @@ class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
         try:
             super().__init__(("", port), _Answer)
         except OSError as error:
-            raise Stop(*worded("nodes.port-in-use", port=port, reason=error.strerror)) from None
+            raise Stop(
+                f"Port {port} of this machine cannot be opened: {error.strerror}.",
+                "Stop the program that uses it, or choose another `nodes.port`.",
+            ) from None
         threading.Thread(target=self.serve_forever, args=(BEAT_S,), daemon=True).start()
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
@@ -163,7 +166,10 @@ class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
             now = time.monotonic()
             if now - begin >= self.patience_s:
                 self.end = {}
-                raise Stop(*worded("nodes.missing-machines", names=names))
+                raise Stop(
+                    f"Some machines are missing: {names} did not start in time.",
+                    "Start them, then start this one again.",
+                )
             if now - last_report >= TELL_EVERY_S:
                 self.tell(f"Waiting for {names}")
                 last_report = now
@@ -279,21 +285,26 @@ class _Joining:
         if self.came and (is_late or not attempt.is_slow):
             raise self._stopped()
         if not self.came and self.foreign > 1:
-            raise Stop(*worded("nodes.other-program", address=self.address, port=self.port))
+            raise Stop(
+                f"{self.address}:{self.port} answers, but it is not the main machine.",
+                "Check `nodes.port`.",
+            )
         if is_late and attempt.is_connected:
             raise self._stopped()
         if is_late:
             raise Stop(
-                *worded(
-                    "nodes.main-silent", address=self.address, port=self.port, why=attempt.reason
-                )
+                f"The main machine does not answer at {self.address}:{self.port}: {attempt.reason}.",
+                "Start run_node0.sh there. Check MAIN_NODE_IP, and that no firewall blocks the port.",
             )
         if not self.came and now - self.last_report >= TELL_EVERY_S:
             self.tell(f"Waiting for the main machine at {self.address}:{self.port}")
             self.last_report = now
 
     def _stopped(self) -> Stop:
-        return Stop(*worded("nodes.main-stopped", hello=self.hello))
+        return Stop(
+            "The main machine has stopped, or has started without this one.",
+            f"Its own output explains why. It continues if another machine came as machine {self.hello.rank}.",
+        )
 
 
 class _Attempt(NamedTuple):
@@ -352,7 +363,10 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
 
         visible_gpus = torch.cuda.device_count()
         if visible_gpus != gpu_count:
-            raise Stop(*worded("nodes.invisible-gpus", gpus=gpus, here=visible_gpus))
+            raise Stop(
+                f"This machine should use the GPUs {gpus}, but only {visible_gpus} of them are visible.",
+                "`nvidia-smi` shows the GPUs and their numbers. Set GPUS to free ones.",
+            )
     installed = versions()
     # The patch number of Python may differ.
     comparable = installed | {"python": ".".join(installed["python"].split(".")[:2])}
@@ -414,7 +428,10 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     between them is closed."""
     if sum(counts) != total:
         together = f"{' + '.join(map(str, counts))} = {sum(counts)}"
-        raise Stop(*worded("nodes.other-total", together=together, total=total, counts=sum(counts)))
+        raise Stop(
+            f"The machines use {together} GPUs together, but TOTAL_GPUS is {total}.",
+            f"Set TOTAL_GPUS={sum(counts)} on every machine, or change GPUS.",
+        )
     written_recipe = recipe
     recipe = on_these(recipe, counts, tell)
     place = replace(target.place(recipe), accelerator=accelerator)
@@ -494,7 +511,10 @@ def _shared(recipe: Recipe, rank: int, ready: Ready) -> Plan:
     deadline = time.monotonic() + PATIENCE_WITH_STORAGE_S
     while not all(_is_there(config / name, written) for name, written in ready.files.items()):
         if time.monotonic() >= deadline:
-            raise Stop(*worded("nodes.files-not-shared", rank=rank, place=place))
+            raise Stop(
+                f"Machine {rank} does not see the files that machine 0 wrote to `{place.run_dir}`.",
+                "That folder must be on storage that all machines share, under the same path.",
+            )
         time.sleep(0.5)
     return read_plan(config / PLAN_FILE)
 

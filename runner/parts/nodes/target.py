@@ -22,7 +22,7 @@ from runner.recipe.stages import STAGES
 from runner.scenarios.render import planned
 from runner.tools import packaged
 from runner.tools.files import Artifact, remote
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop
 from runner.tools.text import macros
 
 if TYPE_CHECKING:
@@ -62,7 +62,10 @@ def place(recipe: Recipe) -> Place:
     scratch. Raises Stop if the recipe names no plain machines."""
     section: Nodes | None = recipe.settings.get("nodes")
     if section is None:
-        raise Stop(*worded("nodes.no-section", recipe=recipe))
+        raise Stop(
+            f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines.",
+            "Add the section; `recipes/gemma.yaml` has an example.",
+        )
     results = section.output_dir
     return Place(
         f"{results}/config", f"{results}/data", results, f"/tmp/recipe-runner-{recipe.name}"
@@ -96,18 +99,25 @@ def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
     if len(counts) != machines.nodes:
         named_count = len(counts)
         many = "s" if len(counts) > 1 else ""
-        message = worded("nodes.other-count", named=named_count, s=many, stated=machines)
+        message = (
+            f"`nodes` names {named_count} machine{many}, but `machines.nodes` is {machines.nodes}.",
+            f"Name {machines.nodes}, or write `nodes: {named_count}` in `machines`.",
+        )
         yield recipe.problem("nodes.machines", *message, key=True)
     elif max(counts) != machines.gpus_per_node:
         yield recipe.problem(
             "nodes.machines",
-            *worded("nodes.other-gpus", most=max(counts), stated=machines),
+            f"`nodes` uses up to {max(counts)} GPUs of a machine, but `machines.gpus_per_node` is {machines.gpus_per_node}.",
+            f"Write `gpus_per_node: {max(counts)}` in `machines`, or other `gpus` here.",
             key=True,
         )
     if "openshift" in recipe.settings and len(set(counts)) > 1:
         gpu_counts = " and ".join(map(str, counts))
         yield recipe.problem(
-            "nodes.machines", *worded("nodes.unequal-gpus", shown=gpu_counts), key=True
+            "nodes.machines",
+            f"The plain machines use {gpu_counts} GPUs, but a job on the cluster has the same number on each machine.",
+            "Use the same number on each, or make two recipes: one for the cluster and one for the plain machines.",
+            key=True,
         )
 
 
@@ -128,16 +138,28 @@ def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
         except ValueError:
             this_machine = False
             if re.fullmatch(r"[\d.]+", address):
-                yield recipe.problem(place, *worded("nodes.no-address", address=address))
+                yield recipe.problem(
+                    place,
+                    f"`{address}` is not the address of a machine.",
+                    "Write four numbers from 0 to 255, such as `10.0.0.11`, or the machine's name.",
+                )
         # Several with this machine's own address are a test on it.
         if address.lower() in used_addresses and not this_machine:
-            yield recipe.problem(place, *worded("nodes.same-address", address=address))
+            yield recipe.problem(
+                place,
+                f"Two machines have the address `{address}`.",
+                "Give each machine its own address. List GPUs of one machine together, `gpus: [0, 1]`.",
+            )
         used_addresses.add(address.lower())  # Names of machines ignore case.
         local.append(this_machine)
     if local and local[0] and not all(local):
         place = ("nodes", "machines", 0, "address")
         address = plain.machines[0].address
-        yield recipe.problem(place, *worded("nodes.main-is-local", address=address))
+        yield recipe.problem(
+            place,
+            f"`{address}` is each machine's own address, so the others would not find the main machine.",
+            "Write the address by which the other machines reach it.",
+        )
 
 
 def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:

@@ -35,7 +35,7 @@ from runner.parts.openshift.errors import (
     unreachable,
 )
 from runner.tools import packaged
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.process import bound_port
 from runner.tools.text import printable
 
@@ -133,14 +133,16 @@ def connect() -> Cluster:
             detail = f": {reason}"
         else:
             detail = "."
-        raise Stop(*worded("openshift.not-logged-in", known=detail)) from None
+        raise Stop(
+            f"This machine is not logged in to a cluster{detail}",
+            "Log in with `oc login`, or set the variable KUBECONFIG to a kubeconfig file. Without a cluster, use `recipe rehearse` and `recipe run`.",
+        ) from None
     except Exception as error:
         # For a file that is not a kubeconfig, the client raises various errors.
         explanation = " ".join(str(error).split()) or type(error).__name__
         raise Stop(
-            *worded(
-                "openshift.unreadable-kubeconfig", file=file or "~/.kube/config", said=explanation
-            )
+            f"The kubeconfig `{file or '~/.kube/config'}` cannot be read: {explanation}",
+            "Log in again with `oc login`, or set the variable KUBECONFIG to another file.",
         ) from None
 
 
@@ -179,7 +181,10 @@ class PodLogin(NamedTuple):
         try:
             token = (self.keys / "token").read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise Stop(*worded("openshift.no-credentials", error=error)) from None
+            raise Stop(
+                f"The pod has no credentials for the cluster: {error.filename}: {error.strerror}.",
+                "Mount its service account: `automountServiceAccountToken: true`.",
+            ) from None
         return {"token": {"key": "authorization", "value": f"Bearer {token}"}}
 
 
@@ -628,9 +633,13 @@ def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
         cluster.require_namespace(namespace)
     if existing_claim and SHARED not in existing_claim["spec"].get("accessModes", ()):
         raise Stop(
-            *worded("openshift.tensorboard-of-one", over=over, namespace=namespace, claim=claim)
+            f"No TensorBoard{over} runs in `{namespace}`.",
+            f"The claim can be used by one machine at a time. While no job runs, `oc scale deployment/tensorboard-{claim} --namespace {namespace} --replicas=1` starts TensorBoard, and `oc scale deployment/tensorboard-{claim} --namespace {namespace} --replicas=0` frees the claim again. `recipe fetch RECIPE` downloads the run's page with its curves.",
         )
-    raise Stop(*worded("openshift.no-tensorboard", over=over, namespace=namespace))
+    raise Stop(
+        f"No TensorBoard{over} runs in `{namespace}`.",
+        "`recipe site RECIPE` generates one for `oc apply -k`.",
+    )
 
 
 def forward(

@@ -39,7 +39,7 @@ from runner.scenarios import forecasting, place, translate
 from runner.scenarios.render import planned
 from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import write_all
-from runner.tools.problem import Stop, Tell, errors_of, worded
+from runner.tools.problem import Stop, Tell, errors_of
 from runner.tools.process import HOST
 from runner.tools.text import printable
 
@@ -54,7 +54,10 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
     names."""
     recipe, _ = open_recipe(path, sets, look=look)
     if not recipe.settings.get("openshift"):
-        raise Stop(*worded("openshift.no-section", path=path))
+        raise Stop(
+            f"`{path}` has no section `openshift`, so it names no cluster.",
+            "Add a section `openshift:` with a `namespace`. `recipe list` shows the runs on this machine.",
+        )
     return recipe, planned(recipe, "pytorchjob")
 
 
@@ -273,9 +276,17 @@ def status(
     """
     # A recipe names its own namespace, and only a recipe has settings and stages.
     if path and namespace:
-        raise Stop(*worded("openshift.namespace-twice", namespace=namespace), code=2)
+        raise Stop(
+            "`-n` is for calls without a recipe; a recipe names its namespace itself.",
+            f"Leave out -n, or write `--set openshift.namespace={namespace}`.",
+            code=2,
+        )
     if path and live:
-        raise Stop(*worded("openshift.watch-of-all"), code=2)
+        raise Stop(
+            "`--watch` updates the table of all jobs.",
+            "Leave out the recipe. Or use `recipe submit RECIPE --follow` for one recipe.",
+            code=2,
+        )
     if not path and (sets or stage):
         raise Stop(f"`{('--stage' if stage else '--set')}` needs a recipe.", "Name one.", code=2)
     if path is None:
@@ -533,7 +544,7 @@ def _download(
         try:
             return transfer.fetch_mirrored(plan, stage, folder.path, everything)
         except Stop as stop:
-            say("\n".join((stop.text, *worded("openshift.claim-instead"))).rstrip())
+            say(f"{stop.text}\nThe results on the claim are fetched instead.")
     cluster = connect()
     for text in other_sender(next(iter(jobs.read_stage_jobs(cluster, plan, stage)), None), path):
         say(text)
@@ -553,6 +564,8 @@ def stop(
     from runner.parts.openshift.submit import require_consent
 
     plan = open_plan(path, sets)
+    if stage:
+        plan.stage(stage)  # an unknown stage ends the command before anything is stopped
     cluster = connect()
     owner = jobs.Owner.here(path, cluster.person())
     confirm_once = cache(confirm(yes, take_over))
@@ -564,7 +577,9 @@ def stop(
     if not stopped:
         end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status", path)
         return
-    say(worded("openshift.stopped", stopped=", ".join(stopped), plan=plan.only(chosen))[0])
+    say(
+        f"Stopped {', '.join(stopped)}. The results so far are in {plan.only(chosen).place.run_dir}; `recipe submit` continues from there."
+    )
     end(
         f"The job of `{plan.name}` was stopped. Its results so far stay on the cluster.",
         "submit",
@@ -620,7 +635,9 @@ def _end_run(cluster: Cluster, plan: Plan, run: str, stopped: list[str]) -> None
         stopped.append(f"the run `{run}` of Kubeflow Pipelines")
     except Stop as refusal:
         say(refusal.text)
-        say(worded("openshift.run-stays", run=run)[0])
+        say(
+            f"The run `{run}` of Kubeflow Pipelines still exists, and continues when the recipe is submitted again. To end it, stop it in the dashboard, under Runs."
+        )
 
 
 def _require_own(job: Manifest, plan: Plan, stage: Stage) -> None:
@@ -629,9 +646,8 @@ def _require_own(job: Manifest, plan: Plan, stage: Stage) -> None:
         name = job["metadata"]["name"]
         space = job["metadata"]["namespace"]
         raise Stop(
-            *worded(
-                "openshift.foreign-job", kind=job["kind"], name=name, namespace=space, plan=plan
-            )
+            f"{job['kind']} `{name}` does not belong to the recipe `{plan.name}`, so it stays.",
+            f"Look at it with `oc describe {job['kind']} {name} -n {space}`.",
         )
 
 

@@ -24,7 +24,7 @@ from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage, read_plan
 from runner.tools import child_process
-from runner.tools.problem import Stop, Tell, worded
+from runner.tools.problem import Stop, Tell
 
 
 def parse_pod_arguments(
@@ -57,7 +57,10 @@ def submit_all(cluster: Cluster, plan: Plan, options: submit.Sending) -> Sent | 
     closed gate."""
     space = plan.site["namespace"]
     if cluster.get("ServiceAccount", space, pipeline.ACCOUNT) is None:
-        raise Stop(*worded("openshift.no-service-account", space=space, account=pipeline.ACCOUNT))
+        raise Stop(
+            f"The namespace `{space}` has no service account `{pipeline.ACCOUNT}`, which the driver of a pipeline needs.",
+            "`recipe site RECIPE` generates it and its rights, for `oc apply -k`. Without --all you send each stage yourself.",
+        )
     driver = pipeline.render_driver(plan, options.target, options.files.key)
     existing_driver = pipeline.driver_of(cluster, plan)
     for manifest in (*driver.support, *([driver.job] if existing_driver is None else [])):

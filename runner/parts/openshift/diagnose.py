@@ -23,7 +23,6 @@ from runner.parts.openshift.status import (
     time_of_event,
 )
 from runner.recipe import units
-from runner.tools.problem import worded
 
 # The end of a pod's log; after a restart, that of the container that failed.
 LogOf = Callable[[Manifest], str]
@@ -261,7 +260,9 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
     if state.progress.hangs:
         ago = units.duration(state.progress.silent or 0.0)
         pace = units.speed(state.progress.pace or 0.0)
-        problems.append(worded("openshift.hangs", ago=ago, pace=pace)[0])
+        problems.append(
+            f"Its last step was {ago} ago, and a step takes {pace} s. It is hanging, or an evaluation is taking very long. `recipe logs RECIPE --node N` shows what each machine does. NCCL gives up after a while, and names the rank that was late. `recipe stop` and `recipe submit` continue from the last checkpoint."
+        )
     if state.unread:
         problems.append(f"Its progress cannot be read now: {state.unread}")
     return _merged(problems)
@@ -287,7 +288,7 @@ def _suspension(job: Manifest) -> str:
     else:
         spec = '{"suspend": false}'
     meta = job["metadata"]
-    return worded("openshift.suspended", kind=job_kind.lower(), meta=meta, spec=spec)[0]
+    return f"It is suspended, and no queue resumes it. To resume it: `oc patch {job_kind.lower()} {meta['name']} --namespace {meta['namespace']} --type merge --patch '{{\"spec\": {spec}}}'`."
 
 
 def _merged(problems: list[str]) -> list[str]:
@@ -349,16 +350,14 @@ def _missing_pods(state: JobState) -> Iterator[str]:
         else:
             who = "operator"
             component = "the training operator"
-        yield worded(
-            "openshift.not-picked-up", who=who, job=state.job, minutes=minutes, it=component
-        )[0]
+        yield f"No {who} has picked up the {state.job['kind']} for {minutes:.0f} min; {component} may be down. Ask the cluster's admin whether it runs."
 
 
 def _ended(state: JobState) -> Iterator[str]:
     failed_indexes = state.job.get("status", {}).get("failedIndexes")
     if failed_indexes:
         tries = state.job["spec"].get("backoffLimitPerIndex", 0) + 1
-        yield worded("openshift.machine-failed", lost=failed_indexes, tries=times(tries))[0]
+        yield f"Machine {failed_indexes} has failed {times(tries)}, and the others wait for it. Finished work is kept: submit again to do the rest."
         return
     for condition in jobs.conditions_of(state.job):
         if condition["type"] != "Failed" or condition["status"] != "True":
@@ -395,7 +394,12 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
                 last_report = f" It reported: {lines[-1][:300].rstrip('.')}."
             else:
                 last_report = ""
-            yield " ".join(worded("openshift.not-cloned", where=where, said=last_report))
+            yield " ".join(
+                (
+                    f"{where} could not clone its code.{last_report}",
+                    "Check the address and commit in `image.code_from_git`, and whether the cluster's machines reach that server.",
+                )
+            )
     for entry in jobs.containers_of(pod):
         if entry["name"] in jobs.WORKING:
             yield from container_problems(pod, entry, state.events, where, BUILD, remedy)
@@ -412,7 +416,7 @@ def _wait_for_master(state: JobState, entry: Manifest, where: str) -> Iterator[s
     if waiting.get("reason") in NO_IMAGE:
         image = entry.get("image") or "the training operator's own"
         reason = waiting.get("message") or waiting["reason"]
-        yield worded("openshift.waiting-image", where=where, image=image, why=reason)[0]
+        yield f"{where}: the image `{image}`, which waits for the master, cannot be pulled: {reason}. Ask the cluster's admin."
     elif "running" in entry.get("state", {}):
         master = next((pod for pod in state.pods if jobs.node_number(pod) == 0), None)
         if master is None or jobs.phase_of(master) == "Pending":

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from runner.catalog.tables import Facts
 from runner.tools import packaged
-from runner.tools.problem import Stop, shortened, worded
+from runner.tools.problem import Stop, shortened
 
 Answer = TypeVar("Answer")
 
@@ -40,7 +40,10 @@ class Lost(TryAgain):
             short = "its name cannot be resolved"
         else:
             short = "it does not answer"
-        super().__init__(*worded("openshift.unreachable", server=server, short=short))
+        super().__init__(
+            f"The cluster at {server} cannot be reached: {short}.",
+            "Check the network or VPN, and your login (`oc whoami`).",
+        )
         self.said = self.text.splitlines()[0]
 
 
@@ -126,7 +129,10 @@ def unreachable(server: str, error: Exception) -> Stop:
         r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.+?)(?: \(_ssl|$)", reason
     )
     if match:
-        return Stop(*worded("openshift.untrusted-certificate", server=server, found=match))
+        return Stop(
+            f"The certificate of the cluster at {server} is not trusted: {match[1]}.",
+            f"Log in with the authority that signed it: `oc login {server} --certificate-authority=FILE`. The cluster's admin has that file.",
+        )
     from urllib3.exceptions import ProtocolError
 
     return Lost(server, reason, isinstance(error, ProtocolError))
@@ -139,7 +145,10 @@ def no_api(server: str, body: bytes) -> Stop:
         page_title = f" (“{shortened(title[1].decode(errors='replace'), 80)}”)"
     else:
         page_title = ""
-    return Stop(*worded("openshift.no-api", server=server, named=page_title))
+    return Stop(
+        f"{server} answered with a web page{page_title}, not with a cluster's API.",
+        "Check that `oc whoami --show-server` names the API, and whether a proxy asks you to log in first (VPN, HTTPS_PROXY).",
+    )
 
 
 def pause() -> None:

@@ -30,7 +30,7 @@ from runner.parts.openshift.file_server import (
 )
 from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
 from runner.plan import Plan, Stage
-from runner.tools.problem import Stop, Tell, worded
+from runner.tools.problem import Stop, Tell
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -184,7 +184,10 @@ def _create_pod(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> 
     for claim in claims:
         if cluster.get("PersistentVolumeClaim", created.space, claim) is None:
             cluster.require_namespace(created.space)
-            raise Stop(*worded("openshift.no-claim", made=created, claim=claim))
+            raise Stop(
+                f"The namespace `{created.space}` has no claim `{claim}`.",
+                "Send the recipe with `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
+            )
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
             cluster.create({**manifest, "metadata": meta})
@@ -261,11 +264,8 @@ class _Helper(NamedTuple):
                 reported.update(current_reasons)
                 if time.monotonic() > deadline:
                     raise Stop(
-                        *worded(
-                            "openshift.does-not-start",
-                            name=self.name,
-                            why=" ".join(current_reasons),
-                        )
+                        f"Pod `{self.name}` does not start. {' '.join(current_reasons)}",
+                        "Try again later. A claim for one machine is free when the job has ended.",
                     )
             pause()
 
@@ -358,7 +358,11 @@ def examine_image(folder: str, expected: str, contents: str, name: str) -> int:
         description = "no rows of this recipe"
     else:
         description = f"rows that were made {origin}"
-    print(*worded("openshift.other-rows", what=description, folder=folder, name=name), sep="\n")
+    print(
+        f"The image contains {description} in `{folder}`.",
+        f"Write `openshift.data_from: claim` to prepare them on the cluster; or build the image with EMBED={name}.",
+        sep="\n",
+    )
     return 1
 
 

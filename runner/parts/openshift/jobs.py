@@ -16,7 +16,7 @@ from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import in_time
 from runner.plan import Plan, Stage
 from runner.scenarios import target as target_of
-from runner.tools.problem import Stop, Tell, worded
+from runner.tools.problem import Stop, Tell
 
 KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}  # by the target
 # The label with a job's name on its pods, by kind.
@@ -312,12 +312,8 @@ def require_own(existing_object: Manifest, recipe: str) -> Manifest:
         else:
             whose = "someone who did not use recipe-runner"
         raise Stop(
-            *worded(
-                "openshift.name-in-use",
-                meta=existing_object["metadata"],
-                whose=whose,
-                kind=existing_object["kind"],
-            )
+            f"The name `{existing_object['metadata']['name']}` is in use: {whose} has a {existing_object['kind']} with that name in `{existing_object['metadata']['namespace']}`.",
+            "Choose another name with `openshift.job_name`.",
         )
     return existing_object
 
@@ -447,10 +443,6 @@ def wait_until_gone(cluster: Cluster, deleted_object: Manifest, tell: Tell) -> N
 
     if not in_time(is_gone):
         raise Stop(
-            *worded(
-                "openshift.still-there",
-                kind=object_kind,
-                name=meta["name"],
-                namespace=meta["namespace"],
-            )
+            f"{object_kind} `{meta['name']}` is being deleted, but still exists.",
+            f"Look at it with `oc describe {object_kind} {meta['name']} -n {meta['namespace']}`, then run the command again.",
         )

@@ -26,7 +26,7 @@ from runner.parts.openshift.status import FAILED, FINISHED, ended, is_being_dele
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 
 # The states of a milestone, besides FINISHED and FAILED.
 MISSING = "not sent yet"
@@ -225,7 +225,10 @@ def choose_milestone(
         if waiting and waiting.of_gate and waiting.state == FAILED:
             raise Stop(f"`{stage.name}` does not start. {closed_gate_message(cluster, waiting)}")
         if waiting:
-            raise Stop(*worded("openshift.comes-later", stage=stage, waiting=waiting))
+            raise Stop(
+                f"`{stage.name}` does not start: {waiting} comes first, and is {waiting.state}.",
+                "`recipe submit RECIPE`, without --stage, sends what comes first. `recipe status RECIPE` shows all stages.",
+            )
         milestone = next_milestone(stage_milestones) or stage_milestones[0]
     if milestone and milestone.of_gate and milestone.state == FAILED:
         raise Stop(closed_gate_message(cluster, milestone))
@@ -243,7 +246,8 @@ def find_outdated(all_milestones: list[Milestone], milestone: Milestone) -> list
     for other_milestone in outdated_milestones:
         if other_milestone.state not in (CHANGED, GOING):
             raise Stop(
-                *worded("openshift.other-running", milestone=milestone, other=other_milestone)
+                f"{milestone.title} comes next ({milestone.state}), but {other_milestone} is still running.",
+                f"`recipe stop RECIPE --stage {other_milestone.stage.name}` stops it. `recipe submit RECIPE --stage {milestone.stage.name}` sends this stage as well.",
             )
     return outdated_milestones
 
@@ -252,9 +256,7 @@ def closed_gate_message(cluster: Cluster, milestone: Milestone) -> str:
     """The message of a closed gate: its table, or why it could not be measured, and the
     remedies."""
     measured = "".join(f"  {line}\n" for line in last_words(cluster, milestone.job))
-    return worded(
-        "openshift.gate-closed", name=milestone.stage.name, measured=measured, where=ON_CLUSTER
-    )[0]
+    return f"The gate after `{milestone.stage.name}` is closed, so later stages do not start.\n{measured}To overrule it: recipe promote RECIPE {milestone.stage.name}{ON_CLUSTER} --by NAME --reason TEXT\nTo measure again: `recipe stop RECIPE`, then `recipe submit RECIPE`."
 
 
 def last_words(cluster: Cluster, job: Manifest | None) -> list[str]:

@@ -19,7 +19,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
-from runner.tools.problem import Problem, listed, worded
+from runner.tools.problem import Problem, listed
 from runner.tools.text import JOB_NAME, longest_job_name
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     ):
         yield recipe.problem(
             "openshift.network.links",
-            *worded("openshift.idle-links", site=site, named=listed(interfaces)),
+            f"`links` is {site.network.links}, but pods communicate only through {listed(interfaces)}.",
+            "Delete the line, and set `gbit_s` to the speed of that interface. Or name every interface, separated by commas.",
         )
 
 
@@ -80,7 +81,9 @@ def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         place = ("openshift", "limits", name)
         if available < 1:
             yield recipe.problem(
-                ("machines", name), *worded("openshift.no-memory-for-pods", has=had, keep=keep)
+                ("machines", name),
+                f"A machine with {had} has nothing left for a pod: {keep}.",
+                "Use larger machines.",
             )
         elif request and request > available:
             message = f"start: it requests {requested}, and a machine with {had} has about {room} for it; {keep}."
@@ -96,11 +99,15 @@ def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             )
         if limit and limit > has:
             yield recipe.problem(
-                place, *worded("openshift.high-limit", limit=most_of, has=had, larger=larger)
+                place,
+                f"The limit is {most_of}, but the machine has {had}.",
+                f"Write less, or delete the line. {larger}",
             )
         if limit and request and limit < request:
             yield recipe.problem(
-                place, *worded("openshift.limit-below-request", limit=most_of, asked=requested)
+                place,
+                f"The limit is {most_of}, less than the {requested} that the pod requests.",
+                f"Write at least {requested}, or delete the line.",
             )
 
 
@@ -123,8 +130,9 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     hours = units.seconds(limit) / 3600
     if deadline_hours <= hours:
         enough = math.ceil(hours * 1.1) + 1
-        message = worded(
-            "openshift.early-deadline", deadline=deadline_hours, limit=limit, enough=enough
+        message = (
+            f"The job is stopped after {deadline_hours:g} hours, before training could stop at its limit of {limit} and save.",
+            f"Write {enough} or more: starting, loading and the last checkpoint also take time.",
         )
         yield recipe.note("openshift.deadline_hours", *message, mending=enough)
 
@@ -133,15 +141,26 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Rows need a folder of their own. Data that the cluster prepares needs a claim."""
     in_image = site.data_from == "image"
     if site.data_dir and site.data_dir == site.output_dir:
-        yield recipe.problem("openshift.data_dir", *worded("openshift.same-folder", site=site))
+        yield recipe.problem(
+            "openshift.data_dir",
+            "`data_dir` and `output_dir` are the same folder, so a new run would delete its own rows.",
+            f"Write `data_dir: {site.output_dir}/data`, or delete the line.",
+        )
     elif site.data_dir and site.claims and in_image and not recipe.on_claim(site.data_dir):
-        yield recipe.note("openshift.data_dir", *worded("openshift.data-on-no-claim", site=site))
+        yield recipe.note(
+            "openshift.data_dir",
+            f"`{site.data_dir}` is on none of the claims, so pods look for prepared rows in their image.",
+            "Begin it with a claim's mount, or delete the line, unless your image has the rows.",
+        )
     if in_image and "pretrain" not in recipe.settings:
         return  # The image has the rows, or `data_dir` is on a claim.
     mounts = [claim.mount for claim in site.claims or ()]
     setting, folder = _prepared_data_place(site, mounts)
     if mounts and not (folder and recipe.on_claim(folder)):
-        message = worded("openshift.data-folder-on-no-claim", mounts=listed(mounts, "or"))
+        message = (
+            "The cluster prepares the data, but the folder for it is on no claim.",
+            f"Begin `data_dir` with {listed(mounts, 'or')}.",
+        )
         yield recipe.problem(("openshift", setting), *message)
 
 
@@ -179,7 +198,11 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
     it."""
     code = recipe.code_from_git
     if code and "openshift" in recipe.settings and not code.commit.strip("0"):
-        yield recipe.note("image.code_from_git.commit", *worded("openshift.placeholder-commit"))
+        yield recipe.note(
+            "image.code_from_git.commit",
+            "This commit is a placeholder. Pods would not find it, so `recipe submit` refuses it.",
+            "Push your copy of this project, and write its address and the commit that `git rev-parse HEAD` prints. Or delete `image` and `openshift.image`: pods then start from an image that the namespace builds.",
+        )
 
 
 def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -200,7 +223,8 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         mounts = listed((claim.mount for claim in claims), "or")
         yield recipe.problem(
             "openshift.output_dir",
-            *worded("openshift.output-on-no-claim", site=site, mounts=mounts),
+            f"`output_dir` `{site.output_dir}` is on no claim, so the results would be lost with the pods.",
+            f"Begin it with {mounts}.",
         )
 
 
@@ -212,7 +236,8 @@ def _hidden_folder(recipe: Recipe, index: int, mount: str) -> Iterator[Problem]:
         if is_above or (is_below and pod_folder in _TAKEN["folders"]):
             yield recipe.problem(
                 ("openshift", "claims", index, "mount"),
-                *worded("openshift.hides-folder", mount=mount, what=purpose, taken=pod_folder),
+                f"A claim at `{mount}` would hide {purpose} of its pods, in `{pod_folder}`.",
+                "Mount it elsewhere, such as `/shared/models`.",
             )
             return
 
@@ -229,7 +254,8 @@ def job_name(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     setting = "openshift.job_name" if site.job_name else "name"
     yield recipe.problem(
         setting,
-        *worded("openshift.bad-job-name", name=name, of_machines=of_machines, most=most),
+        f"`{name}` is not a valid name for a job{of_machines} on the cluster.",
+        f"Use at most {most} lower-case letters, digits and `-`.",
     )
 
 
@@ -239,7 +265,9 @@ def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
     if owner and owner[1] != site.namespace:
         yield recipe.note(
-            "openshift.image", *worded("openshift.anothers-image", owner=owner, site=site)
+            "openshift.image",
+            f"The namespace `{owner[1]}` builds this image. Pods of `{site.namespace}` need permission from there to pull it.",
+            f"Delete the line, and pods start from the build of `{site.namespace}` itself. To share that image, ask somebody with permissions in `{owner[1]}` to apply `pull.yaml`, which `recipe site` writes.",
         )
 
 
@@ -267,10 +295,18 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             else:
                 instead = ""
             yield recipe.problem(
-                place, *worded("openshift.set-twice", name=name, instead=instead), key=True
+                place,
+                f"The cluster or the runner sets `{name}` for its pods, and two values would contradict each other.",
+                f"Delete the line{instead}.",
+                key=True,
             )
         elif section == "environment" and _SECRET.fullmatch(name):
-            yield recipe.note(place, *worded("openshift.looks-secret", name=name), key=True)
+            yield recipe.note(
+                place,
+                f"`{name}` looks like a secret, and everybody who can read this recipe or its job can read it.",
+                "If it is one, put it into a Secret, and name that under `openshift.hub_token_secret` or `openshift.tracking_secret`.",
+                key=True,
+            )
 
 
 def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -314,12 +350,22 @@ def trackers(recipe: Recipe) -> Iterator[Problem]:
     for path, tool in (home for home in homes if home[1] in ("wandb", "mlflow")):
         mlflow = tool == "mlflow"
         if site and not site.get("tracking_secret") and not (mlflow and has_own_server):
-            yield recipe.problem(path, *worded("openshift.no-tracking-key", tool=tool))
+            yield recipe.problem(
+                path,
+                f"`report_to: {tool}` needs a key, and pods have none: `openshift.tracking_secret` names no Secret.",
+                "Add that line; the first lines of the rendered job show how to create the Secret. Or write `report_to: tensorboard`.",
+            )
         elif mlflow and site and site.image:
-            yield recipe.note(path, *worded("openshift.mlflow-unsure", site=site))
+            yield recipe.note(
+                path,
+                f"Training reports to MLflow only if `{site.image}` has the package `mlflow`.",
+                "If that image lacks it, write `report_to: tensorboard` or `wandb`.",
+            )
         elif mlflow and not site and not find_spec(tool):
             yield recipe.note(
-                path, *worded("openshift.mlflow-not-here", install=packaged.install(tool))
+                path,
+                "The package `mlflow` is not installed on this machine, so training here reports to no MLflow server.",
+                f"Run `{packaged.install(tool)}` on every machine that trains.",
             )
 
 
@@ -335,12 +381,22 @@ def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         addresses.append((("openshift", "mirror"), site.mirror))
     if addresses and not site.connection:
         yield recipe.problem(
-            addresses[0][0], *worded("openshift.no-connection", name=addresses[0][1], site=site)
+            addresses[0][0],
+            f"Pods cannot read `{addresses[0][1]}`, because the recipe names no data connection.",
+            f"Write `connection: NAME` under `openshift`. In the OpenShift AI console, Connections lists the names of `{site.namespace}`, and creates new ones.",
         )
     elif site.connection and not addresses:
-        yield recipe.note("openshift.connection", *worded("openshift.idle-connection", site=site))
+        yield recipe.note(
+            "openshift.connection",
+            f"No address in this recipe begins with `s3://`, so no pod uses the connection `{site.connection}`.",
+            "Delete the line, or name data, a model or `mirror` at such an address.",
+        )
     elif site.image and addresses and addresses[0][0] != ("serve", "model"):
-        yield recipe.note(addresses[0][0], *worded("openshift.s3-unsure", site=site))
+        yield recipe.note(
+            addresses[0][0],
+            f"Pods reach `s3://` addresses only if `{site.image}` has the package `s3fs`.",
+            "If that image lacks it, add it there, or use files and folders on a claim.",
+        )
 
 
 RULES = (

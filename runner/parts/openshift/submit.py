@@ -30,7 +30,7 @@ from runner.parts.openshift.transfer import Files, keys_of, upload
 from runner.parts.openshift.watch import Gone, describe_state, follow
 from runner.plan import Plan
 from runner.recipe import units
-from runner.tools.problem import Stop, Tell, listed, worded
+from runner.tools.problem import Stop, Tell, listed
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 GIB = 2**30
@@ -135,7 +135,10 @@ def _require_mlflow_account(cluster: Cluster, plan: Plan, options: Sending) -> N
     space = plan.site["namespace"]
     account = podspec.mlflow_account(plan)
     if account and cluster.get("ServiceAccount", space, account) is None:
-        raise Stop(*worded("openshift.no-mlflow-account", space=space, account=account))
+        raise Stop(
+            f"The namespace `{space}` has no service account `{account}`, with which training reports to MLflow.",
+            "`recipe site RECIPE` generates it and its one right, for `oc apply -k`. Or write `report_to: tensorboard`.",
+        )
 
 
 def _require_not_failed(cluster: Cluster, milestone: pipeline.Milestone) -> None:
@@ -145,7 +148,10 @@ def _require_not_failed(cluster: Cluster, milestone: pipeline.Milestone) -> None
         return
     reasons = diagnose.why(cluster, read_state(cluster, milestone.job))
     explanation = "".join(f" {reason}" for reason in reasons)
-    raise Stop(*worded("openshift.stage-failed", milestone=milestone, why=explanation))
+    raise Stop(
+        f"{milestone.title} has failed, so later stages do not start.{explanation}",
+        "`recipe submit RECIPE --all` continues; use `recipe stop RECIPE` first if a message asks for it.",
+    )
 
 
 def _report_unchanged(sender: _Sender, part: NextPart) -> Sent | None:
@@ -155,7 +161,10 @@ def _report_unchanged(sender: _Sender, part: NextPart) -> Sent | None:
     sent = part.sent
     options = sender.options
     if milestone.state == FAILED:
-        raise Stop(*worded("openshift.already-failed", what=sent))
+        raise Stop(
+            f"{sent.kind} `{sent.name}`, made from this recipe as it is now, has failed. `recipe status RECIPE` shows why.",
+            "To run it again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
+        )
     options.tell(
         f"{sent.kind} `{sent.name}` already exists, made from this recipe as it is now. Nothing changes."
     )
@@ -388,7 +397,10 @@ class _Sender(NamedTuple):
             entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)
         ]
         if not queues and not self.cluster.knows("LocalQueue", sent.namespace):
-            raise Stop(*worded("openshift.no-queue", queue=queue))
+            raise Stop(
+                f"This cluster has no Kueue, and so no queue `{queue}`.",
+                "Delete `openshift.queue`; or ask the cluster's admin to install Kueue.",
+            )
         hint = "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
         if queues:
             hint = f"Its queues: {', '.join(queues)}. Change `openshift.queue`."
@@ -399,7 +411,10 @@ class _Sender(NamedTuple):
         version = self.cluster.version()
         if version < IMAGE_VOLUMES:
             major, minor = version
-            raise Stop(*worded("openshift.no-image-volumes", sent=sent, major=major, minor=minor))
+            raise Stop(
+                f"This cluster runs Kubernetes {major}.{minor}, and only 1.33 and newer mount the image `{sent.plan.model_image}` as a folder.",
+                "Copy the model to a claim or to S3, and name that place in `model.base`.",
+            )
 
     def _judge_helpers(self, sent: Sent, files: Files | None) -> None:
         """Lets the cluster check the pods that send files and examine the image. Under another
@@ -418,7 +433,10 @@ class _Sender(NamedTuple):
         for one: the pods of all but the first machine would wait without end."""
         for name, claim in self.claims.items():
             if claim and is_being_deleted(claim):
-                raise Stop(*worded("openshift.claim-goes", name=name, sent=sent))
+                raise Stop(
+                    f"The claim `{name}` in `{sent.namespace}` is being deleted, with everything on it.",
+                    "It disappears when no pod uses it any more. Then submit again, and it is created again.",
+                )
             if claim:
                 self._require_shared(sent, name, claim)
             self._require_size(name, claim)
@@ -429,14 +447,8 @@ class _Sender(NamedTuple):
         modes = claim["spec"].get("accessModes") or ["no mode"]
         if count > 1 and SHARED not in modes:
             raise Stop(
-                *worded(
-                    "openshift.claim-for-one",
-                    name=name,
-                    sent=sent,
-                    of=", ".join(modes),
-                    plan=self.plan,
-                    count=count,
-                )
+                f"The claim `{name}` in `{sent.namespace}` already exists, for one machine at a time ({', '.join(modes)}), but `{self.plan.name}` uses {count} machines.",
+                "A claim keeps its mode. Write a new `openshift.claims[].name`, which is then created as ReadWriteMany, and copy the data of the old one to it. Or use one machine, `machines.nodes: 1`.",
             )
 
     def _require_size(self, name: str, claim: Manifest | None) -> None:
@@ -452,22 +464,13 @@ class _Sender(NamedTuple):
         shortage = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
         if not claim:
             raise Stop(
-                *worded(
-                    "openshift.claim-too-small",
-                    name=name,
-                    what=shortage,
-                    enough=enough,
-                    fewer=fewer,
-                )
+                f"The claim `{name}` {shortage}",
+                f"Write `size_gib: {enough}` for it, leave the line out, {fewer}.",
             )
         patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
-        message = worded(
-            "openshift.claim-stays-small",
-            name=name,
-            space=self.plan.site["namespace"],
-            what=shortage,
-            patch=patch,
-            fewer=fewer,
+        message = (
+            f"The claim `{name}` in `{self.plan.site['namespace']}` exists already. It {shortage}",
+            f"`oc patch pvc {name} --namespace {self.plan.site['namespace']} --patch '{patch}'` enlarges it, where its kind of storage allows that. Otherwise write a new `openshift.claims[].name`, {fewer}.",
         )
         raise Stop(*message)
 
@@ -482,7 +485,11 @@ class _Sender(NamedTuple):
         for manifest in self.made(sent):
             applied = cluster.apply(manifest)
             name = f"{manifest['kind']} `{manifest['metadata']['name']}`"
-            tell(f"Sent {name}" if applied else worded("openshift.not-closed", name=name)[0])
+            tell(
+                f"Sent {name}"
+                if applied
+                else f"{name}: not sent, because you may not create one. Every pod of the cluster can reach the ports of this job. To close them, write the site again (`recipe site RECIPE`) and send it."
+            )
         if _examines_image(sent) and not unattended:
             contents = self.options.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
@@ -671,7 +678,9 @@ def require_storage(cluster: Cluster, new_claims: Manifests, tell: Tell) -> None
     }
     if not classes:
         names = listed(claim["metadata"]["name"] for claim in new_claims)
-        tell(worded("openshift.storage-unseen", names=names, setting=SETTING, shared=SHARED)[0])
+        tell(
+            f"Several machines will write to {names}, but you may not list this cluster's storage classes. The default, or the one in {SETTING}, must support {SHARED}."
+        )
         return
     unknown: dict[str, list[str]] = {}
     for claim in new_claims:
@@ -685,9 +694,7 @@ def require_storage(cluster: Cluster, new_claims: Manifests, tell: Tell) -> None
             unknown.setdefault(f"`{class_name}` ({provisioner})", []).append(claim_name)
     for storage, claims in unknown.items():
         tell(
-            worded(
-                "openshift.storage-unknown", claims=listed(claims), storage=storage, shared=SHARED
-            )[0]
+            f"Several machines will write to {listed(claims)}. It is unknown whether {storage} supports {SHARED}. If it does not, pods wait without end, and `recipe status` says so."
         )
 
 

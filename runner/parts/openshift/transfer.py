@@ -27,7 +27,7 @@ from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, RunRecord, StageFolder, StageRecord
 from runner.scenarios.shared import common
 from runner.tools.files import content_hash, read_record, sha256, write_json
-from runner.tools.problem import Stop, Tell, listed, worded
+from runner.tools.problem import Stop, Tell, listed
 from runner.tools.run_files import (
     ADAPTER,
     BEST_IMAGES,
@@ -134,7 +134,10 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
             if sum(remaining.values()) < before:
                 grown = time.monotonic()
             if remaining and not is_recent(grown):
-                raise Stop(*worded("openshift.uploaded-in-part"))
+                raise Stop(
+                    "The data files were uploaded only in part.",
+                    "Submit again. The upload continues where it stopped.",
+                )
         share.get("only", list(sent.paths))
     count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"
     tell(
@@ -158,7 +161,8 @@ def _remaining_bytes(share: Share, sent: Files) -> dict[str, int]:
     needed = sum(remaining.values())
     if needed > answer["free"]:
         raise Stop(
-            *worded("openshift.claim-too-full", free=_mib(answer["free"]), needed=_mib(needed))
+            f"The claim has {_mib(answer['free'])} MiB free, but the data files need {_mib(needed)} MiB.",
+            "Delete something there, or name a larger claim under `openshift.claims`.",
         )
     return remaining
 
@@ -212,7 +216,10 @@ def fetch(
         coming = {target / file["path"] for file in files}
         _forget_older(bound(share.get, f"file/{home}{STAGE}"), coming, target / stage.folder)
         if not files:
-            raise Stop(*worded("openshift.no-results", run_dir=plan.place_of(stage).run_dir))
+            raise Stop(
+                f"`{plan.place_of(stage).run_dir}` has no results yet.",
+                "`recipe status` shows the progress of the job.",
+            )
         reports = [
             file
             for file in claim_files
@@ -244,7 +251,10 @@ def fetch_mirrored(
             manifest = mirror.newest(store, address)
             if manifest is None:
                 if mirrored_stage == stage:
-                    raise Stop(*worded("openshift.not-mirrored", address=address))
+                    raise Stop(
+                        f"The mirror has no results at `{address}` yet.",
+                        "`recipe status RECIPE` shows what the job does. A training sends its first files with its first checkpoint.",
+                    )
                 continue
             chosen = {
                 name: _mirrored(name, mirrored_stage == stage, everything, target, home)
@@ -278,7 +288,10 @@ def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
     space = plan.site["namespace"]
     secret = cluster.get("Secret", space, name, forgiving=True)
     if secret is None:
-        raise Stop(*worded("openshift.no-connection-secret", name=name, space=space))
+        raise Stop(
+            f"The namespace `{space}` has no Secret `{name}`, which `openshift.connection` names.",
+            f"In the OpenShift AI console, create a connection of the type S3 with this resource name. Or: `oc create secret generic {name} --namespace {space} --from-file=AWS_ACCESS_KEY_ID=FILE --from-file=AWS_SECRET_ACCESS_KEY=FILE --from-literal=AWS_S3_ENDPOINT=URL`.",
+        )
     if not secret:
         return None
     keys = {
@@ -287,9 +300,8 @@ def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
     lacking = [key for key in podspec.REQUIRED if not keys.get(key)]
     if lacking:
         raise Stop(
-            *worded(
-                "openshift.connection-lacks-keys", name=name, space=space, lacking=listed(lacking)
-            )
+            f"The Secret `{name}` in `{space}`, which `openshift.connection` names, lacks {listed(lacking)}.",
+            "Edit the connection in the OpenShift AI console; it must be of the type S3.",
         )
     return {key: keys[key] for key in podspec.CONNECTION if keys.get(key)}
 
@@ -337,11 +349,17 @@ def _fetch_file(share: Share, file: dict[str, Any], target: Path, tell: Tell) ->
         elif is_recent(grown):
             pause()
         else:
-            raise Stop(*worded("openshift.downloaded-in-part", file=file))
+            raise Stop(
+                f"`{file['path']}` was downloaded only in part.",
+                "Fetch again. The download continues where it stopped.",
+            )
         _continue(share, file["path"], half, have)
     if sha256(half) != digest:
         half.unlink()
-        raise Stop(*worded("openshift.download-incomplete", file=file))
+        raise Stop(
+            f"`{file['path']}` was not downloaded completely.",
+            "Fetch again. If training is still writing, wait for it.",
+        )
     half.replace(path)
     size = file["size"]
     if size >= 2**20:
@@ -378,7 +396,9 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
         status = state.status
     folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
     if older:
-        tell(worded("openshift.older-results")[0])
+        tell(
+            "The results on the claim belong to an older version of the recipe; the current version has none yet. `recipe status` shows the progress of its job. Fetch again when that has finished."
+        )
     # In files that name a model, a folder of the cluster becomes the base model that was downloaded
     # to it, or the run's folder here.
     for file, setting in (
@@ -410,7 +430,10 @@ def copied(recipe: Recipe, folder: str, tell: Tell) -> Iterator[Path]:
     here. The recipe need not be valid yet, because its model is unknown before. Raises Stop without
     such a claim or folder."""
     if not recipe.on_claim(folder):
-        raise Stop(*worded("openshift.no-run-folder", folder=folder, recipe=recipe))
+        raise Stop(
+            f"`{folder}` is neither a folder of this machine nor on a claim of `{recipe.name}`.",
+            "`openshift.claims` lists the claims with their `mount`.",
+        )
     place = kubernetes.place(recipe)
     plan = common.plan(
         recipe, place, lambda place: [common.work(place, "model", {}, common.PREPARING)]

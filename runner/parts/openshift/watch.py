@@ -27,7 +27,7 @@ from runner.parts.openshift.status import (
 )
 from runner.recipe.document import flat
 from runner.tools import child_process, packaged
-from runner.tools.problem import Stop, Tell, worded
+from runner.tools.problem import Stop, Tell
 from runner.tools.text import filled
 
 # Called with the state, None while the cluster cannot be reached, and the sentences about it.
@@ -412,7 +412,10 @@ def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
         missing = f"no pod for machine {node}"
     else:
         missing = "no pods"
-    raise NotYet(*worded("openshift.no-pod", name=name, missing=missing))
+    raise NotYet(
+        f"{name} has {missing}, so it has no log.",
+        "`recipe status` explains why, if the cause is known. `recipe logs RECIPE -f` waits for it.",
+    )
 
 
 def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
@@ -429,7 +432,10 @@ def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
     now = cluster.log(space, name, jobs.container(job))
     # Without a machine a pod's log is empty; while its container waits, there is none.
     if not lines and (now is None or (not now and jobs.phase_of(pod) == "Pending")):
-        raise Stop(*worded("openshift.no-log", name=name))
+        raise Stop(
+            f"`{name}` has not started, and has no log yet.",
+            "`recipe status` shows what it waits for. `recipe logs RECIPE -f` waits for it.",
+        )
     return lines + (now or "").splitlines()
 
 

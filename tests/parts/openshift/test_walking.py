@@ -150,6 +150,9 @@ def test_a_changed_recipe_replaces_it_and_stop_ends_it_too(site, capsys, machine
     assert len(maps) == 1, "that of the one before is gone"
     process = machines.pod_of(DRIVER)
     capsys.readouterr()
+    assert recipe(site, "stop", "--stage", "lroa") != 0
+    assert "lroa" in capsys.readouterr().err and process.poll() is None
+    assert site.job("Job", DRIVER), "a misspelled stage stops nothing"
     assert recipe(site, "stop") == 0
     said = capsys.readouterr().out
     assert f"Stopped Job `{DRIVER}`, PyTorchJob `seven-b-pretrain-2048`." in said

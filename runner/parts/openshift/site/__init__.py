@@ -21,7 +21,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import data_file
 from runner.tools import packaged
 from runner.tools.files import Artifact
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 from runner.tools.text import macros, template, yaml_text
 
 TEMPLATES = Path(__file__).parent
@@ -193,7 +193,8 @@ def _built(space: str, space_plans: Iterable[Plan]) -> dict[str, str]:
         owner, name, tag = _reference(plan) or ("", "", "")
         if owner == space and tags.setdefault(name, tag) != tag:
             raise Stop(
-                *worded("openshift.two-tags", space=space, name=name, tags=tags[name], tag=tag)
+                f"The recipes of `{space}` name the image `{name}` by two tags, `{tags[name]}` and `{tag}`.",
+                "One build gives one tag: name the same one in `openshift.image`, or write two sites.",
             )
     return tags
 
