@@ -151,14 +151,22 @@ def needs(prediction: Prediction) -> str:
     return f"{time}, and needs about {units.gib(prediction.memory)} of its {units.gib(prediction.usable)} of main memory."
 
 
+def lacks_memory(prediction: Prediction) -> str:
+    """That this machine's main memory is too small for a stage, as a sentence; else empty."""
+    if not prediction.too_large:
+        return ""
+    need = units.gib(prediction.memory or 0)
+    have = units.gib(prediction.usable or 0)
+    return f"Training `{prediction.stage}` on this machine's CPU needs about {need} of main memory, but it has {have}."
+
+
 def require_memory(prediction: Prediction, instead: str) -> None:
     """Raises Stop if this machine's main memory is too small for a stage. instead: another way, as
     a sentence."""
-    if prediction.too_large:
-        need = units.gib(prediction.memory or 0)
-        have = units.gib(prediction.usable or 0)
+    lacks = lacks_memory(prediction)
+    if lacks:
         raise Stop(
-            f"Training `{prediction.stage}` on this machine's CPU needs about {need} of main memory, but it has {have}.",
+            lacks,
             f"A lower `micro_batch_size` needs less, if the model itself fits. {instead}",
         )
 

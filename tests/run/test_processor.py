@@ -131,8 +131,34 @@ def test_plan_doctor_and_run_print_the_same_figures(here, capsys, golden_message
     run = capsys.readouterr().out
     assert figures in run and download in run
     golden_message(planned)
-    assert cli._code(["plan", "none.yaml", "--apply", "1"]) == 1
+    assert cli._code(["plan", "none.yaml", "--details"]) == 1
     golden_message(capsys.readouterr().err, "an option about GPUs")
+    assert cli._code(["plan", "none.yaml", "--apply", "1"]) == 1
+    assert "There are none." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("base", "length"), [("Qwen/Qwen2.5-7B-Instruct", 256), ("google/gemma-3-270m-it", 8192)]
+)
+def test_plan_suggests_what_fits_where_main_memory_is_too_small(
+    here, base, length, capsys, golden_message
+):
+    """A smaller model, a smaller micro batch, or shorter rows; nothing that only a GPU can do."""
+    text = SMALL.replace("{gpu: NVIDIA-L40S, nodes: 2}", "{gpu: none}")
+    text = text.replace("google/gemma-3-270m-it", base).replace("256", str(length))
+    text = text.replace("packing: flatten", "packing: none, micro_batch_size: 32")
+    Path("none.yaml").write_text(text)
+    rows = [{"question": f"What is {n}?", "answer": f"{n} " * (length // 4)} for n in range(300)]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert cli._code(["plan", "none.yaml"]) == 1
+    printed = capsys.readouterr()
+    suggestions = printed.out.partition("\n1. ")[2]
+    golden_message("\n".join([f"1. {suggestions.strip()}", *printed.err.splitlines()[-2:]]))
+    assert suggestions
+    for number in range(1, 1 + sum(line[:1].isdigit() for line in f"1{suggestions}".splitlines())):
+        Path("none.yaml").write_text(text)
+        assert cli._code(["plan", "none.yaml", "--apply", str(number)]) == 0
+        assert cli._code(["plan", "none.yaml"]) == 0
 
 
 def test_a_recipe_without_a_gpu_uses_none_that_is_here(monkeypatch):

@@ -15,7 +15,13 @@ from runner.commands import options
 from runner.commands.options import command, end, open_recipe, print_notes, say, table
 from runner.parts.edits import copying
 from runner.parts.plan_view import views
-from runner.parts.planner import calibration, constants, forecast, recipe_offers
+from runner.parts.planner import (
+    calibration,
+    constants,
+    forecast,
+    processor_offers,
+    recipe_offers,
+)
 from runner.parts.planner.planned import MORE_STEPS_OFFERED, Planned
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Override, Recipe
@@ -67,9 +73,9 @@ def plan(
     else:  # JSON has standard output for itself.
         recipe, _, aside = load(path, changing.from_options(sets))
         print_notes(aside)
+    others: dict[str, object]
     if recipe.machines.gpu == NO_GPU and not serves:
         others = {
-            "--apply": taken,
             "--chart": picture,
             "--exact": exact,
             "--machines": counts,
@@ -81,7 +87,7 @@ def plan(
                 f"`{unfit[0]}` is about GPUs, but the recipe trains on the CPU (`gpu: none`).",
                 f"Leave out `{unfit[0]}`, or name a GPU: `--set machines.gpu=GPU`.",
             )
-        return _on_processor(recipe, path, style)
+        return _on_processor(recipe, path, style, taken)
     if serves:
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         unfit = [name for name, given in others.items() if given]
@@ -105,7 +111,7 @@ def plan(
         return code
     found = recipe_offers.of(planned)
     if taken:
-        return _apply(planned, found, taken)
+        return _apply(recipe, found, taken)
     # Only JSON shows operations.
     traced = {}
     if exact:
@@ -164,9 +170,11 @@ def plan(
     return 0
 
 
-def _on_processor(recipe: Recipe, path: str, style: str) -> int:
-    """The plan of a recipe with `gpu: none`, by the figures that `recipe run` prints."""
-    local = this_machine.processor_run(recipe, folder(recipe.name, "run"))
+def _on_processor(recipe: Recipe, path: str, style: str, taken: int | None) -> int:
+    """The plan of a recipe with `gpu: none`, by the figures that `recipe run` prints. If this
+    machine's main memory is too small: changes that fit, of which it writes number `taken`."""
+    run = folder(recipe.name, "run")
+    local = this_machine.processor_run(recipe, run)
     stages = list(local.predictions.values())
     too_large = any(stage.too_large for stage in stages)
     if style == "json":
@@ -174,26 +182,37 @@ def _on_processor(recipe: Recipe, path: str, style: str) -> int:
         if too_large:
             return 1
         return 0
+    click.get_current_context().with_resource(constants.taking(calibration.learned()))
+    offers = processor_offers.of(recipe, local, run) if too_large else []
+    if taken:
+        return _apply(recipe, offers, taken)
     for sentence in (*map(this_machine.needs, stages), this_machine.download(local)):
         if sentence:
             say(sentence)
     if not any(map(this_machine.needs, stages)):
         say("How long it takes on this machine's CPU is unknown.")
-    for stage in stages:
-        this_machine.require_memory(
-            stage, "Other machines have GPUs: `recipe gpus RECIPE` shows what it needs on each."
+    views.offered(offers, "offer_here")
+    lacks = next(filter(None, map(this_machine.lacks_memory, stages)), "")
+    if lacks:
+        hint = "No change that was tried makes the recipe fit."
+        if offers:
+            say()
+            hint = f"Each suggestion above fits. `recipe plan {path} --apply N` writes one."
+        raise Stop(
+            lacks,
+            f"{hint} Other machines have GPUs: `recipe gpus RECIPE` shows what it needs on each.",
         )
     end("The recipe fits this machine.", "rehearse", path)
     return 0
 
 
-def _apply(planned: Planned, found: list[recipe_offers.Offer], taken: int) -> int:
+def _apply(recipe: Recipe, found: list[recipe_offers.Offer], taken: int) -> int:
     if taken > len(found):
         usual = f"They go from 1 to {len(found)}."
         known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(len(found), usual)
-        raise Stop(*worded("plan_view.no-suggestion", taken=taken, planned=planned, known=known))
-    say(copying.rewrite(planned.recipe.document, found[taken - 1].changes))
-    say(f"\nWritten. `recipe plan {planned.recipe.document.file}` shows the new plan.")
+        raise Stop(*worded("plan_view.no-suggestion", taken=taken, recipe=recipe, known=known))
+    say(copying.rewrite(recipe.document, found[taken - 1].changes))
+    say(f"\nWritten. `recipe plan {recipe.document.file}` shows the new plan.")
     return 0
 
 

@@ -117,15 +117,16 @@ def machines(planned: Planned, counts: list[int]) -> None:
         _say(line, rest="  ")
 
 
-def offered(offers: list[Offer]) -> None:
-    """Prints each offer with its number, its figures, and its losses."""
+def offered(offers: list[Offer], figures: str = "offer") -> None:
+    """Prints each offer with its number, its figures, and its losses. figures: the macro with
+    those."""
     if offers:
         say()
     for number, offer in enumerate(offers, 1):
         # No line ends between a setting and its value.
         changes = f"{number}. {', '.join(offer.lines)}".replace(": ", ":\0")
         say(textwrap.fill(changes, WIDTH, subsequent_indent="   ").replace("\0", " "))
-        _say(_filled("offer", offer, offer.after), "   ", "   ")
+        _say(_filled(figures, offer, offer.after), "   ", "   ")
 
 
 # In full: a table for each stage, then the claims and the sources.

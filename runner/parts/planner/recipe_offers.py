@@ -324,7 +324,7 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
         tight = _tight(offer.after)
         if tight and changes and not elsewhere:
             stage, budget = tight[0]
-            more = _alike_first(stage.offers(offer.after.recipe, budget), changes)
+            more = alike_first(stage.offers(offer.after.recipe, budget), changes)
             if more:
                 changes = {**changes, **more}
                 continue
@@ -336,7 +336,7 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
     return None
 
 
-def _alike_first(offered: Sequence[Changes], changes: Changes) -> Changes | None:
+def alike_first(offered: Sequence[Changes], changes: Changes) -> Changes | None:
     """The first of these that changes no line twice; best one of the kind that other stages have
     already."""
     kinds = {name.rpartition(".")[2] for name in changes}
