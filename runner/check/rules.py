@@ -643,7 +643,7 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note(
             place,
             f"`{theirs[0]}` is a question of the starter `{name}`, but the model learns from `{source}`.",
-            "Write questions about your own data. Or delete them: then the demo asks questions of validation rows.",
+            "Write questions about your own data. Or delete them: then the demo asks questions of your rows.",
         )
 
 

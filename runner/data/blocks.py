@@ -27,7 +27,7 @@ from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import content_hash, replacing
 from runner.tools.problem import Stop, listed
 
-SIDES = ("train", "validation")
+SIDES: tuple[str, ...] = ("train", "validation")
 # Characters in a batch of documents: enough to keep a thread busy, and little memory.
 BATCH_CHARACTERS = 64 * 1024
 GROUP_TOKENS = 512 * 1024  # tokens in a group of written rows, 2 MB

@@ -90,8 +90,8 @@ class DataSets:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitDataSets(DataSets):
-    """Rows that a draw by `seed` splits. validation_share: of the rows, 0 to 1. max_lost_share: the
-    share of rows that may be bad or too long, 0 to 1."""
+    """Rows that a draw by `seed` splits. validation_share: of the rows, 0 (none) to 1.
+    max_lost_share: the share of rows that may be bad or too long, 0 to 1."""
 
     validation_share: float
     max_lost_share: float = 0.01

@@ -216,9 +216,10 @@ class ItemPreparer(ABC, Generic[Asked]):
         tokenizer_for: tokenizers.TokenizerFor | None = None,
         sample_rows: int | None = None,
     ) -> Report:
-        """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they exist
-        already. sample_rows: of a rehearsal, whose rows are not examined. Raises Stop if too few
-        rows are left, or `out` contains Parquet files of another origin."""
+        """Writes `train.parquet`, `validation.parquet` (unless no row is held back) and
+        `report.json`, unless they exist already. sample_rows: of a rehearsal, whose rows are not
+        examined. Raises Stop if too few rows are left, or `out` contains Parquet files of another
+        origin."""
         asked = self.asked
         report = self.report
         # Everything that the result depends on.
@@ -238,7 +239,10 @@ class ItemPreparer(ABC, Generic[Asked]):
                 f"`{out}` contains Parquet files that recipe-runner did not make.",
                 "Name another folder for prepared data.",
             )
-        there = all((out / f"{side}.parquet").is_file() for side in blocks.SIDES)
+        sides = blocks.SIDES
+        if not asked.validation_share:
+            sides = ("train",)
+        there = all((out / f"{side}.parquet").is_file() for side in sides)
         # Tokens that could not be counted without a tokenizer may be counted now.
         if (
             known
@@ -257,19 +261,26 @@ class ItemPreparer(ABC, Generic[Asked]):
             kept = self.measured(kept, tokenizer_for)
             report.require_few_lost(report.lost - lost, rows_before, asked.max_lost_share, out)
             is_validation = drawn(self.spool.facts["group"][kept], asked.validation_share)
-            sides = [kept[~is_validation], kept[is_validation]]
-            report.train_rows, report.validation_rows = map(len, sides)
+            rows_of = {"train": kept[~is_validation], "validation": kept[is_validation]}
+            report.train_rows = len(rows_of["train"])
+            report.validation_rows = len(rows_of["validation"])
             for index, counts in enumerate(report.sets):
-                counts.train_rows = int((self.spool.facts["origin"][sides[0]] == index).sum())
-            if not all(map(len, sides)):
+                counts.train_rows = int(
+                    (self.spool.facts["origin"][rows_of["train"]] == index).sum()
+                )
+            if not all(len(rows_of[side]) for side in sides):
                 lines = "\n".join(report.lines())
+                if not asked.validation_share:
+                    raise Stop(f"No row remains to train on.\n{lines}")
                 raise Stop(
                     f"Too few rows remain to train and to validate on.\n{lines}\nAt least two different {report.unit}s are needed."
                 )
-            for name, side in zip(blocks.SIDES, sides, strict=True):
-                with replacing(out / f"{name}.parquet") as begun:
-                    _write(map(self.table, self.spool.batches(side)), begun)
-                report.bytes_after += (out / f"{name}.parquet").stat().st_size
+            if not asked.validation_share:
+                (out / "validation.parquet").unlink(missing_ok=True)
+            for side in sides:
+                with replacing(out / f"{side}.parquet") as begun:
+                    _write(map(self.table, self.spool.batches(rows_of[side])), begun)
+                report.bytes_after += (out / f"{side}.parquet").stat().st_size
         report.write(out)
         return report
 
@@ -409,7 +420,9 @@ def _write(tables: Iterator[pa.Table], file: Path) -> None:
 
 def drawn(groups: np.ndarray, share: float) -> np.ndarray:
     """Which items are for validation. Groups are drawn in order until `share` of all items is
-    reached; a group stays together, and one remains for training."""
+    reached; a group stays together, and one remains for training. A share of 0 draws none."""
+    if not share:
+        return np.zeros(len(groups), bool)
     _, number_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     target = max(1, round(share * len(groups)))
     taken = 0

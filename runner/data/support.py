@@ -117,9 +117,10 @@ def of_prepared(folder: Path, questions: Sequence[str], prompt: str) -> Support:
 
     support = Support(questions, prompt)
     for side in SIDES:
-        for batch in parquet.ParquetFile(folder / f"{side}.parquet").iter_batches(
-            1000, columns=["messages"]
-        ):
+        file = folder / f"{side}.parquet"
+        if not file.is_file():
+            continue  # no row is held back
+        for batch in parquet.ParquetFile(file).iter_batches(1000, columns=["messages"]):
             for turns in batch["messages"].to_pylist():
                 # The prompt itself supports nothing.
                 support.add(

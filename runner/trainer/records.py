@@ -236,7 +236,8 @@ class Proof(Record):
     that the engine leaves out, and the number of rows that they are in. joined: how rows share a
     batch: `padded`, `flattened` or `packed`. attention: the one that was judged; empty if no model
     was run. logits_moved: the largest change of a row's logits when the row before it changes.
-    loss_at_once, loss_accumulated: the first loss of eight rows in one batch, and in eight. asked:
+    loss_at_once, loss_accumulated: the first loss of eight rows in one batch, and in eight.
+    held_out: whether rows are held back from training. asked:
     questions of the demo or of the evaluation that are in the training rows. notes: what was not
     judged completely, and why. rewards: what rewards gave to known answers, in words. faults: each
     with `kind` and `message`; none if all is well. shown: rows as `row`, `tokens` and `spans`; each
@@ -257,6 +258,7 @@ class Proof(Record):
     logits_moved: float | None = None
     loss_at_once: float | None = None
     loss_accumulated: float | None = None
+    held_out: bool = True
     asked: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     rewards: tuple[str, ...] = ()

@@ -121,6 +121,8 @@ def producible(
         metrics += rows["metrics"]
         if "parts" in rows:
             metrics += [f"{rows['parts']}.{name}" for name in stage.asked]
+    else:
+        metrics += rows.get("of_training_rows", ())
     metrics += table["always"]
     shared = [f"lm_eval.{task}.METRIC" for task in tasks]
     if stage.blocks:

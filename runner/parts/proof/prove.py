@@ -379,6 +379,7 @@ class Prover:
         held = {
             judging.words(row): row for row in judging.conversations(self._files("test_datasets"))
         }
+        self.facts["held_out"] = bool(held)
         demo = self.settings.demo
         measured = self.settings.proof.questions
         lines: list[str] = []
@@ -422,6 +423,7 @@ class Prover:
             batches = (judging.batches(self._files(side), 100, ("input_ids",)) for side in both)
             sides = [(np.asarray(batch.column(0).flatten()) for batch in side) for side in batches]
         else:
+            self.facts["held_out"] = False
             return
         train, validation = (judging.documents(side, self.ends, self.tokenizer) for side in sides)
         held = {document for document in validation if document}

@@ -77,11 +77,12 @@ def mix(own: Path, earlier: Path, out: Path, share: float, seed: int) -> str:
     mixed = pa.concat_tables(
         [mine, others.take(drawn)], promote_options="permissive"
     ).replace_schema_metadata()
-    shuffled = Dataset(mixed).shuffle(seed=seed).with_format("arrow")[:]
-    for split, table in (
-        ("train", shuffled),
-        ("validation", parquet.read_table(own / "validation.parquet")),
-    ):
+    tables = {"train": Dataset(mixed).shuffle(seed=seed).with_format("arrow")[:]}
+    if (own / "validation.parquet").is_file():
+        tables["validation"] = parquet.read_table(own / "validation.parquet")
+    else:
+        (out / "validation.parquet").unlink(missing_ok=True)
+    for split, table in tables.items():
         with replacing(out / f"{split}.parquet") as partial:
             parquet.write_table(table, partial, compression="zstd")
     if wanted > len(drawn):

@@ -69,6 +69,7 @@ class DataKind(NamedTuple):
 TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].items()}
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
+WITH_ANSWERS = ("questions", "conversations")  # the kinds of rows whose answers a run can grade
 TEXTS = ("text", "text-questions", "pipeline")  # the kinds of rows that begin with plain text
 SMALL_MODEL = "small"  # the packaged model, which is here after the installation
 MOST_TRIED_HERE = 8  # models whose time on this machine's CPU is estimated
@@ -184,9 +185,9 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
 @dataclass(frozen=True)
 class Answers:
     """Missing answers are empty. question, answer: templates of columns; column: of documents.
-    questions, preferences: of later stages. gpus: in each machine. numbers: of the GPUs in plain
-    machines; addresses: of these machines, the main one first; results: a folder that they share.
-    prompt, chosen, rejected: of preferences."""
+    questions, preferences: of later stages. hold_back: yes or no. gpus: in each machine. numbers:
+    of the GPUs in plain machines; addresses: of these machines, the main one first; results: a
+    folder that they share. prompt, chosen, rejected: of preferences."""
 
     kind: str = "questions"
     technique: str = ""
@@ -201,6 +202,7 @@ class Answers:
     questions: str = ""
     preferences: str = ""
     system_prompt: str = ""
+    hold_back: str = ""
     model: str = ""
     where: str = "here"
     gpu: str = ""
@@ -211,6 +213,7 @@ class Answers:
     results: str = ""
     namespace: str = ""
     kinds: ClassVar[Mapping[str, DataKind]] = KINDS
+    yes_or_no: ClassVar[tuple[str, str]] = ("yes", "no")
 
     @property
     def count(self) -> tuple[int, int]:
@@ -262,7 +265,7 @@ class Answers:
     def form(self) -> str | None:
         """The form of conversations, by their columns; None if it is unknown, or if the person
         names a template."""
-        own = self.of.rows in ("questions", "conversations") and not (self.question or self.answer)
+        own = self.of.rows in WITH_ANSWERS and not (self.question or self.answer)
         if own:
             return conversation_formats.told(self.columns)
         return None
@@ -357,6 +360,8 @@ class Answers:
                 self.system_prompt,
                 "who the model is, in training and when you ask it",
             )
+        if self.hold_back == "no":
+            said["data.validation_share"] = (0, "no row is held back: the model learns all of them")
         if self.model or self.way.model:
             said["model.base"] = (self.base, "")
         return _overrides(said)
@@ -374,7 +379,7 @@ class Answers:
                 | form
                 | _preferred("data", self.data, (self.prompt, self.chosen, self.rejected))
             )
-        if self.of.rows in ("questions", "conversations") and set(LABELLED) <= set(self.columns):
+        if self.of.rows in WITH_ANSWERS and set(LABELLED) <= set(self.columns):
             raise Stop(*worded("start.labels", data=self.data))
         if self.of.rows == "prompts":
             prompt = self.question or self.guessed[0]
@@ -639,7 +644,7 @@ def trained_here(name: str, answers: Answers) -> Iterator[tuple[str, Prediction]
 def teaching_settings(answers: Answers, row_count: int | None) -> list[Override]:
     """The settings with which an adapter for a small model learns the facts of its rows. None for
     other models, ways to train and data, for which they were not measured, and for many rows."""
-    has_answers = answers.of.rows in ("questions", "conversations")
+    has_answers = answers.of.rows in WITH_ANSWERS
     if answers.of.keeps or not has_answers or "lora" not in answers.way.ways:
         return []
     teaching = catalog.teaching(answers.base, answers.on_cpu)
@@ -682,8 +687,9 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
             f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
         )
         told["description"] = (described, "")
-        # Three short questions of validation rows, far from each other.
-        if on_hub(answers.data):
+        # Three short questions of validation rows, far from each other. Of rows with answers a run
+        # chooses the questions itself, of those that it learns and of those held back.
+        if on_hub(answers.data) or answers.of.rows in WITH_ANSWERS:
             asked = {}
         else:
             asked = dict.fromkeys(_held_out(name, answers))

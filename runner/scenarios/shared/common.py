@@ -206,7 +206,11 @@ GIVES_VALIDATION = ("validation_split", "validation_path", "validation_share")
 def validates(recipe: Recipe) -> bool:
     """Whether the recipe holds out rows; without them, there is no evaluation, and the last weights
     are kept."""
-    if "data" not in recipe.settings or recipe.rows != TEXT:
+    if "data" not in recipe.settings:
+        return True
+    if recipe.rows == CONVERSATIONS:
+        return bool(recipe.data.validation_share)
+    if recipe.rows != TEXT:
         return True
     return any(recipe.data.get(name) for name in GIVES_VALIDATION)
 

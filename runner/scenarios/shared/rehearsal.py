@@ -324,9 +324,10 @@ def split(recipe: Recipe) -> list[Override]:
     share = recipe.data.get("validation_share")
     if share is None or share >= MIN_VALIDATION_SHARE:
         return []
-    return [
-        substitute("data.validation_share", MIN_VALIDATION_SHARE, "of few rows, enough to judge by")
-    ]
+    why = "of few rows, enough to judge by"
+    if share == 0:
+        why = "a rehearsal is judged by its validation loss"
+    return [substitute("data.validation_share", MIN_VALIDATION_SHARE, why)]
 
 
 def gates(recipe: Recipe) -> Iterator[Override]:

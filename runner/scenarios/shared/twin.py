@@ -238,6 +238,8 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
     prompts = _asked(rows, tokenizer)
     taken = set[tuple[str, ...]]()
     for side in ("train", "validation"):
+        if not (rows / f"{side}.parquet").is_file():
+            continue  # no row is held back
         for text in taught(_rows(rows / f"{side}.parquet"), tokenizer):
             taken |= in_a_row(text)
     texts = list(paragraphs(documents, taken))

@@ -169,12 +169,12 @@ def test_what_answers_make_checks_clean_plans_and_renders(here, capsys, kind, wh
     recipe = planned.recipe
     assert recipe.machines.gpu == "NVIDIA-L40S"
     assert "sample" not in recipe.data and "hub" not in recipe.data
-    assert len(recipe.settings.get("demo", {}).get("questions", ())) == (
-        0 if kind == "images" else 3
-    )
-    assert sum(line.startswith((" ", "-")) and "#" not in line for line in made_lines()) == (
-        0 if kind == "images" else 3
-    ) + (2 if where == "machines" else 0)
+    # A run itself chooses questions of rows with answers.
+    questions = 3 if kind in ("text", "songs") else 0
+    assert len(recipe.settings.get("demo", {}).get("questions", ())) == questions
+    assert sum(
+        line.startswith((" ", "-")) and "#" not in line for line in made_lines()
+    ) == questions + (2 if where == "machines" else 0)
 
 
 def made_lines() -> list[str]:
@@ -185,7 +185,10 @@ def made_lines() -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "answers"),
     [
-        ("questions", ["adapter", "my.csv", "", "", "", "", "Qwen/Qwen3-0.6B", "NVIDIA-L4", ""]),
+        (
+            "questions",
+            ["adapter", "my.csv", "", "", "", "", "", "Qwen/Qwen3-0.6B", "NVIDIA-L4", ""],
+        ),
         (
             "questions",
             [
@@ -195,6 +198,7 @@ def made_lines() -> list[str]:
                     "For [Subject], [Question]",
                     "Reply",
                     "You are a guide.",
+                    "no",
                 ),
                 *("cluster", "", "mine", "2", "NVIDIA-A40", "2"),
             ],
@@ -205,6 +209,7 @@ def made_lines() -> list[str]:
                 "",
                 "talks.jsonl",
                 "",
+                "yes",
                 "machines",
                 "",
                 "10.0.0.1, 10.0.0.2",
@@ -220,6 +225,7 @@ def made_lines() -> list[str]:
                 "",
                 "talks.jsonl",
                 "",
+                "no",
                 "machines",
                 "",
                 "10.0.0.1, 10.0.0.2",
@@ -327,6 +333,8 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
         ("--data", "my.csv", "--gpu", "L40S"),
         ("--data", "my.csv", "--gpus", "many"),
         ("--data", "my.csv", "--model", "Qwen/Qwen3-4C"),
+        ("--data", "my.csv", "--hold-back", "maybe"),
+        ("--what", "text", "--data", "text.txt", "--hold-back", "no"),
         ("--data", "my.csv", "--where", "moon"),
         ("--data", "my.csv", "--where", "cluster", "--namespace", "My Project"),
         ("--data", "my.csv", "--where", "cluster"),
@@ -591,10 +599,11 @@ def test_back_leads_out_of_every_question(here, monkeypatch, golden_message):
     ]
     said += [
         "",
+        "",
         "cluster",
         "",
         "My Project",
-        *["back"] * 8,
+        *["back"] * 9,
         "pipeline",
         "",
         "questions.jsonl",
@@ -612,7 +621,7 @@ def test_a_wrong_setting_beside_answers_ends_it_in_a_terminal_too(
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
-    said = ["questions", "", "my.csv", "", "", "", "", "", "NVIDIA-L4", ""]
+    said = ["questions", "", "my.csv", "", "", "", "", "", "", "NVIDIA-L4", ""]
     done = CliRunner().invoke(
         cli, ["new", "made", "--set", "train.epocs=3"], input="\n".join([*said, ""])
     )
@@ -631,6 +640,7 @@ def test_columns_of_a_data_set_that_nobody_knows_are_typed(here, monkeypatch):
         "someone/rows",
         "For [about], [ask]",
         "say",
+        "",
         "",
         "",
         "",
@@ -676,6 +686,8 @@ def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden
         "",
     ]
     said += [
+        "maybe",
+        "yes",
         "moon",
         "here",
         "Qwen/Qwen3-4C",
@@ -797,6 +809,26 @@ def test_options_without_a_gpu_mean_the_cpu_of_a_machine_without_one(here, optio
     assert _code(["check", "made.yaml"]) == 0
 
 
+@pytest.mark.parametrize("kind", ["questions", "conversations"])
+@pytest.mark.parametrize(
+    ("options", "share"), [([], None), (["--hold-back", "yes"], None), (["--hold-back", "no"], 0)]
+)
+def test_rows_with_answers_are_held_back_unless_the_answer_is_no(
+    here, capsys, kind, options, share
+):
+    assert _code(["new", "made", "--what", kind, *KINDS[kind], *options]) == 0
+    document = read("made.yaml").data
+    assert document["data"].get("validation_share") == share and "demo" not in document
+    assert _code(["check", "made.yaml"]) == 0
+    assert _code(["plan", "made.yaml", "--set", "machines.gpu=NVIDIA-L4"]) == 0
+
+
+def test_a_starter_is_copied_without_rows_held_back(here):
+    answers = ["--from", "museum", "--data", "my.csv", "--hold-back", "no"]
+    assert _code(["new", "made", *answers]) == 0
+    assert load("made.yaml")[0].data.validation_share == 0
+
+
 def questions_file(count: int) -> None:
     rows = (f"What is {number} plus 7?,It is {number + 7}" for number in range(count))
     Path("sums.csv").write_text("\n".join(["question,answer", *rows]) + "\n")
@@ -852,6 +884,7 @@ def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(her
     terminal.answer("Which question does the model get", "\n")
     terminal.answer("Which answer should it learn", "\n")
     terminal.answer("who is the model", "\n")
+    terminal.answer("Hold back a tenth", "\n")
     terminal.answer("Where should it train", "\n")
     terminal.answer("Which model", "\n")
     assert terminal.close() == 0, terminal.said

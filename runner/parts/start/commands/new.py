@@ -75,7 +75,8 @@ class Question(NamedTuple):
 
     def open(self, answers: Answers) -> bool:
         """Whether the question may stay without an answer."""
-        return self.optional or (self.name in ("data", "results") and answers.of.keeps)
+        may_stay = self.name in ("data", "hold_back", "results")
+        return self.optional or (may_stay and answers.of.keeps)
 
     def proposed(self, answers: Answers) -> str:
         """The answer for Enter without text; empty if unknown."""
@@ -183,6 +184,7 @@ VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
 }
 PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
     "prompt": lambda answers: f"[{drafting.guess(answers.columns)[0]}]",
+    "hold_back": lambda answers: "" if answers.of.keeps else "yes",
     "where": lambda answers: next(
         (where for where in PLACES if answers.starts(PLACES[where])), "here"
     ),
