@@ -216,8 +216,8 @@ def test_what_is_too_large_for_this_machine_is_refused_before_it_trains(golden_m
 def test_a_measurement_trains_random_weights_in_full_size_and_the_next_plan_knows_its_pace(
     tmp_path, recipe_command
 ):
-    base_of("survival", tmp_path / "small")
-    sizes = json.loads((tmp_path / "small" / "config.json").read_text())
+    base_of("survival", tmp_path / "own-model")
+    sizes = json.loads((tmp_path / "own-model" / "config.json").read_text())
     rows = {
         "path": str(RECIPES / "data" / "survival-sample.jsonl"),
         "question": "[question]",
@@ -227,7 +227,7 @@ def test_a_measurement_trains_random_weights_in_full_size_and_the_next_plan_know
     written = {
         "scenario": "lora",
         "name": "own",
-        "model": {"base": "small"},
+        "model": {"base": "own-model"},
         "data": rows,
         "machines": machines,
     }
@@ -293,7 +293,7 @@ def test_a_measurement_of_images_needs_none(tmp_path, recipe_command):
 
 @pytest.mark.long
 def test_a_measurement_of_several_stages_trains_the_largest_alone(tmp_path, recipe_command):
-    base_of("survival", tmp_path / "small")
+    base_of("survival", tmp_path / "own-model")
     rows = {
         "path": str(RECIPES / "data" / "survival-sample.jsonl"),
         "question": "[question]",
@@ -317,7 +317,7 @@ def test_a_measurement_of_several_stages_trains_the_largest_alone(tmp_path, reci
         },
     ]
     recipe = small(
-        "own", scenario="stages", model={"base": "small", "sequence_len": 256}, stages=stages
+        "own", scenario="stages", model={"base": "own-model", "sequence_len": 256}, stages=stages
     )
     said = measured_here(
         recipe_command, tmp_path, recipe, "--set", "stages.1.train.micro_batch_size=2"
