@@ -39,18 +39,24 @@ class Models(NamedTuple):
     def ask(self, question: str, earlier: Sequence[Turn]) -> Iterator[tuple[str, ...]]:
         """The answer of each side so far, repeatedly; the complete ones last. earlier: the
         conversation so far."""
-        said = ["" for _ in self.both]
-        for number, loaded in enumerate(self.both):
-            turns = [(asked, answers[number]) for asked, answers in earlier]
-            for said[number] in stream(loaded, question, turns):
-                yield tuple(said)
+        answers = ["" for _ in self.both]
+        for side, loaded in enumerate(self.both):
+            turns = [
+                (earlier_question, earlier_answers[side])
+                for earlier_question, earlier_answers in earlier
+            ]
+            for answers[side] in stream(loaded, question, turns):
+                yield tuple(answers)
 
 
-def unfinished(said: Sequence[str]) -> tuple[str, ...]:
+def unfinished(answers: Sequence[str]) -> tuple[str, ...]:
     """What each side shows while the answers are written, one after the other: the words so far, or
     that they come."""
-    first, *others = said
-    return (first or "…", *(text or "(follows the other answer)" for text in others))
+    written_first, *written_next = answers
+    return (
+        written_first or "…",
+        *(text or "(follows the other answer)" for text in written_next),
+    )
 
 
 class Pictures(NamedTuple):
@@ -74,19 +80,24 @@ def sides(recipe: Recipe, folder: StageFolder) -> Sides:
     if classes:
         return Pictures(classes)
     before, after = ask.models(recipe, folder)
-    first = load(before)
+    loaded = load(before)
     if not after.adapter:
-        return Models((first, load(after)))
+        return Models((loaded, load(after)))
     from peft import PeftModel
     from safetensors import SafetensorError
 
     try:
-        both = PeftModel.from_pretrained(first.model, after.adapter).eval()
+        adapted = PeftModel.from_pretrained(loaded.model, after.adapter).eval()
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise cannot_load(after.adapter, error) from error
     # With an adapter, one model is in memory, whose adapter is switched on and off.
-    original = LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone)
-    return Models((original, LoadedModel(after, both, first.tokenizer, alone=first.alone)))
+    original = LoadedModel(before, adapted, loaded.tokenizer, adapted.disable_adapter, loaded.alone)
+    return Models(
+        (
+            original,
+            LoadedModel(after, adapted, loaded.tokenizer, alone=loaded.alone),
+        )
+    )
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:
@@ -123,12 +134,12 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
 def show_page(
     sides: Sides,
     title: str,
-    about: Sequence[str],
+    model_lines: Sequence[str],
     questions: Sequence[OfferedQuestion],
     port: int,
     ready: Callable[[str], None],
 ) -> None:
-    """Shows the page until ^C. about: lines about the models. port: 0 for any; ready: gets the
+    """Shows the page until ^C. model_lines: about the models. port: 0 for any; ready: gets the
     address. Raises Stop if the port is not available."""
     # gradio would otherwise look for updates and report this start.
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
@@ -138,7 +149,7 @@ def show_page(
         title=title, analytics_enabled=False, fill_height=isinstance(sides, Models)
     ) as page:
         # Two spaces at its end keep a line apart from the next in one paragraph.
-        gradio.Markdown(f"# {title}\n\n" + "  \n".join(about))
+        gradio.Markdown(f"# {title}\n\n" + "  \n".join(model_lines))
         if isinstance(sides, Models):
             _chat(gradio, sides, questions)
         else:
@@ -165,13 +176,11 @@ def show_page(
 @dataclass
 class _Conversation:
     """The conversation that one page shows. A new one begins with a new list of turns, so that an
-    answer to an earlier one, which is still being written, notices it and ends. writing: the
-    question that is being answered, with the answers so far; waiting: questions that are asked
-    next."""
+    answer to an earlier one, which is still being written, notices it and ends."""
 
     turns: list[Turn] = field(default_factory=list)
-    writing: Turn | None = None
-    waiting: list[str] = field(default_factory=list)
+    writing: Turn | None = None  # the question that is being answered, with the answers so far
+    waiting: list[str] = field(default_factory=list)  # questions that are asked next
 
     def begin(self) -> None:
         self.turns = []
@@ -181,18 +190,15 @@ class _Conversation:
     @property
     def shown(self) -> list[Turn]:
         """Everything that the boards show, in order."""
-        finished = [
-            (question, tuple(text or "(nothing)" for text in said)) for question, said in self.turns
-        ]
+        turns: list[Turn] = []
+        for question, answers in self.turns:
+            turns.append((question, tuple(text or "(nothing)" for text in answers)))
         if self.writing:
-            current = [(question, unfinished(said)) for question, said in (self.writing,)]
-        else:
-            current = []
-        return [
-            *finished,
-            *current,
-            *((question, ("(asked next)",) * 2) for question in self.waiting),
-        ]
+            question, answers = self.writing
+            turns.append((question, unfinished(answers)))
+        for question in self.waiting:
+            turns.append((question, ("(asked next)",) * 2))
+        return turns
 
     def answer(self, sides: Models) -> Iterator[None]:
         """Answers the first question that waits, if any. It yields whenever `shown` may have
@@ -200,17 +206,17 @@ class _Conversation:
         if self.waiting:
             turns = self.turns
             question = self.waiting.pop(0)
-            said: tuple[str, ...] = ("", "")
-            self.writing = (question, said)
+            answers: tuple[str, ...] = ("", "")
+            self.writing = (question, answers)
             yield
             try:
-                for said in sides.ask(question, tuple(turns)):
+                for answers in sides.ask(question, tuple(turns)):
                     if turns is not self.turns:
                         break
-                    self.writing = (question, said)
+                    self.writing = (question, answers)
                     yield
                 else:
-                    turns.append((question, said))
+                    turns.append((question, answers))
             finally:
                 if turns is self.turns:
                     self.writing = None
@@ -227,12 +233,7 @@ def _chat(gradio: Any, sides: Models, questions: Sequence[OfferedQuestion]) -> N
     if expected:
         names.append(YOUR_FILE)
     conversation = gradio.State(_Conversation())
-    buttons = []
-    for heading, group in by_origin(questions):
-        if heading:
-            gradio.Markdown(f"{heading}:")
-        with gradio.Row():
-            buttons += [gradio.Button(question.text, size="sm") for question in group]
+    buttons = _question_buttons(gradio, questions)
     system_prompt = sides.both[0].chat.system_prompt
     if system_prompt:
         with gradio.Accordion("System prompt, as trained", open=False):
@@ -255,11 +256,7 @@ def _chat(gradio: Any, sides: Models, questions: Sequence[OfferedQuestion]) -> N
     again = gradio.Button("New conversation", variant="secondary", size="sm")
 
     def draw(current: _Conversation) -> tuple[Any, ...]:
-        turns = current.shown
-        columns = [[(question, said[side]) for question, said in turns] for side in range(2)]
-        if expected:
-            columns.append([(question, expected.get(question, NO_ROW)) for question, _ in turns])
-        return tuple(_board(column) for column in columns)
+        return tuple(_board(column) for column in _columns(current.shown, expected))
 
     def typed(question: str, current: _Conversation) -> tuple[Any, ...]:
         if question.strip():
@@ -283,16 +280,16 @@ def _chat(gradio: Any, sides: Models, questions: Sequence[OfferedQuestion]) -> N
     # models. The answers never write into the text box, so that what is being typed stays there.
     at_once = {"queue": False, "trigger_mode": "multiple", "show_progress": "hidden"}
     in_turn = {"concurrency_limit": 1, "concurrency_id": "models", "trigger_mode": "multiple"}
-    taken = [
+    questions_asked = [
         line.submit(
             typed, [line, conversation], [line, *boards], api_visibility="private", **at_once
         )
     ]
-    taken += [
+    questions_asked += [
         button.click(clicked, [button, conversation], boards, api_visibility="private", **at_once)
         for button in buttons
     ]
-    for event in taken:
+    for event in questions_asked:
         event.then(
             answer,
             [conversation],
@@ -305,13 +302,32 @@ def _chat(gradio: Any, sides: Models, questions: Sequence[OfferedQuestion]) -> N
         clear(begin, [conversation], boards, api_visibility="private", **at_once)
 
 
+def _question_buttons(gradio: Any, questions: Sequence[OfferedQuestion]) -> list[Any]:
+    buttons: list[Any] = []
+    for heading, group in by_origin(questions):
+        if heading:
+            gradio.Markdown(f"{heading}:")
+        with gradio.Row():
+            buttons += [gradio.Button(question.text, size="sm") for question in group]
+    return buttons
+
+
+def _columns(turns: Sequence[Turn], expected: Mapping[str, str]) -> list[list[tuple[str, str]]]:
+    """Each question with its answer, for each board. expected: the answers of the rows; empty if
+    there is no board for them."""
+    columns = [[(question, answers[side]) for question, answers in turns] for side in range(2)]
+    if expected:
+        columns.append([(question, expected.get(question, NO_ROW)) for question, _ in turns])
+    return columns
+
+
 def _board(column: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
     """A board of gradio: each question with the text below it."""
-    return [
-        {"role": role, "content": text}
-        for question, answer in column
-        for role, text in (("user", question), ("assistant", answer))
-    ]
+    board: list[dict[str, str]] = []
+    for question, answer in column:
+        board.append({"role": "user", "content": question})
+        board.append({"role": "assistant", "content": answer})
+    return board
 
 
 def _pictures(gradio: Any, sides: Pictures) -> None:

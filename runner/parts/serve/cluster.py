@@ -39,7 +39,7 @@ def start(
     plans: Plans,
     server: Serving,
     tell: Tell,
-    mine: Owner,
+    owner: Owner,
     confirm: Confirm,
     port: int,
     dry_run: bool,
@@ -47,7 +47,7 @@ def start(
     """Sends the server of the first plan, which has the adapters of the others too, waits until it
     answers, and forwards `port` of this machine to an InferenceService until ^C, or tells the
     address of an LLMInferenceService; the server continues. An identical server is not sent again.
-    `confirm` is asked before another person's server is replaced. port: 0 for any; mine: the owner
+    `confirm` is asked before another person's server is replaced. port: 0 for any; owner:
     of what is sent. Raises Stop if a model is not trained yet, the cluster refuses anything, or the
     server cannot start."""
     server.kind = kind_of(cluster, plans[0], server, tell)
@@ -57,18 +57,18 @@ def start(
             cluster.apply(manifest, dry_run=True)
             tell(f"The cluster would accept {manifest['kind']} `{manifest['metadata']['name']}`.")
         return
-    known = listed(server.models, "or")
+    model_names = listed(server.models, "or")
     alone = server.kind == LLM
     if not alone:
         free_port(port)
-    send(cluster, manifests, tell, mine, confirm)
+    send(cluster, manifests, tell, owner, confirm)
     state = wait(cluster, manifests[-1], tell)
     if alone:
-        tell(worded("serve.gateway-at", url=state.address, known=known)[0])
+        tell(worded("serve.gateway-at", url=state.address, known=model_names)[0])
         return tell(REMOVING)
 
     def connected(local: int) -> None:
-        tell(worded("serve.answers-at", host=HOST, local=local, known=known)[0])
+        tell(worded("serve.answers-at", host=HOST, local=local, known=model_names)[0])
         tell(REMOVING)
 
     def answering() -> str:
@@ -82,53 +82,58 @@ def start(
 def kind_of(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> str:
     """The kind of a server: the recipe's, or that of the server which is there, or for several
     adapters the one that the cluster offers. Raises Stop if it is there in another kind."""
-    space = plan.site["namespace"]
-    there = next((one for one in _ours(cluster, plan) if one["kind"] != RUNTIME), None)
-    kind = server.kind
-    if kind is None:
-        several = len(server.source.adapters) > 1
-        if there:
-            offered = there["kind"] == LLM
+    existing = [manifest for manifest in _ours(cluster, plan) if manifest["kind"] != RUNTIME]
+    existing_kind = existing[0]["kind"] if existing else None
+    server_kind = server.kind
+    if server_kind is None:
+        if existing_kind:
+            offered = existing_kind == LLM
         else:
-            offered = several and cluster.knows(LLM, space, usable=True)
+            several = len(server.source.adapters) > 1
+            offered = several and cluster.knows(LLM, plan.site["namespace"], usable=True)
         if offered and server.declarable:
-            kind = LLM
+            server_kind = LLM
         else:
-            kind = SERVICE
-        if offered and kind == SERVICE:
+            server_kind = SERVICE
+        if offered and server_kind == SERVICE:
             tell(worded("serve.on-one-claim")[0])
-    if there and there["kind"] != kind:
-        raise Stop(
-            *worded("serve.other-kind", there=title_of(there), wanted=kind, kind=there["kind"])
+    if existing_kind and existing_kind != server_kind:
+        message = worded(
+            "serve.other-kind", there=title_of(existing[0]), wanted=server_kind, kind=existing_kind
         )
-    return kind
+        raise Stop(*message)
+    return server_kind
 
 
-def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
+def stop(cluster: Cluster, plan: Plan, tell: Tell, owner: Owner, confirm: Confirm) -> None:
     """Removes the server of a plan, and its own runtime. `confirm` is asked before another person's
     is removed."""
-    there = _ours(cluster, plan)
-    if not there:
+    manifests = _ours(cluster, plan)
+    if not manifests:
         cluster.require_namespace(plan.site["namespace"])
         return tell(f"`{plan.site['namespace']}` has no server of `{plan.name}`.")
-    require_consent(there[0], mine, confirm)  # one question is enough for a server and its runtime
-    for one in there:
-        jobs.delete(cluster, one, [], tell)
-        tell(f"{title_of(one)} removed.")
+    require_consent(
+        manifests[0], owner, confirm
+    )  # one question is enough for a server and its runtime
+    for manifest in manifests:
+        jobs.delete(cluster, manifest, [], tell)
+        tell(f"{title_of(manifest)} removed.")
 
 
 def objects(cluster: Cluster, plans: Plans, server: Serving, tell: Tell) -> list[Manifest]:
     """The objects of `recipe render`, the server last, annotated with the training jobs of its
     models. Raises Stop if a model is not trained yet, or its gate is closed."""
-    plan = plans[0]
+    jobs_of_models: list[str] = []
     if server.source.results:
-        trained = plans
-    else:
-        trained = ()
-    trained_by = ",".join(filter(None, (_trained_by(cluster, each, tell) for each in trained)))
-    made = kserve.runtime(plan, server)
-    service = kserve.service(plan, server, trained_by)
-    return [*([made] if made else []), service]
+        for plan in plans:
+            uid = _trained_by(cluster, plan, tell)
+            if uid:
+                jobs_of_models.append(uid)
+    runtime = kserve.runtime(plans[0], server)
+    service = kserve.service(plans[0], server, ",".join(jobs_of_models))
+    if runtime:
+        return [runtime, service]
+    return [service]
 
 
 def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
@@ -136,20 +141,20 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
     running or has failed, or if its gate is not open: the model would be incomplete, or not good
     enough."""
     training, *gates = (
-        each
-        for each in pipeline.milestones(cluster, plan)
-        if each.stage.name == plan.stages[-1].name
+        milestone
+        for milestone in pipeline.milestones(cluster, plan)
+        if milestone.stage.name == plan.stages[-1].name
     )
-    for each in (training, *gates):
-        if each.at_work and not (each.job and is_being_deleted(each.job)):
-            raise Stop(*worded("serve.still-running", each=each))
-        if each.state == FAILED:
-            if each.of_gate:
+    for milestone in (training, *gates):
+        if milestone.at_work and not (milestone.job and is_being_deleted(milestone.job)):
+            raise Stop(*worded("serve.still-running", each=milestone))
+        if milestone.state == FAILED:
+            if milestone.of_gate:
                 raise Stop(
-                    f"The model is not served. {pipeline.closed_gate_message(cluster, each)}"
+                    f"The model is not served. {pipeline.closed_gate_message(cluster, milestone)}"
                 )
             raise Stop(
-                f"{each.title} has failed, so there is no finished model.",
+                f"{milestone.title} has failed, so there is no finished model.",
                 "`recipe status` explains why.",
             )
     if training.state == pipeline.LOST:
@@ -172,62 +177,72 @@ def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
     recipe's."""
     space = plan.site["namespace"]
     name = kubernetes.job_name(plan)
-    found = [
-        (SERVICE, cluster.get(SERVICE, space, name)),
-        (LLM, cluster.get(LLM, space, name, forgiving=True)),
-        (RUNTIME, cluster.get(RUNTIME, space, kserve.own_runtime(plan))),
+    by_kind = {
+        SERVICE: cluster.get(SERVICE, space, name),
+        LLM: cluster.get(LLM, space, name, forgiving=True),
+        RUNTIME: cluster.get(RUNTIME, space, kserve.own_runtime(plan)),
+    }
+    return [
+        jobs.require_own({"kind": manifest_kind, **manifest}, plan.name)
+        for manifest_kind, manifest in by_kind.items()
+        if manifest
     ]
-    return [jobs.require_own({"kind": kind, **there}, plan.name) for kind, there in found if there]
 
 
 def send(
-    cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, confirm: Confirm
+    cluster: Cluster, manifests: list[Manifest], tell: Tell, owner: Owner, confirm: Confirm
 ) -> None:
     """Sends what is missing or different, with its owner's marks. Raises Stop, with nothing sent,
     after a refusal."""
     service = manifests[-1]
-    kind = service["kind"]
-    meta = service["metadata"]
-    there = cluster.get(kind, meta["namespace"], meta["name"])
-    if there and is_being_deleted(there):
-        tell(f"The old {kind} `{meta['name']}` is being deleted. Waiting until it is gone.")
-        jobs.wait_until_gone(cluster, {"kind": kind, **there}, tell)
-        there = None
-    if there and _same(there, service):
+    existing = _existing(cluster, service, tell)
+    if existing and _same(existing, service):
         tell(
             f"{title_of(service)} already exists, made from this recipe as it is now. Nothing changes."
         )
-        whose = Owner.of(there)
-        if whose not in (Owner(), mine):
+        whose = Owner.of(existing)
+        if whose not in (Owner(), owner):
             tell(str(whose))
         return
     for manifest in manifests:
         cluster.apply(manifest, dry_run=True)
-    if there and Owner.of(there) != mine:
-        require_consent({"kind": kind, **there}, mine, confirm, replaces=True)
-    if there and kind == LLM:
+    if existing and Owner.of(existing) != owner:
+        require_consent(existing, owner, confirm, replaces=True)
+    if existing and existing["kind"] == LLM:
         # Its Deployment would need a second machine beside the first, and wait for it.
-        jobs.delete(cluster, {"kind": kind, **there}, [], tell)
-        there = None
-    with accounted(
-        lambda _: (
-            f"{title_of(service)} was not sent" + ("; the old one continues." if there else ".")
-        )
-    ):
-        for manifest in map(mine.signed, manifests):
+        jobs.delete(cluster, existing, [], tell)
+        existing = None
+    remark = "; the old one continues." if existing else "."
+    with accounted(lambda _: f"{title_of(service)} was not sent{remark}"):
+        for manifest in map(owner.signed, manifests):
             # Another person may have sent one in the meantime.
-            if there or manifest["kind"] != kind:
+            if existing or manifest["kind"] != service["kind"]:
                 cluster.apply(manifest)
             elif not cluster.create(manifest):
                 raise Stop(
                     f"Someone else sent {title_of(service)} a moment ago.", "Run the command again."
                 )
-            tell(f"Sent {title_of(manifest)} to `{meta['namespace']}`")
+            tell(f"Sent {title_of(manifest)} to `{service['metadata']['namespace']}`")
 
 
-def _same(there: Manifest, wanted: Manifest) -> bool:
+def _existing(cluster: Cluster, service: Manifest, tell: Tell) -> Manifest | None:
+    """The object of that kind and name on the cluster; None if there is none, or once a deleted one
+    is gone."""
+    meta = service["metadata"]
+    existing = cluster.get(service["kind"], meta["namespace"], meta["name"])
+    if not existing:
+        return None
+    existing = {"kind": service["kind"], **existing}
+    if not is_being_deleted(existing):
+        return existing
+    tell(f"The old {service['kind']} `{meta['name']}` is being deleted. Waiting until it is gone.")
+    jobs.wait_until_gone(cluster, existing, tell)
+    return None
+
+
+def _same(existing: Manifest, wanted: Manifest) -> bool:
     return all(
-        annotation(there, name) == annotation(wanted, name)
+        annotation(existing, name) == annotation(wanted, name)
         for name in (kserve.CONTENT, kserve.TRAINED_BY)
     )
 
@@ -239,45 +254,45 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> ServerState:
         "Waiting until it is ready. ^C leaves the server running; the same command waits for it again."
     )
     cluster = cluster.once()
-    kind = service["kind"]
+    service_kind = service["kind"]
     meta = service["metadata"]
     missing = 0
-    said = list[str]()
+    printed_lines = list[str]()
     while True:
         lines: list[str] = []
         try:
-            there = cluster.get(kind, meta["namespace"], meta["name"])
-            missing = missing + 1 if there is None else 0
+            existing = cluster.get(service_kind, meta["namespace"], meta["name"])
+            missing = missing + 1 if existing is None else 0
             if missing > 2:
                 raise Stop(
-                    f"{kind} `{meta['name']}` no longer exists; someone deleted it.",
+                    f"{service_kind} `{meta['name']}` no longer exists; someone deleted it.",
                     "Start it again.",
                 )
-            if there is not None:
-                if is_being_deleted(there):
-                    raise Stop(*worded("serve.being-deleted", service=kind, meta=meta))
-                if not _same(there, service):
+            if existing is not None:
+                if is_being_deleted(existing):
+                    raise Stop(*worded("serve.being-deleted", service=service_kind, meta=meta))
+                if not _same(existing, service):
                     raise Stop(
                         *worded(
                             "serve.changed-meanwhile",
-                            service=kind,
+                            service=service_kind,
                             meta=meta,
-                            owner=Owner.of(there),
+                            owner=Owner.of(existing),
                         )
                     )
-                state = look(cluster, there)
+                state = look(cluster, existing)
                 if state.ready:
                     return state
                 lines = [state.phase, *reasons(state)]
                 if state.hopeless:
-                    why = " ".join(lines[1:]) or f"It ended {state.restarts} times."
-                    raise Stop(f"The server does not start. {why}", REMOVING)
+                    reason = " ".join(lines[1:]) or f"It ended {state.restarts} times."
+                    raise Stop(f"The server does not start. {reason}", REMOVING)
         except TryAgain as silence:
             lines = [f"{silence.text.splitlines()[0]} The server continues; trying again."]
         for line in lines:
-            if line not in said:
+            if line not in printed_lines:
                 tell(f"  {line}")
-        said = lines or said
+        printed_lines = lines or printed_lines
         pause()
 
 
@@ -292,11 +307,10 @@ def look(cluster: Cluster, service: Manifest) -> ServerState:
     def deployed(event: Manifest) -> bool:
         # Only the Deployment and its ReplicaSets explain a missing pod, and people may not be
         # allowed to read them.
-        of = event["involvedObject"]
-        begins = f"{name}{form['deployment']}"
-        return of.get("kind") in ("Deployment", "ReplicaSet") and of.get("name", "").startswith(
-            begins
-        )
+        subject = event["involvedObject"]
+        if subject.get("kind") not in ("Deployment", "ReplicaSet"):
+            return False
+        return bool(subject.get("name", "").startswith(f"{name}{form['deployment']}"))
 
     events = events_about(cluster, [service, *pods], deployed)
     return ServerState(
@@ -328,118 +342,152 @@ _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
 
 @dataclass
 class ServerState:
-    """A server on the cluster. service: its object; pods: its own; events: warnings about them;
-    workloads: Kueue's of the namespace; log_of: the end of a pod's log, of its last failed try if
-    it was restarted.
+    """A server on the cluster."""
 
-    alone: whether it is an LLMInferenceService, which needs no runtime; address: that one's at the
-    gateway, empty if it has none yet; failure: KServe's last reason for not serving the model;
-    hopeless: whether waiting changes nothing, because KServe refuses the object, or vLLM exits
-    again and again; ready: the first pod that answers, of an LLMInferenceService once the gateway
-    leads to it."""
-
-    service: Manifest
-    pods: Manifests
-    events: Manifests = field(default_factory=list)
-    workloads: Manifests = field(default_factory=list)
+    service: Manifest  # its object
+    pods: Manifests  # its own
+    events: Manifests = field(default_factory=list)  # warnings about them
+    workloads: Manifests = field(default_factory=list)  # Kueue's of the namespace
+    # The end of a pod's log, of its last failed try if it was restarted.
     log_of: diagnose.LogOf = lambda _pod: ""
 
-    def __post_init__(self) -> None:
-        status = self.service.get("status") or {}
-        answers = _ready(self.pods)
-        self.alone: bool = self.service["kind"] == LLM
-        address = status.get("url") or next(
-            (one["url"] for one in status.get("addresses") or ()), ""
-        )
-        self.address = str(address).rstrip("/")
-        refused = (
-            one
-            for one in jobs.conditions_of(self.service)
-            if (one["type"], one["status"]) in _UNMERGED
-        )
-        of_model = status.get("modelStatus") or {}
-        self.failure: Manifest = of_model.get("lastFailureInfo") or next(refused, {})
-        self.container = FORMS[self.service["kind"]]["container"]
-        entries = [
+    @property
+    def alone(self) -> bool:
+        """Whether it is an LLMInferenceService, which needs no runtime."""
+        return bool(self.service["kind"] == LLM)
+
+    @property
+    def container(self) -> str:
+        return str(FORMS[self.service["kind"]]["container"])
+
+    @property
+    def _status(self) -> Manifest:
+        return self.service.get("status") or {}
+
+    @property
+    def _model_status(self) -> Manifest:
+        return self._status.get("modelStatus") or {}
+
+    @property
+    def address(self) -> str:
+        """That of an LLMInferenceService at the gateway; empty if it has none yet."""
+        urls = (address["url"] for address in self._status.get("addresses") or ())
+        return str(self._status.get("url") or next(urls, "")).rstrip("/")
+
+    @property
+    def failure(self) -> Manifest:
+        """KServe's last reason for not serving the model."""
+        failure: Manifest = self._model_status.get("lastFailureInfo") or {}
+        if failure:
+            return failure
+        for condition in jobs.conditions_of(self.service):
+            if (condition["type"], condition["status"]) in _UNMERGED:
+                return condition
+        return {}
+
+    @property
+    def _entries(self) -> Manifests:
+        """The status of the server's container in each pod."""
+        return [
             entry
             for pod in self.pods
             for entry in jobs.containers_of(pod)
             if entry["name"] == self.container
         ]
-        self.restarts = max((entry.get("restartCount", 0) for entry in entries), default=0)
-        invalid = of_model.get("transitionStatus") == "InvalidSpec"
-        self.hopeless = (
-            self.failure.get("reason") in _NO_RUNTIME or invalid or self.restarts >= TRIES
+
+    @property
+    def restarts(self) -> int:
+        return max((entry.get("restartCount", 0) for entry in self._entries), default=0)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether waiting changes nothing, because KServe refuses the object, or vLLM exits again
+        and again."""
+        return (
+            self.failure.get("reason") in _NO_RUNTIME
+            or self._model_status.get("transitionStatus") == "InvalidSpec"
+            or self.restarts >= TRIES
         )
-        reached = not self.alone or (jobs.has_condition(self.service, "Ready") and self.address)
-        self.ready = answers if reached else None
+
+    @property
+    def ready(self) -> str | None:
+        """The first pod that answers, of an LLMInferenceService once the gateway leads to it."""
+        if self.alone and not (jobs.has_condition(self.service, "Ready") and self.address):
+            return None
+        return _ready(self.pods)
+
+    @property
+    def phase(self) -> str:
         conditions = [
-            (each["type"], each["status"]) for pod in self.pods for each in jobs.conditions_of(pod)
+            (condition["type"], condition["status"])
+            for pod in self.pods
+            for condition in jobs.conditions_of(pod)
         ]
         if not self.pods:
-            self.phase = "no pod yet"
-        elif any(pod["spec"].get("schedulingGates") for pod in self.pods):
-            self.phase = "queued"
-        elif ("PodScheduled", "False") in conditions:
-            self.phase = "waiting for a machine"
-        elif self.alone and answers:
-            self.phase = "waiting for the gateway"
-        elif any("running" in entry.get("state", {}) for entry in entries):
-            self.phase = "loading the model"
-        else:
-            if self.restarts:
-                self.phase = "restarted"
-            else:
-                self.phase = "pulling the image"
+            return "no pod yet"
+        if any(pod["spec"].get("schedulingGates") for pod in self.pods):
+            return "queued"
+        if ("PodScheduled", "False") in conditions:
+            return "waiting for a machine"
+        if self.alone and _ready(self.pods):
+            return "waiting for the gateway"
+        if any("running" in entry.get("state", {}) for entry in self._entries):
+            return "loading the model"
+        if self.restarts:
+            return "restarted"
+        return "pulling the image"
 
 
 def reasons(server: ServerState) -> list[str]:
     """The reasons why a server does not answer, the most specific first; empty if nothing is
     wrong."""
-    return list(
-        dict.fromkeys(
-            [*_refused(server), *(line for pod in server.pods for line in _pod(server, pod))]
-        )
-    )
+    lines = list(_refused(server))
+    for pod in server.pods:
+        lines += _pod(server, pod)
+    return list(dict.fromkeys(lines))
 
 
 def _refused(server: ServerState) -> Iterator[str]:
     """Refusals by KServe, and why the Deployment could not create a pod, which only its
     ReplicaSet's events show."""
     if server.alone and _ready(server.pods):
-        missing = (each for each in jobs.conditions_of(server.service) if each["status"] == "False")
-        yield from (f"{each['type']}: {each['message']}" for each in missing if each.get("message"))
+        for condition in jobs.conditions_of(server.service):
+            if condition["status"] == "False" and condition.get("message"):
+                yield f"{condition['type']}: {condition['message']}"
     reason = server.failure.get("reason", "")
-    why = str(server.failure.get("message", "")).rstrip(".") or reason
+    message = str(server.failure.get("message", "")).rstrip(".") or reason
     if reason in _NO_RUNTIME:
         runtime = server.service["spec"]["predictor"]["model"]["runtime"]
         yield worded(
             "serve.no-runtime",
             runtime=runtime,
-            why=why,
+            why=message,
             space=server.service["metadata"]["namespace"],
         )[0]
     elif reason and not server.pods:
-        yield f"KServe does not start it: {why}."
+        yield f"KServe does not start it: {message}."
     if server.pods:
         return
-    why = diagnose.pod_creation_problem(
+    no_pod = diagnose.pod_creation_problem(
         server.events, LESS, "`recipe site RECIPE` generates what the namespace needs."
     )
-    if why:
-        yield f"No pod exists: {why}"
-    elif unmade := [event for event in server.events if event["reason"] == "InternalError"]:
-        yield f"KServe does not start it: {unmade[-1]['message']}"
+    internal_errors = [event for event in server.events if event["reason"] == "InternalError"]
+    if no_pod:
+        yield f"No pod exists: {no_pod}"
+    elif internal_errors:
+        yield f"KServe does not start it: {internal_errors[-1]['message']}"
 
 
 def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
     where = f"`{pod['metadata']['name']}`"
     if pod["spec"].get("schedulingGates"):
         queue = jobs.queue_of(server.service)
-        said = [*diagnose.queue_reasons(queue, entry_of(server.workloads, pod))]
-        yield from said or [
-            f"It waits for {f'the queue `{queue}`' if queue else 'a queue'} to admit it."
-        ]
+        lines = list(diagnose.queue_reasons(queue, entry_of(server.workloads, pod)))
+        if lines:
+            yield from lines
+        else:
+            queue_name = f"the queue `{queue}`" if queue else "a queue"
+            yield f"It waits for {queue_name} to admit it."
         return
     yield from diagnose.placing_problems(pod, server.events, where, LESS, datetime.now(UTC))
     for entry in (*jobs.containers_of(pod, before=True), *jobs.containers_of(pod)):
@@ -455,16 +503,14 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
             if serves and ended.get("reason") == "OOMKilled":
                 limit = diagnose.limit_of(pod, (server.container,))
                 yield worded("serve.out-of-memory", where=where, again=again, limit=limit)[0]
+                continue
+            if serves:
+                subject = where
+                reason = _meaning(server, pod)
             else:
-                if serves:
-                    who = where
-                else:
-                    who = f"{where}: `{entry['name']}`"
-                if serves:
-                    why = _meaning(server, pod)
-                else:
-                    why = ended.get("message", "")
-                yield f"{who} ended with exit code {ended['exitCode']}{again}. {why}".strip()
+                subject = f"{where}: `{entry['name']}`"
+                reason = ended.get("message", "")
+            yield f"{subject} ended with exit code {ended['exitCode']}{again}. {reason}".strip()
 
 
 def _meaning(server: ServerState, pod: Manifest) -> str:

@@ -1,10 +1,13 @@
 """`recipe chat` and `recipe serve`: a run's models side by side, or behind OpenAI's API; and
 `recipe plan --serve`."""
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.commands import options
 from runner.commands.options import command, end, print_notes, say, table
@@ -21,6 +24,10 @@ from runner.run import inference
 from runner.scenarios.render import planned
 from runner.tools.problem import Stop, errors_of, listed, worded
 from runner.tools.text import json_text, macros, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
 @command
@@ -49,8 +56,8 @@ def serve(
         return _on_cluster(path, sets, stops, dry_run, port, confirm(yes, take_over))
     recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
-    asked = {recipe.name: inference.models(recipe, folder), **openai_api.others(recipe)}
-    chosen = engine or openai_api.engine_for(asked)
+    served_models = {recipe.name: inference.models(recipe, folder), **openai_api.others(recipe)}
+    chosen = engine or openai_api.engine_for(served_models)
     say(
         f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}, served by {chosen}; loading …"
     )
@@ -66,7 +73,7 @@ def serve(
         say(f"log: {log}")
         end(f"{recipe.name} answers at {url}/v1 until ^C.", "ask", path, "QUESTION", "--url", url)
 
-    openai_api.serve(chosen, asked, folder.path, port, ready)
+    openai_api.serve(chosen, served_models, folder.path, port, ready)
 
 
 def _on_cluster(
@@ -83,11 +90,11 @@ def _on_cluster(
         if wrong:
             raise Stop(wrong)
     cluster = connect()
-    mine = Owner.here(path, cluster.person())
+    owner = Owner.here(path, cluster.person())
     if stops:
-        return on_the_cluster.stop(cluster, planned(recipe, kserve.NAME), say, mine, allowed)
+        return on_the_cluster.stop(cluster, planned(recipe, kserve.NAME), say, owner, allowed)
     return on_the_cluster.start(
-        cluster, kserve.sharing(recipe, plan), server, say, mine, allowed, port, dry_run
+        cluster, kserve.sharing(recipe, plan), server, say, owner, allowed, port, dry_run
     )
 
 
@@ -106,12 +113,16 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
         }
         say(json_text({"server": facts, "forecast": figures}))
     else:
-        words = macros(Path(__file__).with_name("forecast.jinja"), gib=units.gib)
-        say(str(words.above(server, needs)))
+        template = macros(Path(__file__).with_name("forecast.jinja"), gib=units.gib)
+        say(str(template.above(server, needs)))
         fewer = [f"{units.gib(size)} in {form}" for form, size in needs.compressed.items() if size]
-        table([line.split(" | ") for line in str(words.rows(needs, fewer)).splitlines()])
+        table([line.split(" | ") for line in str(template.rows(needs, fewer)).splitlines()])
         say()
-        say(str(words.below(server, listed(one.name for one in server.source.adapters))).rstrip())
+        say(
+            str(
+                template.below(server, listed(adapter.name for adapter in server.source.adapters))
+            ).rstrip()
+        )
         for problem in problems:
             say(f"\n{problem}")
     return int(bool(errors_of(problems)))
@@ -131,7 +142,7 @@ def chat(
     folder = inference.folder_of(recipe, run_dir, stage)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}; loading …")
     sides = chatting.sides(recipe, folder)
-    about = introduction.about_models(folder)
+    model_lines = introduction.about_models(folder)
     questions = introduction.questions(recipe, folder)
     if page:
         title = f"{recipe.name}: before and after training"
@@ -139,10 +150,10 @@ def chat(
         def ready(address: str) -> None:
             say(f"The page: {address}  (^C ends it)")
 
-        chatting.show_page(sides, title, about, questions, port, ready)
+        chatting.show_page(sides, title, model_lines, questions, port, ready)
         return
     say(f"Type {sides.asked_with}. {HELP}")
-    for line in about:
+    for line in model_lines:
         say(line)
     for number, question in enumerate(questions, 1):
         if question.origin_words:
@@ -156,55 +167,74 @@ def chat(
 
 def _talk(sides: chatting.Sides, questions: Sequence[OfferedQuestion]) -> None:
     from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
-    from rich.text import Text
 
     terminal = Console().is_terminal
     console = Console(width=None if terminal else 120)
     turns: list[chatting.Turn] = []
     expected = introduction.expected_answers(questions)
-
-    def shown(question: str, said: Sequence[str]) -> Table:
-        columns = dict(zip(sides.names, said, strict=True))
-        if question in expected:
-            columns[chatting.YOUR_FILE] = expected[question]
-        table = Table(expand=True)
-        for name in columns:
-            table.add_column(name, ratio=1)
-        table.add_row(*(Text(printable(text) or "(nothing)") for text in columns.values()))
-        return table
-
     for line in _lines():
         if line == "/new":
             turns.clear()
             continue
-        question = line
-        if line.startswith("/") and line[1:].isalnum():
-            if line[1:].isdecimal():
-                number = int(line[1:])
-            else:
-                number = 0
-            if not 0 < number <= len(questions):
-                say(f"`{line}` is not in the list. {HELP}")
-                continue
-            question = questions[number - 1].text
-        said: tuple[str, ...] = ("",) * len(sides.names)
+        question = _question(line, questions)
+        if question is None:
+            say(f"`{line}` is not in the list. {HELP}")
+            continue
         try:
-            with Live(
-                shown(question, chatting.unfinished(said)), console=console, refresh_per_second=12
-            ) as live:
-                for said in sides.ask(question, turns):
-                    live.update(shown(question, chatting.unfinished(said)))
-                live.update(shown(question, said))
+            answers = _show_answers(console, sides, question, turns, expected.get(question))
         except Stop as stop:
             say(stop.text)
         except KeyboardInterrupt:
             say("(interrupted)")
         else:
-            turns.append((question, said))
+            turns.append((question, answers))
             if not terminal:
                 say()
+
+
+def _question(line: str, questions: Sequence[OfferedQuestion]) -> str | None:
+    """The question that a line asks, itself or by its number in the list; None for a number that is
+    not there."""
+    number = line.removeprefix("/")
+    if number == line or not number.isalnum():
+        return line
+    if number.isdecimal() and 0 < int(number) <= len(questions):
+        return questions[int(number) - 1].text
+    return None
+
+
+def _show_answers(
+    console: Console,
+    sides: chatting.Sides,
+    question: str,
+    turns: Sequence[chatting.Turn],
+    expected: str | None,
+) -> tuple[str, ...]:
+    """Shows the answers while they are written, and returns them. expected: that of the row with
+    this question; None for none."""
+    from rich.live import Live
+
+    answers: tuple[str, ...] = ("",) * len(sides.names)
+    unfinished = _answers_table(sides, chatting.unfinished(answers), expected)
+    with Live(unfinished, console=console, refresh_per_second=12) as live:
+        for answers in sides.ask(question, turns):
+            live.update(_answers_table(sides, chatting.unfinished(answers), expected))
+        live.update(_answers_table(sides, answers, expected))
+    return answers
+
+
+def _answers_table(sides: chatting.Sides, answers: Sequence[str], expected: str | None) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = dict(zip(sides.names, answers, strict=True))
+    if expected is not None:
+        columns[chatting.YOUR_FILE] = expected
+    table = Table(expand=True)
+    for name in columns:
+        table.add_column(name, ratio=1)
+    table.add_row(*(Text(printable(text) or "(nothing)") for text in columns.values()))
+    return table
 
 
 def _lines() -> Iterator[str]:

@@ -2,11 +2,13 @@
 server, which its pods ask by OpenAI's API. It is driven by its REST interface (eval-hub 1.0,
 docs/openapi.yaml)."""
 
+from __future__ import annotations
+
 import json
 import os
 import time
 import urllib.error
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -19,7 +21,7 @@ from runner.parts.jobs.kubernetes import fill_template, job_name
 from runner.parts.openshift import client
 from runner.parts.openshift.errors import TryAgain
 from runner.parts.serve import kserve, openai_api
-from runner.parts.serve.serving import LLM, SERVICE
+from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import OnClaim, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import StageFolder, folder
@@ -41,54 +43,74 @@ def measured(
     """EvalHub's results for the trained and the original model, without any record. hub: its
     address; url: of the server; by default the recipe's own on the cluster. Raises Stop if EvalHub
     or the server cannot be used."""
-    base, name = served(recipe.name)
     if url:
         plan = translate(recipe, folder(recipe.name, "run").place())
-        own = None
+        own_server = None
     else:
-        plan, own = kserve.served(recipe)
-    wanted = openai_api.answering(plan, stage)
-    evaluation = wanted.evaluation
+        plan, own_server = kserve.served(recipe)
+    measured_stage = openai_api.answering(plan, stage)
+    evaluation = measured_stage.evaluation
     if not evaluation or not evaluation.tasks:
-        raise Stop(*worded("serve.no-tasks", stage=wanted))
-    # Of a server somewhere, an adapter is expected to be beside its base model.
-    if own:
-        both = own.base_name is not None
-    else:
-        both = bool(wanted.config.get("adapter"))
-    url = openai_api.address(url or _on_cluster(plan, wanted))
-    words = _tokenizer(plan, wanted, own.source.results if own else None)
+        raise Stop(*worded("serve.no-tasks", stage=measured_stage))
+    url = openai_api.address(url or _on_cluster(plan, measured_stage))
+    tokenizer = _tokenizer(plan, measured_stage, own_server.source.results if own_server else None)
     server = _Hub(hub, plan.site.get("namespace"))
-    known = [
-        one["id"] for one in server.ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()
-    ]
-    unknown = [task for task in evaluation.tasks if task not in known]
-    if unknown:
-        raise Stop(*worded("serve.tasks-unknown", unknown=listed(unknown), hub=server.url))
+    _require_tasks(server, evaluation.tasks)
     shots = _shots(evaluation.tasks)
-    measures = Measures()
-    words = words | {"limit": evaluation.limit or None}
     tasks = [
-        fill_template(TASK, id=task, shots=shots.get(task, 0), **words) for task in evaluation.tasks
+        fill_template(
+            TASK, id=task, shots=shots.get(task, 0), limit=evaluation.limit or None, **tokenizer
+        )
+        for task in evaluation.tasks
     ]
+    base, trained = served(recipe.name)
+    models = [trained]
+    if _serves_base_model(own_server, measured_stage):
+        models.append(base)
+    measures = Measures()
     # One after another: vLLM 0.32 on a processor dies of two requests for log-probabilities at once
     # beside an adapter.
-    for model in (name, base) if both else (name,):
-        asked = {"name": model, "model": {"url": url, "name": model}, "benchmarks": tasks}
-        job = str(server.ask("evaluations/jobs", asked)["resource"]["id"])
-        tell(f"EvalHub measures `{model}` at {url}: job {job}")
-        try:
-            _take(measures, model != name, server.ended(job, model, tell))
-        except BaseException:
-            with suppress(Stop):
-                server.ask(
-                    f"evaluations/jobs/{job}", method="DELETE"
-                )  # its results would be read by no one
-            raise
-    found = Measurement(
-        **vars(measures.found(())), stage=wanted.name, checkpoint=url, seed=evaluation.seed
+    for model in models:
+        job = _finished_job(server, url, model, tasks, tell)
+        _take(measures, model == base, job)
+    measurement = Measurement(
+        **vars(measures.found(())),
+        stage=measured_stage.name,
+        checkpoint=url,
+        seed=evaluation.seed,
     )
-    return StageFolder(plan, wanted), found
+    return StageFolder(plan, measured_stage), measurement
+
+
+def _serves_base_model(own_server: Serving | None, stage: Stage) -> bool:
+    """Of a server somewhere, an adapter is expected to be beside its base model."""
+    if own_server:
+        return own_server.base_name is not None
+    return bool(stage.config.get("adapter"))
+
+
+def _require_tasks(server: _Hub, tasks: Sequence[str]) -> None:
+    benchmarks = server.ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()
+    offered = [benchmark["id"] for benchmark in benchmarks]
+    unknown = [task for task in tasks if task not in offered]
+    if unknown:
+        raise Stop(*worded("serve.tasks-unknown", unknown=listed(unknown), hub=server.url))
+
+
+def _finished_job(
+    server: _Hub, url: str, model: str, tasks: Sequence[Mapping[str, Any]], tell: Tell
+) -> Mapping[str, Any]:
+    """Sends a job that measures one model, and waits until it has ended. A job that is no longer
+    waited for is deleted, because its results would be read by no one."""
+    request = {"name": model, "model": {"url": url, "name": model}, "benchmarks": tasks}
+    job = str(server.ask("evaluations/jobs", request)["resource"]["id"])
+    tell(f"EvalHub measures `{model}` at {url}: job {job}")
+    try:
+        return server.ended(job, model, tell)
+    except BaseException:
+        with suppress(Stop):
+            server.ask(f"evaluations/jobs/{job}", method="DELETE")
+        raise
 
 
 def _on_cluster(plan: Plan, stage: Stage) -> str:
@@ -98,10 +120,10 @@ def _on_cluster(plan: Plan, stage: Stage) -> str:
     name = job_name(plan)
     space = plan.site["namespace"]
     cluster = client.connect()
-    there = cluster.get(SERVICE, space, name) or cluster.get(LLM, space, name, forgiving=True)
-    if there is None:
+    server = cluster.get(SERVICE, space, name) or cluster.get(LLM, space, name, forgiving=True)
+    if server is None:
         cluster.require_namespace(space)
-    status = (there or {}).get("status", {})
+    status = (server or {}).get("status", {})
     url = (status.get("address") or status).get(
         "url"
     )  # an LLMInferenceService has only that of the gateway
@@ -114,11 +136,13 @@ def _tokenizer(plan: Plan, stage: Stage, results: OnClaim | None) -> dict[str, A
     """The name on the hub of the model that training started from, or else the folder of the
     trained model on its claim, as a task names them. Raises Stop if EvalHub's pods can read
     neither."""
-    first = next(each for each in plan.stages if "demo" in each.config.get("recipe_runner", {}))
+    first_stage = next(
+        planned for planned in plan.stages if "demo" in planned.config.get("recipe_runner", {})
+    )
     # On the cluster, `base_model` is the folder that the model was downloaded into.
     name = str(
-        (first.model or {}).get("base")
-        or first.config["recipe_runner"]["demo"].get("base_model", "")
+        (first_stage.model or {}).get("base")
+        or first_stage.config["recipe_runner"]["demo"].get("base_model", "")
     )
     if name and not Path(name).is_absolute():
         return {"tokenizer": name, "claim": None}
@@ -138,74 +162,83 @@ def _shots(tasks: tuple[str, ...]) -> dict[str, int]:
     from lm_eval.tasks import TaskManager
     from lm_eval.utils import load_yaml_config
 
-    known = TaskManager().task_index
-    return {
-        task: int(load_yaml_config(str(file), mode="simple").get("num_fewshot") or 0)
-        for task in tasks
-        if isinstance(file := known.get(task, {}).get("yaml_path"), str | Path)
-    }
+    task_index = TaskManager().task_index
+    shots: dict[str, int] = {}
+    for task in tasks:
+        file = task_index.get(task, {}).get("yaml_path")
+        if isinstance(file, str | Path):
+            config = load_yaml_config(str(file), mode="simple")
+            shots[task] = int(config.get("num_fewshot") or 0)
+    return shots
 
 
 def _take(measures: Measures, before: bool, job: Mapping[str, Any]) -> None:
     """Adds a finished job's results, and why a task has none. before: of the original model."""
-    scores = {
-        one["id"]: one.get("metrics") or {}
-        for one in (job.get("results") or {}).get("benchmarks") or ()
-    }
-    states = {one["id"]: one for one in job["status"].get("benchmarks") or ()}
-    for task in (one["id"] for one in job["benchmarks"]):
-        found = {
-            f"{SCORE}{task}.{name}": float(value)
-            for name, value in scores.get(task, {}).items()
-            if isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and "stderr" not in name
-        }
-        (measures.before if before else measures.metrics).update(found)
-        if not found:
-            said = states.get(task, {}).get("error_message") or job["status"].get("message") or {}
-            why = " ".join(str(said.get("message") or job["status"]["state"]).split())[:300]
-            measures.lack([f"{SCORE}{task}"], f"EvalHub says: {why}", before)
+    results = _by_id((job.get("results") or {}).get("benchmarks"))
+    states = _by_id(job["status"].get("benchmarks"))
+    for benchmark in job["benchmarks"]:
+        task = benchmark["id"]
+        scores: dict[str, float] = {}
+        for name, value in (results.get(task, {}).get("metrics") or {}).items():
+            if _is_number(value) and "stderr" not in name:
+                scores[f"{SCORE}{task}.{name}"] = float(value)
+        if before:
+            measures.before.update(scores)
+        else:
+            measures.metrics.update(scores)
+        if not scores:
+            error = states.get(task, {}).get("error_message") or job["status"].get("message") or {}
+            message = str(error.get("message") or job["status"]["state"])
+            reason = " ".join(message.split())[:300]
+            measures.lack([f"{SCORE}{task}"], f"EvalHub says: {reason}", before)
+
+
+def _by_id(benchmarks: Iterable[Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:
+    return {benchmark["id"]: benchmark for benchmark in benchmarks or ()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class _Hub:
-    """EvalHub's REST interface. headers: the token, and the namespace that its jobs run in."""
+    """EvalHub's REST interface."""
+
+    url: str
+    headers: dict[str, str]  # the token, and the namespace that its jobs run in
 
     def __init__(self, url: str, namespace: str | None) -> None:
         self.url = (url if "://" in url else f"https://{url}").rstrip("/").removesuffix("/api/v1")
         token = os.environ.get(TOKEN)
         if not token and self.url.startswith("https://"):
             with suppress(Stop):  # without a kubeconfig
-                settings = client.connect().configuration.auth_settings().values()
-                token = next(
-                    (str(one["value"] or "").removeprefix("Bearer ") for one in settings), None
-                )
+                settings = list(client.connect().configuration.auth_settings().values())
+                if settings:
+                    token = str(settings[0]["value"] or "").removeprefix("Bearer ")
+        self.headers = {}
         if namespace:
-            named = {"X-Tenant": namespace}
-        else:
-            named = {}
-        self.headers = named | ({"Authorization": f"Bearer {token}"} if token else {})
+            self.headers["X-Tenant"] = namespace
+        if token:
+            self.headers["Authorization"] = f"Bearer {token}"
 
     def ended(self, job: str, model: str, tell: Tell) -> Mapping[str, Any]:
         """The job once it has ended. Raises TryAgain if EvalHub does not answer for two minutes."""
-        said = ""
+        last_line = ""
         silent = 0
         while True:
             try:
-                now = self.ask(f"evaluations/jobs/{job}")
+                current = self.ask(f"evaluations/jobs/{job}")
                 silent = 0
-                status = now["status"]
+                status = current["status"]
                 if status["state"] not in AT_WORK:
-                    return now
-                done = sum(
-                    one.get("status") not in AT_WORK for one in status.get("benchmarks") or ()
-                )
-                line = (
-                    f"  `{model}`: {status['state']}, {done} of {len(now['benchmarks'])} tasks done"
-                )
-                if line != said:
+                    return current
+                states = [benchmark.get("status") for benchmark in status.get("benchmarks") or ()]
+                done = sum(state not in AT_WORK for state in states)
+                count = len(current["benchmarks"])
+                line = f"  `{model}`: {status['state']}, {done} of {count} tasks done"
+                if line != last_line:
                     tell(line)
-                said = line
+                last_line = line
             except TryAgain:
                 # Not by the clock: one look at an EvalHub that hangs takes a minute, and the job is
                 # lost without us.
@@ -222,29 +255,29 @@ class _Hub:
                 f"{self.url}/api/v1/{path}", body, 60, self.headers, method
             ) as answer:
                 text = answer.read()
-                known = json.loads(text) if text else {}
+                reply = json.loads(text) if text else {}
         except urllib.error.HTTPError as error:
             text = error.read().decode("utf-8", errors="replace")
             with suppress(ValueError, TypeError, KeyError):
                 text = json.loads(text)["message"]
-            said = " ".join(text.split())[:300] or error.reason
+            message = " ".join(text.split())[:300] or error.reason
             if error.code in (401, 403):
                 raise Stop(
-                    *worded("serve.hub-forbids", url=self.url, token=TOKEN, said=said)
+                    *worded("serve.hub-forbids", url=self.url, token=TOKEN, said=message)
                 ) from None
-            kind: type[Stop]
+            failure: type[Stop]
             if error.code == 429 or error.code >= 500:
-                kind = TryAgain
+                failure = TryAgain
             else:
-                kind = Stop
-            raise kind(
-                f"EvalHub at {self.url} answered {error.code}: {said}", "Its log says more."
+                failure = Stop
+            raise failure(
+                f"EvalHub at {self.url} answered {error.code}: {message}", "Its log says more."
             ) from None
         except (OSError, HTTPException) as error:
-            why = getattr(error, "reason", None) or error
-            raise TryAgain(*worded("serve.hub-silent", url=self.url, why=why)) from None
+            reason = getattr(error, "reason", None) or error
+            raise TryAgain(*worded("serve.hub-silent", url=self.url, why=reason)) from None
         except ValueError:
-            known = None
-        if not isinstance(known, dict):
+            reply = None
+        if not isinstance(reply, dict):
             raise Stop(f"{self.url} is not an EvalHub.", "Check the address.")
-        return known
+        return reply

@@ -20,12 +20,11 @@ from runner.trainer.records import Summary
 
 @dataclass(frozen=True)
 class OfferedQuestion:
-    """A question that a chat offers. origin: `taught` or `new` for one of the rows, as in
-    `inference.ORIGINS`; else empty. expected: the answer of that row."""
+    """A question that a chat offers."""
 
     text: str
-    origin: str = ""
-    expected: str = ""
+    origin: str = ""  # `taught` or `new` for one of the rows, as in `inference.ORIGINS`; else empty
+    expected: str = ""  # the answer of that row
 
     @property
     def origin_words(self) -> str:
@@ -36,12 +35,12 @@ def questions(recipe: Recipe, folder: StageFolder) -> list[OfferedQuestion]:
     """The questions of `inference.questions_of`, with what the run recorded of them: first those of
     training rows, then those of held-out rows, then the others."""
     recorded = {row["question"]: row for row in read_json(folder.path / ANSWERS) or ()}
-    found = []
+    offered = []
     for text in inference.questions_of(recipe, folder):
         row = recorded.get(text, {})
-        found.append(OfferedQuestion(text, row.get("rows", ""), row.get("expected", "")))
+        offered.append(OfferedQuestion(text, row.get("rows", ""), row.get("expected", "")))
     order = [*inference.ORIGINS, ""]
-    return sorted(found, key=lambda question: order.index(question.origin))
+    return sorted(offered, key=lambda question: order.index(question.origin))
 
 
 def by_origin(offered: Sequence[OfferedQuestion]) -> list[tuple[str, list[OfferedQuestion]]]:
@@ -109,10 +108,10 @@ def _training(summary: Summary, manifest: RunManifest) -> str:
     parts = []
     if proof.get("rows"):
         if proof.get("kind") == "images":
-            thing = "images"
+            noun = "images"
         else:
-            thing = "rows"
-        parts.append(f"on {proof['rows']:,} {thing}")
+            noun = "rows"
+        parts.append(f"on {proof['rows']:,} {noun}")
     if manifest.at:
         began = datetime.datetime.fromisoformat(manifest.at).astimezone()
         parts.append(f"on {began.day} {began:%B %Y}")

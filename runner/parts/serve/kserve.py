@@ -4,6 +4,7 @@ its adapters by name and address. KServe appends our arguments to its own; the l
 counts."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,123 +64,144 @@ def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:
     """A recipe's plan, and those of the other recipes whose adapters its server has. plan: None on
     this machine, where only their files are read. Raises Stop with what keeps the server from
     having them."""
-    found = [plan] if plan else []
-    wrong = list[Problem]()
+    plans = [plan] if plan else []
+    problems: list[Problem] = []
     for index, file in enumerate(recipe.settings["serve"].get("recipes") or ()):
-        said = ""
+        obstacle = ""
         try:
-            other = load(recipe.folder / file, look=False)[0]
+            sharing_recipe = load(recipe.folder / file, look=False)[0]
             if plan:
-                found.append(planned(other, NAME))
-                said = next(
-                    filter(None, (serving.cannot_share(each, found[-1]) for each in found[:-1])), ""
-                )
+                sharing_plan = planned(sharing_recipe, NAME)
+                obstacle = _first_obstacle(plans, sharing_plan)
+                plans.append(sharing_plan)
         except Stop as stop:
-            said = f"`{file}` cannot be served: {stop.problems[0].message if stop.problems else first_line(stop)}"
-        if said:
-            wrong.append(
-                recipe.problem(("serve", "recipes", index), said, worded("serve.alone")[0])
+            reason = stop.problems[0].message if stop.problems else first_line(stop)
+            obstacle = f"`{file}` cannot be served: {reason}"
+        if obstacle:
+            problems.append(
+                recipe.problem(("serve", "recipes", index), obstacle, worded("serve.alone")[0])
             )
-    if wrong:
-        raise Stop(wrong)
-    return found
+    if problems:
+        raise Stop(problems)
+    return plans
+
+
+def _first_obstacle(plans: Sequence[Plan], sharing_plan: Plan) -> str:
+    """Why a plan's adapter cannot be beside those of the others; empty if it can."""
+    for plan in plans:
+        obstacle = serving.cannot_share(plan, sharing_plan)
+        if obstacle:
+            return obstacle
+    return ""
 
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:
     """The server, and the ServingRuntime if it has one of its own. plan: whole, with a place on a
     cluster."""
-    kind = (server.kind or SERVICE).lower()
-    words = macros(Path(__file__).with_name("header.jinja"), listed=listed)
-    header = str(words.header(plan, server, kind, kubernetes.job_name(plan), server.kind == LLM))
-    files = [Artifact(f"{FOLDER}/{kind}.yaml", header + yaml_text(service(plan, server)))]
-    made = runtime(plan, server)
-    if made:
-        files.append(Artifact(f"{FOLDER}/servingruntime.yaml", yaml_text(made)))
+    server_kind = (server.kind or SERVICE).lower()
+    template = macros(Path(__file__).with_name("header.jinja"), listed=listed)
+    header = str(
+        template.header(plan, server, server_kind, kubernetes.job_name(plan), server.kind == LLM)
+    )
+    files = [Artifact(f"{FOLDER}/{server_kind}.yaml", header + yaml_text(service(plan, server)))]
+    runtime_manifest = runtime(plan, server)
+    if runtime_manifest:
+        files.append(Artifact(f"{FOLDER}/servingruntime.yaml", yaml_text(runtime_manifest)))
     return files
 
 
 def service(plan: Plan, server: Serving, trained_by: str = "") -> kubernetes.Manifest:
     """The server's object, an InferenceService unless it is of another kind. trained_by: the jobs
     that wrote its weights."""
-    machines = Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus)
-    folders = _folders(server)
-    source = server.source
-    alone = server.kind == LLM
-    storage = None
-    if source.uri.startswith(S3) and not alone:
-        # The connection with its keys, by whose name the platform knows it (KServe's
-        # `storage-config`).
-        bucket, _, path = path_of(source.uri).partition("/")
-        storage = {
-            "key": plan.site["connection"],
-            "path": path,
-            "parameters": {"type": "s3", "bucket": bucket},
-        }
-    # The platform creates a route only for this label; an LLMInferenceService always has the
-    # platform's gateway.
-    if server.route and not alone:
-        route = {"networking.kserve.io/visibility": "exposed"}
+    if server.kind == LLM:
+        fields = _llm_fields(plan, server)
     else:
-        route = {}
-    declared = [
-        {"name": one.name, "uri": one.results.below(ADAPTER).uri} for one in source.adapters
-    ]
-    fields = {
+        fields = _service_fields(plan, server)
+    manifest = _filled((server.kind or SERVICE).lower(), plan, **fields)
+    other_contents = [adapter.content for adapter in server.source.adapters[1:]]
+    content = content_hash(
+        [manifest["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint, *other_contents]
+    )
+    annotations = {CONTENT: content}
+    if trained_by:
+        annotations[TRAINED_BY] = trained_by
+    # Also on its pods, so that other weights get new pods.
+    pod_template = manifest["spec"].get("predictor", manifest["spec"])
+    for annotated in (manifest["metadata"], pod_template):
+        annotated["annotations"] = annotated.get("annotations", {}) | annotations
+    return manifest
+
+
+def _fields(plan: Plan, server: Serving) -> dict[str, Any]:
+    """What both kinds of a server have."""
+    machines = Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus)
+    # All files are mounted, so the hub is not needed; and no telemetry.
+    environment = podspec.recipe_variables(plan) | {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    return {
         **podspec.node_placement(plan, machines),
         "name": kubernetes.job_name(plan),
-        "labels": _labels(plan) | kubernetes.queue(plan) | route,
+        "labels": _labels(plan) | kubernetes.queue(plan),
         "run_dir": plan.place.run_dir,
         "serviceAccountName": plan.site.get("service_account"),
         "podSecurityContext": podspec.POD_SECURITY,
         "containerSecurityContext": kubernetes.CLOSED,
         "args": arguments(server, plan.site["namespace"]),
-        # All files are mounted, so the hub is not needed; and no telemetry.
-        "env": podspec.as_env_list(
-            podspec.recipe_variables(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-        ),
+        "env": podspec.as_env_list(environment),
         "resources": podspec.as_text(podspec.amounts(machines)),
     }
-    if alone:
-        # An LLMInferenceService's command passes them through a shell once more.
-        fields["args"] = [shlex.quote(argument) for argument in fields["args"]]
-        fields |= {
-            "uri": source.uri,
-            "base_name": server.base_name or server.name,
-            "image": server.image,
-        }
-        if server.image:
-            fields["imagePullPolicy"] = kubernetes.pull(server.image)
-        else:
-            fields["imagePullPolicy"] = None
-        if declared:
-            fields["lora"] = {"adapters": declared}
-        else:
-            fields["lora"] = None
-    else:
-        if server.image:
-            fields["runtime"] = own_runtime(plan)
-        else:
-            fields["runtime"] = server.runtime
-        fields |= {"storageUri": None if storage else source.uri, "storage": storage}
-        fields["volumeMounts"] = [mount for mount, _ in folders] or None
-        fields["volumes"] = [volume for _, volume in folders] or None
-    made = _filled((server.kind or SERVICE).lower(), plan, **fields)
-    beside = [one.content for one in source.adapters[1:]]
-    content = content_hash(
-        [made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint, *beside]
-    )
-    marks = {CONTENT: content} | ({TRAINED_BY: trained_by} if trained_by else {})
-    # Also on its pods, so that other weights get new pods.
-    of_pods = made["spec"].get("predictor", made["spec"])
-    for annotated in (made["metadata"], of_pods):
-        annotated["annotations"] = annotated.get("annotations", {}) | marks
-    return made
 
 
-def _filled(kind: str, plan: Plan, **words: Any) -> kubernetes.Manifest:
-    file = Path(__file__).with_name(f"{kind}.yaml")
+def _llm_fields(plan: Plan, server: Serving) -> dict[str, Any]:
+    fields = _fields(plan, server)
+    # An LLMInferenceService's command passes them through a shell once more.
+    fields["args"] = [shlex.quote(argument) for argument in fields["args"]]
+    fields["uri"] = server.source.uri
+    fields["base_name"] = server.base_name or server.name
+    fields["image"] = server.image
+    fields["imagePullPolicy"] = kubernetes.pull(server.image) if server.image else None
+    adapters = [
+        {"name": adapter.name, "uri": adapter.results.below(ADAPTER).uri}
+        for adapter in server.source.adapters
+    ]
+    fields["lora"] = {"adapters": adapters} if adapters else None
+    return fields
+
+
+def _service_fields(plan: Plan, server: Serving) -> dict[str, Any]:
+    fields = _fields(plan, server)
+    # The platform creates a route only for this label; an LLMInferenceService always has the
+    # platform's gateway.
+    if server.route:
+        fields["labels"]["networking.kserve.io/visibility"] = "exposed"
+    fields["runtime"] = own_runtime(plan) if server.image else server.runtime
+    fields["storage"] = _storage(plan, server.source.uri)
+    fields["storageUri"] = None if fields["storage"] else server.source.uri
+    folders = _folders(server)
+    fields["volumeMounts"] = [mount for mount, _ in folders] or None
+    fields["volumes"] = [volume for _, volume in folders] or None
+    return fields
+
+
+def _storage(plan: Plan, uri: str) -> dict[str, Any] | None:
+    """The connection with the keys of an object store, by whose name the platform knows it
+    (KServe's `storage-config`); None for a model on a claim."""
+    if not uri.startswith(S3):
+        return None
+    bucket, _, path = path_of(uri).partition("/")
+    return {
+        "key": plan.site["connection"],
+        "path": path,
+        "parameters": {"type": "s3", "bucket": bucket},
+    }
+
+
+def _filled(template_name: str, plan: Plan, **fields: Any) -> kubernetes.Manifest:
+    file = Path(__file__).with_name(f"{template_name}.yaml")
     return kubernetes.fill_template(
-        file, namespace=plan.site["namespace"], recipe=plan.name, **words
+        file, namespace=plan.site["namespace"], recipe=plan.name, **fields
     )
 
 
@@ -191,21 +213,26 @@ def arguments(server: Serving, namespace: str = "") -> list[str]:
     """vLLM's arguments. With adapters, vLLM loads the base model, and all models get training's
     template, end token and tokenizer. namespace: of an LLMInferenceService."""
     source = server.source
-    adapters = server.source.adapters
     alone = server.kind == LLM
-    mounts = {each.claim: (mount_of(index), each) for index, each in enumerate(source.mounted)}
-    trained = dict[str, str]()
-    for one in adapters:
-        mount, above = mounts[one.results.claim]
-        trained[one.name] = f"{mount}/{one.results.path_from(above)}".rstrip("/")
-    homes = (
-        f"{ADAPTERS}/{name}" if alone else f"{folder}/{BEST_MODEL}"
-        for name, folder in trained.items()
+    mounts = {
+        mounted.claim: (mount_of(index), mounted) for index, mounted in enumerate(source.mounted)
+    }
+    folders: dict[str, str] = {}  # of the trained stages, by the adapter's name
+    for adapter in source.adapters:
+        mount, mounted = mounts[adapter.results.claim]
+        folders[adapter.name] = f"{mount}/{adapter.results.path_from(mounted)}".rstrip("/")
+    home = MODELS
+    if source.adapters:
+        name = source.adapters[0].name
+        home = f"{ADAPTERS}/{name}" if alone else f"{folders[name]}/{BEST_MODEL}"
+    modules = [f"{name}={folder}/{ADAPTER}" for name, folder in folders.items()]
+    template = macros(
+        Path(__file__).with_name("arguments.jinja"),
+        share=serving.GPU_SHARE,
+        template=SERVED_TEMPLATE,
+        mount=MODELS,
     )
-    modules = [f"{name}={folder}/{ADAPTER}" for name, folder in trained.items()]
-    known = {"share": serving.GPU_SHARE, "template": SERVED_TEMPLATE, "mount": MODELS}
-    words = macros(Path(__file__).with_name("arguments.jinja"), **known)
-    return str(words.arguments(server, next(homes, MODELS), modules, alone, namespace)).splitlines()
+    return str(template.arguments(server, home, modules, alone, namespace)).splitlines()
 
 
 def mount_of(index: int) -> str:
@@ -243,13 +270,15 @@ def runtime(plan: Plan, server: Serving) -> kubernetes.Manifest | None:
 def _folders(server: Serving) -> list[kubernetes.Folder]:
     """The folders that KServe does not mount: results beside a base model, and shared memory of
     GPUs."""
-    found = list[kubernetes.Folder]()
-    for index, each in enumerate(server.source.mounted[1:], 1):
+    folders: list[kubernetes.Folder] = []
+    for index, mounted in enumerate(server.source.mounted[1:], 1):
         mount = mount_of(index)
-        if each.path:
-            path = {"subPath": each.path}
+        if mounted.path:
+            path = {"subPath": mounted.path}
         else:
             path = {}
-        claim = {"persistentVolumeClaim": {"claimName": each.claim, "readOnly": True}}
-        found.append(kubernetes.folder(Path(mount).name, mount, claim, **path, readOnly=True))
-    return [*found, *([kubernetes.memory(gib=2)] if server.gpus > 1 else [])]
+        claim = {"persistentVolumeClaim": {"claimName": mounted.claim, "readOnly": True}}
+        folders.append(kubernetes.folder(Path(mount).name, mount, claim, **path, readOnly=True))
+    if server.gpus > 1:
+        folders.append(kubernetes.memory(gib=2))
+    return folders

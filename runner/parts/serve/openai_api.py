@@ -55,46 +55,28 @@ _OFFLINE = {
 }
 
 
-def engine_for(asked: Mapping[str, Pair]) -> str:
+def engine_for(pairs: Mapping[str, Pair]) -> str:
     """The engine for these recipes' models (see `serve`)."""
-    _, first = next(iter(asked.values()))
-    if find_spec("vllm") and first.adapter and not _vllm_refusal(asked):
+    _, trained = next(iter(pairs.values()))
+    if find_spec("vllm") and trained.adapter and not _vllm_refusal(pairs):
         return "vllm"
     return "transformers"
 
 
-def serve(engine: str, asked: Mapping[str, Pair], folder: Path, port: int, ready: Ready) -> None:
-    """Serves models until ^C. asked: by recipe, its original and its trained model, the first
+def serve(engine: str, pairs: Mapping[str, Pair], folder: Path, port: int, ready: Ready) -> None:
+    """Serves models until ^C. pairs: by recipe, its original and its trained model, the first
     recipe's in `folder`, that of its stage; port: 0 for any; ready: gets the address, the names of
     the models, and the log. Raises Stop with the reason if the server does not start, or ends."""
-    if engine == "vllm" and find_spec("vllm") is None:
-        raise Stop("vLLM is not installed here.", "Install it, or leave out `--engine vllm`.")
-    if engine == "vllm" and (why := _vllm_refusal(asked)):
-        raise Stop(why, "Leave out `--engine vllm`.")
-    if engine == "transformers" and find_spec("openai") is None:
-        raise ModuleNotFoundError("No module named 'openai'", name="openai")
-    import torch
-
-    gpu = torch.cuda.is_available()
+    _require_engine(engine, pairs)
     home = folder / SERVING
     port = free_port(port)
-    lay_out(home, asked, engine == "vllm")
-    whole = [name for name, (_, after) in asked.items() if engine == "vllm" and not after.adapter]
-    models = tuple(
-        called for name in asked for called in text.served(name)[1 if name in whole else 0 :]
-    )
-    if engine == "vllm":
-        command = _vllm(home, asked)
-    else:
-        command = ["transformers.cli.transformers", "serve", "--device", "auto" if gpu else "cpu"]
-        command += ["--model-timeout", "-1"]  # models stay loaded
-    command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
-    if any(after.trust_remote_code for _, after in asked.values()):
-        command += ["--trust-remote-code"]
+    lay_out(home, pairs, engine == "vllm")
+    models = _model_names(engine, pairs)
     empty = home / "empty"
     log = home / "serve.log"
     url = f"http://{HOST}:{port}"
     empty.mkdir()
+    command = _command(engine, home, pairs, port)
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "runner.parts.serve.openai_api", str(empty), *command],
@@ -111,6 +93,47 @@ def serve(engine: str, asked: Mapping[str, Pair], folder: Path, port: int, ready
         raise _fault(process.wait(), log)
     finally:
         end(process)
+
+
+def _require_engine(engine: str, pairs: Mapping[str, Pair]) -> None:
+    """Raises Stop if the engine cannot serve these models, and ModuleNotFoundError if it lacks the
+    package `openai`."""
+    if engine == "vllm":
+        if find_spec("vllm") is None:
+            raise Stop("vLLM is not installed here.", "Install it, or leave out `--engine vllm`.")
+        refusal = _vllm_refusal(pairs)
+        if refusal:
+            raise Stop(refusal, "Leave out `--engine vllm`.")
+    if engine == "transformers" and find_spec("openai") is None:
+        raise ModuleNotFoundError("No module named 'openai'", name="openai")
+
+
+def _model_names(engine: str, pairs: Mapping[str, Pair]) -> tuple[str, ...]:
+    """The names of the server's models. Without an adapter, vLLM serves the trained model alone."""
+    names: list[str] = []
+    for recipe, (_, after) in pairs.items():
+        base_name, name = text.served(recipe)
+        if engine == "vllm" and not after.adapter:
+            names.append(name)
+        else:
+            names += [base_name, name]
+    return tuple(names)
+
+
+def _command(engine: str, home: Path, pairs: Mapping[str, Pair], port: int) -> list[str]:
+    """The server's module and arguments."""
+    import torch
+
+    gpu = torch.cuda.is_available()
+    if engine == "vllm":
+        command = _vllm(home, pairs)
+    else:
+        command = ["transformers.cli.transformers", "serve", "--device", "auto" if gpu else "cpu"]
+        command += ["--model-timeout", "-1"]  # models stay loaded
+    command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
+    if any(after.trust_remote_code for _, after in pairs.values()):
+        command += ["--trust-remote-code"]
+    return command
 
 
 def _ready(process: subprocess.Popen[str], url: str, log: Path, models: Iterable[str]) -> None:
@@ -136,21 +159,18 @@ def _fault(code: int, log: Path) -> Stop:
     return Stop(f"{fault(end_of(log), code, 'Serving')}\nThe whole log: {log}")
 
 
-def lay_out(home: Path, asked: Mapping[str, Pair], one_template: bool = False) -> None:
+def lay_out(home: Path, pairs: Mapping[str, Pair], one_template: bool = False) -> None:
     """Writes both models of each recipe in the form of the hub's cache, where a server finds them
     by name: links to the weights, and the tokenizer, template, end tokens and generation settings
     of training. one_template: whether the server has one for all, which has no system prompt if the
     recipes have different ones."""
     shutil.rmtree(home, ignore_errors=True)
-    prompts = {after.system_prompt for _, after in asked.values()}
-    for name, (before, after) in asked.items():
+    prompts = {after.system_prompt for _, after in pairs.values()}
+    prompt_in_template = not one_template or len(prompts) == 1
+    for name, (before, after) in pairs.items():
         tokenizer = tokenizer_in(after.tokenizer, after.trust_remote_code)
         _exactly(tokenizer)
-        if (
-            tokenizer.chat_template
-            and after.system_prompt
-            and not (one_template and len(prompts) > 1)
-        ):
+        if tokenizer.chat_template and after.system_prompt and prompt_in_template:
             tokenizer.chat_template = with_system(tokenizer.chat_template, after.system_prompt)
         for called, chat in zip(text.served(name), (before, after), strict=True):
             folder = _snapshot(home, called)
@@ -159,13 +179,14 @@ def lay_out(home: Path, asked: Mapping[str, Pair], one_template: bool = False) -
             for file in _weights(chat):
                 (folder / file.name).symlink_to(file.resolve())
             tokenizer.save_pretrained(str(folder))
+            pad_token = tokenizer.pad_token_id
+            if pad_token is None:
+                pad_token = tokenizer.eos_token_id
             # Defaults for a request: no sampling, and the tokens that end a turn.
             defaults = {
                 "do_sample": False,
                 "eos_token_id": end_tokens(tokenizer, after.turn_end),
-                "pad_token_id": tokenizer.eos_token_id
-                if tokenizer.pad_token_id is None
-                else tokenizer.pad_token_id,
+                "pad_token_id": pad_token,
                 "max_new_tokens": after.max_new_tokens,
                 "repetition_penalty": repetition_penalty(chat),
             }
@@ -207,15 +228,15 @@ def _weights(chat: Chat) -> list[Path]:
     return [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
 
 
-def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
+def _vllm(home: Path, pairs: Mapping[str, Pair]) -> list[str]:
     """vLLM's module and arguments: the models of all recipes with adapters, else only the trained
     one."""
     adapters = {
-        text.served(name)[1]: after.adapter for name, (_, after) in asked.items() if after.adapter
+        text.served(name)[1]: after.adapter for name, (_, after) in pairs.items() if after.adapter
     }
-    wholes = [text.served(name)[0 if adapters else 1] for name in asked]
+    wholes = [text.served(name)[0 if adapters else 1] for name in pairs]
     served = str(_snapshot(home, wholes[0]))
-    longest = max(after.max_new_tokens for _, after in asked.values())
+    longest = max(after.max_new_tokens for _, after in pairs.values())
     # vLLM ignores `do_sample`, and samples unless the temperature is 0.
     greedy = json.dumps({"temperature": 0.0, "max_new_tokens": longest})
     command = [SERVER, "--model", served, "--served-model-name", *wholes]
@@ -235,45 +256,63 @@ def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
     return command
 
 
-def _vllm_refusal(asked: Mapping[str, Pair]) -> str:
+def _vllm_refusal(pairs: Mapping[str, Pair]) -> str:
     """Why vLLM cannot serve these models, a sentence; empty if it can."""
-    (first, (before, trained)), *others = asked.items()
-    if trained.adapter and (why := next(refusals(saved(Path(trained.adapter))), "")):
-        return f"vLLM does not serve this adapter: {why}."
-    if others:
-        template = tokenizer_in(trained.tokenizer, trained.trust_remote_code).chat_template
-    else:
-        template = None
-    for name, (original, after) in others:
-        if after.adapter:
-            why = next(refusals(saved(Path(after.adapter))), "")
-        else:
-            why = "it has no adapter"
-        if (original.model, original.revision) != (before.model, before.revision):
-            why = f"its base model is not that of `{first}`"
-        elif tokenizer_in(after.tokenizer, after.trust_remote_code).chat_template != template:
-            why = f"its chat template is not that of `{first}`"
-        if why or not trained.adapter:
-            return f"vLLM does not serve `{name}` beside `{first}`: {why or f'`{first}` has no adapter'}."
+    (main_recipe, main_pair), *further_pairs = pairs.items()
+    _, trained = main_pair
+    if trained.adapter:
+        refusal = _adapter_refusal(trained.adapter)
+        if refusal:
+            return f"vLLM does not serve this adapter: {refusal}."
+    for name, pair in further_pairs:
+        refusal = _refusal_beside(main_recipe, main_pair, pair)
+        if not refusal and not trained.adapter:
+            refusal = f"`{main_recipe}` has no adapter"
+        if refusal:
+            return f"vLLM does not serve `{name}` beside `{main_recipe}`: {refusal}."
     return ""
+
+
+def _adapter_refusal(adapter: str) -> str:
+    return next(refusals(saved(Path(adapter))), "")
+
+
+def _refusal_beside(main_recipe: str, main_pair: Pair, pair: Pair) -> str:
+    """Why vLLM cannot serve a trained model beside that of the main recipe; empty if it can."""
+    main_before, main_after = main_pair
+    before, after = pair
+    if (before.model, before.revision) != (main_before.model, main_before.revision):
+        return f"its base model is not that of `{main_recipe}`"
+    if _chat_template(after) != _chat_template(main_after):
+        return f"its chat template is not that of `{main_recipe}`"
+    if not after.adapter:
+        return "it has no adapter"
+    return _adapter_refusal(after.adapter)
+
+
+def _chat_template(chat: Chat) -> str | None:
+    template: str | None = tokenizer_in(chat.tokenizer, chat.trust_remote_code).chat_template
+    return template
 
 
 def others(recipe: Recipe) -> dict[str, Pair]:
     """The models of the recipes under `serve.recipes`, each of its newest run. Raises Stop if one
     has none."""
     section = recipe.settings.get("serve")
-    found = dict[str, Pair]()
-    taken = {*text.served(recipe.name)}
+    pairs: dict[str, Pair] = {}
+    served_names = {*text.served(recipe.name)}
     for file in (section.recipes if section else None) or ():
-        other = load(recipe.folder / file, look=False)[0]
-        if taken.intersection(called := text.served(other.name)):
+        sharing_recipe = load(recipe.folder / file, look=False)[0]
+        names = text.served(sharing_recipe.name)
+        if served_names.intersection(names):
             raise Stop(
-                f"Two recipes of this server are called `{called[1]}`.",
+                f"Two recipes of this server are called `{names[1]}`.",
                 f"Rename `{file}`, or leave it out.",
             )
-        taken |= {*called}
-        found[other.name] = inference.models(other, inference.folder_of(other, None))
-    return found
+        served_names.update(names)
+        folder = inference.folder_of(sharing_recipe, None)
+        pairs[sharing_recipe.name] = inference.models(sharing_recipe, folder)
+    return pairs
 
 
 KEY = "OPENAI_API_KEY"  # the environment variable of OpenAI's own clients, sent if it is set
@@ -304,19 +343,20 @@ def opened(
         url, sent, {"Content-Type": "application/json", **headers}, method=method
     )
     # A proxy cannot reach a server of this machine.
-    own = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
+    handlers: list[urllib.request.BaseHandler] = []
+    if urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1"):
+        handlers.append(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(*handlers)
     return opener.open(request, timeout=seconds)
 
 
 class Served(NamedTuple):
-    """A recipe's models behind a server. name: of the recipe; url: of the API, with `/v1`; listed:
-    the server's models; before, after: how each is asked, with its name there as `model`, empty if
-    the server lacks it."""
+    """A recipe's models behind a server."""
 
-    name: str
-    url: str
-    listed: tuple[str, ...]
+    name: str  # of the recipe
+    url: str  # of the API, with `/v1`
+    listed: tuple[str, ...]  # the names of the server's models
+    # How each is asked, with its name there as `model`, empty if the server lacks it:
     before: Chat
     after: Chat
 
@@ -325,25 +365,31 @@ class Served(NamedTuple):
         it."""
         chat = self.before if base else self.after
         if not chat.model:
-            which = "original" if base else "trained"
-            there = listed(self.listed) or "none"
-            called = listed(text.served(self.name))
-            raise Stop(
-                *worded("serve.lacks-model", url=self.url, which=which, there=there, called=called)
+            message = worded(
+                "serve.lacks-model",
+                url=self.url,
+                which="original" if base else "trained",
+                there=listed(self.listed) or "none",
+                called=listed(text.served(self.name)),
             )
+            raise Stop(*message)
         return chat
 
     def answers(self, chat: Chat, questions: Iterable[str]) -> list[str]:
         """An answer to each question, without sampling. Raises Stop if the server gives none."""
+        return [self._answer(chat, question) for question in questions]
+
+    def _answer(self, chat: Chat, question: str) -> str:
         if not chat.chat:
-            return [
-                str(self.goes_on(chat.model, each, chat.max_new_tokens)["text"]).strip()
-                for each in questions
-            ]
-        how = {"model": chat.model, "max_tokens": chat.max_new_tokens, "temperature": 0.0}
-        asked = (how | {"messages": messages(chat.system_prompt, each)} for each in questions)
-        said = (self._ask("chat/completions", body)["message"].get("content") for body in asked)
-        return [str(text or "").strip() for text in said]
+            return str(self.goes_on(chat.model, question, chat.max_new_tokens)["text"]).strip()
+        body = {
+            "model": chat.model,
+            "max_tokens": chat.max_new_tokens,
+            "temperature": 0.0,
+            "messages": messages(chat.system_prompt, question),
+        }
+        content = self._ask("chat/completions", body)["message"].get("content")
+        return str(content or "").strip()
 
     def goes_on(
         self, model: str, prompt: str | Sequence[int], length: int, **more: Any
@@ -354,18 +400,18 @@ class Served(NamedTuple):
         return self._ask("completions", body | more)
 
     def _ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        said = _json(f"{self.url}/{path}", body)
-        choices = said.get("choices")
+        reply = _json(f"{self.url}/{path}", body)
+        choices = reply.get("choices")
         if "messages" in body:
             part = "message"
         else:
             part = "text"
         if not isinstance(choices, list) or not choices or part not in choices[0]:
             raise Stop(
-                f"The server's answer has no {part}: {json.dumps(said)[:300]}",
+                f"The server's answer has no {part}: {json.dumps(reply)[:300]}",
                 "Look at the server's log.",
             )
-        return {**choices[0], "usage": said.get("usage") or {}}
+        return {**choices[0], "usage": reply.get("usage") or {}}
 
     def measure(self, folder: StageFolder) -> Measurement:
         """Measures both models through their server; records nothing. Raises Stop if the run has no
@@ -382,28 +428,29 @@ class Served(NamedTuple):
             if not chat.model:
                 measures.lack([AGREEMENT], "the server does not have this model", before)
                 continue
-            with measures.taking([AGREEMENT], before) as found:
-                # The share of the demo's questions that it answers word for word as in the run.
-                # Just below 1 if another machine or precision rounds differently; near 0 for
-                # another model.
-                known = read_json(folder.path / ANSWERS)
-                demo = read_json(folder.path / DEMO)
-                if not known or not demo:
-                    raise evaluate.Cannot("the run has no answers to the demo's questions")
-                asked = replace(chat, max_new_tokens=demo["max_new_tokens"])
-                said = self.answers(asked, [str(row["question"]) for row in known])
-                side = "before" if before else "after"
-                same = [text == row[side] for text, row in zip(said, known, strict=True)]
-                found[AGREEMENT] = sum(same) / len(same)
-            with measures.taking([ACCURACY], before) as found:
-                found |= accuracy(self, chat, tokenizer, chosen)
-            with measures.taking(["validation_loss", "perplexity"], before) as found:
-                found |= on_rows(self, chat, numbers, measures)
+            with measures.taking([AGREEMENT], before) as results:
+                results[AGREEMENT] = self._agreement(chat, folder, "before" if before else "after")
+            with measures.taking([ACCURACY], before) as results:
+                results |= accuracy(self, chat, tokenizer, chosen)
+            with measures.taking(["validation_loss", "perplexity"], before) as results:
+                results |= on_rows(self, chat, numbers, measures)
         measures.counts["short_answers"] = len(chosen)
         facts = vars(measures.found(()))
         return Measurement(
             **facts, stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed
         )
+
+    def _agreement(self, chat: Chat, folder: StageFolder, side: str) -> float:
+        """The share of the demo's questions that a model answers word for word as in the run. Just
+        below 1 if another machine or precision rounds differently; near 0 for another model."""
+        rows = read_json(folder.path / ANSWERS)
+        demo = read_json(folder.path / DEMO)
+        if not rows or not demo:
+            raise evaluate.Cannot("the run has no answers to the demo's questions")
+        chat = replace(chat, max_new_tokens=demo["max_new_tokens"])
+        answers = self.answers(chat, [str(row["question"]) for row in rows])
+        same = [answer == row[side] for answer, row in zip(answers, rows, strict=True)]
+        return float(sum(same) / len(same))
 
 
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
@@ -416,54 +463,49 @@ def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     base, trained = text.served(recipe.name)
     # A server with one model may give it any name.
     if trained in listed:
-        known = trained
+        name = trained
     elif len(listed) == 1 and base not in listed:
-        known = listed[0]
+        name = listed[0]
     else:
-        known = ""
-    how = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
-    after = Chat(known, None, "", **{name: demo.get(name) for name in how})
-    return Served(
-        recipe.name, url, listed, replace(after, model=base if base in listed else ""), after
-    )
+        name = ""
+    fields = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
+    after = Chat(name, None, "", **{field: demo.get(field) for field in fields})
+    before = replace(after, model=base if base in listed else "")
+    return Served(recipe.name, url, listed, before, after)
 
 
 def address(url: str) -> str:
     """The address of the API, with `/v1`, of a server that people may name without it."""
-    if "://" in url:
-        whole = url
-    else:
-        whole = f"http://{url}"
-    return f"{whole.rstrip('/').removesuffix('/v1')}/v1"
+    if "://" not in url:
+        url = f"http://{url}"
+    return f"{url.rstrip('/').removesuffix('/v1')}/v1"
 
 
 def answering(plan: Plan, stage: str | None) -> Stage:
     """The stage with that name, or the last one whose model answers. Raises Stop if its model does
     not."""
-    asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
-    if stage:
-        wanted = plan.stage(stage)
-    elif asked:
-        wanted = asked[-1]
-    else:
-        wanted = None
-    if wanted is None or wanted not in asked:
-        raise Stop(*worded("serve.classifies-images"))
-    return wanted
+    answering_stages = [
+        planned for planned in plan.stages if "demo" in planned.config.get("recipe_runner", {})
+    ]
+    if stage and plan.stage(stage) in answering_stages:
+        return plan.stage(stage)
+    if not stage and answering_stages:
+        return answering_stages[-1]
+    raise Stop(*worded("serve.classifies-images"))
 
 
 def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     try:
         with opened(url, body) as answer:
-            known = json.load(answer)
+            reply = json.load(answer)
     except urllib.error.HTTPError as error:
-        said = " ".join(error.read().decode("utf-8", errors="replace").split())[:300]
+        message = " ".join(error.read().decode("utf-8", errors="replace").split())[:300]
         if error.code in (401, 403):
             remedy = f"Set {KEY} to a token that it accepts."
         else:
             remedy = "Look at the server's log."
         raise Stop(
-            f"The server answered {error.code} for {url}: {said or error.reason}", remedy
+            f"The server answered {error.code} for {url}: {message or error.reason}", remedy
         ) from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
@@ -471,10 +513,10 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
             f"No server answers at {url}: {reason}", "`recipe serve RECIPE` starts one here."
         ) from None
     except ValueError:
-        known = None
-    if not isinstance(known, dict):
+        reply = None
+    if not isinstance(reply, dict):
         raise Stop(f"The server at {url} has no API like OpenAI's.", "Check the address.")
-    return known
+    return reply
 
 
 def accuracy(
@@ -483,7 +525,7 @@ def accuracy(
     """As `evaluate.accuracy`, from the server's continuation of each prompt."""
     length = evaluate.answer_length(chosen, tokenizer)
 
-    def said() -> Iterator[str]:
+    def answers() -> Iterator[str]:
         for question in chosen:
             answer = served.goes_on(chat.model, tokenizer.decode(question.prompt), length)
             read = answer["usage"].get("prompt_tokens", len(question.prompt))
@@ -493,7 +535,7 @@ def accuracy(
                 )
             yield str(answer["text"])
 
-    return evaluate.right(chosen, said())
+    return evaluate.right(chosen, answers())
 
 
 def on_rows(

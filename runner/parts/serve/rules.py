@@ -25,14 +25,16 @@ def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
         yield recipe.problem(
             "serve.context", *worded("serve.context-too-long", facts=facts, section=section)
         )
-    if facts and section.gpus and section.gpus not in (able := splits(facts, range(1, 17))):
-        message = worded(
-            "serve.indivisible-heads",
-            facts=facts,
-            section=section,
-            counts=listed(map(str, able), "or"),
-        )
-        yield recipe.problem("serve.gpus", *message)
+    if facts and section.gpus:
+        counts = splits(facts, range(1, 17))
+        if section.gpus not in counts:
+            message = worded(
+                "serve.indivisible-heads",
+                facts=facts,
+                section=section,
+                counts=listed(map(str, counts), "or"),
+            )
+            yield recipe.problem("serve.gpus", *message)
     if section.image and chooses:
         yield recipe.problem("serve.runtime", *worded("serve.image-and-runtime"))
     elif section.kind == LLM and chooses:
@@ -46,9 +48,10 @@ def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
         yield recipe.problem("serve.recipes", *worded("serve.recipes-and-model"))
     elif section.recipes or section.kind == LLM:
         try:
-            kserve.served(recipe) if "openshift" in recipe.settings else kserve.sharing(
-                recipe, None
-            )
+            if "openshift" in recipe.settings:
+                kserve.served(recipe)
+            else:
+                kserve.sharing(recipe, None)
         except Stop as stop:
             yield from stop.problems
 

@@ -62,38 +62,32 @@ COUNTS = (1, 2, 4, 8)  # the numbers of GPUs to try if the recipe names none
 
 @dataclass(frozen=True)
 class ServedAdapter:
-    """An adapter beside a base model. name: of the trained model. results: of the stage that
-    trained it. base_name: of the original model for its recipe. content: a hash of what its weights
-    depend on."""
+    """An adapter beside a base model."""
 
-    name: str
-    base_name: str
+    name: str  # of the trained model
+    base_name: str  # of the original model for its recipe
     rank: int
-    results: OnClaim
-    content: str
+    results: OnClaim  # of the stage that trained it
+    content: str  # a hash of what its weights depend on
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """Where a server finds its model.
+    """Where a server finds its model."""
 
-    uri: the mounted folder, as KServe names it. model: the folder of the model, or of an adapter's
-    base model, below it; empty for `uri` itself. results: of the stage that trained it; None if the
-    recipe names another model. adapters: beside the base model, the recipe's own first; empty for a
-    whole model. mounted: one folder for each claim, which holds all that the server needs of it;
-    the first is `uri`. whole_because: why an adapter is served merged. template: whether training
-    leaves a template with its system prompt, which all adapters share. prompts_differ: they do not.
-    mistral: whether its tokenizer is that of mistral-common, which has no template."""
-
-    uri: str
+    uri: str  # the mounted folder, as KServe names it
+    # The folder of the model, or of an adapter's base model, below `uri`; empty for `uri` itself.
     model: str = ""
+    # Of the stage that trained it; None if the recipe names another model.
     results: OnClaim | None = None
+    # Beside the base model, the recipe's own first; empty for a whole model.
     adapters: tuple[ServedAdapter, ...] = ()
+    # One folder for each claim, which holds all that the server needs of it; the first is `uri`.
     mounted: tuple[OnClaim, ...] = ()
-    whole_because: str = ""
-    template: bool = False
-    prompts_differ: bool = False
-    mistral: bool = False
+    whole_because: str = ""  # why an adapter is served merged
+    template: bool = False  # whether all adapters share one system prompt, in training's template
+    prompts_differ: bool = False  # whether the adapters have different system prompts
+    mistral: bool = False  # whether its tokenizer is mistral-common's, which has no template
 
     @property
     def room_for_rank(self) -> int | None:
@@ -105,51 +99,62 @@ class ServedModel:
 
 
 def source(
-    plan: Plan, stage: Stage, named: str | None = None, others: Sequence[Plan] = ()
+    plan: Plan, stage: Stage, uri: str | None = None, sharing_plans: Sequence[Plan] = ()
 ) -> ServedModel:
-    """Where a stage's model is on the cluster. named: the recipe's own address; others: plans whose
-    adapters are served too. Raises Stop if it is on no claim."""
-    if named:
-        return ServedModel(named)
+    """Where a stage's model is on the cluster. uri: the recipe's own address; sharing_plans: those
+    whose adapters are served too. Raises Stop if it is on no claim."""
+    if uri:
+        return ServedModel(uri)
+    plans = (plan, *sharing_plans)
     results = _results(plan, stage)
-    asked = {system_prompt(one) for one in (plan, *others)}
-    template = len(asked) == 1 and asked != {None}
-    whole = ServedModel(
-        results.below(BEST_MODEL).uri, "", results, template=template, mistral=_by_mistral(stage)
+    prompts = {system_prompt(served_plan) for served_plan in plans}
+    merged_model = ServedModel(
+        results.below(BEST_MODEL).uri,
+        results=results,
+        template=len(prompts) == 1 and prompts != {None},
+        mistral=_by_mistral(stage),
     )
     if not stage.config.get("adapter"):
-        return whole
+        return merged_model
+    obstacle = _not_beside(stage.config)
+    if obstacle:
+        return replace(merged_model, whole_because=obstacle)
     base = plan.on_claim(str(stage.config["base_model"]))
-    why = _not_beside(stage.config) or ("" if base else "its base model is on no claim")
-    if why or base is None:
-        return replace(whole, whole_because=why)
-    adapters = []
-    for one in (plan, *others):
-        base_name, name = served(one.name)
-        trained = one.stages[-1]
-        content = content_hash([trained.keys.get("", ""), one.fingerprint])
-        rank = int(trained.config["lora_r"])
-        adapters.append(ServedAdapter(name, base_name, rank, _results(one, trained), content))
+    if base is None:
+        return replace(merged_model, whole_because="its base model is on no claim")
+    adapters = tuple(_adapter(served_plan) for served_plan in plans)
     # One mount for each claim: a pod with one claim in two volumes waits forever (kubernetes, issue
     # 127004).
     paths: dict[str, list[str]] = {}
     for place in (base, *(adapter.results for adapter in adapters)):
         paths.setdefault(place.claim, []).append(place.path)
-    mounted = tuple(OnClaim(claim, os.path.commonpath(every)) for claim, every in paths.items())
+    mounted = tuple(
+        OnClaim(claim, os.path.commonpath(claim_paths)) for claim, claim_paths in paths.items()
+    )
     return replace(
-        whole,
+        merged_model,
         uri=mounted[0].uri,
         model=base.path_from(mounted[0]),
-        adapters=tuple(adapters),
+        adapters=adapters,
         mounted=mounted,
-        prompts_differ=len(asked) > 1,
+        prompts_differ=len(prompts) > 1,
+    )
+
+
+def _adapter(plan: Plan) -> ServedAdapter:
+    """The adapter that a plan's last stage trains."""
+    base_name, name = served(plan.name)
+    stage = plan.stages[-1]
+    content = content_hash([stage.keys.get("", ""), plan.fingerprint])
+    return ServedAdapter(
+        name, base_name, int(stage.config["lora_r"]), _results(plan, stage), content
     )
 
 
 def _results(plan: Plan, stage: Stage) -> OnClaim:
-    found = plan.on_claim(plan.place_of(stage).run_dir)
-    if found:
-        return found
+    results = plan.on_claim(plan.place_of(stage).run_dir)
+    if results:
+        return results
     raise Stop(*worded("serve.on-no-claim", stage=stage))
 
 
@@ -166,31 +171,42 @@ def _by_mistral(stage: Stage) -> bool:
     return bool(stage.config.get("tokenizer_use_mistral_common"))
 
 
-def cannot_share(plan: Plan, other: Plan) -> str:
+def cannot_share(plan: Plan, sharing_plan: Plan) -> str:
     """Why the adapter of another plan cannot be beside a plan's base model, a sentence; empty if it
     can."""
-    mine = plan.stages[-1]
-    own = other.stages[-1]
-    for one, stage in ((plan, mine), (other, own)):
-        if stage.config.get("adapter"):
-            why = _not_beside(stage.config)
-        else:
-            why = "it has no adapter"
-        if not why and not one.on_claim(str(stage.config["base_model"])):
-            why = "its base model is on no claim"
-        if why:
-            return f"`{one.name}` cannot share a base model: {why}."
-    if other.site["namespace"] != plan.site["namespace"]:
-        return f"`{other.name}` is in another namespace: `{other.site['namespace']}`."
-    if not mine.model or mine.model != own.model:
-        return f"`{other.name}` has another base model than `{plan.name}`."
-    for what, keys in SHARED.items():
-        if [mine.config.get(key) for key in keys] != [own.config.get(key) for key in keys]:
-            return f"`{other.name}` was trained with another {what} than `{plan.name}`."
-    if {*served(plan.name)}.intersection(served(other.name)):
-        return worded("serve.same-name", name=served(other.name)[1])[0]
-    if plan.on_claim(plan.place_of(mine).run_dir) == other.on_claim(other.place_of(own).run_dir):
-        return f"`{other.name}` and `{plan.name}` leave their results in the same folder."
+    for adapter_plan in (plan, sharing_plan):
+        obstacle = _not_as_adapter(adapter_plan)
+        if obstacle:
+            return f"`{adapter_plan.name}` cannot share a base model: {obstacle}."
+    name = plan.name
+    sharing_name = sharing_plan.name
+    stage = plan.stages[-1]
+    sharing_stage = sharing_plan.stages[-1]
+    if sharing_plan.site["namespace"] != plan.site["namespace"]:
+        return f"`{sharing_name}` is in another namespace: `{sharing_plan.site['namespace']}`."
+    if not stage.model or stage.model != sharing_stage.model:
+        return f"`{sharing_name}` has another base model than `{name}`."
+    for shared, keys in SHARED.items():
+        if any(stage.config.get(key) != sharing_stage.config.get(key) for key in keys):
+            return f"`{sharing_name}` was trained with another {shared} than `{name}`."
+    if {*served(name)}.intersection(served(sharing_name)):
+        return worded("serve.same-name", name=served(sharing_name)[1])[0]
+    results = plan.on_claim(plan.place_of(stage).run_dir)
+    if results == sharing_plan.on_claim(sharing_plan.place_of(sharing_stage).run_dir):
+        return f"`{sharing_name}` and `{name}` leave their results in the same folder."
+    return ""
+
+
+def _not_as_adapter(plan: Plan) -> str:
+    """Why a plan's model cannot be an adapter beside its base model on a claim; empty if it can."""
+    config = plan.stages[-1].config
+    if not config.get("adapter"):
+        return "it has no adapter"
+    obstacle = _not_beside(config)
+    if obstacle:
+        return obstacle
+    if not plan.on_claim(str(config["base_model"])):
+        return "its base model is on no claim"
     return ""
 
 
@@ -206,39 +222,33 @@ def _not_beside(config: Any) -> str:
         return refusal
     if isinstance(config["lora_target_modules"], str):
         return "a pattern chooses its layers"
-    other = sorted(set(config["lora_target_modules"]) - LAYERS)
-    if other:
-        return f"it has the layers {', '.join(other)}, which vLLM may not know"
+    unknown = sorted(set(config["lora_target_modules"]) - LAYERS)
+    if unknown:
+        return f"it has the layers {', '.join(unknown)}, which vLLM may not know"
     return ""
 
 
 @dataclass
 class ServingForecast:
-    """The needs of a server, in bytes on each GPU. rank: vLLM's room for an adapter, 0 for none;
-    gpu: None if unknown. Raises UnknownArchitecture if the weights cannot be counted."""
+    """The needs of a server, in bytes on each GPU. Raises UnknownArchitecture if the weights cannot
+    be counted."""
 
     model: catalog.Model
     gpus: int
     precision: str
     context: int
     concurrency: int
-    rank: int
+    rank: int  # vLLM's room for an adapter; 0 for none
     adapters: int
-    gpu: catalog.Gpu | None
+    gpu: catalog.Gpu | None  # None if unknown
 
     def __post_init__(self) -> None:
         model = self.model
         gpus = self.gpus
         number = NUMBER_BYTES[self.precision]
         requests = self.concurrency
-        try:
-            count = parameters.total(model)
-        except catalog.UnknownArchitecture:
-            count = model.parameters or model.published or 0
-            if not count:
-                raise
         # Split evenly over GPUs, except norms.
-        self.weights = math.ceil(count * number / gpus)
+        self.weights = math.ceil(_parameters_of(model) * number / gpus)
         # Room for adapters of that rank beside every linear layer, even one that they do not change
         # (vllm/lora/layers). It counts completely on each GPU, because one of the two matrices is
         # not split.
@@ -271,13 +281,9 @@ class ServingForecast:
         self.fits: bool | None = None
         if self.budget is not None:
             self.fits = self.total <= self.budget
-        if self.budget is None:
-            room = None
-        else:
-            room = self.budget - before_cache
         self.requests: int | None = None
-        if room is not None:
-            self.requests = max(0, room // self.cache_a_request)
+        if self.budget is not None:
+            self.requests = max(0, (self.budget - before_cache) // self.cache_a_request)
         # The pod's: of the server, of a process for each GPU, and for the part of the weights that
         # is being read.
         self.main_memory = SERVER + gpus * PROCESS + min(self.weights * gpus, READ_AT_ONCE)
@@ -286,27 +292,53 @@ class ServingForecast:
         self.compressed: dict[str, int | None] = dict.fromkeys(COMPRESSED_BYTES)
         if not model.has_experts:
             with suppress(catalog.UnknownArchitecture):
-                layers = (
-                    parameters.layer(model, index) for index in range(model.num_hidden_layers)
-                )
-                linear = sum(
-                    math.prod(shape) for layer in layers for _, shape in layer if len(shape) == 2
-                )
+                linear = _linear_parameters_of(model)
                 for form, size in COMPRESSED_BYTES.items():
-                    self.compressed[form] = self.weights - math.ceil(
-                        linear * (number - size) / gpus
-                    )
+                    saved = math.ceil(linear * (number - size) / gpus)
+                    self.compressed[form] = self.weights - saved
+
+
+def _parameters_of(model: catalog.Model) -> int:
+    """Computed, or else published. Raises UnknownArchitecture if neither is possible."""
+    try:
+        return parameters.total(model)
+    except catalog.UnknownArchitecture:
+        published = model.parameters or model.published
+        if not published:
+            raise
+        return published
+
+
+def _linear_parameters_of(model: catalog.Model) -> int:
+    """The parameters of all matrices in its layers."""
+    count = 0
+    for index in range(model.num_hidden_layers):
+        for _, shape in parameters.layer(model, index):
+            if len(shape) == 2:
+                count += math.prod(shape)
+    return count
 
 
 class Serving:
-    """A server of a recipe's trained model.
+    """A server of a recipe's trained model."""
 
-    name, base_name: the names of the trained and of the original model, None if the server lacks
-    the original one. precision: bf16, fp16 or fp32. context: tokens of the longest request;
-    concurrency: requests at a time. gpus: of one machine, which share the model; gpu: their label.
-    memory_gib, cpus: of its pod. runtime: the platform's, by name; image: of a runtime of its own,
-    which replaces that one. kind: SERVICE or LLM, None if the cluster decides. needs: estimated
-    bytes on each GPU; forecast: all of them; None if the model is unknown."""
+    name: str  # of the trained model
+    base_name: str | None  # of the original model; None if the server lacks it
+    source: ServedModel
+    precision: str  # bf16, fp16 or fp32
+    context: int  # tokens of the longest request
+    concurrency: int  # requests at a time
+    forecast: ServingForecast | None  # None if the model is unknown
+    gpus: int  # of one machine, which share the model
+    gpu: str  # their label
+    memory_gib: float  # of its pod
+    cpus: int  # of its pod
+    runtime: str  # the platform's, by name
+    image: str | None  # of a runtime of its own, which replaces the platform's
+    route: bool
+    trust_remote_code: bool
+    kind: str | None  # SERVICE or LLM; None if the cluster decides
+    needs: int | None  # estimated bytes on each GPU; None if unknown
 
     def __init__(self, recipe: Recipe, plans: Sequence[Plan]) -> None:
         """plans: the recipe's own, and those whose adapters it has too. Raises Stop if its model is
@@ -314,46 +346,24 @@ class Serving:
         stage = plans[0].stages[-1]
         section = recipe.settings["serve"]
         machines = stage.machines
-        trained = [one.stages[-1].config for one in plans]
+        configs = [plan.stages[-1].config for plan in plans]
         base_name, self.name = served(recipe.name)
-        found = source(plans[0], stage, section.model, plans[1:])
-        self.base_name: str | None = None
-        if found.adapters:
+        model_source = source(plans[0], stage, section.model, plans[1:])
+        self.base_name = None
+        if model_source.adapters:
             self.base_name = base_name
-        self.source = found
+        self.source = model_source
         self.precision = precision_of(stage.config)
-        self.context: int = section.context or max(
-            int(config["sequence_len"]) for config in trained
-        )
-        self.concurrency: int = section.concurrency
-        self.forecast: ServingForecast | None = None
-        model = recipe.model_facts
-        if model:
-            card = catalog.gpu(machines.gpu)
-            rank = found.room_for_rank or 0
-            count = len(found.adapters)
-            asked = (self.precision, self.context, self.concurrency, rank, count, card)
-            ways: Sequence[int]
-            if section.gpus:
-                ways = (section.gpus,)
-            else:
-                ways = splits(model, COUNTS)
-            with suppress(catalog.UnknownArchitecture):
-                for gpus in ways:
-                    self.forecast = ServingForecast(model, gpus, *asked)
-                    if self.forecast.fits is not False:
-                        break
-        needs = self.forecast
-        self.gpus: int
-        if needs:
-            self.gpus = needs.gpus
+        self.context = section.context or max(int(config["sequence_len"]) for config in configs)
+        self.concurrency = section.concurrency
+        self.forecast = self._forecast(recipe.model_facts, section.gpus, machines.gpu)
+        if self.forecast:
+            self.gpus = self.forecast.gpus
+            memory = self.forecast.main_memory
         else:
             self.gpus = section.gpus or 1
-        self.gpu = machines.gpu
-        if needs:
-            memory = needs.main_memory
-        else:
             memory = SERVER + self.gpus * PROCESS + READ_AT_ONCE
+        self.gpu = machines.gpu
         self.memory_gib = min(
             math.ceil(memory / GIB), machines.requested_memory_gib or machines.memory_gib
         )
@@ -361,20 +371,52 @@ class Serving:
         self.runtime = section.runtime
         self.image = section.image
         self.route = section.route
-        self.trust_remote_code = any(config.get("trust_remote_code") for config in trained)
-        of_runtime = (
-            recipe.document.lookup(("serve", "runtime")) is not None
-        )  # only an InferenceService has one
-        self.kind: str | None = section.kind or (SERVICE if of_runtime else None)
-        self.needs = needs.total if needs else None
+        self.trust_remote_code = any(config.get("trust_remote_code") for config in configs)
+        names_runtime = recipe.document.lookup(("serve", "runtime")) is not None
+        if section.kind:
+            self.kind = section.kind
+        elif names_runtime:
+            self.kind = SERVICE  # only an InferenceService has one
+        else:
+            self.kind = None
+        self.needs = self.forecast.total if self.forecast else None
+
+    def _forecast(
+        self, model: catalog.Model | None, gpus: int | None, gpu: str
+    ) -> ServingForecast | None:
+        """With the recipe's number of GPUs, or else the first that is enough, or the largest that
+        was tried. None if the model is unknown."""
+        if not model:
+            return None
+        card = catalog.gpu(gpu)
+        rank = self.source.room_for_rank or 0
+        adapters = len(self.source.adapters)
+        forecast: ServingForecast | None = None
+        with suppress(catalog.UnknownArchitecture):
+            for count in [gpus] if gpus else splits(model, COUNTS):
+                forecast = ServingForecast(
+                    model,
+                    count,
+                    self.precision,
+                    self.context,
+                    self.concurrency,
+                    rank,
+                    adapters,
+                    card,
+                )
+                if forecast.fits is not False:
+                    break
+        return forecast
 
     @property
     def models(self) -> tuple[str, ...]:
         """The names of its models, the recipe's own first."""
         adapters = self.source.adapters
-        return (*(one.name for one in adapters), *(one.base_name for one in adapters)) or (
-            self.name,
-        )
+        if not adapters:
+            return (self.name,)
+        names = [adapter.name for adapter in adapters]
+        base_names = [adapter.base_name for adapter in adapters]
+        return (*names, *base_names)
 
     @property
     def declarable(self) -> bool:
@@ -399,36 +441,41 @@ def splits(model: catalog.Model, counts: Iterable[int]) -> list[int]:
 def problems(recipe: Recipe, server: Serving) -> list[Problem]:
     """The problems that keep the server from what its section requests, each at the line that
     causes it."""
-    found = list[Problem]()
+    problems: list[Problem] = []
     needs = server.forecast
-    if needs and needs.fits is False and needs.budget is not None:
-        have = units.gib(needs.budget)
-        need = units.gib(needs.total)
-        if needs.gpus > 1:
-            each = f"each of its {needs.gpus} GPUs"
-        else:
-            each = "its GPU"
-        message, fewer = worded(
-            "serve.too-many-requests", server=server, needs=needs, each=each, have=have, need=need
-        )
-        if needs.requests:
-            remedy = fewer
-        else:
-            remedy = worded("serve.not-one-request")[0]
-        found.append(recipe.problem("serve.concurrency", message, remedy))
-    if needs and server.gpus > (most := max(recipe.gpu_counts)):
-        found.append(
-            recipe.note("serve.gpus", *worded("serve.too-few-gpus", server=server, most=most))
-        )
+    if needs and needs.fits is False:
+        problems.append(_too_many_requests(recipe, server, needs))
+    if needs:
+        most = max(recipe.gpu_counts)
+        if server.gpus > most:
+            message = worded("serve.too-few-gpus", server=server, most=most)
+            problems.append(recipe.note("serve.gpus", *message))
     source = server.source
-    if len(ranks := {one.rank: None for one in source.adapters}) > 1:
-        said = worded(
+    ranks = list(dict.fromkeys(adapter.rank for adapter in source.adapters))
+    if len(ranks) > 1:
+        message = worded(
             "serve.ranks-differ", ranks=listed(map(str, ranks)), room=source.room_for_rank
         )
-        found.append(recipe.note("serve.recipes", *said, key=True))
+        problems.append(recipe.note("serve.recipes", *message, key=True))
     if source.prompts_differ:
-        found.append(recipe.note("serve.recipes", *worded("serve.prompts-differ"), key=True))
-    why = source.whole_because
-    if why:
-        found.append(recipe.note("serve", *worded("serve.merged-adapter", why=why), key=True))
-    return found
+        problems.append(recipe.note("serve.recipes", *worded("serve.prompts-differ"), key=True))
+    if source.whole_because:
+        message = worded("serve.merged-adapter", why=source.whole_because)
+        problems.append(recipe.note("serve", *message, key=True))
+    return problems
+
+
+def _too_many_requests(recipe: Recipe, server: Serving, needs: ServingForecast) -> Problem:
+    message, fewer_requests = worded(
+        "serve.too-many-requests",
+        server=server,
+        needs=needs,
+        each=f"each of its {needs.gpus} GPUs" if needs.gpus > 1 else "its GPU",
+        have=units.gib(needs.budget or 0),
+        need=units.gib(needs.total),
+    )
+    if needs.requests:
+        remedy = fewer_requests
+    else:
+        remedy = worded("serve.not-one-request")[0]
+    return recipe.problem("serve.concurrency", message, remedy)
