@@ -62,8 +62,8 @@ class Document:
                 places = (self.keys, self.values)
             else:
                 places = (self.values, self.keys)
-            for known in places:
-                place = known.get(path[:length])
+            for spans in places:
+                place = spans.get(path[:length])
                 if place:
                     return replace(self.problem_at(place, message, hint, severity), mends=mends)
         return Problem(self.file, 1, 1, message, hint, severity=severity, mends=mends)
@@ -98,10 +98,14 @@ class Document:
 
 def path_of(setting: str) -> Path_:
     """The keys and indices of a dotted setting, whose indices may be in brackets."""
-    return tuple(
-        int(part) if part.isdecimal() else part
-        for part in re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
-    )
+    parts = re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
+    return tuple(map(_key_or_index, parts))
+
+
+def _key_or_index(part: str) -> str | int:
+    if part.isdecimal():
+        return int(part)
+    return part
 
 
 def value_at(value: Any, path: Path_) -> Any:
@@ -123,22 +127,22 @@ def holds(data: Section, term: str) -> bool:
     """Whether a term of a table of contradictions is true: `key` is on, or one of `key|other`;
     `key=this|that`, `key>other`, `key<other` (a number or a key), `key~expression`; or `key?` is
     written and not empty. Before a sign, `key|other` is the first of these that is written."""
-    keys, sign, asked = _term(term)
+    keys, sign, operand = _term(term)
     value: Any = None
     for key in keys:
         if value is None or (not sign and not value):
             value = value_at(data, key)
     if sign == "=":
-        return (str(value).lower() if isinstance(value, bool) else str(value)) in asked.split("|")
+        return (str(value).lower() if isinstance(value, bool) else str(value)) in operand.split("|")
     if sign in (">", "<"):
-        if asked[:1].isalpha():
-            other = value_at(data, tuple(asked.split(".")))
+        if operand[:1].isalpha():
+            limit = value_at(data, tuple(operand.split(".")))
         else:
-            other = float(asked)
-        known = isinstance(value, int | float) and isinstance(other, int | float)
-        return known and (value > other if sign == ">" else value < other)
+            limit = float(operand)
+        are_numbers = isinstance(value, int | float) and isinstance(limit, int | float)
+        return are_numbers and (value > limit if sign == ">" else value < limit)
     if sign == "~":
-        return isinstance(value, str) and re.fullmatch(asked, value, re.IGNORECASE) is not None
+        return isinstance(value, str) and re.fullmatch(operand, value, re.IGNORECASE) is not None
     if sign == "?":
         return value is not None
     return bool(value)
@@ -146,8 +150,8 @@ def holds(data: Section, term: str) -> bool:
 
 @cache
 def _term(term: str) -> tuple[list[Path_], str, str]:
-    name, sign, asked = (*re.split("([=><~?])", term, maxsplit=1), "", "")[:3]
-    return [tuple(one.split(".")) for one in name.split("|")], sign, asked
+    name, sign, operand = (*re.split("([=><~?])", term, maxsplit=1), "", "")[:3]
+    return [tuple(key.split(".")) for key in name.split("|")], sign, operand
 
 
 def applies(data: Section, when: Iterable[str], unless: Iterable[str] = ()) -> bool:
@@ -176,32 +180,36 @@ def leaves(
 
 def flat(settings: Section) -> dict[str, str]:
     """Every setting that is not a section, by its dotted name, and its value as in a recipe."""
-    return {
-        ".".join(map(str, path)): value
-        if isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False)
-        for path, value in leaves(settings)
-        if value != {}
-    }
-
-
-def merged(below: Section, above: Section) -> dict[str, Any]:
-    """Settings with others on top, section by section."""
-    both = dict(below)
-    for key, value in above.items():
-        inner = both.get(key)
-        if isinstance(inner, Mapping) and isinstance(value, Mapping):
-            both[key] = merged(inner, value)
+    texts = {}
+    for path, value in leaves(settings):
+        if isinstance(value, str):
+            text = value
         else:
-            both[key] = value
-    return both
+            text = json.dumps(value, ensure_ascii=False)
+        if value != {}:
+            texts[".".join(map(str, path))] = text
+    return texts
+
+
+def merged(base: Section, changes: Section) -> dict[str, Any]:
+    """Settings with others on top, section by section."""
+    combined = dict(base)
+    for key, value in changes.items():
+        inner = combined.get(key)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            combined[key] = merged(inner, value)
+        else:
+            combined[key] = value
+    return combined
 
 
 def differing(settings: Iterable[Section], missing: Any = None) -> list[tuple[str, list[Any]]]:
     """The settings that differ, each with its value in every section, `missing` if a section lacks
     it."""
-    every = list(settings)
-    rows = [
-        (name, [each.get(name, missing) for each in every]) for name in dict.fromkeys(chain(*every))
-    ]
-    return [(name, values) for name, values in rows if any(value != values[0] for value in values)]
+    sections = list(settings)
+    rows = []
+    for name in dict.fromkeys(chain(*sections)):
+        values = [section.get(name, missing) for section in sections]
+        if any(value != values[0] for value in values):
+            rows.append((name, values))
+    return rows

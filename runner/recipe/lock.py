@@ -31,11 +31,11 @@ TYPES = get_type_hints(Model)
 def _lacking(key: str, value: Any) -> str:
     """The form, in words, that a field's value lacks; empty if it is right."""
     forms = catalog.table("lock-file")["forms"]
-    form, words = forms.get(key) or forms[TYPES.get(key, str).__name__]
-    known = key != "chat_template" or value in ("", *catalog.table("templates"))
-    if re.fullmatch(form, json.dumps(value)) and known:
+    form, description = forms.get(key) or forms[TYPES.get(key, str).__name__]
+    is_known = key != "chat_template" or value in ("", *catalog.table("templates"))
+    if re.fullmatch(form, json.dumps(value)) and is_known:
         return ""
-    return str(words)
+    return str(description)
 
 
 def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Problem]]:
@@ -54,11 +54,11 @@ def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Pro
         and entry["source"] == "hub"
         and revision not in (entry["branch"], entry["revision"])
     ):
-        said = (
+        message = (
             f"This is `{name}` at `{entry['branch']}`, and the recipe asks for `{revision}`.",
             f"Run `recipe models add {name} --revision {revision} --out {document.file}`, or change `revision` there.",
         )
-        problems = [document.problem(("models", name, "branch"), *said)]
+        problems = [document.problem(("models", name, "branch"), *message)]
     if problems:
         return (None, problems)
     return (model_of(name, entry), [])
@@ -68,13 +68,14 @@ def entries(file: Path) -> dict[str, Facts]:
     """Every entry of a lock file by the model's name; empty without a file. Raises Stop with all
     problems."""
     document = _read(file)
-    if document and (
-        problems := [one for name in document.data["models"] for one in _wrong(document, name)]
-    ):
-        raise Stop(problems)
     if not document:
         return {}
     models: dict[str, dict[str, Any]] = document.data["models"]
+    problems = list[Problem]()
+    for name in models:
+        problems += _wrong(document, name)
+    if problems:
+        raise Stop(problems)
     return models
 
 
@@ -87,7 +88,9 @@ def add(file: Path, name: str, entry: Section) -> None:
             f"Impossible values in the entry of `{name}`: {listed(bad)}.",
             "Check that its `config.json` is the original one.",
         )
-    written = {str(key): known for key, known in entries(file).items()} | {name: dict(entry)}
+    written = {str(key): old_entry for key, old_entry in entries(file).items()} | {
+        name: dict(entry)
+    }
     lines = list[str]()
     for model in sorted(written):
         lines += ["", f"  {json.dumps(model, ensure_ascii=False)}:"]
@@ -101,19 +104,20 @@ def add(file: Path, name: str, entry: Section) -> None:
 
 def entry_of(model: Model, branch: str) -> Facts:
     """A model's entry. branch: the requested revision on the hub."""
-    said = {
+    computed = {
         "source": "hub" if model.revision else "folder",
         "branch": branch,
         "linear": list(model.linear),
+        "config": model.own,
     }
-    entry = {key: said[key] if key in said else getattr(model, key) for key in _fields()} | {
-        "config": model.own
-    }
-    return {
-        key: one
-        for key, one in entry.items()
-        if (one if key in RARE else model.revision or key not in ON_HUB)
-    }
+    entry = {}
+    for key in _fields():
+        if key in ON_HUB and not model.revision:
+            continue
+        value = computed[key] if key in computed else getattr(model, key)
+        if value or key not in RARE:
+            entry[key] = value
+    return entry
 
 
 def model_of(name: str, entry: Section) -> Model:
@@ -145,10 +149,10 @@ def _read(file: Path) -> Document | None:
 
 def _wrong(document: Document, name: str) -> list[Problem]:
     entry = document.data["models"][name]
-    at = ("models", name)
+    entry_path = ("models", name)
     remedy = f"`recipe models add {name}` writes the entry again."
     if not isinstance(entry, dict):
-        return [document.problem(at, f"The entry of `{name}` is empty.", remedy)]
+        return [document.problem(entry_path, f"The entry of `{name}` is empty.", remedy)]
     problems = []
     fields = _fields()
     for key, value in entry.items():
@@ -156,30 +160,29 @@ def _wrong(document: Document, name: str) -> list[Problem]:
             hint = did_you_mean(str(key), fields).rstrip() or remedy
             problems.append(
                 document.problem(
-                    (*at, key), f"`{key}` is not a setting of an entry.", hint, key=True
+                    (*entry_path, key), f"`{key}` is not a setting of an entry.", hint, key=True
                 )
             )
             continue
-        words = _lacking(key, value)
-        if words:
-            problems.append(document.problem((*at, key), f"`{key}` must be {words}.", remedy))
-    needed = [
-        key
-        for key in fields
-        if key not in (*ON_HUB, *RARE) or (key in ON_HUB and entry.get("source") == "hub")
-    ]
-    if not problems and (missing := [key for key in needed if key not in entry]):
+        form = _lacking(key, value)
+        if form:
+            problems.append(
+                document.problem((*entry_path, key), f"`{key}` must be {form}.", remedy)
+            )
+    optional = RARE if entry.get("source") == "hub" else (*ON_HUB, *RARE)
+    missing = [key for key in fields if key not in optional and key not in entry]
+    if not problems and missing:
         problems.append(
             document.problem(
-                at, f"The entry of `{name}` lacks {listed(missing)}.", remedy, key=True
+                entry_path, f"The entry of `{name}` lacks {listed(missing)}.", remedy, key=True
             )
         )
     if not problems and entry["num_attention_heads"] % entry["num_key_value_heads"]:
         problems.append(
             document.problem(
-                (*at, "num_key_value_heads"),
+                (*entry_path, "num_key_value_heads"),
                 "`num_attention_heads` must be a multiple of `num_key_value_heads`.",
-                remedy,
+                f"{remedy}",
             )
         )
     return problems

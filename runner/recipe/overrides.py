@@ -64,9 +64,9 @@ def _require_unicode(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        shown = text.encode(errors="replace").decode()
+        printable = text.encode(errors="replace").decode()
         raise Stop(
-            f"`{shown}` is not valid UTF-8.", "Set your terminal to UTF-8.", code=2
+            f"`{printable}` is not valid UTF-8.", "Set your terminal to UTF-8.", code=2
         ) from None
 
 
@@ -79,12 +79,14 @@ def from_data_option(data: str | None) -> list[Override]:
         raise Stop(
             Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`.")
         )
-    by = f"--data {data}"
-    why = "the file you named"
+    origin = f"--data {data}"
+    reason = "the file you named"
     # The removed settings belong to the data sets that the file replaces.
-    gone = ("hub", "sets", "validation_split", "validation_path")
-    changes = dict.fromkeys(gone) | {"path": str(Path(data).resolve())}
-    return [Override(f"data.{name}", None, value, by, why) for name, value in changes.items()]
+    removed = ("hub", "sets", "validation_split", "validation_path")
+    changes = dict.fromkeys(removed) | {"path": str(Path(data).resolve())}
+    return [
+        Override(f"data.{name}", None, value, origin, reason) for name, value in changes.items()
+    ]
 
 
 def _value(option: str, text: str) -> Any:
@@ -108,78 +110,90 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
     filled in. A value of None deletes the setting. Raises Stop if a setting's section is not a
     section."""
     changed = replace(document, data=copy.deepcopy(document.data), origins=dict(document.origins))
-    made = []
+    effective = []
     for change in changes:
-        parent = changed.data
         path = change.path
-        for depth, part in enumerate(path[:-1]):
-            if isinstance(parent, dict):
-                if parent.get(str(part)) is None:
-                    parent[str(part)] = {}
-                parent = parent[str(part)]
-            elif isinstance(parent, list) and isinstance(part, int) and part < len(parent):
-                parent = parent[part]
-            else:
-                raise Stop(
-                    f"{change.by}: `{'.'.join(map(str, path[:depth]))}` has no settings of its own."
-                )
+        parent = _section_of(changed.data, change)
         before = changed.lookup(path)
         if before == change.after and type(before) is type(change.after):
             continue
-        # A copy, because a later change may modify it.
-        last = path[-1]
-        value = copy.deepcopy(change.after)
-        if isinstance(parent, dict) and value is None:
-            parent.pop(str(last), None)
-        elif isinstance(parent, dict):
-            parent[str(last)] = value
-        elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
-            parent[last] = value
-        else:
-            where = f"{change.by}: `{'.'.join(map(str, path[:-1]))}`"
-            if isinstance(parent, list):
-                raise Stop(
-                    f"{where} has {len(parent)} entries, and no entry `{last}`.",
-                    "Entries are counted from 0.",
-                )
-            raise Stop(f"{where} is one value, and has no setting `{last}`.")
+        _write(parent, change)
         for old in [place for place in changed.origins if place[: len(path)] == path]:
             del changed.origins[old]
         changed.origins[path] = change.by
-        made.append(replace(change, before=before))
-    return changed, made
+        effective.append(replace(change, before=before))
+    return changed, effective
+
+
+def _section_of(data: Any, change: Override) -> Any:
+    """The section or list that a change's setting is in; missing sections are created."""
+    path = change.path
+    parent = data
+    for depth, part in enumerate(path[:-1]):
+        if isinstance(parent, dict):
+            if parent.get(str(part)) is None:
+                parent[str(part)] = {}
+            parent = parent[str(part)]
+        elif isinstance(parent, list) and isinstance(part, int) and part < len(parent):
+            parent = parent[part]
+        else:
+            raise Stop(
+                f"{change.by}: `{'.'.join(map(str, path[:depth]))}` has no settings of its own."
+            )
+    return parent
+
+
+def _write(parent: Any, change: Override) -> None:
+    """Writes a change's value into the section or list of its setting."""
+    *parents, last = change.path
+    # A copy, because a later change may modify it.
+    value = copy.deepcopy(change.after)
+    if isinstance(parent, dict) and value is None:
+        parent.pop(str(last), None)
+    elif isinstance(parent, dict):
+        parent[str(last)] = value
+    elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
+        parent[last] = value
+    else:
+        where = f"{change.by}: `{'.'.join(map(str, parents))}`"
+        if isinstance(parent, list):
+            raise Stop(
+                f"{where} has {len(parent)} entries, and no entry `{last}`.",
+                "Entries are counted from 0.",
+            )
+        raise Stop(f"{where} is one value, and has no setting `{last}`.")
 
 
 def of_each(recipe: Recipe, changes: Callable[[str, Recipe], Iterable[Override]]) -> list[Override]:
     """The changes of every stage's recipe, as changes of the whole recipe. A shared line is changed
     once, but the length of rows for each stage. A recipe without `stages` counts as one stage with
     an empty name."""
-    found: dict[str, Override] = {}
-    for name, one in (recipe.stage_recipes or {"": recipe}).items():
-        for change in changes(name, one):
+    overrides: dict[str, Override] = {}
+    for name, stage_recipe in (recipe.stage_recipes or {"": recipe}).items():
+        for change in changes(name, stage_recipe):
             setting = recipe.setting_of(name, change.setting)
             if name and change.setting == "model.sequence_len":
                 setting = f"{STAGES}.{list(recipe.stage_recipes).index(name)}.{change.setting}"
-            found.setdefault(setting, replace(change, setting=setting))
-    return list(found.values())
+            overrides.setdefault(setting, replace(change, setting=setting))
+    return list(overrides.values())
 
 
-def without_time_limit(by: str) -> Override:
+def without_time_limit(origin: str) -> Override:
     """Removes the time limit, which was not set for this machine."""
     return Override(
-        "limits.time", None, None, by, "the limit is for the machines of the full-size run"
+        "limits.time", None, None, origin, "the limit is for the machines of the full-size run"
     )
 
 
 def on_one_machine(
-    recipe: Recipe, gpus: int, by: str, why: str, numbers: Sequence[int] | None = None
+    recipe: Recipe, gpus: int, origin: str, reason: str, numbers: Sequence[int] | None = None
 ) -> list[Override]:
     """Puts a recipe on this machine with this many GPUs or processes. numbers: of the GPUs; by
     default the first."""
-    here = [{"address": "localhost", "gpus": list(numbers or range(gpus))}]
+    machines = [{"address": "localhost", "gpus": list(numbers or range(gpus))}]
     if "nodes" in recipe.settings:
-        plain = [Override("nodes.machines", None, here, by, "this machine")]
+        plain = [Override("nodes.machines", None, machines, origin, "this machine")]
     else:
         plain = []
-    one = Override("machines.nodes", None, 1, by, "this machine")
-    return [one, Override("machines.gpus_per_node", None, gpus, by, why), *plain]
+    node_count = Override("machines.nodes", None, 1, origin, "this machine")
+    return [node_count, Override("machines.gpus_per_node", None, gpus, origin, reason), *plain]

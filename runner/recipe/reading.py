@@ -38,13 +38,13 @@ ALIKE_FILES = 0.7
 START = "Start from a copy: `recipe new my-demo --from survival`."
 
 
-def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document:
+def read(file: Path | str, file_kind: str = "recipe", start: str = START) -> Document:
     """Reads and parses a recipe file, or a file of another kind. start: the hint for a file without
     settings. Raises Stop with the Problem for a file that is missing, not text, or not YAML."""
-    return parse(str(file), text(file, kind), kind, start)
+    return parse(str(file), text(file, file_kind), file_kind, start)
 
 
-def text(file: Path | str, kind: str = "recipe") -> str:
+def text(file: Path | str, file_kind: str = "recipe") -> str:
     """The text of a recipe file, without a byte order mark. Raises Stop if the file is missing or
     not text."""
     name = str(file)
@@ -58,18 +58,21 @@ def text(file: Path | str, kind: str = "recipe") -> str:
         else:
             raw = b""
     except FileNotFoundError:
-        there = {entry.stem: entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()}
+        names_by_stem = {
+            entry.stem: entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()
+        }
+        match = nearest(path.stem, names_by_stem, ALIKE_FILES)
         hint = "Check the path. `recipe list` shows your recipes and the starters."
         if name in packaged.named():
             hint = f"It is the name of a starter. Copy it first: `recipe new my-{path.name} --from {name}`."
-        elif match := nearest(path.stem, there, ALIKE_FILES):
-            hint = f"Did you mean `{path.parent / there[match]}`?"
+        elif match:
+            hint = f"Did you mean `{path.parent / names_by_stem[match]}`?"
         raise Stop(Problem(name, 0, 0, "This file does not exist.", hint)) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
     except ValueError:  # a null character, or a lone surrogate
         raise Stop(Problem(name, 0, 0, "No file can have such a name.")) from None
-    return _text(name, raw, size, kind)
+    return _text(name, raw, size, file_kind)
 
 
 # The name, in problems, of a recipe from standard input. Its relative paths start from the current
@@ -83,7 +86,7 @@ def standard_input() -> Document:
     return parse(STANDARD_INPUT, _text(STANDARD_INPUT, raw, len(raw), "recipe"))
 
 
-def _text(name: str, raw: bytes, size: int, kind: str) -> str:
+def _text(name: str, raw: bytes, size: int, file_kind: str) -> str:
     """The text of a file's bytes. size: of the file, in bytes. Raises Stop if it is too large or
     not text."""
     if size > MAX_BYTES:
@@ -92,7 +95,7 @@ def _text(name: str, raw: bytes, size: int, kind: str) -> str:
                 name,
                 0,
                 0,
-                f"This file has {size:,} bytes. A {kind} has at most {MAX_BYTES:,}.",
+                f"This file has {size:,} bytes. A {file_kind} has at most {MAX_BYTES:,}.",
                 "Check that it is the right file.",
             )
         )
@@ -120,7 +123,7 @@ def _text(name: str, raw: bytes, size: int, kind: str) -> str:
         ) from None
 
 
-def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Document:
+def parse(name: str, text: str, file_kind: str = "recipe", start: str = START) -> Document:
     """Parses the text of a recipe; raises Stop with every Problem that prevents it."""
     document = Document(name, text)
     builder = Builder(document)
@@ -131,13 +134,13 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         if isinstance(error.character, int):
-            shown = f"U+{error.character:04X}"
+            character = f"U+{error.character:04X}"
         else:
-            shown = repr(error.character)
+            character = repr(error.character)
         builder.problems += [
             document.problem_at(
                 Span(line, 1, 1),
-                f"This line contains a character that YAML does not allow ({shown}).",
+                f"This line contains a character that YAML does not allow ({character}).",
                 "Delete it.",
             )
         ]
@@ -148,8 +151,8 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
         builder.problems.append(
             document.problem_at(
                 Span(1, 1, 1),
-                f"This is not a {kind}: it has no `setting: value` lines.",
-                start,
+                f"This is not a {file_kind}: it has no `setting: value` lines.",
+                f"{start}",
             )
         )
     if builder.problems:
@@ -282,7 +285,7 @@ class Builder:
         with another."""
         for path, again in self.twice.items():
             key, place = again[0]
-            shown = again[:1]
+            reported = again[:1]
             hint = "Keep one of the two lines."
             _, header = hidden_header(
                 self.document, place.line, f"they belong to `{path[-1]}`" if path else ""
@@ -296,8 +299,8 @@ class Builder:
             elif len(again) > 2:
                 hint = f"The same is true of {len(again) - 1} settings below it. The line that opens their section may be missing."
             else:
-                shown = again
-            for key, place in shown:
+                reported = again
+            for key, place in reported:
                 message = f"`{key}` is set twice. Line {self.document.keys[*path, key].line} already sets it."
                 yield self.document.problem_at(place, message, hint)
 
@@ -310,7 +313,7 @@ class Builder:
         anchored = self.anchors[name]
         if anchored is None:
             self._problem(
-                event, f"`*{name}` is inside `&{name}`, so it would contain itself.", remedy
+                event, f"`*{name}` is inside `&{name}`, so it would contain itself.", f"{remedy}"
             )
             return None
         value, size = anchored
@@ -414,12 +417,12 @@ def hidden_header(document: Document, line: int, instead: str = "") -> tuple[str
     lines below it."""
     lines = document.text.splitlines()
     for number in range(line - 1, 0, -1):
-        found = _HIDDEN.fullmatch(lines[number - 1])
-        if found:
-            start = found.end(1)
-            name = found["name"]
+        header = _HIDDEN.fullmatch(lines[number - 1])
+        if header:
+            start = header.end(1)
+            name = header["name"]
             consequence = f": {instead}" if instead else ""
-            place = Span(number, start + 1, found.end("name") + 1 - start)
+            place = Span(number, start + 1, header.end("name") + 1 - start)
             problem = document.problem_at(
                 place,
                 f"`{name}:` is commented out, and the lines below it are not{consequence}.",
@@ -443,133 +446,161 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     lines = document.text.splitlines() or [""]
     line = min(line, len(lines))
     complaint = f"{error.context or ''} {error.problem or ''}"
-    kinds = table("yaml-errors").items()
-    kind, known = next(one for one in kinds if any(word in complaint for word in one[1]["words"]))
-    if kind == "escape":
+    complaint_kind, explanation = _explanation(complaint)
+    if complaint_kind == "escape":
         column = lines[line - 1].rindex("\\", 0, column) + 1
-    if known.get("at_start"):
+    if explanation.get("at_start"):
         start = error.context_mark
     else:
         start = None
-    likely = next(_likely(document, lines, line, column, kind), None)
+    likely = next(_likely(document, lines, line, column, complaint_kind), None)
     if likely:
         return likely
-    if kind == "missing colon" and start:
-        here, above = _lines_to(lines, start.line + 1)
-        entry = _without_dash(here, above)
-        if entry and entry.indent == above[-1].indent:
+    if complaint_kind == "missing colon" and start:
+        broken_line, lines_above = _lines_to(lines, start.line + 1)
+        entry = _without_dash(broken_line, lines_above)
+        if entry and entry.indent == lines_above[-1].indent:
             return entry.without_dash(document)
     if start:
-        at = Span(start.line + 1, start.column + 1, 1)
+        place = Span(start.line + 1, start.column + 1, 1)
     else:
-        at = Span(line, column, 1)
+        place = Span(line, column, 1)
     letter = lines[line - 1][column - 1 : column]
-    return document.problem_at(at, known["message"].replace("{here}", letter), known["hint"])
+    return document.problem_at(
+        place, explanation["message"].replace("{here}", letter), explanation["hint"]
+    )
+
+
+def _explanation(complaint: str) -> tuple[str, dict[str, Any]]:
+    """The kind of libyaml's complaint, and its row in the table of explanations."""
+    rows = table("yaml-errors").items()
+    return next((name, row) for name, row in rows if any(map(complaint.__contains__, row["words"])))
 
 
 def _likely(
-    document: Document, lines: list[str], line: int, column: int, kind: str
+    document: Document, lines: list[str], line: int, column: int, complaint_kind: str
 ) -> Iterator[Problem]:
-    """Mistakes that are visible in the text. kind: of libyaml's complaint, which decides about
+    """Mistakes that are visible in the text. complaint_kind: libyaml's, which decides about
     indentation alone."""
     source = lines[line - 1]
-    at = document.problem_at
-    if "\t" in source[: len(source) - len(source.lstrip())] or source[column - 1 : column] == "\t":
-        yield at(
+    in_indentation = "\t" in source[: len(source) - len(source.lstrip())]
+    if in_indentation or source[column - 1 : column] == "\t":
+        yield document.problem_at(
             Span(line, source.index("\t") + 1, 1),
             "This line contains a tab. YAML allows only spaces for indentation.",
             "Replace the tab with spaces, two for each level.",
         )
-    for number, text in ((line - 1, lines[line - 2] if line > 1 else ""), (line, source)):
-        if "\u00a0" in text.partition("#")[0]:
-            yield at(
-                Span(number, text.index("\u00a0") + 1, 1),
-                "This line contains a non-breaking space, which only looks like a space. It comes from text copied from web pages.",
-                "Replace it with a space.",
-            )
-        glued = _GLUED.fullmatch(text)
-        if glued:
-            yield at(
-                Span(number, len(glued[1]) + 1, len(glued[2])),
-                "The space after the `:` is missing here.",
-                f"Write `{glued[2]} {glued[3]}`.",
-            )
+    if line > 1:
+        yield from _blanks_and_colons(document, lines[line - 2], line - 1)
+    yield from _blanks_and_colons(document, source, line)
     quote = source[column - 2 : column - 1]
     if quote in ("'", '"'):
-        # It closes, by accident, what an earlier line opens.
-        number = next(
-            (one for one in range(line - 1, 0, -1) if quote in lines[one - 1].partition(" #")[0]), 0
+        yield from _open_quote(document, lines, line, quote)
+    ended = _ended_early(source, line, column)
+    if ended:
+        yield document.problem_at(*ended)
+    _, header = hidden_header(document, line)
+    if header and complaint_kind == "second colon":
+        yield header
+    if complaint_kind in ("indentation", "list entry"):
+        yield from _odd_indentation(document, lines, line, header)
+
+
+def _blanks_and_colons(document: Document, text: str, number: int) -> Iterator[Problem]:
+    """A non-breaking space, or a colon without a space behind it, in the line of that number."""
+    if "\u00a0" in text.partition("#")[0]:
+        place = Span(number, text.index("\u00a0") + 1, 1)
+        yield document.problem_at(
+            place,
+            "This line contains a non-breaking space, which only looks like a space. It comes from text copied from web pages.",
+            "Replace it with a space.",
         )
-        earlier = lines[number - 1] if number else ""
-        opened = re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", earlier)
+    glued = _GLUED.fullmatch(text)
+    if glued:
+        place = Span(number, len(glued[1]) + 1, len(glued[2]))
+        yield document.problem_at(
+            place, "The space after the `:` is missing here.", f"Write `{glued[2]} {glued[3]}`."
+        )
+
+
+def _open_quote(document: Document, lines: list[str], line: int, quote: str) -> Iterator[Problem]:
+    """The line above that opens a text and never closes it, if the quote in this line closes it by
+    accident."""
+    for number in range(line - 1, 0, -1):
+        text = lines[number - 1]
+        if quote not in text.partition(" #")[0]:
+            continue
+        opened = re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", text)
         if opened:
-            yield at(
-                Span(number, len(opened[1]) + 1, 1),
+            place = Span(number, len(opened[1]) + 1, 1)
+            yield document.problem_at(
+                place,
                 "A quotation mark opens here and does not close in this line.",
                 "Close it. If it belongs to the text, write it twice.",
             )
-    ended = _ended_early(source, line, column)
-    if ended:
-        yield at(*ended)
-    _, header = hidden_header(document, line)
-    here, above = _lines_to(lines, line)
-    if header and kind == "second colon":
-        yield header
-    if kind not in ("indentation", "list entry"):
         return
-    if header and all(one.indent >= here.indent for one in above if one.number > header.line):
-        yield header
-    glued = _GLUED_DASH.match(source)
+
+
+def _odd_indentation(
+    document: Document, lines: list[str], line: int, header: Problem | None
+) -> Iterator[Problem]:
+    """Mistakes that libyaml reports as indentation or as a list entry. header: the problem of a
+    section above whose first line is commented out."""
+    broken_line, lines_above = _lines_to(lines, line)
+    if header:
+        inside = [inner for inner in lines_above if inner.number > header.line]
+        if all(inner.indent >= broken_line.indent for inner in inside):
+            yield header
+    glued = _GLUED_DASH.match(lines[line - 1])
     if glued:
-        yield at(
-            Span(line, len(glued[1]) + 1, 1),
-            "The space after the `-` is missing here.",
-            f"Write `- {glued[2]}`.",
+        place = Span(line, len(glued[1]) + 1, 1)
+        yield document.problem_at(
+            place, "The space after the `-` is missing here.", f"Write `- {glued[2]}`."
         )
-    entry = _without_dash(here, above)
+    entry = _without_dash(broken_line, lines_above)
     if entry:
         yield entry.without_dash(document)
-    if len(above) > 1:
-        before, odd = above[-2:]
-        if here.is_entry and odd.is_entry:
-            before, odd, here = odd, here, odd
-        if odd.indent < here.indent == before.indent:
-            yield at(
-                odd.place,
+    if len(lines_above) > 1:
+        before, odd = lines_above[-2:]
+        if broken_line.is_entry and odd.is_entry:
+            before, odd, broken_line = odd, broken_line, odd
+        if odd.indent < broken_line.indent == before.indent:
+            message = (
                 "This line is not indented like those above and below it.",
-                f"Indent it by {here.indent} spaces.",
+                f"Indent it by {broken_line.indent} spaces.",
             )
+            yield document.problem_at(odd.place, *message)
 
 
 def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] | None:
     """`"A" and more`: the quotes of a value end, and text follows."""
-    found = _QUOTED.fullmatch(source)
-    if found:
-        rest = found["rest"].partition(" #")[0].strip()
+    quoted = _QUOTED.fullmatch(source)
+    if quoted:
+        trailing = quoted["rest"].partition(" #")[0].strip()
     else:
-        rest = ""
+        trailing = ""
     if (
-        not found
-        or not rest
-        or column <= found.start("inner")
-        or rest.startswith((",", "]", "}", ":"))
+        not quoted
+        or not trailing
+        or column <= quoted.start("inner")
+        or trailing.startswith((",", "]", "}", ":"))
     ):
         return None
-    whole = source[found.start("quote") :].partition(" #")[0].rstrip()
-    if found["quote"] == '"':
-        meant = "'" + whole.replace("'", "''") + "'"
+    value_text = source[quoted.start("quote") :].partition(" #")[0].rstrip()
+    if quoted["quote"] == '"':
+        requoted = "'" + value_text.replace("'", "''") + "'"
     else:
-        if whole.endswith("'"):
-            inner = whole[1:-1]
+        if value_text.endswith("'"):
+            inner = value_text[1:-1]
         else:
-            inner = whole
-        meant = '"' + inner.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if len(meant) < SHOWN:
-        end = f": {meant}"
+            inner = value_text
+        requoted = '"' + inner.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if len(requoted) < SHOWN:
+        end = f": {requoted}"
     else:
         end = "."
     return (
-        Span(line, found.end("inner") + 1, 1),
+        Span(line, quoted.end("inner") + 1, 1),
         "The quotes end here, and more text follows.",
         f"Put other quotes around the whole text{end}",
     )
@@ -601,24 +632,28 @@ class _Line(NamedTuple):
 
 def _lines_to(lines: list[str], number: int) -> tuple[_Line, list[_Line]]:
     """The line with that number, and the lines above it that have words."""
-    known = [
-        _Line(above, len(text) - len(text.lstrip(" ")), re.sub(r"(^|\s)#.*", "", text).strip())
-        for above, text in enumerate(lines[:number], 1)
+    parsed = [
+        _Line(
+            line_number, len(text) - len(text.lstrip(" ")), re.sub(r"(^|\s)#.*", "", text).strip()
+        )
+        for line_number, text in enumerate(lines[:number], 1)
     ]
-    return known[-1], [line for line in known[:-1] if line.words]
+    return parsed[-1], [line for line in parsed[:-1] if line.words]
 
 
-def _without_dash(here: _Line, above: list[_Line]) -> _Line | None:
+def _without_dash(line: _Line, lines_above: list[_Line]) -> _Line | None:
     """A list entry without its `- `: the first one, so that the next dash does not fit, or a text
     among others."""
-    entry = here
-    if here.is_entry:
-        deeper = list(takewhile(lambda one: one.indent > here.indent, reversed(above)))
-        opens = len(above) > len(deeper) and above[-len(deeper) - 1].words.endswith(":")
-        if not deeper or not opens or any(one.is_entry for one in deeper):
+    entry = line
+    if line.is_entry:
+        deeper = list(
+            takewhile(lambda earlier: earlier.indent > line.indent, reversed(lines_above))
+        )
+        opens = len(lines_above) > len(deeper) and lines_above[-len(deeper) - 1].words.endswith(":")
+        if not deeper or not opens or any(earlier.is_entry for earlier in deeper):
             return None
         entry = deeper[-1]
-    elif not above or ":" in here.words or not above[-1].is_entry:
+    elif not lines_above or ":" in line.words or not lines_above[-1].is_entry:
         return None
     if entry.words.startswith("-"):
         return None

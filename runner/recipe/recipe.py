@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -86,16 +86,16 @@ class Settings(Mapping[str, Any]):
             properties,
         )
 
-    def _hold(self, values: Section, known: Schema) -> None:
-        object.__setattr__(self, "_known", known)
+    def _hold(self, values: Section, properties: Schema) -> None:
+        object.__setattr__(self, "_known", properties)
         object.__setattr__(self, "_values", values)
         # Settings are plain attributes, because a check reads thousands of them; __getattr__
         # handles the rest.
-        every = {**dict.fromkeys(known), **values}
+        attributes = {**dict.fromkeys(properties), **values}
         broken = [key for key, value in values.items() if value is BROKEN]
-        for key in (*_NOT_SETTINGS.intersection(every), *broken):
-            del every[key]
-        self.__dict__.update(every)
+        for key in (*_NOT_SETTINGS.intersection(attributes), *broken):
+            del attributes[key]
+        self.__dict__.update(attributes)
 
     if not TYPE_CHECKING:  # sections.pyi has the settings of each section
 
@@ -119,7 +119,8 @@ class Settings(Mapping[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         # Without a call of another function, because a check reads thousands of settings.
-        if (value := self._values[key] if key in self._values else default) is BROKEN:  # noqa: SIM401
+        value = self._values[key] if key in self._values else default  # noqa: SIM401
+        if value is BROKEN:
             raise BrokenSetting(key)
         return value
 
@@ -133,26 +134,33 @@ class Settings(Mapping[str, Any]):
         """Whether the schema has a setting of this name here, set or not."""
         return key in self._known
 
-    def with_own(self, own: Settings) -> Settings:
+    def with_own(self, set_settings: Settings) -> Settings:
         """This section with one of its `sets` on top. A set that has one of the settings of a form
         inherits none."""
         form = ("form", "question", "answer")
-        hidden = {"sets", *(form if any(name in own for name in form) else ())}
+        if any(name in set_settings for name in form):
+            hidden = {"sets", *form}
+        else:
+            hidden = {"sets"}
         if self.knows("question"):
             defaults = {"form": "auto"}
         else:
             defaults = {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
         merged = Settings.__new__(Settings)
-        merged._hold({**defaults, **kept, **own._values}, {**self._known, **own._known})
+        merged._hold(
+            {**defaults, **kept, **set_settings._values}, {**self._known, **set_settings._known}
+        )
         return merged
 
     @property
     def for_axolotl(self) -> dict[str, Any]:
         """The settings that Axolotl gets with the same value (`x-axolotl` in the schema), by
         Axolotl's names."""
-        known = ((name, part.get("x-axolotl")) for name, part in self._known.items())
-        return {key: self[name] for name, key in known if key and self.get(name) is not None}
+        axolotl_names = ((name, part.get("x-axolotl")) for name, part in self._known.items())
+        return {
+            key: self[name] for name, key in axolotl_names if key and self.get(name) is not None
+        }
 
     def making(self, key: str) -> list[str]:
         """The settings, set or not, that determine one of Axolotl's: by the same name, unchanged
@@ -211,30 +219,39 @@ def with_defaults(value: Any, schema: Schema) -> Any:
         return value
     filled = dict(value)
     if "x-own-recipe" in schema:
-        known = {}
+        properties = {}
     else:
-        known = schema.get("properties", {})
-    for key, part in known.items():
+        properties = schema.get("properties", {})
+    for key, part in properties.items():
         if key in value:
             filled[key] = with_defaults(value[key], part)
-        elif (when := part.get("x-default-if")) and filled.get(when[0]) in when[1::2]:
-            chosen = when[when.index(filled[when[0]]) + 1]
-            if chosen is not None:
-                filled[key] = chosen
-        elif "default" in part and part.get("x-default-unless") not in value:
-            filled[key] = with_defaults(part["default"], part)
-        elif other := part.get("x-default-twice"):
-            if isinstance(filled[other], int | float):
-                filled[key] = 2 * filled[other]
-            else:
-                filled[key] = filled[other]
-        elif (
-            part.get("type") == "object"
-            and not part.get("required")
-            and not part.get("x-only-written")
-        ):
-            filled[key] = with_defaults({}, part)
+            continue
+        default = _default(part, filled, value)
+        if default is not _NO_DEFAULT:
+            filled[key] = default
     return filled
+
+
+_NO_DEFAULT = object()  # the default of some settings is None
+
+
+def _default(part: Schema, filled: Section, written: Section) -> Any:
+    """The default of a setting that no line gives. part: its schema; filled: the settings before it
+    in its section, with defaults; written: those with a line."""
+    condition = part.get("x-default-if")
+    if condition and filled.get(condition[0]) in condition[1::2]:
+        default = condition[condition.index(filled[condition[0]]) + 1]
+        return _NO_DEFAULT if default is None else default
+    if "default" in part and part.get("x-default-unless") not in written:
+        return with_defaults(part["default"], part)
+    half = part.get("x-default-twice")
+    if half:
+        if isinstance(filled[half], int | float):
+            return 2 * filled[half]
+        return filled[half]
+    if part.get("type") == "object" and not part.get("required") and not part.get("x-only-written"):
+        return with_defaults({}, part)
+    return _NO_DEFAULT
 
 
 # The kinds of rows of a recipe of one stage, and the settings of `data` that show the kind.
@@ -252,44 +269,64 @@ _SHOWS_ROWS = {
 def rows_of(recipe: Section, schema: Schema) -> str:
     """The kind of rows of a recipe's `data`, from its settings; empty if the scenario of this
     schema has one kind."""
-    known = schema["properties"].get("data", {}).get("properties", {})
-    if "x-by-rows" not in known.get("form", {}):
+    properties = schema["properties"].get("data", {}).get("properties", {})
+    if "x-by-rows" not in properties.get("form", {}):
         return ""
-    written, train = (
-        part if isinstance(part := recipe.get(name), Mapping) else {} for name in ("data", "train")
-    )
-    objective = train.get("objective")
-    sets = written.get("sets")
-    every = [
-        one
-        for one in (written, *(sets if isinstance(sets, list) else ()))
-        if isinstance(one, Mapping)
-    ]
-    if written.get("songs") is not None:
+    data = _section(recipe, "data")
+    if data.get("songs") is not None:
         return SONGS
-    shown = [
-        rows for one in every for name, rows in _SHOWS_ROWS.items() if one.get(name) is not None
-    ]
-    form = written.get("form") or next(iter(shown), PREFERENCES if objective == "kto" else None)
+    objective = _section(recipe, "train").get("objective")
+    sections = _with_sets(data)
+    likely_rows = _rows_by_settings(sections)
+    form = data.get("form")
+    if not form and likely_rows:
+        form = likely_rows[0]
+    if not form and objective == "kto":
+        form = PREFERENCES
+    if not form and any(str(section.get("path")).endswith(".txt") for section in sections):
+        form = TEXT
+    if not form:
+        form = properties["form"]["default"]
     if form in (PREFERENCES, LABELS):
-        if objective == "kto" or (objective is None and LABELS in shown):
+        if objective == "kto" or (objective is None and LABELS in likely_rows):
             return LABELS
         return PREFERENCES
-    if form:
-        if form in (TEXT, PROMPTS):
-            return form
-        return CONVERSATIONS
-    plain = any(str(one.get("path")).endswith(".txt") for one in every)
-    if plain or known["form"]["default"] == TEXT:
-        return TEXT
+    if form in (TEXT, PROMPTS):
+        return str(form)
     return CONVERSATIONS
+
+
+def _section(recipe: Section, name: str) -> Section:
+    """A section as it is written; empty if it is missing, or no section."""
+    section = recipe.get(name)
+    if isinstance(section, Mapping):
+        return section
+    return {}
+
+
+def _with_sets(data: Section) -> list[Section]:
+    """The section `data` as it is written, and its `sets`."""
+    sets = data.get("sets")
+    if not isinstance(sets, list):
+        return [data]
+    return [data, *(section for section in sets if isinstance(section, Mapping))]
+
+
+def _rows_by_settings(sections: list[Section]) -> list[str]:
+    """The kinds of rows that the settings of data sets show, the most reliable first."""
+    kinds = list[str]()
+    for section in sections:
+        kinds += [rows for name, rows in _SHOWS_ROWS.items() if section.get(name) is not None]
+    return kinds
 
 
 def sets_of(home: Path_, data: Settings) -> list[tuple[Path_, Settings]]:
     """The data sets of a section at the path `home`, each with its path and its settings: its own,
     and the section's for the others. A section that names one data set is that set itself."""
     sets = enumerate(data.get("sets") or ())
-    return [((*home, "sets", index), data.with_own(own)) for index, own in sets] or [(home, data)]
+    return [
+        ((*home, "sets", index), data.with_own(set_settings)) for index, set_settings in sets
+    ] or [(home, data)]
 
 
 @dataclass(frozen=True)
@@ -312,15 +349,17 @@ class Recipe(Sections):
             self.__dict__[key] = value = getattr(self.settings, key)
             return value
 
-    def problem(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
-        """A Problem at a setting, by its path or dotted name. how: arguments of
+    def problem(
+        self, setting: Path_ | str, message: str, hint: str = "", **options: Any
+    ) -> Problem:
+        """A Problem at a setting, by its path or dotted name. options: arguments of
         `Document.problem`."""
         return self.document.problem(
-            path_of(setting) if isinstance(setting, str) else setting, message, hint, **how
+            path_of(setting) if isinstance(setting, str) else setting, message, hint, **options
         )
 
-    def note(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
-        return self.problem(setting, message, hint, severity="note", **how)
+    def note(self, setting: Path_ | str, message: str, hint: str = "", **options: Any) -> Problem:
+        return self.problem(setting, message, hint, severity="note", **options)
 
     @property
     def rows(self) -> str:
@@ -329,8 +368,8 @@ class Recipe(Sections):
         data = self.settings["data"]
         if data.get("form") == PROMPTS:
             return PROMPTS
-        own = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES, "label": LABELS}
-        return next((rows for name, rows in own.items() if name in data), CONVERSATIONS)
+        rows_by_setting = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES, "label": LABELS}
+        return next((rows for name, rows in rows_by_setting.items() if name in data), CONVERSATIONS)
 
     @property
     def training(self) -> Any:
@@ -339,7 +378,7 @@ class Recipe(Sections):
     @property
     def pretrained(self) -> bool:
         """Whether it is a stage of a model that an earlier stage makes from random weights."""
-        return any(PRETRAIN in one.settings for one in self.earlier)
+        return any(PRETRAIN in stage.settings for stage in self.earlier)
 
     @property
     def scores(self) -> bool:
@@ -358,7 +397,11 @@ class Recipe(Sections):
     def _listed(self, stage: str) -> str:
         """The name, in the recipe's list, of a stage of the plan; pretraining has one for each
         context length."""
-        pretrains = (name for name, one in self.stage_recipes.items() if PRETRAIN in one.settings)
+        pretrains = (
+            name
+            for name, stage_recipe in self.stage_recipes.items()
+            if PRETRAIN in stage_recipe.settings
+        )
         if stage.startswith(f"{PRETRAIN}-"):
             return next(pretrains, stage)
         return stage
@@ -407,8 +450,8 @@ class Recipe(Sections):
         folder."""
         facts = self.model_facts
         name = self.model.base
-        here = facts and facts.source == f"{name}/config.json" and not remote(name)
-        if here:
+        is_local = facts and facts.source == f"{name}/config.json" and not remote(name)
+        if is_local:
             return self.folder / name
         return None
 
@@ -421,7 +464,11 @@ class Recipe(Sections):
     @cached_property
     def sections(self) -> dict[str, Settings]:
         """The recipe's sections by name, without those that the schema refused."""
-        return {name: one for name, one in self.settings._values.items() if type(one) is Settings}
+        return {
+            name: section
+            for name, section in self.settings._values.items()
+            if type(section) is Settings
+        }
 
     @cached_property
     def data_sections(self) -> tuple[tuple[Path_, Settings], ...]:
@@ -431,8 +478,8 @@ class Recipe(Sections):
         homes |= {
             (name, "data"): section._values.get("data") for name, section in self.sections.items()
         }
-        for index, one in enumerate(self.stage_recipes.values()):
-            homes[(STAGES, index, "data")] = one.settings.get("data")
+        for index, stage_recipe in enumerate(self.stage_recipes.values()):
+            homes[(STAGES, index, "data")] = stage_recipe.settings.get("data")
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
 
     def longest_row(self, home: Path_) -> tuple[Path_, int | None]:
@@ -452,14 +499,18 @@ class Recipe(Sections):
 
     def data_sets(self) -> Iterator[tuple[Path_, Settings]]:
         """Every data set of the recipe, with its path and its settings."""
-        return (one for home, data in self.data_sections for one in sets_of(home, data))
+        for home, data in self.data_sections:
+            yield from sets_of(home, data)
 
     def data_files(self) -> Iterator[tuple[Path_, Settings, Path]]:
         """Every data set that is a file on this machine, with its path, its settings and the
         file."""
         for home, data in self.data_sets():
             name = data.get("path")
-            if name and (file := self.folder / name).is_file():
+            if not name:
+                continue
+            file = self.folder / name
+            if file.is_file():
                 yield home, data, file
 
     def local_files(self) -> Iterator[tuple[Path_, str]]:
@@ -472,20 +523,20 @@ class Recipe(Sections):
         return ((setting, name) for setting, name in self._sources() if remote(name))
 
     def _sources(self) -> Iterator[tuple[Path_, str]]:
-        named: list[tuple[Path_, str | None]] = [
+        sources: list[tuple[Path_, str | None]] = [
             ((*home, "path"), data.get("path")) for home, data in self.data_sets()
         ]
         for home, data in self.data_sections:
-            named += [
+            sources += [
                 ((*home, setting), data.get(setting)) for setting in ("validation_path", "packed")
             ]
         base = self.settings.get("model", {}).get("base")
         if base and (self.base_folder or remote(base)):
-            named.append((("model", "base"), self.model.base))
+            sources.append((("model", "base"), self.model.base))
         tokenizer: Settings | None = self.settings.get("tokenizer")
         if tokenizer and tokenizer.get("base") and (self.folder / tokenizer["base"]).is_dir():
-            named.append((("tokenizer", "base"), tokenizer["base"]))
-        return ((setting, name) for setting, name in named if name)
+            sources.append((("tokenizer", "base"), tokenizer["base"]))
+        return ((setting, name) for setting, name in sources if name)
 
     def on_claim(self, path: str) -> bool:
         """Whether a path is on a claim, so that it outlives the pods."""
@@ -510,17 +561,17 @@ class Recipe(Sections):
         """The questions before and after training, each with its category or None."""
         demo = self.settings.get("demo") or {}
         plain = ((None, question) for question in demo.get("questions") or ())
-        of_categories = (
-            (part.name, question)
-            for part in demo.get("categories") or ()
-            for question in part.questions
-        )
+        of_categories = list[tuple[str | None, str]]()
+        for category in demo.get("categories") or ():
+            of_categories += [(category.name, question) for question in category.questions]
         return (*plain, *of_categories)
 
     def place_of_question(self, question: str) -> Path_:
         """The path of a question of the demo; that of the section, if it was set elsewhere."""
-        known = (path for path in self.document.values if path[:1] == ("demo",))
-        return next((path for path in known if self.document.lookup(path) == question), ("demo",))
+        question_paths = (path for path in self.document.values if path[:1] == ("demo",))
+        return next(
+            (path for path in question_paths if self.document.lookup(path) == question), ("demo",)
+        )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -529,19 +580,14 @@ class Recipe(Sections):
             key: value for key, value in self.settings.plain().items() if key not in OUTSIDE_RESULT
         }
         for section, names in _OUTSIDE_IN.items():
-            if isinstance(values := settings.get(section), dict):
-                settings[section] = {
-                    key: value for key, value in values.items() if key not in names
-                }
+            values = settings.get(section)
+            if isinstance(values, dict):
+                settings[section] = _without(values, names)
                 sets = values.get("sets")
                 if sets:
-                    kept = [
-                        {key: value for key, value in one.items() if key not in names}
-                        for one in sets
-                    ]
-                    settings[section]["sets"] = kept
+                    settings[section]["sets"] = [_without(data_set, names) for data_set in sets]
         if STAGES in settings:
-            settings[STAGES] = [one.fingerprint for one in self.stage_recipes.values()]
+            settings[STAGES] = [stage.fingerprint for stage in self.stage_recipes.values()]
         # Equal counts are in `machines` already.
         if len(set(self.gpu_counts)) > 1:
             uneven = {"gpu_counts": self.gpu_counts}
@@ -552,3 +598,7 @@ class Recipe(Sections):
         else:
             pinned = {}
         return content_hash(settings | uneven | pinned)
+
+
+def _without(section: Section, names: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key not in names}

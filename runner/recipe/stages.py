@@ -37,26 +37,24 @@ def one_file() -> Stop:
 def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
     """Name, index and document of each stage with a known technique; its places are those in the
     file."""
-    if not isinstance(listed := document.data.get(STAGES), list):
+    listed = document.data.get(STAGES)
+    if not isinstance(listed, list):
         return
     shared = {name: value for name, value in document.data.items() if name != STAGES}
     # The lines of `model` that name what a stage starts from, and the stage that has them.
     base: dict[str, Any] = {}
     based = -1
     for index, stage in enumerate(listed):
-        if isinstance(stage, Mapping) and isinstance(stage.get(NAME), str):
-            technique = stage.get(TECHNIQUE)
-        else:
-            technique = None
-        if not isinstance(technique, str) or technique not in TECHNIQUES:
+        technique = _technique_of(stage)
+        if technique is None:
             continue
-        own = {
+        stage_settings = {
             name: value
             for name, value in stage.items()
             if name not in (NAME, TECHNIQUE, EARLIER_ROWS)
         }
         name = f"{shared.get('name')}-{stage[NAME]}"
-        model = own.get("model")
+        model = stage_settings.get("model")
         common = shared
         if isinstance(model, Mapping) and "base" in model:
             base = {line: model[line] for line in BASE if line in model}
@@ -67,16 +65,24 @@ def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
             base = {"base": name}
             based = -1
             common = _without(shared, ("sequence_len", *BASE[1:]))
-        data = {**merged(common, own), "scenario": TECHNIQUES[technique], "name": name}
+        data = {**merged(common, stage_settings), "scenario": TECHNIQUES[technique], "name": name}
+        if technique == PRETRAIN:
+            data = _alone(data)
         spans: Section = {
-            kind: _moved(getattr(document, kind), index, based, technique)
-            for kind in ("keys", "values", "origins")
+            attribute: _moved(getattr(document, attribute), index, based, technique)
+            for attribute in ("keys", "values", "origins")
         }
-        yield (
-            stage[NAME],
-            index,
-            replace(document, data=_alone(data) if technique == PRETRAIN else data, **spans),
-        )
+        yield stage[NAME], index, replace(document, data=data, **spans)
+
+
+def _technique_of(stage: Any) -> str | None:
+    """The technique of a stage with a name; None if the schema refuses one of the two."""
+    if not isinstance(stage, Mapping) or not isinstance(stage.get(NAME), str):
+        return None
+    technique = stage.get(TECHNIQUE)
+    if isinstance(technique, str) and technique in TECHNIQUES:
+        return technique
+    return None
 
 
 def _without(shared: Section, lines: tuple[str, ...]) -> dict[str, Any]:
@@ -91,19 +97,19 @@ def _without(shared: Section, lines: tuple[str, ...]) -> dict[str, Any]:
 
 def _alone(data: Section) -> dict[str, Any]:
     """The settings of a pretraining stage, moved to where a recipe that only pretrains has them."""
-    made = copy.deepcopy(dict(data))
+    moved = copy.deepcopy(dict(data))
     for path, new in ALONE.items():
-        value = value_at(made, path)
+        value = value_at(moved, path)
         if value is None:
             continue
-        del value_at(made, path[:-1])[path[-1]]
+        del value_at(moved, path[:-1])[path[-1]]
         if new[1:]:
-            section = made.setdefault(str(new[0]), {})
+            section = moved.setdefault(str(new[0]), {})
         else:
-            section = made
+            section = moved
         if isinstance(section, dict):
             section[str(new[-1])] = value
-    return {PRETRAIN: {}, **made}
+    return {PRETRAIN: {}, **moved}
 
 
 def alone(path: Path_, document: Document) -> Path_:
@@ -121,16 +127,16 @@ def _moved(places: Mapping[Path_, Any], index: int, based: int, technique: str) 
         path[2:]: place for path, place in places.items() if path[:3] == (STAGES, based, "model")
     }
     base = {path: place for path, place in of_base.items() if path[1:2] and path[1] in BASE}
-    own = {
+    own_places = {
         path[2:]: place
         for path, place in places.items()
         if path[:2] == (STAGES, index) and path[2:] != (NAME,)
     }
-    if (TECHNIQUE,) in own:
-        own["scenario",] = own[TECHNIQUE,]
+    if (TECHNIQUE,) in own_places:
+        own_places["scenario",] = own_places[TECHNIQUE,]
     if technique == PRETRAIN:
-        own = {_renamed(path, ALONE): place for path, place in own.items()}
-    return shared | base | own
+        own_places = {_renamed(path, ALONE): place for path, place in own_places.items()}
+    return shared | base | own_places
 
 
 def _renamed(path: Path_, names: Mapping[Path_, Path_]) -> Path_:
@@ -139,23 +145,27 @@ def _renamed(path: Path_, names: Mapping[Path_, Path_]) -> Path_:
     )
 
 
-def filled(stage: Section, own: Section) -> Section:
-    """A stage as it is written, with the defaults of its own sections. own: its recipe with every
-    default."""
-    if isinstance(train := own.get(PRETRAIN), Mapping):
-        own = {**own, "train": {name: value for name, value in train.items() if name != "gates"}}
-    return {**stage, **{name: own[name] for name in OWN if name in own}}
+def filled(stage: Section, recipe_settings: Section) -> Section:
+    """A stage as it is written, with the defaults of its own sections. recipe_settings: those
+    of its recipe, with every default."""
+    train = recipe_settings.get(PRETRAIN)
+    if isinstance(train, Mapping):
+        recipe_settings = {
+            **recipe_settings,
+            "train": {name: value for name, value in train.items() if name != "gates"},
+        }
+    return {**stage, **{name: recipe_settings[name] for name in OWN if name in recipe_settings}}
 
 
 def path_in(document: Document, index: int, path: Path_) -> Path_:
     """The path, in the whole recipe, of a setting of a stage: its own line, or the one that all
     stages share."""
     path = _renamed(
-        path, {new: old for old, new in sorted(ALONE.items(), key=lambda both: -len(both[1]))}
+        path, {new: old for old, new in sorted(ALONE.items(), key=lambda names: -len(names[1]))}
     )
-    own = (STAGES, index, *path)
-    if path[0] in OWN or document.lookup(own) is not None:
-        return own
+    own_path = (STAGES, index, *path)
+    if path[0] in OWN or document.lookup(own_path) is not None:
+        return own_path
     return path
 
 

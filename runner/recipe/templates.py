@@ -31,10 +31,14 @@ def unclosed(template: str) -> int | None:
 def fill(template: str, row: Mapping[str, Any]) -> str:
     """The template, filled with each column's text. Raises KeyError with a column that the row
     lacks, and NoText."""
-    words, names = _parsed(template)
-    return words % tuple(
-        [value if type(value := row[name]) is str else text_of(value, name) for name in names]
-    )
+    pattern, names = _parsed(template)
+    texts = []
+    for name in names:
+        value = row[name]
+        if type(value) is not str:  # a call for each cell would be slow
+            value = text_of(value, name)
+        texts.append(value)
+    return pattern % tuple(texts)
 
 
 def text_of(value: Any, column: str) -> str:
@@ -54,18 +58,20 @@ def text_of(value: Any, column: str) -> str:
 def _parsed(template: str) -> tuple[str, list[str]]:
     """The template with a `%s` for each column, which Python fills fastest, and the columns in
     their order."""
-    words = ""
+    pattern = ""
     names = []
     end = 0
     for match in _PART.finditer(template):
         if match[0] == "[":
             continue
-        words += template[end : match.start()].replace("%", "%%") + (
-            "%s" if match[1] is not None else match[0][0]
-        )
-        names += [] if match[1] is None else [match[1]]
+        pattern += template[end : match.start()].replace("%", "%%")
+        if match[1] is None:
+            pattern += match[0][0]
+        else:
+            pattern += "%s"
+            names.append(match[1])
         end = match.end()
-    return words + template[end:].replace("%", "%%"), names
+    return pattern + template[end:].replace("%", "%%"), names
 
 
 _COLUMNS = packaged.toml(__file__, "columns.toml")
@@ -78,7 +84,9 @@ FORMS = _COLUMNS["forms"]
 
 def needed(data: Mapping[str, Any]) -> dict[str, str]:
     """The columns that the settings of a data set name, each with the setting that does."""
-    used = {column: setting for setting in SETTINGS for column in columns(data.get(setting) or "")}
+    used: dict[str, str] = {}
+    for setting in SETTINGS:
+        used |= dict.fromkeys(columns(data.get(setting) or ""), setting)
     used |= {data[setting]: setting for setting in NAMES if data.get(setting)}
     songs = data.get("songs") or {}
     return used | {
