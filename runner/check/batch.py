@@ -40,25 +40,25 @@ def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[st
     """The recipe files at these paths, in their order, and other YAML below folders. strict: all
     YAML below a folder is a recipe. Raises Stop (exit 2) if a folder has none."""
     recipes: list[str] = []
-    others: list[str] = []
+    other_files: list[str] = []
     for path in paths:
         if not os.path.isdir(path):
             recipes.append(path)
             continue
-        below = list(_yaml_below(Path(path)))
-        if not below:
+        yaml_files = list(_yaml_below(Path(path)))
+        if not yaml_files:
             raise Stop(
                 f"There is no YAML file below `{path}`.",
                 "Name a recipe, or a folder with recipes.",
                 code=2,
             )
-        meant = [file for file in below if strict or is_meant(file)]
-        if not meant:
-            if len(below) == 1:
+        recipe_files = [file for file in yaml_files if strict or is_meant(file)]
+        if not recipe_files:
+            if len(yaml_files) == 1:
                 number = "The one YAML file"
             else:
-                number = f"None of the {len(below)} YAML files"
-            if len(below) == 1:
+                number = f"None of the {len(yaml_files)} YAML files"
+            if len(yaml_files) == 1:
                 looks = "does not look"
             else:
                 looks = "looks"
@@ -67,9 +67,9 @@ def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[st
                 "Name a recipe, or check every file with `--strict`.",
                 code=2,
             )
-        recipes += map(str, meant)
-        others += map(str, sorted(set(below) - set(meant)))
-    return list(dict.fromkeys(recipes)), list(dict.fromkeys(others))
+        recipes += map(str, recipe_files)
+        other_files += map(str, sorted(set(yaml_files) - set(recipe_files)))
+    return list(dict.fromkeys(recipes)), list(dict.fromkeys(other_files))
 
 
 def within(folder: Path) -> list[Path]:
@@ -88,15 +88,16 @@ def _may_be(name: str) -> bool:
 def _yaml_below(root: Path) -> Iterator[Path]:
     """Sorted; leaves out hidden folders, runs and emitted files, which contain old recipes."""
     for folder, names, files in os.walk(root):
-        shown = (name for name in names if not name.startswith(".") and name not in OWN)
-        names[:] = sorted(name for name in shown if not Path(folder, name, RUN).is_file())
+        visible = (name for name in names if not name.startswith(".") and name not in OWN)
+        names[:] = sorted(name for name in visible if not Path(folder, name, RUN).is_file())
         yield from (Path(folder, name) for name in sorted(files) if _may_be(name))
 
 
 def is_meant(file: Path) -> bool:
     """Whether the first names in a file's lines are those of a recipe, or of an Axolotl file that a
     part reads."""
-    names = {found[1] for _, line in _lines(file) if (found := _SETTING.match(line))}
+    matches = (_SETTING.match(line) for _, line in _lines(file))
+    names = {match[1] for match in matches if match}
     of_a_recipe = "scenario" in names or len(names & SECTIONS) >= 2
     return of_a_recipe or ("base_model" in names and bool(parts.hooks("other_file")))
 
@@ -108,20 +109,20 @@ _NAME = re.compile(r"""name:\s*(["']?)([\w.-]+)\1\s*(?:#.*)?\s*\Z""")
 
 def shared_names(files: Iterable[str]) -> Iterator[Problem]:
     """Notes on recipes of one folder that have the same name, at each except the first."""
-    first: dict[tuple[Path, str], str] = {}
+    first_files: dict[tuple[Path, str], str] = {}
     for file in files:
         for number, line in _lines(Path(file)):
-            found = _NAME.match(line)
-            if not found:
+            match = _NAME.match(line)
+            if not match:
                 continue
-            other = first.setdefault((Path(file).parent, found[2]), file)
-            if other != file:
-                said = (
-                    f"`{other}` also has the name `{found[2]}`, so both would share a run folder and a job.",
+            first_file = first_files.setdefault((Path(file).parent, match[2]), file)
+            if first_file != file:
+                message = (
+                    f"`{first_file}` also has the name `{match[2]}`, so both would share a run folder and a job.",
                     "Give each recipe its own name.",
                 )
                 yield Problem(
-                    file, number, found.start(2) + 1, *said, line, len(found[2]), severity="note"
+                    file, number, match.start(2) + 1, *message, line, len(match[2]), severity="note"
                 )
             break
 
@@ -185,18 +186,22 @@ def judged(
 ) -> CheckReport:
     """Judges every file, with the same changes, in `jobs` processes. A bug on one file does not
     affect the others."""
-    one = partial(_examined, changes=changes, online=online, allowed=allowed)
+    examine_file = partial(_examined, changes=changes, online=online, allowed=allowed)
     if jobs == 1 or len(files) == 1:
-        found = list(map(one, files))
+        verdicts = list(map(examine_file, files))
     else:
         from concurrent.futures import ProcessPoolExecutor
 
         with ProcessPoolExecutor(min(jobs, len(files))) as pool:
-            found = list(pool.map(one, files, chunksize=max(1, len(files) // jobs // 8)))
-    problems = [problem for some, _ in found for problem in some] + list(
-        shared_names(map(str, files))
-    )
-    return CheckReport(len(files), tuple(problems), sum(failed for _, failed in found))
+            share = max(1, len(files) // jobs // 8)
+            verdicts = list(pool.map(examine_file, files, chunksize=share))
+    problems = list[Problem]()
+    bugs = 0
+    for file_problems, crashed in verdicts:
+        problems += file_problems
+        bugs += crashed
+    problems += shared_names(map(str, files))
+    return CheckReport(len(files), tuple(problems), bugs)
 
 
 def _examined(
@@ -214,7 +219,7 @@ Format = Callable[[Sequence[str], CheckReport], str]
 
 def formats() -> Mapping[str, Format]:
     """The output formats of `recipe check` besides text, by name."""
-    own: dict[str, Format] = {"json": lambda files, verdict: json_text(verdict.as_json())}
-    return own | {
-        name: form for more in parts.hooks("check_formats") for name, form in more().items()
-    }
+    by_name: dict[str, Format] = {"json": lambda files, verdict: json_text(verdict.as_json())}
+    for formats_of_part in parts.hooks("check_formats"):
+        by_name |= formats_of_part()
+    return by_name

@@ -47,13 +47,13 @@ def schema_text(scenario: str) -> str:
         ours = ""
     if ours and not any(part.foreign for part in parts.found().values()):
         return ours
-    whole: Schema
+    complete: Schema
     if ours:
-        whole = json.loads(ours)
+        complete = json.loads(ours)
     else:
-        whole = scenarios.composed(scenario)
-    properties = {**whole["properties"], **scenarios.foreign_sections()}
-    return json.dumps({**whole, "properties": properties}, indent=2, ensure_ascii=False) + "\n"
+        complete = scenarios.composed(scenario)
+    properties = {**complete["properties"], **scenarios.foreign_sections()}
+    return json.dumps({**complete, "properties": properties}, indent=2, ensure_ascii=False) + "\n"
 
 
 @cache
@@ -88,11 +88,12 @@ def part(scenario: Any, setting: str | Path_) -> Schema:
 def part_in(document: Document, path: Path_) -> Schema:
     """The schema of a setting, narrowed to the rows of the document or stage; empty if these rows
     do not have it."""
-    for _, index, one in stages.documents(document):
-        if path[:2] == (stages.STAGES, index) and (
-            own := part_in(one, stages.alone(path[2:], one))
-        ):
-            return own
+    for _, index, stage_document in stages.documents(document):
+        if path[:2] != (stages.STAGES, index):
+            continue
+        part_of_stage = part_in(stage_document, stages.alone(path[2:], stage_document))
+        if part_of_stage:
+            return part_of_stage
     return below(schema(document.data["scenario"], _rows(document)), path)
 
 
@@ -126,15 +127,15 @@ def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
     """The changes, with the text as typed for settings that are texts: shells drop quotes, so the
     version `3.10` arrives as a number, and the column `[Question]` as a list."""
 
-    def one(change: Override) -> Override:
+    def with_typed_text(change: Override) -> Override:
         option, _, typed = change.by.partition("=")
-        other = option.startswith("--set ") and isinstance(change.after, bool | int | float | list)
-        text = other and part(document.data.get("scenario"), change.path).get("type") == "string"
-        if text:
+        if not option.startswith("--set ") or not isinstance(change.after, int | float | list):
+            return change
+        if part(document.data.get("scenario"), change.path).get("type") == "string":
             return replace(change, after=typed.strip())
         return change
 
-    return [one(change) for change in changes]
+    return [with_typed_text(change) for change in changes]
 
 
 def read(document: Document) -> tuple[Settings, list[Problem]]:
@@ -142,12 +143,12 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
     that the schema refused; and the reasons."""
     scenario = document.data["scenario"]
     rows = _rows(document)
-    whole = schema(scenario, rows)
+    recipe_schema = schema(scenario, rows)
     filled = _filled(document)
-    if fits(whole, document.data):
-        return Settings(filled, whole), []
+    if fits(recipe_schema, document.data):
+        return Settings(filled, recipe_schema), []
     errors = list(_validator(scenario, rows).iter_errors(document.data))
-    problems, lost = schema_errors.problems(document, whole, errors)
+    problems, unopened = schema_errors.problems(document, recipe_schema, errors)
     refused = [tuple(error.absolute_path) for error in errors]
     # Infinity and not-a-number pass every bound of a schema, and are never intended.
     for path in [path for path, value in leaves(document.data, bool) if not _finite(value)]:
@@ -156,25 +157,31 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
                 document.problem(path, "This is not a finite number.", "Write its digits.")
             )
         _mark(filled, path)
-    # What an error is about is marked as broken, so that no rule judges it.
     for error in errors:
-        if error.validator not in ("additionalProperties", "required"):
-            _mark(filled, error.absolute_path)
-        elif (section := _below(filled, error.absolute_path)) is BROKEN:
-            continue
-        elif error.validator == "required":
-            section.update(
-                {key: BROKEN for key in error.validator_value if key not in error.instance}
-            )
-        else:
-            for key in [key for key in section if key not in error.schema["properties"]]:
-                del section[key]
-                meant = schema_errors.meant(key, error.schema["properties"])
-                if meant and meant not in error.instance:
-                    section[meant] = BROKEN
-    for section in lost:
+        _mark_refused(filled, error)
+    for section in unopened:
         _mark(filled, (section,))
-    return Settings(filled, whole), problems
+    return Settings(filled, recipe_schema), problems
+
+
+def _mark_refused(filled: Any, error: ValidationError) -> None:
+    """Marks what an error is about as broken, so that no rule judges it."""
+    if error.validator not in ("additionalProperties", "required"):
+        _mark(filled, error.absolute_path)
+        return
+    section = _below(filled, error.absolute_path)
+    if section is BROKEN:
+        return
+    if error.validator == "required":
+        missing = [key for key in error.validator_value if key not in error.instance]
+        section.update(dict.fromkeys(missing, BROKEN))
+        return
+    properties = error.schema["properties"]
+    for key in [key for key in section if key not in properties]:
+        del section[key]
+        likely_name = schema_errors.meant(key, properties)
+        if likely_name and likely_name not in error.instance:
+            section[likely_name] = BROKEN
 
 
 def _rows(document: Document) -> str:
@@ -182,51 +189,60 @@ def _rows(document: Document) -> str:
 
 
 def _filled(document: Document) -> MutableMapping[str, Any]:
-    whole = schema(document.data["scenario"], _rows(document))
-    filled: MutableMapping[str, Any] = with_defaults(document.data, whole)
-    for _, index, one in stages.documents(document) if stages.STAGES in whole["properties"] else ():
-        filled[stages.STAGES][index] = stages.filled(filled[stages.STAGES][index], _filled(one))
+    recipe_schema = schema(document.data["scenario"], _rows(document))
+    filled: MutableMapping[str, Any] = with_defaults(document.data, recipe_schema)
+    if stages.STAGES not in recipe_schema["properties"]:
+        return filled
+    for _, index, stage_document in stages.documents(document):
+        stage = filled[stages.STAGES][index]
+        filled[stages.STAGES][index] = stages.filled(stage, _filled(stage_document))
     return filled
 
 
 def scenario_problem(document: Document) -> Problem | None:
-    at = ("scenario",)
+    scenario_path = ("scenario",)
     scenario = document.data.get("scenario")
-    known = scenarios.names()
-    choices = f"Use {listed(known, 'or')}."
-    if (
-        scenario is None
-        and (near := nearest("scenario", map(str, document.data)))
-        and near != "scenario"
-    ):
-        return document.problem(
-            (near,), f"`{near}` is not a setting of a recipe.", "Did you mean `scenario`?", key=True
-        )
+    names = scenarios.names()
+    choices = f"Use {listed(names, 'or')}."
     if scenario is None:
+        near = nearest("scenario", map(str, document.data))
+        if near and near != "scenario":
+            return document.problem(
+                (near,),
+                f"`{near}` is not a setting of a recipe.",
+                "Did you mean `scenario`?",
+                key=True,
+            )
         return document.problem(
-            at, "The recipe lacks `scenario`, which selects the kind of training.", choices
+            scenario_path,
+            "The recipe lacks `scenario`, which selects the kind of training.",
+            choices,
         )
     part = parts.missing("scenarios", str(scenario))
     if part:
-        return document.problem(at, parts.not_here(str(scenario), part), parts.INSTALL)
-    if scenario not in known:
-        hint = f"{choices} {did_you_mean(str(scenario), known)}".rstrip()
-        return document.problem(at, f"There is no scenario `{scenario}`.", hint)
+        return document.problem(scenario_path, parts.not_here(str(scenario), part), parts.INSTALL)
+    if scenario not in names:
+        hint = f"{choices} {did_you_mean(str(scenario), names)}".rstrip()
+        return document.problem(scenario_path, f"There is no scenario `{scenario}`.", hint)
     return None
 
 
 def missing_parts(document: Document) -> list[Problem]:
     """A Problem for each section, and each section of `data`, whose part is not installed."""
+    paths: list[Path_] = [(section,) for section in document.data]
     data = document.data.get("data")
     if isinstance(data, dict):
-        inner = [("data", name) for name in data]
-    else:
-        inner = []
-    return [
-        document.problem(path, parts.not_here(path[-1], part), parts.INSTALL, key=True)
-        for path in [*((section,) for section in document.data), *inner]
-        if isinstance(path[-1], str) and (part := parts.missing("sections", path[-1]))
-    ]
+        paths += [("data", name) for name in data]
+    problems = []
+    for path in paths:
+        name = path[-1]
+        if not isinstance(name, str):
+            continue
+        part = parts.missing("sections", name)
+        if part:
+            message = parts.not_here(name, part)
+            problems.append(document.problem(path, message, parts.INSTALL, key=True))
+    return problems
 
 
 def _mark(filled: Any, path: Iterable[str | int]) -> None:
@@ -292,14 +308,16 @@ _NO_CONDITION = {
 def fits(schema: Mapping[str, Any] | bool, value: Any) -> bool:
     """Whether a value certainly fits the schema, without jsonschema, whose import takes longer than
     the rest of a check. True only if every keyword is known and met; else jsonschema decides."""
-    if schema is True or schema is False:  # without calls, which 1,000 recipes would feel
-        return schema and all(_finite(each) for _, each in leaves(value, bool))
-    kind: Any
+    if schema is False:  # without calls, which 1,000 recipes would feel
+        return False
+    if schema is True:
+        return _all_finite(value)
+    required_type: Any
     if "enum" in schema or "const" in schema:
-        kind = "string"
+        required_type = "string"
     else:
-        kind = schema.get("type")
-    if kind.__class__ is not str or not _KINDS[kind](value):
+        required_type = schema.get("type")
+    if required_type.__class__ is not str or not _KINDS[required_type](value):
         return False
     for name, wanted in schema.items():
         if (
@@ -308,10 +326,14 @@ def fits(schema: Mapping[str, Any] | bool, value: Any) -> bool:
             and not (name in _MET and _MET[name](value, wanted))
         ):
             return False
-    if kind == "object":
-        known = schema.get("properties", {})
-        others = schema.get("additionalProperties", True)
+    if required_type == "object":
+        properties = schema.get("properties", {})
+        additional = schema.get("additionalProperties", True)
         for name, inner in value.items():
-            if not fits(known.get(name, others), inner):
+            if not fits(properties.get(name, additional), inner):
                 return False
     return True
+
+
+def _all_finite(value: Any) -> bool:
+    return all(_finite(leaf) for _, leaf in leaves(value, bool))

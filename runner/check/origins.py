@@ -31,9 +31,9 @@ def origin(document: Document, path: Path_) -> str:
     if document.lookup(path) is None:
         return DEFAULT
     for length in range(len(path), 0, -1):
-        by = document.origins.get(path[:length])
-        if by:
-            return by
+        source = document.origins.get(path[:length])
+        if source:
+            return source
         place = document.keys.get(path[:length]) or document.values.get(path[:length])
         if place:
             return f"line {place.line}"
@@ -48,15 +48,16 @@ def origins(document: Document, value: Any) -> dict[str, str]:
 def as_yaml(recipe: Recipe, schema: Schema, computed: Mapping[Path_, Computed]) -> str:
     """The same recipe with every default, in the schema's order. Computed values without a line are
     comments."""
-    stages = [one.settings for one in recipe.stage_recipes.values()]
-    lines = _Writer(recipe.document, computed, stages).section(
-        recipe.settings.plain(), schema, (), ""
-    )
-    # The name of a source may have several lines.
-    return "".join(
-        f"{text:<{COLUMN - 2}}  # {' '.join(why.split())}\n" if why else f"{text}\n"
-        for text, why in lines
-    )
+    stages = [stage.settings for stage in recipe.stage_recipes.values()]
+    writer = _Writer(recipe.document, computed, stages)
+    lines = []
+    for text, comment in writer.section(recipe.settings.plain(), schema, (), ""):
+        if comment:
+            # The name of a source may have several lines.
+            lines.append(f"{text:<{COLUMN - 2}}  # {' '.join(comment.split())}\n")
+        else:
+            lines.append(f"{text}\n")
+    return "".join(lines)
 
 
 class _Writer(NamedTuple):
@@ -67,17 +68,19 @@ class _Writer(NamedTuple):
     def section(
         self, values: Mapping[str, Any], schema: Schema, path: Path_, indent: str
     ) -> Iterator[Line]:
-        known: Schema = schema.get("properties", {})
-        others = [*values, *(str(where[-1]) for where in self.computed if where[:-1] == path)]
-        for key in dict.fromkeys([*known, *others]):
-            here = (*path, key)
+        properties: Schema = schema.get("properties", {})
+        other_keys = [*values, *(str(where[-1]) for where in self.computed if where[:-1] == path)]
+        for key in dict.fromkeys([*properties, *other_keys]):
+            setting_path = (*path, key)
             note = self.computed.get((*path, key))
-            if key in values and not self.varies(here, values[key]):
+            if key in values and not self.varies(setting_path, values[key]):
                 if note:
-                    how = f"; {note.how}: {written(note.value)}"
+                    computation = f"; {note.how}: {written(note.value)}"
                 else:
-                    how = ""
-                yield from self.setting(key, values[key], known.get(key, {}), here, indent, how)
+                    computation = ""
+                yield from self.setting(
+                    key, values[key], properties.get(key, {}), setting_path, indent, computation
+                )
             elif note and key not in values:
                 yield f"{indent}# {key}: {written(note.value)}", f"computed: {note.how}"
 
@@ -86,19 +89,19 @@ class _Writer(NamedTuple):
         all stages."""
         if isinstance(value, dict) or origin(self.document, path) != DEFAULT:
             return False
-        return any(value_at(one, path) not in (None, value) for one in self.stages)
+        return any(value_at(stage, path) not in (None, value) for stage in self.stages)
 
     def setting(
-        self, key: str, value: Any, schema: Schema, path: Path_, indent: str, how: str
+        self, key: str, value: Any, schema: Schema, path: Path_, indent: str, computation: str
     ) -> Iterator[Line]:
         head = f"{indent}{written(key)}:"
-        why = origin(self.document, path) + how
+        comment = origin(self.document, path) + computation
         if isinstance(value, dict):
             inner = list(self.section(value, schema, path, f"{indent}  "))
             if any(not text.lstrip().startswith("#") for text, _ in inner):
                 yield head, ""
-            elif inner or why != DEFAULT:
-                yield f"{head} {{}}", why
+            elif inner or comment != DEFAULT:
+                yield f"{head} {{}}", comment
             yield from inner
         elif isinstance(value, list) and (
             any(isinstance(item, dict) for item in value) or len(written(value)) > SHORT
@@ -107,18 +110,18 @@ class _Writer(NamedTuple):
             for index, item in enumerate(value):
                 yield from self.item(item, schema.get("items", {}), (*path, index), f"{indent}  ")
         elif isinstance(value, str) and _fits_block(value):
-            yield f"{head} {'|' if value.endswith(chr(10)) else '|-'}", why
+            yield f"{head} {'|' if value.endswith(chr(10)) else '|-'}", comment
             for text in value.removesuffix("\n").split("\n"):
                 yield f"{indent}  {text}".rstrip(), ""
         else:
-            yield f"{head} {written(value)}", why
+            yield f"{head} {written(value)}", comment
 
     def item(self, value: Any, schema: Schema, path: Path_, indent: str) -> Iterator[Line]:
         if not isinstance(value, dict):
             yield f"{indent}- {written(value)}", origin(self.document, path)
             return
-        for number, (text, why) in enumerate(self.section(value, schema, path, f"{indent}  ")):
-            yield (f"{indent}- {text.lstrip()}" if number == 0 else text), why
+        for number, (text, comment) in enumerate(self.section(value, schema, path, f"{indent}  ")):
+            yield (f"{indent}- {text.lstrip()}" if number == 0 else text), comment
 
 
 def _fits_block(text: str) -> bool:
@@ -141,8 +144,8 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
             continue
         micro = part["micro_batch_size"]
         accumulation = part["gradient_accumulation_steps"]
-        how = f"{micro} × {accumulation} × {many}"
-        yield (name, "effective_batch_size"), Computed(micro * accumulation * gpus, how)
+        factors = f"{micro} × {accumulation} × {many}"
+        yield (name, "effective_batch_size"), Computed(micro * accumulation * gpus, factors)
         if part.get("learning_rate_scaling") == "linear":
             yield (name, "learning_rate"), Computed(common.learning_rate(recipe), f"times {many}")
         if (

@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from importlib import import_module
 from os.path import isdir
+from pathlib import Path
 from typing import Any
 
 from runner import catalog, parts, scenarios
-from runner.catalog import models
+from runner.catalog import Schema, models
 from runner.catalog.hardware import LIKE_NO_GPU, NO_GPU
 from runner.check import by_schema, schema_errors, sources
 from runner.data.tokenizers import MISTRAL, unfit
 from runner.recipe import lock, units
-from runner.recipe.document import path_of
+from runner.recipe.document import Path_, path_of
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import STAGES
 from runner.scenarios.contract import Rule
@@ -38,35 +39,34 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     whose settings the schema refused yields nothing. look: whether to read the recipe's files,
     which may be on another machine."""
     problems: list[Problem] = []
-    of_settings = (
-        (setting, part.module(name))
-        for part in parts.found().values()
-        for setting, name in part.rules_of.items()
-    )
-    written = (
-        name
-        for setting, name in of_settings
-        if recipe.document.lookup(path_of(setting)) is not None
-    )
-    modules = (*parts.modules("rules"), *map(import_module, written))
-    shared = (*RULES, *(rule for module in modules for rule in module.RULES))
-    if look:
-        files = (
-            *FILE_RULES,
-            *(rule for module in modules for rule in getattr(module, "FILE_RULES", ())),
-        )
-    else:
-        files = ()
     if recipe.settings.knows(STAGES):
-        # they judge each stage's own recipe
-        shared = ()
-        files = ()
-    for rule in (*shared, *files, *scenarios.rules(recipe.scenario, look)):
+        shared = list[Rule]()  # they judge each stage's own recipe
+    else:
+        shared = _shared_rules(recipe, look)
+    for rule in (*shared, *scenarios.rules(recipe.scenario, look)):
         try:
             problems.extend(rule(recipe))
         except BrokenSetting:  # `suppress` takes longer, and there are dozens of rules
             continue
     return problems
+
+
+def _shared_rules(recipe: Recipe, look: bool) -> list[Rule]:
+    """The rules of this module and of the parts. Those that a part has for a setting apply only to
+    recipes that write the setting."""
+    modules = list(parts.modules("rules"))
+    for part in parts.found().values():
+        for setting, name in part.rules_of.items():
+            if recipe.document.lookup(path_of(setting)) is not None:
+                modules.append(import_module(part.module(name)))
+    shared = list(RULES)
+    for module in modules:
+        shared += module.RULES
+    if look:
+        shared += FILE_RULES
+        for module in modules:
+            shared += getattr(module, "FILE_RULES", ())
+    return shared
 
 
 def of_section(name: str, *judges: Callable[[Recipe, Any], Iterator[Problem]]) -> tuple[Rule, ...]:
@@ -96,11 +96,13 @@ def known_model(recipe: Recipe) -> Iterator[Problem]:
     unsuitable = catalog.unsuitable(base, recipe.folder)
     if unsuitable:
         yield recipe.problem("model.base", *unsuitable)
-    elif base not in catalog.model_ids() and (
-        broken := lock.find(recipe.folder, base, recipe.model.revision)[1]
-    ):
-        yield from broken
-    elif not recipe.model_facts:
+        return
+    if base not in catalog.model_ids():
+        broken = lock.find(recipe.folder, base, recipe.model.revision)[1]
+        if broken:
+            yield from broken
+            return
+    if not recipe.model_facts:
         yield unknown_model(recipe)
     elif recipe.base_folder and not isdir(recipe.base_folder) and not recipe.on_claim(base):
         yield recipe.note(
@@ -123,19 +125,19 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
     if locked is None:
         return
     try:
-        here = models.in_folder(folder, base)
+        current = models.in_folder(folder, base)
     except Stop as stop:
         yield recipe.problem("model.base", *stop.text.split("\n", 1))
         return
     shape = catalog.table("lock-file")["shape"]["fields"]
-    both = ((name, getattr(locked, name), getattr(here, name)) for name in shape)
-    changed = [f"`{name}` is {now} and was {was}" for name, was, now in both if was != now]
+    fields = ((name, getattr(locked, name), getattr(current, name)) for name in shape)
+    changed = [f"`{name}` is {now} and was {was}" for name, was, now in fields if was != now]
     if changed:
-        said = (
+        message = (
             f"The folder `{recipe.model.base}` contains another model than the one in `{lock.LOCK}`: {', '.join(changed)}.",
             f"`recipe models add {recipe.model.base} --recipe {recipe.file}` records the new one. Or restore the old one.",
         )
-        yield recipe.problem("model.base", *said)
+        yield recipe.problem("model.base", *message)
 
 
 def unknown_model(recipe: Recipe) -> Problem:
@@ -145,11 +147,11 @@ def unknown_model(recipe: Recipe) -> Problem:
 
 
 def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
-    named = hub_name(base)
-    if named:
+    repository = hub_name(base)
+    if repository:
         return (
             f"`{base}` is the address of a page, and a model on the hub is called `OWNER/NAME`.",
-            f"Write the name alone: `{named}`.",
+            f"Write the name alone: `{repository}`.",
         )
     config = models.config_of(base, recipe.folder)
     if config:
@@ -158,28 +160,13 @@ def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
     near = models.near_model(base)
     elsewhere = recipe.elsewhere(base)
     if isdir(folder) and not elsewhere:
-        below = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
-        hint = "Name the folder in which the model was saved."
-        if below:
-            hint = f"Did you mean `{base.rstrip('/')}/{below[0]}`?"
-        return (
-            f"The folder `{base}` has no readable `config.json`, so it contains no model.",
-            hint,
-        )
+        return _no_model_in(folder, base)
     could_be_a_folder = base.startswith((".", "/", "~")) or base.count("/") != 1
     if could_be_a_folder and not elsewhere and ("/" in base or not near):
-        if isdir(folder.parent):
-            beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()]
-        else:
-            beside = []
-        name = nearest(folder.name, beside)
-        if name:
-            meant = f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{name}`? "
-        else:
-            meant = ""
+        similar = _similar_folder(folder, base)
         return (
             f"There is no folder `{folder}`, and the catalog has no model `{base}`.",
-            f"{meant}A path is relative to the recipe's folder. A model on the hub is `OWNER/NAME`; `recipe models` lists the catalog. A folder on the cluster is below the mount of a claim, `openshift.claims`.",
+            f"{similar}A path is relative to the recipe's folder. A model on the hub is `OWNER/NAME`; `recipe models` lists the catalog. A folder on the cluster is below the mount of a claim, `openshift.claims`.",
         )
     add = f"`recipe models add {base} --recipe {recipe.file}"
     if recipe.on_claim(base):
@@ -197,13 +184,36 @@ def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
     else:
         version = f" --revision {recipe.model.revision}"
     if near:
-        meant = f"Did you mean `{near}`? "
+        suggestion = f"Did you mean `{near}`? "
     else:
-        meant = ""
+        suggestion = ""
     return (
         f"The model `{base}` is not in the catalog, and no folder of that name has a readable `config.json`.",
-        f"{meant}`recipe models` lists the catalog. Or name a folder with a model. Or record this model from the hub, for every machine that checks the recipe: {add}{version}`.",
+        f"{suggestion}`recipe models` lists the catalog. Or name a folder with a model. Or record this model from the hub, for every machine that checks the recipe: {add}{version}`.",
     )
+
+
+def _no_model_in(folder: Path, base: str) -> tuple[str, str]:
+    """The problem of a folder that exists and has no model."""
+    subfolders = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
+    hint = "Name the folder in which the model was saved."
+    if subfolders:
+        hint = f"Did you mean `{base.rstrip('/')}/{subfolders[0]}`?"
+    return (
+        f"The folder `{base}` has no readable `config.json`, so it contains no model.",
+        f"{hint}",
+    )
+
+
+def _similar_folder(folder: Path, base: str) -> str:
+    """The question whether a folder with a similar name was meant; empty without one."""
+    if not isdir(folder.parent):
+        return ""
+    neighbours = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()]
+    name = nearest(folder.name, neighbours)
+    if not name:
+        return ""
+    return f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{name}`? "
 
 
 def _no_geometry(base: str, config: models.ModelConfig) -> tuple[str, str]:
@@ -259,71 +269,86 @@ def chat_template(recipe: Recipe) -> Iterator[Problem]:
     answer. `tokenizer_default` needs a tokenizer with a template, and `mistral_common` one of
     mistral-common."""
     facts = recipe.model_facts
-    if facts:
-        template = recipe.data.get("chat_template")
-    else:
-        template = None
-    if not facts or not template:
+    if not facts:
         return
-    added = "<|im_end|>" in str(
-        recipe.document.lookup(("advanced", "axolotl"))
-    )  # by `special_tokens` or `tokens`
-    if template == "chatml" and facts.chat_template not in ("", "chatml") and not added:
+    template = recipe.data.get("chat_template")
+    if not template:
+        return
+    # by `special_tokens` or `tokens`
+    is_added = "<|im_end|>" in str(recipe.document.lookup(("advanced", "axolotl")))
+    if template == "chatml" and facts.chat_template not in ("", "chatml") and not is_added:
         yield recipe.problem(
             "data.chat_template",
             f"`{_base(recipe)}` does not know ChatML's special tokens, so it could not learn where an answer ends.",
             "Write `chat_template: auto`, which uses the special tokens of the model.",
             mending="auto",
         )
-    folder = recipe.base_folder
-    has_template = facts.own_template
-    if folder and (folder / models.CONFIG).is_file():
-        whole = folder
-    else:
-        whole = None
-    mistrals = facts.model_type in common.table("mistral_common")["model_types"]
-    if template == MISTRAL and not mistrals:
+    yield from _mistral_template(recipe, facts, template)
+    if template == "tokenizer_default" and not _has_template(recipe.base_folder, facts):
+        yield recipe.problem(
+            "data.chat_template",
+            f"The tokenizer of `{recipe.model.base}` has no chat template, like those of most base models.",
+            "Write `chat_template: auto`, or use the model's version for conversations.",
+            mending="auto",
+        )
+
+
+def _mistral_template(recipe: Recipe, facts: models.Model, template: str) -> Iterator[Problem]:
+    """A template of mistral-common needs a model of Mistral's, whose tokenizer it can read."""
+    is_mistrals = facts.model_type in common.table("mistral_common")["model_types"]
+    if template == MISTRAL and not is_mistrals:
         yield recipe.problem(
             "data.chat_template",
             f"mistral-common knows no models of type `{facts.model_type}`.",
             "Write `chat_template: auto`, which uses the special tokens of the model.",
             mending="auto",
         )
-    elif whole and (said := unfit(template, str(folder), mistrals and (whole / TEKKEN).is_file())):
+        return
+    folder = recipe.base_folder
+    if folder is None or not (folder / models.CONFIG).is_file():
+        return
+    message = unfit(template, str(folder), is_mistrals and (folder / TEKKEN).is_file())
+    if message:
         if template == MISTRAL:
             mending = "auto"
         else:
             mending = MISTRAL
-        yield recipe.problem("data.chat_template", *said, mending=mending)
-    if template == "tokenizer_default":
-        if folder and (folder / "tokenizer_config.json").is_file():
-            own = read_record(folder / "tokenizer_config.json").get("chat_template")
-            has_template = bool(own) or any(folder.glob("chat_template*"))
-        if not has_template:
-            yield recipe.problem(
-                "data.chat_template",
-                f"The tokenizer of `{recipe.model.base}` has no chat template, like those of most base models.",
-                "Write `chat_template: auto`, or use the model's version for conversations.",
-                mending="auto",
-            )
+        yield recipe.problem("data.chat_template", *message, mending=mending)
+
+
+def _has_template(folder: Path | None, facts: models.Model) -> bool:
+    """Whether a model's tokenizer has a chat template. folder: of the model, if it is on this
+    machine."""
+    if folder and (folder / "tokenizer_config.json").is_file():
+        saved_template = read_record(folder / "tokenizer_config.json").get("chat_template")
+        return bool(saved_template) or any(folder.glob("chat_template*"))
+    return bool(facts.own_template)
 
 
 def advised_precision(recipe: Recipe) -> str:
     gpu = catalog.gpu(recipe.machines.gpu)
     facts = recipe.model_facts
-    known = by_schema.part(recipe.scenario, "model.precision").get("enum", ())
+    precisions = by_schema.part(recipe.scenario, "model.precision").get("enum", ())
     if gpu:
-        return gpu.precision("fp16" in known and (facts is None or facts.fp16))
+        return gpu.precision("fp16" in precisions and (facts is None or facts.fp16))
     return "bf16"
+
+
+def _or_precision(recipe: Recipe) -> str:
+    """The end of a remedy that also offers a precision of 16 bits; empty if the GPU has none."""
+    precision = advised_precision(recipe)
+    if precision == "fp32":
+        return ""
+    return f", or `precision: {precision}`"
 
 
 def similar_gpus(recipe: Recipe) -> str:
     if recipe.machines.gpu.lower() in LIKE_NO_GPU:
         return f"Write `gpu: {NO_GPU}` to train on the CPU of this machine."
     # People write `L40S` or `H100`, but the cluster's label is longer.
-    meant = listed(catalog.alike(recipe.machines.gpu), "or")
-    if meant:
-        return f"Did you mean {meant}?"
+    similar = listed(catalog.alike(recipe.machines.gpu), "or")
+    if similar:
+        return f"Did you mean {similar}?"
     return f"Known: {listed(catalog.gpu_names())}."
 
 
@@ -334,10 +359,10 @@ LONGEST_SECONDS = 365 * 86400
 
 def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
     site = recipe.settings.get("openshift")
-    stated = {"machines": recipe.machines}
+    sections = {"machines": recipe.machines}
     if site is not None:
-        stated |= {"openshift.requests": site.requests, "openshift.limits": site.limits}
-    for section, part in stated.items():
+        sections |= {"openshift.requests": site.requests, "openshift.limits": site.limits}
+    for section, part in sections.items():
         memory = part.memory
         if memory and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
             if section == "machines":
@@ -380,43 +405,61 @@ BELOW_ZERO, BELOW_ONE, WARMUPS = (
 def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
     """Axolotl drops settings that it does not know without a message, and refuses values only when
     training starts."""
+    advanced = recipe.settings.get("advanced")
+    if not advanced:
+        return
     schema = catalog.axolotl_settings()
-    known = (
-        dict(part for plugin in schema["plugins"].values() for part in plugin.items())
-        | schema["properties"]
-    )
-    for home, extra in (recipe.settings.get("advanced") or {}).items():
+    properties: dict[str, Any] = {}
+    for plugin in schema["plugins"].values():
+        properties |= plugin
+    properties |= schema["properties"]
+    for home, extra in advanced.items():
         owner = "train" if home == "axolotl" else home
         section = recipe.settings.get(owner) or {}
-        for key, value in (extra.plain() if isinstance(extra, Settings) else {}).items():
-            path = ("advanced", home, key)
-            name = f"advanced.{home}.{key}"
-            other = WARMUPS.get(key)
-            if other and section.get(other) is not None:
-                instead = f"change `{owner}.{other}`. `recipe plan` shows the number of steps"
-                if by_schema.has(recipe.scenario, f"{owner}.{key}"):
-                    instead = f"write `{key}` under `{owner}` instead of `{other}`"
-                said = (
-                    f"`{owner}.{other}` sets how long the learning rate rises, and Axolotl refuses `{key}` beside it.",
-                    f"Delete it, and {instead}.",
-                )
-                yield recipe.problem(path, *said)
-            elif (
-                isinstance(value, int | float)
-                and value < 0
-                and key in known
-                and key not in BELOW_ZERO
-            ):
-                yield recipe.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
-            elif key in BELOW_ONE and isinstance(value, int | float) and value >= 1:
-                yield recipe.problem(
-                    path, f"`{name}` cannot be `{value:g}`.", "Write a number below 1."
-                )
-            elif key in known:
-                part = {**known[key], "$defs": schema["$defs"]}
-                yield from schema_errors.values(recipe.document, path, part, value, AXOLOTL, name)
+        if not isinstance(extra, Settings):
+            continue
+        for key, value in extra.plain().items():
+            warmup = _refused_warmup(recipe, ("advanced", home, key), owner, section)
+            if warmup:
+                yield warmup
             else:
-                yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
+                yield from _advanced_value(recipe, ("advanced", home, key), value, properties)
+
+
+def _refused_warmup(
+    recipe: Recipe, path: Path_, owner: str, section: Mapping[str, Any]
+) -> Problem | None:
+    """The problem that a section already sets the warm-up in another unit."""
+    key = str(path[-1])
+    rival = WARMUPS.get(key)
+    if not rival or section.get(rival) is None:
+        return None
+    instead = f"change `{owner}.{rival}`. `recipe plan` shows the number of steps"
+    if by_schema.has(recipe.scenario, f"{owner}.{key}"):
+        instead = f"write `{key}` under `{owner}` instead of `{rival}`"
+    return recipe.problem(
+        path,
+        f"`{owner}.{rival}` sets how long the learning rate rises, and Axolotl refuses `{key}` beside it.",
+        f"Delete it, and {instead}.",
+    )
+
+
+def _advanced_value(
+    recipe: Recipe, path: Path_, value: Any, properties: Schema
+) -> Iterator[Problem]:
+    """What Axolotl refuses about a setting. properties: the schemas of its settings."""
+    key = str(path[-1])
+    name = ".".join(map(str, path))
+    is_number = isinstance(value, int | float)
+    if is_number and value < 0 and key in properties and key not in BELOW_ZERO:
+        yield recipe.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
+    elif key in BELOW_ONE and is_number and value >= 1:
+        yield recipe.problem(path, f"`{name}` cannot be `{value:g}`.", "Write a number below 1.")
+    elif key in properties:
+        part = {**properties[key], "$defs": catalog.axolotl_settings()["$defs"]}
+        yield from schema_errors.values(recipe.document, path, part, value, AXOLOTL, name)
+    else:
+        yield schema_errors.unknown_to(recipe.document, path, properties, AXOLOTL)
 
 
 def disk_of_pods(recipe: Recipe) -> bool:
@@ -429,11 +472,10 @@ def disk_of_pods(recipe: Recipe) -> bool:
 def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
     """A user's own file must have DeepSpeed's or Axolotl's settings, and should not contradict the
     recipe."""
+    if "sharding" not in recipe.settings:
+        return
     try:
-        if "sharding" in recipe.settings:
-            document = sharding.own_file(recipe)
-        else:
-            document = None
+        document = sharding.own_file(recipe)
     except Stop as stop:
         (problem,) = stop.problems
         yield recipe.problem(
@@ -442,46 +484,50 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
             "Check the path; it is relative to the recipe's folder.",
         )
         return
-    fsdp = document is not None and common.by_fsdp(recipe)
-    if document is None or not (fsdp or recipe.distribution.startswith("zero")):
+    if document is None:
         return
-    if fsdp:
+    if common.by_fsdp(recipe):
         definitions = catalog.axolotl_settings()["$defs"]
         section = {**definitions["FSDPConfig"], "$defs": definitions}
         yield from schema_errors.values(
             document, (), section, document.data, AXOLOTL, "fsdp_config"
         )
         decides = sharding.fsdp_decided(recipe)
-    else:
+    elif recipe.distribution.startswith("zero"):
         yield from schema_errors.values(
             document, (), catalog.deepspeed_settings(), document.data, DEEPSPEED, ""
         )
-        train = recipe.settings.get("train") or {}
-        longest = (
-            train.get("max_grad_norm")
-            or (recipe.settings.get("sft") or {}).get("max_grad_norm")
-            or 1.0
-        )
-        stated = recipe.model.precision
-        decides = sharding.decided(
-            recipe, "bf16" if stated in ("auto", "fp8") else str(stated), longest
-        )
-    for path, here, ours in sharding.overruled(document.data, decides):
+        decides = _deepspeed_decided(recipe)
+    else:
+        return
+    for path, file_value, ours in sharding.overruled(document.data, decides):
         name = ".".join(map(str, path))
-        if isinstance(here, Mapping):
+        if isinstance(file_value, Mapping):
             value = "{…}"
         else:
-            value = json.dumps(here)
-        said = (
+            value = json.dumps(file_value)
+        message = (
             f"`{name}` is {value} here, but the recipe makes it {json.dumps(ours)}. The recipe wins.",
             "Delete the line here, or change the recipe.",
         )
         if ours is None:
-            said = (
+            message = (
                 f"The recipe sets `{name}` itself, and ignores this section.",
                 "Delete the line here, or change the recipe.",
             )
-        yield document.problem(path, *said, key=ours is None, severity="note")
+        yield document.problem(path, *message, key=ours is None, severity="note")
+
+
+def _deepspeed_decided(recipe: Recipe) -> dict[str, Any]:
+    """The settings of DeepSpeed that the recipe decides."""
+    train = recipe.settings.get("train") or {}
+    longest = (
+        train.get("max_grad_norm") or (recipe.settings.get("sft") or {}).get("max_grad_norm") or 1.0
+    )
+    precision = str(recipe.model.precision)
+    if precision in ("auto", "fp8"):
+        precision = "bf16"
+    return sharding.decided(recipe, precision, longest)
 
 
 # The weight of an adapter, alpha / rank: below an eighth it has hardly any effect, above four
@@ -496,21 +542,21 @@ def adapters(recipe: Recipe) -> Iterator[Problem]:
             alpha = section.get(f"{of}alpha")
             stable = section.get("use_rslora")
             if rank and stable:
-                by = rank**0.5
+                divisor = rank**0.5
                 root = "√"
                 most = MOST_STABLE
             else:
-                by = rank
+                divisor = rank
                 root = ""
                 most = MOST_SCALE
-            if not rank or not alpha or LEAST_SCALE <= alpha / by <= most:
+            if not rank or not alpha or LEAST_SCALE <= alpha / divisor <= most:
                 continue
             message = f"An alpha of {alpha:g} is so small for a rank of {rank} that the adapter has almost no effect."
             hint = f"Write `{of}alpha: {2 * rank}` for a rank of {rank}, or delete the line. Usual values are {rank} to {2 * rank}."
             if stable:
                 hint = "Delete the line; with `use_rslora` an alpha of 16 is usual at any rank."
-            if alpha > by:
-                message = f"The adapter is multiplied by alpha / {root}rank = {alpha / by:.3g}. Values far above 2 break training."
+            if alpha > divisor:
+                message = f"The adapter is multiplied by alpha / {root}rank = {alpha / divisor:.3g}. Values far above 2 break training."
             yield recipe.note((name, f"{of}alpha"), message, hint)
 
 
@@ -521,16 +567,16 @@ _COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
 def answers(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sets():
         if section.get("prompt"):
-            asked = "prompt"
+            question_setting = "prompt"
         else:
-            asked = "question"
+            question_setting = "question"
         columns, taught = (
-            set(_COLUMN.findall(section.get(name) or "")) for name in (asked, "answer")
+            set(_COLUMN.findall(section.get(name) or "")) for name in (question_setting, "answer")
         )
         if taught and taught <= columns:
             yield recipe.note(
                 (*home, "answer"),
-                f"`answer` is the same as `{asked}`, so the model would learn to repeat it.",
+                f"`answer` is the same as `{question_setting}`, so the model would learn to repeat it.",
                 "Name the column with the answers.",
             )
         if section.get("chosen") and section["chosen"] == section.get("rejected"):
@@ -546,25 +592,27 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
     room for them: a word is at least one token."""
     for home, section in recipe.data_sections:
         text = section.get("system_prompt") or ""
+        place = (*home, "system_prompt")
         mark = _MARK.search(text)
+        column = _COLUMN.search(text)
         if mark:
             yield recipe.note(
-                (*home, "system_prompt"),
+                place,
                 f"`{mark[0]}` in the system prompt belongs to a chat template, which adds its special tokens itself.",
                 "Leave it out.",
             )
-        elif column := _COLUMN.search(text):
+        elif column:
             yield recipe.note(
-                (*home, "system_prompt"),
+                place,
                 f"`{column[0]}` is not replaced in the system prompt, because that is the same for every row.",
                 "Use columns in `question` and `answer`.",
             )
-        words = len(text.split())
+        word_count = len(text.split())
         where, length = recipe.longest_row(home)
-        if length and words >= length:
+        if length and word_count >= length:
             yield recipe.problem(
                 where,
-                f"The system prompt alone has {words:,} words, and rows of more than {length:,} tokens are left out. No row would remain.",
+                f"The system prompt alone has {word_count:,} words, and rows of more than {length:,} tokens are left out. No row would remain.",
                 "Raise `sequence_len`, or shorten `system_prompt`.",
             )
 
@@ -585,9 +633,12 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
         if not isinstance(value, str) or path in recipe.document.origins or place.line > len(lines):
             continue
         line = lines[place.line - 1]
-        rest = line[place.column - 1 + place.width :]
-        plain = "#" in rest and "\n" not in value and line[place.column - 1 :].startswith(value)
-        if plain and (cut := re.match(r"\s+(#[^\s#]\S*)", rest)):
+        remainder = line[place.column - 1 + place.width :]
+        plain = (
+            "#" in remainder and "\n" not in value and line[place.column - 1 :].startswith(value)
+        )
+        cut = re.match(r"\s+(#[^\s#]\S*)", remainder)
+        if plain and cut:
             yield recipe.note(
                 path,
                 f"The text ends before `{cut[1]}`, because YAML reads ` #` as the start of a comment.",
@@ -620,18 +671,19 @@ def questions_of_starters(recipe: Recipe) -> tuple[str, list[str]]:
     """The name of a starter with other data, and its questions in this recipe's demo; none if there
     is no such starter."""
     data = _sources(recipe)
-    asked = [question for _, question in recipe.demo_questions]
-    for name, questions, learned in _starters() if data and asked else ():
-        theirs = [question for question in asked if question in questions]
+    demo_questions = [question for _, question in recipe.demo_questions]
+    for name, questions, learned in _starters() if data and demo_questions else ():
+        theirs = [question for question in demo_questions if question in questions]
         if theirs and learned.isdisjoint(data):
             return name, theirs
     return "", []
 
 
 def _sources(recipe: Recipe) -> list[str]:
-    return [
-        name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name
-    ]
+    sources_of_rows = list[str]()
+    for _, data_set in recipe.data_sets():
+        sources_of_rows += filter(None, (data_set.get("hub"), data_set.get("path")))
+    return sources_of_rows
 
 
 def demo(recipe: Recipe) -> Iterator[Problem]:
@@ -656,14 +708,11 @@ RULES: tuple[Rule, ...] = (
     contradictions(
         __file__,
         advised=advised_precision,
-        or_precision=lambda recipe: (
-            "" if (half := advised_precision(recipe)) == "fp32" else f", or `precision: {half}`"
-        ),
+        or_precision=_or_precision,
         disk_of_pods=disk_of_pods,
         similar_gpus=similar_gpus,
-        on_pods=lambda recipe: (
-            "openshift" in recipe.settings
-        ),  # also if the schema refused the section
+        # also if the schema refused the section
+        on_pods=lambda recipe: "openshift" in recipe.settings,
     ),
     *UNUSUAL,
 )

@@ -30,53 +30,59 @@ def problems(
     """The Problems behind validation errors: one for each unknown setting or misplaced section, and
     one for all missing ones. Also the sections whose opening line is missing, so that their lines
     are in another section."""
-    found: list[Problem] = []
-    lost: set[str] = set()
+    collected: list[Problem] = []
+    unopened: set[str] = set()
     for error in errors:
         if error.validator == "additionalProperties":
-            found += _unknown_settings(document, schema, error, lost)
+            collected += _unknown_settings(document, schema, error, unopened)
     # The validator has an error for each missing setting.
     lacking = {
         tuple(error.absolute_path): error for error in errors if error.validator == "required"
     }
-    others = [
+    for path, error in lacking.items():
+        collected += _missing_settings(document, path, error, unopened)
+    value_errors = [
         error for error in errors if error.validator not in ("additionalProperties", "required")
     ]
-    for path, error in lacking.items():
-        # A misspelt setting is reported at its line.
-        known = error.schema["properties"]
-        there = {
-            *error.instance,
-            *(meant(key, known) for key in error.instance if key not in known),
-        }
-        keys = [
-            key for key in error.validator_value if key not in there and (path or key not in lost)
-        ]
-        if keys:
-            if path:
-                owner = f"`{_name(path)}`"
-            else:
-                owner = "The recipe"
-            hints = []
-            for key in keys:
-                example = known[key].get("examples", [None])[0]
-                if isinstance(example, str | int | float) and example:
-                    line = f" For example: `{key}: {example}`"
-                else:
-                    line = ""
-                hints.append(f"Add `{key}`: {known[key]['description']}{line}")
-            found.append(
-                document.problem(path, f"{owner} lacks {listed(keys)}.", "\n".join(hints), key=True)
-            )
     # A value of the wrong kind gets no second Problem about its bounds.
-    of_another_kind = {tuple(error.absolute_path) for error in others if error.validator == "type"}
-    for error in others:
+    of_another_kind = {
+        tuple(error.absolute_path) for error in value_errors if error.validator == "type"
+    }
+    for error in value_errors:
         path = tuple(error.absolute_path)
-        slipped = path and path[0] in lost and error.instance is None
+        slipped = path and path[0] in unopened and error.instance is None
         if slipped or (path in of_another_kind and error.validator != "type"):
             continue
-        found.append(document.problem(path, *explain(document, path, error)))
-    return found, lost
+        collected.append(document.problem(path, *explain(document, path, error)))
+    return collected, unopened
+
+
+def _missing_settings(
+    document: Document, path: Path_, error: ValidationError, unopened: set[str]
+) -> Iterator[Problem]:
+    """One Problem for all settings that the section at `path` lacks."""
+    properties = error.schema["properties"]
+    # A misspelt setting is reported at its line.
+    misspelt = [meant(key, properties) for key in error.instance if key not in properties]
+    present = {*error.instance, *misspelt}
+    keys = [
+        key for key in error.validator_value if key not in present and (path or key not in unopened)
+    ]
+    if not keys:
+        return
+    if path:
+        owner = f"`{_name(path)}`"
+    else:
+        owner = "The recipe"
+    hints = []
+    for key in keys:
+        example = properties[key].get("examples", [None])[0]
+        if isinstance(example, str | int | float) and example:
+            line = f" For example: `{key}: {example}`"
+        else:
+            line = ""
+        hints.append(f"Add `{key}`: {properties[key]['description']}{line}")
+    yield document.problem(path, f"{owner} lacks {listed(keys)}.", "\n".join(hints), key=True)
 
 
 def _name(path: Path_) -> str:
@@ -86,7 +92,7 @@ def _name(path: Path_) -> str:
 
 
 def _unknown_settings(
-    document: Document, root: Schema, error: ValidationError, lost: set[str]
+    document: Document, root: Schema, error: ValidationError, unopened: set[str]
 ) -> Iterator[Problem]:
     path: Path_ = tuple(error.absolute_path)
     unknown = [key for key in error.instance if key not in error.schema["properties"]]
@@ -99,38 +105,41 @@ def _unknown_settings(
     header = None
     if place and len(unknown) > 1:
         hidden, header = reading.hidden_header(document, place.line, f"they belong to {owner}")
-    # Two unknown settings of a missing or empty section mean that the line that opens it is
-    # missing.
-    homes = (
-        name
-        for name, part in root.get("properties", {}).items()
-        if document.data.get(name) is None and set(unknown) <= set(part.get("properties", {}))
-    )
-    if len(unknown) > 1:
-        home = next(homes, None)
-    else:
-        home = None
-    more = f"{len(unknown) - 1} line{'s' if len(unknown) > 2 else ''} below it"
     if header and hidden in root["properties"] and hidden not in document.data:
-        lost.add(hidden)
+        unopened.add(hidden)
         yield header
-    elif home and home in document.data:
-        lost.add(home)
-        said = (
+        return
+    home = _unopened_section(document, root, unknown)
+    first_path = (*path, unknown[0])
+    more = f"{len(unknown) - 1} line{'s' if len(unknown) > 2 else ''} below it"
+    if home and home in document.data:
+        unopened.add(home)
+        message = (
             f"`{unknown[0]}` and {more} belong to `{home}`, and are not indented.",
             "Indent them by two spaces.",
         )
-        yield document.problem((*path, unknown[0]), *said, key=True)
+        yield document.problem(first_path, *message, key=True)
     elif home and path:
-        lost.add(home)
-        said = (
+        unopened.add(home)
+        message = (
             f"`{unknown[0]}` and {more} are settings of `{home}`, but they are in {owner}.",
             f"Write `{home}:` above them, at the beginning of a line.",
         )
-        yield document.problem((*path, unknown[0]), *said, key=True)
+        yield document.problem(first_path, *message, key=True)
     else:
         for key in unknown:
             yield _unknown(document, root, error.schema, path, key)
+
+
+def _unopened_section(document: Document, root: Schema, unknown: list[str]) -> str | None:
+    """The section that has all these settings, and is missing or empty in the recipe. Two of them
+    mean that the line that opens it is missing."""
+    if len(unknown) < 2:
+        return None
+    for name, part in root.get("properties", {}).items():
+        if document.data.get(name) is None and set(unknown) <= set(part.get("properties", {})):
+            return str(name)
+    return None
 
 
 def _unknown(document: Document, root: Schema, section: Schema, path: Path_, key: str) -> Problem:
@@ -139,31 +148,41 @@ def _unknown(document: Document, root: Schema, section: Schema, path: Path_, key
     else:
         owner = "a recipe"
     message = f"`{key}` is not a setting of {owner}."
-    known = section["properties"]
-    elsewhere = tables.setting_called(key, {str(path[-1]) for path, _ in settings(root)})
-    renamed = section.get("x-renamed", {}).get(key)
-    if renamed:
-        hint = renamed
-    elif called := tables.setting_called(key, known):
-        hint = f"Here it is called `{called}`."
-    elif home := _home(root, key):
-        hint = f"It belongs to {home}."
-    elif match := nearest(key, known):
-        hint = f"Did you mean `{match}`?"
-    elif elsewhere and (home := _home(root, elsewhere)):
-        hint = f"Here it is called `{elsewhere}`, and it belongs to {home}."
-    else:
+    hint = section.get("x-renamed", {}).get(key) or _known_name(root, section, key)
+    if not hint:
         if path:
-            hint = f"Its settings are {listed(known)}."
+            subject = "Its settings"
         else:
-            hint = f"The settings of this section are {listed(known)}."
+            subject = "The settings of this section"
+        hint = f"{subject} are {listed(section['properties'])}."
     return document.problem((*path, key), message, hint, key=True)
 
 
-def meant(key: str, known: Iterable[str]) -> str | None:
+def _known_name(root: Schema, section: Schema, key: str) -> str:
+    """The hint at the name or the section of a setting that is unknown here; empty without any."""
+    properties = section["properties"]
+    called = tables.setting_called(key, properties)
+    if called:
+        return f"Here it is called `{called}`."
+    home = _home(root, key)
+    if home:
+        return f"It belongs to {home}."
+    match = nearest(key, properties)
+    if match:
+        return f"Did you mean `{match}`?"
+    elsewhere = tables.setting_called(key, {str(path[-1]) for path, _ in settings(root)})
+    if not elsewhere:
+        return ""
+    home = _home(root, elsewhere)
+    if home:
+        return f"Here it is called `{elsewhere}`, and it belongs to {home}."
+    return ""
+
+
+def meant(key: str, names: Iterable[str]) -> str | None:
     """The setting that an unknown name probably means: another tool's name for it, or the nearest
     spelling."""
-    return tables.setting_called(key, known) or nearest(key, known)
+    return tables.setting_called(key, names) or nearest(key, names)
 
 
 def settings(section: Schema, path: Path_ = ()) -> Iterator[tuple[Path_, Schema]]:
@@ -172,7 +191,8 @@ def settings(section: Schema, path: Path_ = ()) -> Iterator[tuple[Path_, Schema]
     for name, part in section.get("properties", {}).items():
         yield (*path, name), part
         yield from settings(part, (*path, name))
-        if "x-own-recipe" not in (items := part.get("items", {})):
+        items = part.get("items", {})
+        if "x-own-recipe" not in items:
             yield from settings(items, (*path, name, 0))
 
 
@@ -199,10 +219,10 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
         default = ""
     if rule == "type":
         if isinstance(allowed, str):
-            kind = allowed
+            required_type = allowed
         else:
-            kind = allowed[0]
-        return of_another_kind(kind, value, part, name, default, document.written(path))
+            required_type = allowed[0]
+        return of_another_kind(required_type, value, part, name, default, document.written(path))
     if rule in ("enum", "const"):
         if rule == "enum":
             choices = allowed
@@ -217,11 +237,11 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
         return f"{name} must be {bound}, but it is {value:,}.", f"Write {bound}. {means}"
     if rule in ("minLength", "minItems"):
         if value:
-            said = f"has {len(value)} entries, but needs {allowed}"
+            complaint = f"has {len(value)} entries, but needs {allowed}"
         else:
-            said = "is empty"
+            complaint = "is empty"
         return (
-            f"{name} {said}.",
+            f"{name} {complaint}.",
             f"{f'Write {allowed}' if value else 'Fill it in'}. {means}".rstrip(),
         )
     if rule in ("maxLength", "maxItems"):
@@ -244,59 +264,80 @@ def of_another_kind(
 ) -> tuple[str, str]:
     """Message and hint about a value of the wrong kind. name: in backticks; written: the value as
     the file has it."""
-    kind = KINDS[allowed]
+    expected = KINDS[allowed]
     setting = name.strip("`")
-    said = f"it is {value}"
-    hint = f"Write {kind}{default}."
+    usual_hint = f"Write {expected}{default}."
+    hint = ""
     if value is None:
-        return f"{name} has no value.", hint
+        return f"{name} has no value.", usual_hint
     if allowed == "array":
-        if isinstance(value, dict):
-            said = "it has settings of its own"
-        else:
-            said = f"it is `{shortened(written, SHOWN)}`"
-        inner = part.get("items", {}).get("type")
-        shown = setting.rpartition(".")[2].partition("[")[0]
-        hint = f"Write a list: each entry on its own line below `{shown}:`, with `- ` before it."
-        if inner == "object":
-            dash = "write `- ` before its first line, and spaces before the others"
-            hint = f"Each entry of `{shown}` begins with a dash: {dash}."
-        elif inner in ("integer", "number") and isinstance(value, str | int | float):
-            hint = f"Write a list in brackets: `{shown}: {_bracketed(str(value))}`."
+        complaint, hint = _not_a_list(value, part, setting, written)
     elif isinstance(value, bool):
-        said = f"`{str(value).lower()}` is a yes or no"
+        complaint = f"`{str(value).lower()}` is a yes or no"
     elif isinstance(value, dict):
-        said = "it has settings of its own"
-        hint = f"Write {kind} after `{setting}:`."
-        # `- How: so` is read as a setting `How`, although a text was meant.
-        if allowed == "string" and len(value) == 1 and written and "\n" not in written:
-            quoted = written.partition(" #")[0].rstrip().replace("\\", "\\\\").replace('"', '\\"')
-            said = "YAML reads its `: ` as a setting"
-            hint = f'Put quotes around the whole text: "{quoted}"'
+        complaint, hint = _not_a_section(allowed, value, setting, written)
     elif isinstance(value, list):
-        said = "it is a list"
+        complaint = "it is a list"
         hint = _single_hint(allowed, value, setting)
     elif isinstance(value, str):
-        said = f"`{shortened(value, SHOWN)}` is text"
-        if allowed in ("integer", "number"):
-            if allowed == "integer":
-                form = "such as 2"
-            else:
-                form = "with a point for decimals: 0.00005 or 5e-5"
-            hint = next(
-                _numbers(value.strip()),
-                f"Write only {kind}, without quotes and without a unit, {form}.",
-            )
-        elif allowed == "boolean" and (meant := YES_OR_NO.get(value.lower())):
-            hint = f"Write `{meant}`."
+        complaint = f"`{shortened(value, SHOWN)}` is text"
+        hint = _text_hint(allowed, value)
     elif allowed == "integer" and isinstance(value, float):
-        said = f"{value:g} is not"
+        complaint = f"{value:g} is not"
     elif allowed == "string" and "pattern" in part and not re.search(part["pattern"], written):
         return not_of_the_form(written, part, name)
     elif allowed == "string":
-        said = f"`{written}` is a number"
+        complaint = f"`{written}` is a number"
         hint = f'Put quotes around it: "{written}".'
-    return f"{name} must be {kind}, but {said}.", hint
+    else:
+        complaint = f"it is {value}"
+    return f"{name} must be {expected}, but {complaint}.", hint or usual_hint
+
+
+def _not_a_list(value: Any, part: Schema, setting: str, written: str) -> tuple[str, str]:
+    """Complaint and hint about a value that must be a list."""
+    if isinstance(value, dict):
+        complaint = "it has settings of its own"
+    else:
+        complaint = f"it is `{shortened(written, SHOWN)}`"
+    entry_type = part.get("items", {}).get("type")
+    list_name = setting.rpartition(".")[2].partition("[")[0]
+    if entry_type == "object":
+        dash = "write `- ` before its first line, and spaces before the others"
+        return complaint, f"Each entry of `{list_name}` begins with a dash: {dash}."
+    if entry_type in ("integer", "number") and isinstance(value, str | int | float):
+        return complaint, f"Write a list in brackets: `{list_name}: {_bracketed(str(value))}`."
+    return (
+        complaint,
+        f"Write a list: each entry on its own line below `{list_name}:`, with `- ` before it.",
+    )
+
+
+def _not_a_section(
+    allowed: str, value: dict[str, Any], setting: str, written: str
+) -> tuple[str, str]:
+    """Complaint and hint about a section in the place of a value."""
+    # `- How: so` is read as a setting `How`, although a text was meant.
+    if allowed == "string" and len(value) == 1 and written and "\n" not in written:
+        quoted = written.partition(" #")[0].rstrip().replace("\\", "\\\\").replace('"', '\\"')
+        hint = f'Put quotes around the whole text: "{quoted}"'
+        return "YAML reads its `: ` as a setting", hint
+    return "it has settings of its own", f"Write {KINDS[allowed]} after `{setting}:`."
+
+
+def _text_hint(allowed: str, value: str) -> str:
+    """The hint about a text in the place of a number, or of a yes or no; empty for another kind."""
+    if allowed in ("integer", "number"):
+        if allowed == "integer":
+            form = "such as 2"
+        else:
+            form = "with a point for decimals: 0.00005 or 5e-5"
+        usual_hint = f"Write only {KINDS[allowed]}, without quotes and without a unit, {form}."
+        return next(_numbers(value.strip()), usual_hint)
+    yes_or_no = YES_OR_NO.get(value.lower())
+    if allowed == "boolean" and yes_or_no:
+        return f"Write `{yes_or_no}`."
+    return ""
 
 
 def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
@@ -305,12 +346,13 @@ def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
     pattern = part["pattern"]
     amount = _AMOUNT.fullmatch(written.strip())
     if amount:
-        for unit, words in tables.table("synonyms")["units"].items():
-            if amount[2].lower() in words and re.search(pattern, meant := f"{amount[1]} {unit}"):
-                return message, f"Write `{meant}`."
-    named = hub_name(written)
-    if named and re.search(pattern, named):
-        return message, f"Write the name alone: `{named}`."
+        for unit, spellings in tables.table("synonyms")["units"].items():
+            corrected = f"{amount[1]} {unit}"
+            if amount[2].lower() in spellings and re.search(pattern, corrected):
+                return message, f"Write `{corrected}`."
+    repository = hub_name(written)
+    if repository and re.search(pattern, repository):
+        return message, f"Write the name alone: `{repository}`."
     full_name = tables.near_dataset(written)
     if full_name and re.search(pattern, full_name):
         return message, f"Write the whole name, with its owner: `{full_name}`."
@@ -322,15 +364,15 @@ def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
 
 
 def _single_hint(allowed: str, value: list[Any], setting: str) -> str:
-    words = ", ".join(map(str, value))
+    joined = ", ".join(map(str, value))
     if allowed == "object":
         return "Write its settings below it, each on a line of its own."
     if allowed == "string" and value and all(isinstance(item, str) for item in value):
         if setting in templates.SETTINGS:  # `answer: [column]` is what people write first
-            text = words if "[" in words else f"[{words}]"
+            text = joined if "[" in joined else f"[{joined}]"
             return f'Text with brackets needs quotes: `{setting}: "{shortened(text, SHOWN)}"`.'
         if len(value) == 1 and setting.isidentifier():
-            return f"Write it without brackets or dash: `{setting}: {shortened(words, SHOWN)}`."
+            return f"Write it without brackets or dash: `{setting}: {shortened(joined, SHOWN)}`."
     return "Write a single value, without `-` or brackets."
 
 
@@ -345,16 +387,17 @@ def _numbers(text: str) -> Iterator[str]:
         yield f"Write a plain `-`; this is another character: {plain}"
     if isinstance(as_number, int | float) and not isinstance(as_number, bool):
         yield f"Write it without quotes: {text}"
-    if isinstance(tidy := reading.scalar(re.sub(r"(?<=\d)[_ ](?=\d{3})", "", text)), int | float):
-        yield f"Write its digits without spaces: {tidy}"
-    for known in tables.table("number-forms").values():
-        found = re.fullmatch(known["form"], text)
-        if found:
-            number = float(found.groupdict().get("number", 0))
-            words = {"listed": _bracketed(text)}
-            words |= {"with_point": text.replace(",", "."), "without_commas": text.replace(",", "")}
+    without_groups = reading.scalar(re.sub(r"(?<=\d)[_ ](?=\d{3})", "", text))
+    if isinstance(without_groups, int | float):
+        yield f"Write its digits without spaces: {without_groups}"
+    for number_form in tables.table("number-forms").values():
+        match = re.fullmatch(number_form["form"], text)
+        if match:
+            number = float(match.groupdict().get("number", 0))
+            texts = {"listed": _bracketed(text)}
+            texts |= {"with_point": text.replace(",", "."), "without_commas": text.replace(",", "")}
             amounts = {"share": number / 100, "thousands": number * 1000, "powers": number * 1024}
-            yield known["hint"].format(**words, **amounts, **found.groupdict())
+            yield number_form["hint"].format(**texts, **amounts, **match.groupdict())
 
 
 def values(
@@ -378,9 +421,11 @@ def values(
         place = (*path, *error.absolute_path)
         called = ".".join(map(str, (*filter(None, (name,)), *error.absolute_path)))
         if error.validator == "additionalProperties":
-            known = error.schema["properties"]
-            for key in error.instance.keys() - known.keys():
-                yield unknown_to(document, (*place, key), known, f"`{called}`" if called else owner)
+            properties = error.schema["properties"]
+            for key in error.instance.keys() - properties.keys():
+                yield unknown_to(
+                    document, (*place, key), properties, f"`{called}`" if called else owner
+                )
         elif error.validator == "required":
             missing = [name for name in error.validator_value if name not in error.instance]
             yield document.problem(
@@ -409,14 +454,16 @@ def _accepted(part: Schema, definitions: Schema) -> Iterator[str]:
         yield from (f"`{choice}`" for choice in part.get("enum", [part.get("const")]))
     else:
         bounds = [text.format(part[name]) for name, text in BOUNDS.items() if name in part]
-        for kind in [part["type"]] if isinstance(part.get("type"), str) else part.get("type", []):
-            if kind != "null":
-                yield " ".join([part.get("x-pattern-means", KINDS[kind]), *bounds])
+        for value_type in (
+            [part["type"]] if isinstance(part.get("type"), str) else part.get("type", [])
+        ):
+            if value_type != "null":
+                yield " ".join([part.get("x-pattern-means", KINDS[value_type]), *bounds])
 
 
-def unknown_to(document: Document, path: Path_, known: Schema, owner: str) -> Problem:
+def unknown_to(document: Document, path: Path_, names: Schema, owner: str) -> Problem:
     """The problem with a setting that its engine does not have."""
-    near = nearest(str(path[-1]), known)
+    near = nearest(str(path[-1]), names)
     axolotls = owner.startswith("Axolotl")
     if axolotls:
         reader = "Axolotl's own documentation"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 from runner import catalog
 from runner.catalog.models import why_no_hub
@@ -33,34 +34,34 @@ OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")
 def one_source(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections:
         if data.get("sets"):
-            beside = [setting for setting in OF_ONE if data.get(setting)]
+            single_settings = [setting for setting in OF_ONE if data.get(setting)]
         else:
-            beside = []
-        for setting in beside:
-            if len(beside) == 1:
-                them = "it"
+            single_settings = []
+        for setting in single_settings:
+            if len(single_settings) == 1:
+                pronoun = "it"
             else:
-                them = "these lines"
-            said = (
+                pronoun = "these lines"
+            message = (
                 f"`{setting}` describes one data set, but `{name_of(home)}` lists several under `sets`.",
-                f"Move it into its data set, or delete {them}.",
+                f"Move it into its data set, or delete {pronoun}.",
             )
-            yield recipe.problem((*home, setting), *said)
+            yield recipe.problem((*home, setting), *message)
     for home, data in recipe.data_sets():
-        given = [source for source in ("path", "hub", "packed") if data.get(source)]
-        if len(given) > 1:
-            if len(given) == 2:
-                both = "both "
+        sources = [source for source in ("path", "hub", "packed") if data.get(source)]
+        if len(sources) > 1:
+            if len(sources) == 2:
+                both_or_empty = "both "
                 lines = "one of the two lines"
             else:
-                both = ""
+                both_or_empty = ""
                 lines = "all but one of the lines"
-            said = (
-                f"`{name_of(home)}` has {both}{listed(given)}, but it can have only one.",
+            message = (
+                f"`{name_of(home)}` has {both_or_empty}{listed(sources)}, but it can have only one.",
                 f"Delete {lines}.",
             )
-            yield recipe.problem((*home, given[0]), *said)
-        if not given:
+            yield recipe.problem((*home, sources[0]), *message)
+        if not sources:
             yield recipe.problem(
                 home,
                 f"`{name_of(home)}` names no data.",
@@ -72,23 +73,26 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
 def once(recipe: Recipe) -> Iterator[Problem]:
     """No data set may be in a list twice: its rows would be duplicates, or count double."""
     for home, data in recipe.data_sections:
-        seen: dict[tuple[str | None, ...], Path_] = {}
-        for path, one in sets_of(home, data):
-            name = one.get("path")
+        first_paths: dict[tuple[str | None, ...], Path_] = {}
+        for path, data_set in sets_of(home, data):
+            name = data_set.get("path")
             if not name or remote(name):
                 file = name
             else:
                 file = os.path.realpath(recipe.folder / name)
             same = (
                 file,
-                *(one.get(setting) for setting in ("hub", "subset", "split", "revision", "files")),
+                *(
+                    data_set.get(setting)
+                    for setting in ("hub", "subset", "split", "revision", "files")
+                ),
             )
-            first = seen.setdefault(same, path)
-            if first != path:
+            first_path = first_paths.setdefault(same, path)
+            if first_path != path:
                 place = (*path, "path" if file else "hub")
                 yield recipe.problem(
                     place,
-                    f"`{name_of(path)}` is the same data as `{name_of(first)}`. Each row is trained on once.",
+                    f"`{name_of(path)}` is the same data as `{name_of(first_path)}`. Each row is trained on once.",
                     "Delete one of them. A larger `share` of the other uses more of its rows.",
                 )
 
@@ -97,7 +101,7 @@ def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
     """Shares that add up to 1 look like parts of a mix, but each is a part of its own data set's
     rows."""
     for home, data in recipe.data_sections:
-        shares = [own["share"] for own in data.get("sets") or () if own.get("share")]
+        shares = [data_set["share"] for data_set in data.get("sets") or () if data_set.get("share")]
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
             sets = f"`{name_of(home)}.sets`"
             yield recipe.note(
@@ -117,23 +121,23 @@ def one_form(recipe: Recipe) -> Iterator[Problem]:
         if not data.knows("question"):
             continue
         form = data["form"]
-        there = [setting for setting in QUESTION_ANSWER if data.get(setting)]
-        missing = [setting for setting in QUESTION_ANSWER if setting not in there]
-        if there and form not in ("auto", "columns"):
-            said = (
-                f"`{there[0]}` is for rows in columns, but `{name_of(home)}.form` is {form}, which has its own columns.",
-                f"Delete {listed(there)}, or write `form: columns`.",
+        present = [setting for setting in QUESTION_ANSWER if data.get(setting)]
+        missing = [setting for setting in QUESTION_ANSWER if setting not in present]
+        if present and form not in ("auto", "columns"):
+            message = (
+                f"`{present[0]}` is for rows in columns, but `{name_of(home)}.form` is {form}, which has its own columns.",
+                f"Delete {listed(present)}, or write `form: columns`.",
             )
-            yield of_set(home, recipe.problem((*home, there[0]), *said, key=True))
-        elif missing and (there or form == "columns"):
+            yield of_set(home, recipe.problem((*home, present[0]), *message, key=True))
+        elif missing and (present or form == "columns"):
             lacks = listed(missing)
-            first = missing[0]
-            said = (
+            first_setting = missing[0]
+            message = (
                 f"Rows in columns need `question` and `answer`. `{name_of(home)}` lacks {lacks}.",
-                f'Write `{first}: "[column]"`, with the name of a column in brackets.',
+                f'Write `{first_setting}: "[column]"`, with the name of a column in brackets.',
             )
             yield of_set(
-                home, recipe.problem((*home, there[0] if there else "form"), *said, key=True)
+                home, recipe.problem((*home, present[0] if present else "form"), *message, key=True)
             )
         elif form == "auto" and missing and data.get("hub") and not data.get("path"):
             yield of_set(
@@ -158,38 +162,44 @@ def of_set(home: Path_, problem: Problem) -> Problem:
 def data_files(recipe: Recipe) -> Iterator[Problem]:
     """Local data files exist and have the columns that the templates name."""
     for home, data in recipe.data_sections:
-        for path, one in sets_of(home, data):
+        for path, data_set in sets_of(home, data):
             yield from (
                 of_set(path, problem)
-                for problem in _data_files(recipe, path, one, ("path", "sample"))
+                for problem in _data_files(recipe, path, data_set, ("path", "sample"))
             )
         yield from _data_files(recipe, home, data, ("validation_path",))
 
 
 def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
-    stated = [
-        ((*path, setting), one.get(setting))
-        for home, data in recipe.data_sections
-        for path, one in [
-            (home, data),
-            *(((*home, "sets", at), own) for at, own in enumerate(data.get("sets") or ())),
-        ]
-        for setting in templates.SETTINGS
-    ]
-    for path, template in stated:
+    for path, template in _written_templates(recipe):
+        setting = path[-1]
         if template and templates.unclosed(template) is not None:
             yield recipe.problem(
                 path,
-                f"`{path[-1]}` opens a bracket and does not close it.",
+                f"`{setting}` opens a bracket and does not close it.",
                 "Write `[column]`, or `[[` for a bracket in the text.",
             )
         elif template and not templates.columns(template):
-            column = template.strip() or path[-1]
-            said = (
-                f"`{path[-1]}` names no column, so it is the same in every row.",
-                f'Write the column in brackets and quotes, for example `{path[-1]}: "[{column}]"`.',
+            column = template.strip() or setting
+            message = (
+                f"`{setting}` names no column, so it is the same in every row.",
+                f'Write the column in brackets and quotes, for example `{setting}: "[{column}]"`.',
             )
-            yield recipe.problem(path, *said)
+            yield recipe.problem(path, *message)
+
+
+def _written_templates(recipe: Recipe) -> list[tuple[Path_, str | None]]:
+    """The settings of data sections and their `sets` that may be templates, each with its text."""
+    sections = list[tuple[Path_, Settings]]()
+    for home, data in recipe.data_sections:
+        sections.append((home, data))
+        for index, data_set in enumerate(data.get("sets") or ()):
+            sections.append(((*home, "sets", index), data_set))
+    return [
+        ((*path, setting), section.get(setting))
+        for path, section in sections
+        for setting in templates.SETTINGS
+    ]
 
 
 def _data_files(
@@ -197,65 +207,80 @@ def _data_files(
 ) -> Iterator[Problem]:
     for setting in files:
         name = data.get(setting)
-        if not name:
-            continue
-        place = (*home, setting)
-        file = recipe.folder / name
-        if remote(name):
-            yield recipe.note(
-                place,
-                f"`{name}` is read when the data is prepared, so its columns cannot be checked here.",
-                "`sample` names a local file with the same columns, for `recipe rehearse` and `recipe plan`.",
-            )
-            continue
-        if os.path.isdir(file) and (
-            data.get("image_column") or (data.get("text") and text_files(file))
-        ):
-            continue
-        if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
-            # The rehearsal reads it; opening Parquet here would slow down every check.
-            continue
-        if not os.path.exists(file) and recipe.on_claim(name):
-            yield recipe.note(
-                place,
-                f"`{name}` is on a claim, so its columns cannot be checked here.",
-                "Put the file on the claim before the job starts.",
-            )
-        elif not os.path.exists(file) and not name.isprintable():
-            message = "This path contains a line break or a tab. In double quotes, `\\n`, `\\r` and `\\t` mean those."
-            yield recipe.problem(
-                place, message, "Put single quotes around a Windows path, or write it with `/`."
-            )
-        elif not os.path.exists(file):
-            yield recipe.problem(
-                place,
-                f"The file `{file}` does not exist.",
-                "Check the path; it is relative to the recipe's folder.",
-            )
-        elif data.get("image_column") and file.suffix != ".parquet":
-            yield recipe.problem(
-                place,
-                f"`{file}` is not a file of images.",
-                "Name a Parquet file or a folder. A folder has CIFAR-10's binary files, Parquet files, or one folder of images for each class.",
-            )
-        elif file.suffix != ".txt":
-            try:
-                columns = rows.columns(file, data.get("split"))
-            except row_files.Unreadable as reason:
-                yield recipe.problem(
-                    place,
-                    f"`{file}` cannot be read: {reason}",
-                    reason.hint,
-                    severity=reason.severity,
-                )
-                continue
-            # The sample of a copied starter does not describe the user's own file.
-            copied = setting == "sample" and data.get("path")
-            if copied:
-                other = " Or delete the line `sample`, if it belongs to other data."
-            else:
-                other = ""
-            yield from fits(recipe, home, data, setting, str(file), columns, other)
+        if name:
+            yield from _data_file(recipe, home, data, setting, name)
+
+
+def _data_file(
+    recipe: Recipe, home: Path_, data: Settings, setting: str, name: str
+) -> Iterator[Problem]:
+    place = (*home, setting)
+    file = recipe.folder / name
+    is_images = data.get("image_column")
+    if remote(name):
+        yield recipe.note(
+            place,
+            f"`{name}` is read when the data is prepared, so its columns cannot be checked here.",
+            "`sample` names a local file with the same columns, for `recipe rehearse` and `recipe plan`.",
+        )
+        return
+    if os.path.isdir(file) and (is_images or (data.get("text") and text_files(file))):
+        return
+    if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
+        # The rehearsal reads it; opening Parquet here would slow down every check.
+        return
+    if not os.path.exists(file):
+        yield _missing_file(recipe, place, name)
+    elif is_images and file.suffix != ".parquet":
+        yield recipe.problem(
+            place,
+            f"`{file}` is not a file of images.",
+            "Name a Parquet file or a folder. A folder has CIFAR-10's binary files, Parquet files, or one folder of images for each class.",
+        )
+    elif file.suffix != ".txt":
+        yield from _columns_of_file(recipe, home, data, setting, file)
+
+
+def _missing_file(recipe: Recipe, place: Path_, name: str) -> Problem:
+    if recipe.on_claim(name):
+        return recipe.note(
+            place,
+            f"`{name}` is on a claim, so its columns cannot be checked here.",
+            "Put the file on the claim before the job starts.",
+        )
+    if not name.isprintable():
+        message = "This path contains a line break or a tab. In double quotes, `\\n`, `\\r` and `\\t` mean those."
+        return recipe.problem(
+            place, message, "Put single quotes around a Windows path, or write it with `/`."
+        )
+    return recipe.problem(
+        place,
+        f"The file `{recipe.folder / name}` does not exist.",
+        "Check the path; it is relative to the recipe's folder.",
+    )
+
+
+def _columns_of_file(
+    recipe: Recipe, home: Path_, data: Settings, setting: str, file: Path
+) -> Iterator[Problem]:
+    """What is wrong with the columns of a file of rows."""
+    try:
+        columns = rows.columns(file, data.get("split"))
+    except row_files.Unreadable as reason:
+        yield recipe.problem(
+            (*home, setting),
+            f"`{file}` cannot be read: {reason}",
+            reason.hint,
+            severity=reason.severity,
+        )
+        return
+    # The sample of a copied starter does not describe the user's own file.
+    is_copied = setting == "sample" and data.get("path")
+    if is_copied:
+        other_remedy = " Or delete the line `sample`, if it belongs to other data."
+    else:
+        other_remedy = ""
+    yield from fits(recipe, home, data, setting, str(file), columns, other_remedy)
 
 
 # By a setting of preferences: the columns of preferences in the other form, and the hint.
@@ -278,37 +303,14 @@ def fits(
     setting: str,
     source: str,
     columns: list[str],
-    other: str = "",
+    other_remedy: str = "",
 ) -> Iterator[Problem]:
     """The columns must match a form, and include those that the recipe names. setting: the setting
-    that names the data; source: the data's name in messages; other: one more remedy."""
-    if data.knows("question"):  # the recipe's form, else the one that the columns indicate
-        stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
-        shown = conversation_formats.told(columns)
-        form = stated or shown
-        if form:
-            needed = conversation_formats.COLUMNS.get(form, ())
-        else:
-            needed = ()
-        missing = [column for column in needed if column not in columns]
-        if form is None or missing:
-            lacks = f"lacks {listed(missing)}, which the form {form} needs"
-            if form:
-                wrong = lacks
-            else:
-                wrong = "has columns that match no form"
-            message = f"`{source}` {wrong}. Its columns are {listed(columns)}."
-            if shown:
-                hint = f"Write `form: {shown}`, or delete the line."
-            else:
-                hint = conversation_formats.NO_FORM
-            yield recipe.problem((*home, setting), message, hint)
-        elif stated is None:
-            yield recipe.note(
-                (*home, setting),
-                f"The rows of `{source}` are read in the form {form}, because of their columns.",
-                "If that is wrong, set `form`.",
-            )
+    that names the data; source: the data's name in messages; other_remedy: one more."""
+    if data.knows("question"):
+        problem = _unfit_form(recipe, (*home, setting), data, source, columns)
+        if problem:
+            yield problem
     for column, user in templates.needed(data).items():
         place = (*home, *user.split("."))
         count = columns.count(column)
@@ -319,20 +321,60 @@ def fits(
                 "Give each column its own name.",
             )
         elif not count:
-            near = nearest(column, columns)
-            meant: str | None
-            if user in templates.SETTINGS:
-                meant = f"[{near}]"
-            else:
-                meant = near
-            hint = (
-                f"Did you mean `{meant}`? " if near else ""
-            ) + f"Its columns are {listed(columns)}.{other}"
-            other_form = OTHER_FORMS.get(user)
-            if other_form and data.get("form") == "preferences" and {*other_form[0]} <= {*columns}:
-                hint = other_form[1]
             message = f"`{place[-1]}` names the column `{column}`, which `{source}` does not have."
+            hint = _missing_column_hint(user, column, columns) + other_remedy
+            other_columns, other_hint = OTHER_FORMS.get(user, ((), ""))
+            is_other_form = other_hint and data.get("form") == "preferences"
+            if is_other_form and {*other_columns} <= {*columns}:
+                hint = other_hint
             yield recipe.problem(place, message, hint)
+
+
+def _unfit_form(
+    recipe: Recipe, place: Path_, data: Settings, source: str, columns: list[str]
+) -> Problem | None:
+    """The problem that columns do not match the recipe's form, or a note on the form that they
+    indicate."""
+    stated_form = conversation_formats.stated(
+        data["form"], data.get("question"), data.get("answer")
+    )
+    likely_form = conversation_formats.told(columns)
+    form = stated_form or likely_form
+    if form:
+        needed = conversation_formats.COLUMNS.get(form, ())
+    else:
+        needed = ()
+    missing = [column for column in needed if column not in columns]
+    if form is None or missing:
+        if form:
+            wrong = f"lacks {listed(missing)}, which the form {form} needs"
+        else:
+            wrong = "has columns that match no form"
+        message = f"`{source}` {wrong}. Its columns are {listed(columns)}."
+        if likely_form:
+            hint = f"Write `form: {likely_form}`, or delete the line."
+        else:
+            hint = conversation_formats.NO_FORM
+        return recipe.problem(place, message, hint)
+    if stated_form is None:
+        return recipe.note(
+            place,
+            f"The rows of `{source}` are read in the form {form}, because of their columns.",
+            "If that is wrong, set `form`.",
+        )
+    return None
+
+
+def _missing_column_hint(user: str, column: str, columns: list[str]) -> str:
+    """The hint at a column of a similar name. user: the setting that names the column."""
+    near = nearest(column, columns)
+    if near and user in templates.SETTINGS:
+        suggestion = f"Did you mean `[{near}]`? "
+    elif near:
+        suggestion = f"Did you mean `{near}`? "
+    else:
+        suggestion = ""
+    return f"{suggestion}Its columns are {listed(columns)}."
 
 
 ASK_HUB = "`recipe check --online` asks the hub"
@@ -360,17 +402,21 @@ def unasked(recipe: Recipe) -> Iterator[Problem]:
     unknown: dict[str, Path_] = {}
     for home, section in recipe.data_sets():
         hub = section.get("hub")
-        if hub and (there := catalog.dataset_of(section).get("columns")):
-            for problem in errors_of(fits(recipe, home, section, "hub", hub, there)):
+        if not hub:
+            continue
+        facts = catalog.dataset_of(section)
+        columns = facts.get("columns")
+        if columns:
+            for problem in errors_of(fits(recipe, home, section, "hub", hub, columns)):
                 yield replace(problem, severity="note", hint=f"{problem.hint} {ASK_HUB}.")
-        if hub and not catalog.dataset_of(section) and not catalog.near_dataset(hub):
+        if not facts and not catalog.near_dataset(hub):
             unknown.setdefault(hub, home)
     if unknown:
-        said = (
+        message = (
             f"Not in the catalog, so their columns, subsets and splits cannot be checked: {listed(unknown)}.",
             f"`recipe check {recipe.document.file} --online` asks the hub. `recipe submit` does too.",
         )
-        yield recipe.note((*next(iter(unknown.values())), "hub"), *said)
+        yield recipe.note((*next(iter(unknown.values())), "hub"), *message)
 
 
 def commits(recipe: Recipe) -> Iterator[Problem]:
@@ -390,18 +436,21 @@ def splits(recipe: Recipe) -> Iterator[Problem]:
     are two."""
     for home, section in recipe.data_sets():
         hub = section.get("hub")
-        if hub:
-            there = catalog.dataset_of(section).get("splits")
-        else:
-            there = None
+        if not hub:
+            continue
+        known_splits = catalog.dataset_of(section).get("splits")
+        if not known_splits:
+            continue
         for setting in ("split", "validation_split", "test_split"):
-            if section.knows(setting):
-                named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "")
-            else:
-                named = []
-            if there and (gone := [name for name in named if name not in there]):
-                hint = f"{did_you_mean(gone[0], there)}It has {listed(there)}; {ASK_HUB}."
-                yield recipe.problem((*home, setting), f"`{hub}` has no split `{gone[0]}`.", hint)
+            if not section.knows(setting):
+                continue
+            names = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "")
+            unknown = [name for name in names if name not in known_splits]
+            if unknown:
+                suggestion = did_you_mean(unknown[0], known_splits)
+                hint = f"{suggestion}It has {listed(known_splits)}; {ASK_HUB}."
+                message = f"`{hub}` has no split `{unknown[0]}`."
+                yield recipe.problem((*home, setting), message, hint)
 
 
 # Settings of a data set on the hub; a folder saved by `datasets` also has splits.
@@ -427,11 +476,11 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
                 are = "are"
                 lines = "lines"
                 have = "have"
-            said = (
+            message = (
                 f"{listed(names)} {are} about a data set on the hub, but the rows come from `{path}`.",
                 f"Delete the {lines}, which {have} no effect.",
             )
-            yield recipe.note((*home, names[0]), *said)
+            yield recipe.note((*home, names[0]), *message)
 
 
 LATER = "The job that prepares the data asks again, before a GPU is reserved."
@@ -440,39 +489,38 @@ LATER = "The job that prepares the data asks again, before a GPU is reserved."
 def datasets(recipe: Recipe) -> Iterator[Problem]:
     """Asks the hub, with the library that reads rows later, whether its data sets exist and have
     the named columns."""
-    named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
-    if not named:
+    on_hub = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
+    if not on_hub:
         return
     if find_spec("datasets"):
-        why = why_no_hub()
+        reason = why_no_hub()
     else:
-        why = "the library `datasets` is not installed"
-    if why:
-        names = listed(dict.fromkeys(data["hub"] for _, data in named))
+        reason = "the library `datasets` is not installed"
+    if reason:
+        names = listed(dict.fromkeys(data["hub"] for _, data in on_hub))
         yield recipe.note(
-            (*named[0][0], "hub"),
-            f"The hub could not be asked about the columns of {names}: {why}.",
-            LATER,
+            (*on_hub[0][0], "hub"),
+            f"The hub could not be asked about the columns of {names}: {reason}.",
+            f"{LATER}",
         )
         return
-    for home, data in named:
-        asked = {
+    for home, data in on_hub:
+        location = {
             setting: data.get(setting)
             for setting in ("hub", "revision", "subset", "split", "files")
         }
-        source = DataSource(**asked, path=None)
-        found: list[Problem]
+        source = DataSource(**location, path=None)
+        problems: list[Problem]
         try:
-            found = list(
-                fits(recipe, home, data, "hub", data["hub"], data_sets.hub_columns(source))
-            )
-            found += renamed(recipe, home, source)
-        except Stop as reason:
-            message, _, remedy = reason.text.partition("\n")
-            found = [recipe.problem((*home, "hub"), message, remedy)]
-            if isinstance(reason, Unreachable):
-                found = [recipe.note((*home, "hub"), message, f"{remedy} {LATER}")]
-        yield from (of_set(home, problem) for problem in found)
+            columns = data_sets.hub_columns(source)
+            problems = list(fits(recipe, home, data, "hub", data["hub"], columns))
+            problems += renamed(recipe, home, source)
+        except Stop as stop:
+            message, _, remedy = stop.text.partition("\n")
+            problems = [recipe.problem((*home, "hub"), message, remedy)]
+            if isinstance(stop, Unreachable):
+                problems = [recipe.note((*home, "hub"), message, f"{remedy} {LATER}")]
+        yield from (of_set(home, problem) for problem in problems)
 
 
 def renamed(recipe: Recipe, home: Path_, source: DataSource) -> Iterator[Problem]:

@@ -1,6 +1,6 @@
 """Turns a document into a Recipe, or into every Problem that can be found before it runs."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from runner.plan import Plan
 from runner.recipe import lock, reading
 from runner.recipe import overrides as changing
 from runner.recipe import stages as of_stages
-from runner.recipe.document import Document
+from runner.recipe.document import Document, path_of
 from runner.recipe.recipe import BrokenSetting, Override, Recipe, Settings
 from runner.recipe.stages import PRETRAIN
 from runner.scenarios import forecasting, place, translate
@@ -34,9 +34,9 @@ def load(
     requested, idle = changing.from_environment(
         environment or {}, lambda setting: by_schema.has(scenario, setting)
     )
-    document, made = override(document, [*requested, *changes])
+    document, effective = override(document, [*requested, *changes])
     recipe, notes = valid(document, look)
-    lost = (
+    idle_notes = (
         Problem(
             document.file,
             0,
@@ -47,17 +47,18 @@ def load(
         )
         for name in idle
     )
-    return recipe, made, [*aside, *notes, *lost]
+    return recipe, effective, [*aside, *notes, *idle_notes]
 
 
 def opened(document: Document) -> tuple[Document, list[Problem]]:
     """The document itself, or a recipe that a part made from another tool's file, with notes on the
     conversion."""
     if "scenario" not in document.data:
-        ways = parts.hooks("as_recipe")
-    else:
-        ways = ()
-    return next((made for way in ways if (made := way(document))), (document, []))
+        for convert in parts.hooks("as_recipe"):
+            converted: tuple[Document, list[Problem]] | None = convert(document)
+            if converted:
+                return converted
+    return document, []
 
 
 def valid(
@@ -85,8 +86,8 @@ def changed(
 ) -> tuple[Recipe, list[Override]]:
     """The recipe with the changes, and those that had an effect. Raises Stop if it is then
     invalid."""
-    document, made = override(recipe.document, changes)
-    return valid(document, look, recipe.earlier)[0], made
+    document, effective = override(recipe.document, changes)
+    return valid(document, look, recipe.earlier)[0], effective
 
 
 def judge(
@@ -121,19 +122,28 @@ def _judged(
     settings, refusals = by_schema.read(document)
     stages = list[tuple[str, Recipe]]()
     in_stages = list[Problem]()
-    for name, index, one in of_stages.documents(document):
-        recipe, wrong, _ = _judged(one, look, tuple(before for _, before in stages))
+    for name, index, stage_document in of_stages.documents(document):
+        stages_before = tuple(stage for _, stage in stages)
+        stage, wrong, _ = _judged(stage_document, look, stages_before)
         in_stages += [of_stages.found_in(document, index, problem) for problem in wrong]
-        stages += [(name, recipe)] if recipe else []
-    facts = _model_facts(document, settings, [*earlier, *(one for _, one in stages[:1])])
-    whole = Recipe(document, settings, facts, dict(stages), earlier)
+        if stage:
+            stages.append((name, stage))
+    first_stage = [stage for _, stage in stages[:1]]
+    facts = _model_facts(document, settings, [*earlier, *first_stage])
+    recipe = Recipe(document, settings, facts, dict(stages), earlier)
     # The problems of a stage's own schema are more precise than those of the whole recipe's.
-    there = {(problem.line, problem.column) for problem in in_stages}
-    refused = [problem for problem in refusals if (problem.line, problem.column) not in there]
-    every = [*refused, *in_stages, *(rules.judge(whole, look) if look is not None else ())]
-    problems = [one for index, one in enumerate(every) if one not in every[:index]]
+    stage_places = {(problem.line, problem.column) for problem in in_stages}
+    all_problems = [
+        problem for problem in refusals if (problem.line, problem.column) not in stage_places
+    ]
+    all_problems += in_stages
+    if look is not None:
+        all_problems += rules.judge(recipe, look)
+    problems = [
+        problem for index, problem in enumerate(all_problems) if problem not in all_problems[:index]
+    ]
     problems.sort(key=lambda problem: (problem.line, problem.column))
-    return whole, problems, not (refusals or errors_of(in_stages))
+    return recipe, problems, not (refusals or errors_of(in_stages))
 
 
 def _model_facts(
@@ -148,11 +158,16 @@ def _model_facts(
         # The `base` of a stage after pretraining is the pretraining stage; the whole recipe has no
         # `base`.
         name = settings["model"].get("base")
-        made = next(
-            (one for one in stages if PRETRAIN in one.settings and name in (one.name, None)), None
+        pretraining = next(
+            (
+                stage
+                for stage in stages
+                if PRETRAIN in stage.settings and name in (stage.name, None)
+            ),
+            None,
         )
-        if made:
-            return made.model_facts
+        if pretraining:
+            return pretraining.model_facts
         name = settings["model"]["base"]
         revision = settings["model"]["revision"]
         folder = Path(document.file).parent
@@ -189,9 +204,9 @@ def examine(
         else:
             document = reading.read(file)
         for of_another in parts.hooks("other_file") if "scenario" not in document.data else ():
-            found = of_another(document)
-            if found is not None and (not changes or errors_of(found)):
-                return list(found)
+            problems = of_another(document)
+            if problems is not None and (not changes or errors_of(problems)):
+                return list(problems)
         document, _ = override(opened(document)[0], changes)
         return examined(document, online, allowed)[1]
     except Stop as stop:
@@ -251,42 +266,54 @@ OF_BATCH = (
 
 def with_followers(document: Document, changes: list[Override]) -> list[Override]:
     """The changes and then their derived changes, if the changes can be applied."""
-    whole = list(changes)
+    all_changes = list(changes)
     with suppress(Stop, BrokenSetting):
-        of_parts = (each for more in parts.hooks("followers") for each in more())
-        # The batch counts the GPUs of the machines that remain, so it comes last.
-        for causes, follow in (*of_parts, (OF_BATCH, _multiplied)):
-            given = [change for change in changes if _concerns(change, causes)]
-            if given:
-                before = _as_recipe(document)
-            else:
-                before = None
-            if before:
-                after = _as_recipe(changing.apply(document, whole)[0])
-            else:
-                after = None
-            if not before or not after:
+        for causes, follow in _followers():
+            causing = [change for change in changes if _concerns(change, causes)]
+            if not causing:
                 continue
-            by = ", ".join(dict.fromkeys(change.by for change in given))
+            before = _as_recipe(document)
+            if not before:
+                continue
+            after = _as_recipe(changing.apply(document, all_changes)[0])
+            if not after:
+                continue
+            origin = ", ".join(dict.fromkeys(change.by for change in causing))
             for setting, value in follow(before, after):
                 if not any(_concerns(change, [setting]) for change in changes):
-                    whole.append(Override(setting, None, value, by, f"follows {by}"))
-    return whole
+                    all_changes.append(Override(setting, None, value, origin, f"follows {origin}"))
+    return all_changes
+
+
+# The values of settings that follow from others. Arguments: the recipe before and after a change.
+Follow = Callable[[Recipe, Recipe], Iterable[tuple[str, Any]]]
+
+
+def _followers() -> Iterator[tuple[Iterable[str], Follow]]:
+    """The settings that others follow, and the function for those that follow."""
+    for followers_of_part in parts.hooks("followers"):
+        yield from followers_of_part()
+    # The batch counts the GPUs of the machines that remain, so it comes last.
+    yield OF_BATCH, _multiplied
 
 
 def _multiplied(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    stated, kept = (
-        one.settings.get("train", {}).get("effective_batch_size") for one in (before, after)
-    )
-    if stated is not None and kept is not None and stated == common.effective_batch_size(before):
+    size_before = before.settings.get("train", {}).get("effective_batch_size")
+    size_after = after.settings.get("train", {}).get("effective_batch_size")
+    if size_before is None or size_after is None:
+        return
+    if size_before == common.effective_batch_size(before):
         yield BATCH, common.effective_batch_size(after)
 
 
 def _concerns(change: Override, settings: Iterable[str]) -> bool:
     """Whether a change is of one of the settings, of a part of it, or of a section that contains
     it."""
-    paths = (Override(setting, None, None, "").path for setting in settings)
-    return any(all(a == b for a, b in zip(change.path, path, strict=False)) for path in paths)
+    for setting in settings:
+        path = path_of(setting)
+        if all(a == b for a, b in zip(change.path, path, strict=False)):
+            return True
+    return False
 
 
 def _as_recipe(document: Document) -> Recipe | None:
