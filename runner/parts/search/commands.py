@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from runner import parts, scenarios
+from runner.catalog import troubles
 from runner.check.validate import changed, valid
 from runner.commands.options import command, end, open_recipe, say, table
 from runner.commands.run import at_work, confirm, watch
@@ -25,7 +26,7 @@ from runner.recipe.recipe import PROMPTS, Override, Recipe
 from runner.run import inference, pipeline, this_machine
 from runner.run import run as running
 from runner.run.launch import Progress, forking
-from runner.run.run_folder import RunFolder, folder
+from runner.run.run_folder import RunFolder, StageFolder, folder
 from runner.run.this_machine import LocalRun
 from runner.scenarios import place, translate
 from runner.tools.child_process import Event
@@ -42,6 +43,10 @@ JOURNAL = "search.journal"
 WRITTEN = (
     "# Written by `recipe search`."  # the first line of a recipe that this command may replace
 )
+
+CONTINUES = "Fix the cause above. The same command then continues, and repeats no finished trial."
+# Names of the catalog's troubles, which may also come after many steps.
+OF_THE_STORAGE = ("disk full", "storage lost", "no right to write")
 
 
 @dataclass(frozen=True)
@@ -216,8 +221,8 @@ def _takes(local_runs: list[LocalRun]) -> str:
 
 
 def _run_all(found: Search, waiting: list[TriedTrial], path: str, sets: tuple[str, ...]) -> None:
-    """Runs the trials in order. Raises Stop if two in a row fail in the same way before their first
-    step."""
+    """Runs the trials in order. Raises Stop after a failure that other values cannot change, and if
+    two in a row fail in the same way before their first step."""
     last_failure = ""
     for trial in waiting:
         say(f"\nTrial {trial.trial.number} of {len(found.tried)}: {trial.trial}")
@@ -227,6 +232,11 @@ def _run_all(found: Search, waiting: list[TriedTrial], path: str, sets: tuple[st
             _run(found, trial, path, sets, steps)
         except Stop as stop:
             say(f"\nThis trial ended without a result.\n{stop.text}", err=True)
+            if _fails_in_each(trial, stop):
+                raise Stop(
+                    "The search has stopped, because every other trial would fail in the same way.",
+                    CONTINUES,
+                ) from None
             # A failure in training is a result of the trial's settings, and the next trial may do
             # well.
             if not steps.seen:
@@ -234,9 +244,25 @@ def _run_all(found: Search, waiting: list[TriedTrial], path: str, sets: tuple[st
         if failure and failure == last_failure:
             raise Stop(
                 "Two trials in a row have failed in the same way before their first step. The search has stopped, because other values cannot change that.",
-                "Fix the cause above. The same command then continues, and repeats no finished trial.",
+                CONTINUES,
             )
         last_failure = failure
+
+
+def _fails_in_each(trial: TriedTrial, failure: Stop) -> bool:
+    """Whether a trial failed for a reason that no trial's values can change: the machine's storage,
+    or rows, model and tokenizer, which all trials prepare in the same way."""
+    trouble = troubles.find(failure.text, troubles.LOG)
+    if trouble and trouble.trouble.name in OF_THE_STORAGE:
+        return True
+    if any({"data", "model"} & set(name.split(".")) for name in trial.trial.settings):
+        return False
+    try:
+        plan = inference.plan_of(trial.recipe, trial.run)
+    except Stop:
+        return False
+    first = plan.stages[0]
+    return not first.trains and StageFolder(plan, first).state.status == "begun"
 
 
 class StepsSeen:

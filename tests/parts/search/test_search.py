@@ -27,9 +27,10 @@ from runner.commands.cli import _code as command
 from runner.commands.options import table
 from runner.parts.planner import processor
 from runner.parts.search import pruning, trials
-from runner.recipe.recipe import Settings
+from runner.recipe.recipe import Recipe, Settings
+from runner.run import inference, this_machine
 from runner.run import run as running
-from runner.run import this_machine
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.tools.files import cache_folder, write_json
 from runner.tools.problem import Stop
 from runner.trainer.results import History
@@ -180,6 +181,14 @@ def slow_processor(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
 
 
+def with_rows(recipe: Recipe, run: RunFolder, status: str = "finished") -> None:
+    """The run's folder as after its first stage, or as while that is at work."""
+    plan = inference.plan_of(recipe, run)
+    stage = StageFolder(plan, plan.stages[0])
+    stage.path.mkdir(parents=True, exist_ok=True)
+    stage.mark(status, outputs={})
+
+
 def test_hours_on_this_processor_start_only_after_a_yes(
     tmp_path, slow_processor, monkeypatch, capsys, golden_message
 ):
@@ -188,6 +197,7 @@ def test_hours_on_this_processor_start_only_after_a_yes(
 
     def run(recipe, run, *_):
         begun.append(run.path.name)
+        with_rows(recipe, run)
         raise Stop(f"Trial {len(begun)} has failed.")
 
     monkeypatch.setattr(running, "run", run)
@@ -231,6 +241,7 @@ def test_a_failure_that_values_cannot_change_ends_the_search(
 
     def run(recipe, run, chosen, tell, watch, *_):
         seen.append(run.path.name)
+        with_rows(recipe, run)
         with watch() as progress:
             progress({"event": "begin", "step": 0, "steps": 9})
             if step:
@@ -243,6 +254,57 @@ def test_a_failure_that_values_cannot_change_ends_the_search(
     assert len(seen) == begun
     if not step:
         golden_message("\n".join(capsys.readouterr().err.splitlines()[-2:]))
+
+
+FULL = "Training failed. The disk is full.\nThe log says: OSError: [Errno 28] No space left on device: step {number}"
+
+
+@pytest.mark.parametrize(
+    ("rows", "failure", "begun"),
+    [
+        # Every trial prepares the same rows with the same tokenizer.
+        (False, "The rows of {number} cannot be loaded.", 1),
+        # A full disk also comes after many steps.
+        (True, FULL, 1),
+        (True, "Training failed. The loss of trial {number} is not a number.", 3),
+    ],
+    ids=["no rows", "full disk", "its own failure"],
+)
+def test_a_failure_that_is_the_same_for_all_values_ends_the_search_at_once(
+    rows, failure, begun, tmp_path, slow_processor, monkeypatch, capsys, golden_message
+):
+    seen = []
+
+    def run(recipe, run, chosen, tell, watch, *_):
+        seen.append(run.path.name)
+        with_rows(recipe, run, "finished" if rows else "begun")
+        if rows:
+            with watch() as progress:
+                progress({"event": "step", "step": 1, "steps": 9, "loss": 2.0})
+        raise Stop(failure.format(number=len(seen)))
+
+    monkeypatch.setattr(running, "run", run)
+    written(tmp_path, over=RATES)
+    assert command(["search", "searched.yaml", "--yes"]) == 1
+    assert len(seen) == begun
+    if not rows:
+        golden_message("\n".join(capsys.readouterr().err.splitlines()[-2:]))
+
+
+def test_another_model_may_be_there_where_one_is_not(tmp_path, slow_processor, monkeypatch, capsys):
+    """Values of the model or the data can change why the first stage fails."""
+    seen = []
+
+    def run(recipe, run, *_):
+        seen.append(run.path.name)
+        with_rows(recipe, run, "begun")
+        raise Stop(f"{recipe.model.base} is gated.")
+
+    monkeypatch.setattr(running, "run", run)
+    models = ["google/gemma-3-270m-it", "HuggingFaceTB/SmolLM2-135M-Instruct"]
+    written(tmp_path, over={"model.base": models})
+    assert command(["search", "searched.yaml", "--yes"]) == 1
+    assert len(seen) == 2
 
 
 class Line(torch.nn.Module):
