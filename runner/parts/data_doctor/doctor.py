@@ -88,10 +88,10 @@ class DrawingExaminer:
 
 
 def _named(
-    kind: str, lines: Sequence[data_sets.Where], said: str, remedy: str
+    name: str, lines: Sequence[data_sets.Where], message: str, remedy: str
 ) -> Iterator[DataFinding]:
     if lines:
-        yield DataFinding.of(kind, len(lines), said, remedy, lines)
+        yield DataFinding.of(name, len(lines), message, remedy, lines)
 
 
 def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
@@ -106,18 +106,18 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     for row in rows:
         if row.wanted is not None:
             count += 1
-            words = row.wanted.split(None, BEGINNING_WORDS)[:BEGINNING_WORDS]
-            beginnings.setdefault(" ".join(words), []).append(row.line)
+            first_words = row.wanted.split(None, BEGINNING_WORDS)[:BEGINNING_WORDS]
+            beginnings.setdefault(" ".join(first_words), []).append(row.line)
     for beginning, lines in beginnings.items():
         if count >= FEW and len(lines) > BEGINNING_SHARE * count:
             if not personal_in(beginning):
-                shown = beginning
+                quoted = beginning
             else:
-                shown = "something personal"
-            said = worded(
-                "data_doctor.one-sided-answers", shown=shown[:60], part=len(lines) / count
+                quoted = "something personal"
+            message = worded(
+                "data_doctor.one-sided-answers", shown=quoted[:60], part=len(lines) / count
             )
-            yield from _named("one-sided answers", lines, *said)
+            yield from _named("one-sided answers", lines, *message)
     yield from labels([row for row in rows if row.label is not None])
     yield from personal(rows)
 
@@ -125,14 +125,14 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 def _repeated(rows: list[ExaminedRow]) -> list[data_sets.Where]:
     """Documents that are exact copies of an earlier one; preparation has removed such rows with an
     answer."""
-    seen = set()
+    digests = set()
     lines = []
     for row in rows:
         if row.answer is None:
             digest = data_sets.hash_64(row.text)
-            if digest in seen:
+            if digest in digests:
                 lines.append(row.line)
-            seen.add(digest)
+            digests.add(digest)
     return lines
 
 
@@ -152,7 +152,7 @@ def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         low, high = sorted(((len(rows) - rare) / rare, most * (len(rows) - rare) / rare))
         which = "good" if rare == good else "bad"
         part = rare / len(rows)
-        said = worded(
+        message = worded(
             "data_doctor.one-sided-labels",
             which=which,
             part=part,
@@ -160,20 +160,20 @@ def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
             low=low,
             high=high,
         )
-        yield from _named("one-sided labels", lines, *said)
-    seen: dict[str, set[bool | None]] = {}
+        yield from _named("one-sided labels", lines, *message)
+    labels_by_text: dict[str, set[bool | None]] = {}
     for row in rows:
-        seen.setdefault(row.text, set()).add(row.label)
-    both = [row.line for row in rows if len(seen[row.text]) > 1]
-    yield from _named("both labels", both, *worded("data_doctor.both-labels"))
+        labels_by_text.setdefault(row.text, set()).add(row.label)
+    contradictory = [row.line for row in rows if len(labels_by_text[row.text]) > 1]
+    yield from _named("both labels", contradictory, *worded("data_doctor.both-labels"))
 
 
 def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """Personal data, counted and listed by line; the data itself is never printed."""
-    said = worded("data_doctor.personal")
-    found = [(row.line, personal_in(row.text)) for row in rows]
-    for kind in PERSONAL:
-        yield from _named(kind, [line for line, kinds in found if kind in kinds], *said)
+    message = worded("data_doctor.personal")
+    kinds_by_line = [(row.line, personal_in(row.text)) for row in rows]
+    for name in PERSONAL:
+        yield from _named(name, [line for line, kinds in kinds_by_line if name in kinds], *message)
 
 
 # Kinds of personal data, each with its pattern.
@@ -187,8 +187,8 @@ def personal_in(text: str) -> list[str]:
     """The kinds of personal data in a text."""
     return [
         name
-        for name, kind in PERSONAL.items()
-        if kind.get("sign", "") in text and PATTERNS[name].search(text)
+        for name, facts in PERSONAL.items()
+        if facts.get("sign", "") in text and PATTERNS[name].search(text)
     ]
 
 
@@ -203,27 +203,29 @@ def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """The language of each text that is long enough to tell. Raises ImportError if its library is
     not installed."""
     identifier = _identifier()
-    told = []
+    clear_rows = []
     for row in rows:
         if len(row.text) >= SENTENCE:
             # More text takes time, and makes the result no more certain.
             language, sure = identifier.classify(row.text[:1000])
             if sure >= SURE:
-                told.append((row.line, language))
-    counts = Counter(language for _, language in told).most_common()
+                clear_rows.append((row.line, language))
+    counts = Counter(language for _, language in clear_rows).most_common()
     if not counts:
         return
-    shares = ", ".join(f"{language} {count / len(told):.1%}" for language, count in counts[:5])
-    others = [line for line, language in told if language != counts[0][0]]
+    shares = ", ".join(
+        f"{language} {count / len(clear_rows):.1%}" for language, count in counts[:5]
+    )
+    other_lines = [line for line, language in clear_rows if language != counts[0][0]]
     yield DataFinding.of(
         "languages",
         len(counts),
-        f"{shares} of the {len(told):,} rows whose language is clear"
-        + ("; others in" if others else ""),
+        f"{shares} of the {len(clear_rows):,} rows whose language is clear"
+        + ("; others in" if other_lines else ""),
         "Check the rows in other languages, and delete those that are there by mistake."
-        if others
+        if other_lines
         else "",
-        others,
+        other_lines,
     )
 
 
@@ -251,12 +253,14 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         if len(shingles):
             lines.append(row.line)
             # One number for the eight of a bucket, because they are only compared.
-            buckets.append([hash(tuple(each)) for each in signatures.get_signature(shingles)])
-    like = np.arange(len(lines))
+            buckets.append(
+                [hash(tuple(bucket_hashes)) for bucket_hashes in signatures.get_signature(shingles)]
+            )
+    earliest = np.arange(len(lines))
     for bucket in np.array(buckets, np.int64).T:
-        _, first, same = np.unique(bucket, return_index=True, return_inverse=True)
-        like = np.minimum(like, first[same])
-    again = [lines[number] for number in np.flatnonzero(like < np.arange(len(like)))]
+        _, first_rows, same = np.unique(bucket, return_index=True, return_inverse=True)
+        earliest = np.minimum(earliest, first_rows[same])
+    again = [lines[number] for number in np.flatnonzero(earliest < np.arange(len(earliest)))]
     yield from _named("near duplicates", again, *worded("data_doctor.near-duplicates"))
 
 

@@ -39,15 +39,16 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         written = recipe.document.lookup(home)
         prompt = (written.get("system_prompt") if isinstance(written, dict) else None) or ""
         texts = [
-            f"{prompt} {' '.join(turn.content for turn in one.turns)}" for one in talks[:FIRST_ROWS]
+            f"{prompt} {' '.join(turn.content for turn in talk.turns)}"
+            for talk in talks[:FIRST_ROWS]
         ]
         certain = sum(len(text.split()) > limit for text in texts)
         likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
-        whole = len(talks) <= FIRST_ROWS
-        among = f"{'the' if whole else 'the first'} {len(texts):,} rows of `{file}`"
+        is_whole = len(talks) <= FIRST_ROWS
+        among = f"{'the' if is_whole else 'the first'} {len(texts):,} rows of `{file}`"
         if certain == len(texts):
-            said = worded("data_doctor.all-too-long", among=among, limit=limit)
-            yield recipe.problem(where, *said, severity="error" if whole else "note")
+            too_long = worded("data_doctor.all-too-long", among=among, limit=limit)
+            yield recipe.problem(where, *too_long, severity="error" if is_whole else "note")
         elif likely > len(texts) / 2:
             yield recipe.note(
                 where, *worded("data_doctor.many-too-long", among=among, likely=likely, limit=limit)
@@ -83,11 +84,11 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     from runner.parts.data_doctor import doctor
 
     among = f"Of the first {len(read):,} rows of `{file}`"
-    lost = [(number, row) for number, row in read if isinstance(row, str)]
-    if lost:
-        first, reason = lost[0]
+    unreadable = [(number, row) for number, row in read if isinstance(row, str)]
+    if unreadable:
+        line, reason = unreadable[0]
         yield worded(
-            "data_doctor.left-out", among=among, lost=len(lost), first=first, reason=reason
+            "data_doctor.left-out", among=among, lost=len(unreadable), first=line, reason=reason
         )
     talks = [(number, row) for number, row in read if isinstance(row, Conversation)]
     good = [doctor.ExaminedRow(number, row.said, row.turns[-1].content) for number, row in talks]
@@ -113,8 +114,8 @@ def support(recipe: Recipe) -> Iterator[Problem]:
         return
     data = recipe.settings.get("data") or {}
     support = Support(questions, data.get("system_prompt") or "")
-    for _, one, file in files:
-        texts = _texts(one, file)
+    for _, data_set, file in files:
+        texts = _texts(data_set, file)
         if texts is None:
             return
         for text in texts:

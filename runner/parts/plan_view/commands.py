@@ -170,9 +170,9 @@ def plan(
     return 0
 
 
-def _on_processor(recipe: Recipe, path: str, style: str, taken: int | None) -> int:
+def _on_processor(recipe: Recipe, path: str, style: str, number: int | None) -> int:
     """The plan of a recipe with `gpu: none`, by the figures that `recipe run` prints. If this
-    machine's main memory is too small: changes that fit, of which it writes number `taken`."""
+    machine's main memory is too small: changes that fit, of which it writes number `number`."""
     run = folder(recipe.name, "run")
     local = this_machine.processor_run(recipe, run)
     stages = list(local.predictions.values())
@@ -184,8 +184,8 @@ def _on_processor(recipe: Recipe, path: str, style: str, taken: int | None) -> i
         return 0
     click.get_current_context().with_resource(constants.taking(calibration.learned()))
     offers = processor_offers.of(recipe, local, run) if too_large else []
-    if taken:
-        return _apply(recipe, offers, taken)
+    if number:
+        return _apply(recipe, offers, number)
     for sentence in (*map(this_machine.needs, stages), this_machine.download(local)):
         if sentence:
             say(sentence)
@@ -206,28 +206,28 @@ def _on_processor(recipe: Recipe, path: str, style: str, taken: int | None) -> i
     return 0
 
 
-def _apply(recipe: Recipe, found: list[recipe_offers.Offer], taken: int) -> int:
-    if taken > len(found):
-        usual = f"They go from 1 to {len(found)}."
-        known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(len(found), usual)
-        raise Stop(*worded("plan_view.no-suggestion", taken=taken, recipe=recipe, known=known))
-    say(copying.rewrite(recipe.document, found[taken - 1].changes))
+def _apply(recipe: Recipe, offers: list[recipe_offers.Offer], number: int) -> int:
+    if number > len(offers):
+        usual = f"They go from 1 to {len(offers)}."
+        numbers = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(len(offers), usual)
+        raise Stop(*worded("plan_view.no-suggestion", taken=number, recipe=recipe, known=numbers))
+    say(copying.rewrite(recipe.document, offers[number - 1].changes))
     say(f"\nWritten. `recipe plan {recipe.document.file}` shows the new plan.")
     return 0
 
 
-def _counts(given: str | None) -> list[int]:
+def _counts(written: str | None) -> list[int]:
     """Counts of machines. Dots continue the ratio of the two counts before them, up to the count
     after them."""
     try:
         counts: list[int] = []
-        parts = [part.strip() for part in (given or "").split(",") if part.strip()]
-        for at, part in enumerate(parts):
+        parts = [part.strip() for part in (written or "").split(",") if part.strip()]
+        for place, part in enumerate(parts):
             if part in ("…", "..."):
-                (before, last), end = counts[-2:], int(parts[at + 1])
+                (before, last), end = counts[-2:], int(parts[place + 1])
                 times = last // before
                 if times < 2 or last % before or end <= last:
-                    raise Stop(*worded("plan_view.idle-dots", given=given), code=2)
+                    raise Stop(*worded("plan_view.idle-dots", given=written), code=2)
                 while counts[-1] * times < end:
                     counts.append(counts[-1] * times)
             else:
@@ -236,7 +236,7 @@ def _counts(given: str | None) -> list[int]:
         counts = [0]
     if any(not 1 <= count <= MOST_MACHINES for count in counts):
         raise Stop(
-            f"`--machines {given}` is not a list of counts.",
+            f"`--machines {written}` is not a list of counts.",
             "For example: --machines 1,2,4",
             code=2,
         )
@@ -264,8 +264,8 @@ def _on_card(recipe: Recipe, card: catalog.Gpu) -> tuple[_OnCard, str]:
             changed(recipe, [Override("machines.gpu", None, card.name, "recipe gpus")])[0]
         )
     except Stop as stop:
-        why = stop.problems[0].message
-        return _OnCard(card.name, usable, why_not=why), why
+        reason = stop.problems[0].message
+        return _OnCard(card.name, usable, why_not=reason), reason
     except catalog.UnknownArchitecture as error:
         raise Stop(forecast.unknown_architecture(recipe, error)) from None
     need = max((stage.memory.total for stage in planned.forecasts), default=None)
@@ -283,17 +283,17 @@ def _on_card(recipe: Recipe, card: catalog.Gpu) -> tuple[_OnCard, str]:
 def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
     """List the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it needs
     on each of them."""
-    every = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
+    all_cards = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
     if path:
         recipe, _ = open_recipe(path, sets, aside=style == "json")
-        found = [_on_card(recipe, card) for card in every]
+        verdicts = [_on_card(recipe, card) for card in all_cards]
         if style == "json":
-            say(json_text([one for one, _ in found]))
+            say(json_text([on_card for on_card, _ in verdicts]))
             return
-        table(views.rows("on_cards", [*zip(every, found, strict=True)]))
-        count = sum(one.fits for one, _ in found)
+        table(views.rows("on_cards", [*zip(all_cards, verdicts, strict=True)]))
+        count = sum(on_card.fits for on_card, _ in verdicts)
         end(
-            f"`{recipe.name}` fits {count} of these {len(found)} GPUs.",
+            f"`{recipe.name}` fits {count} of these {len(verdicts)} GPUs.",
             "plan",
             path,
             "--set",
@@ -301,10 +301,10 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         )
         return
     if style == "json":
-        say(json_text(every))
+        say(json_text(all_cards))
         return
-    titles, *facts = views.rows("cards", every)
+    titles, *facts = views.rows("cards", all_cards)
     table([titles, *facts], below=titles[-2:])
     say("\nMEMORY is the part that PyTorch can use.")
     say("TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
-    end(f"{len(every)} GPUs can be named in a recipe.", "gpus", "RECIPE")
+    end(f"{len(all_cards)} GPUs can be named in a recipe.", "gpus", "RECIPE")

@@ -46,39 +46,39 @@ class StageOnMachines:
 
     @classmethod
     def of(cls, forecast: Forecast, count: int) -> Self:
-        there = with_machines(forecast, count)
-        time = there.time
-        work = there.workload
-        gpus = there.stage.machines.world_size
+        rescaled = with_machines(forecast, count)
+        time = rescaled.time
+        work = rescaled.workload
+        gpus = rescaled.stage.machines.world_size
         if not time:
-            return cls(there)
+            return cls(rescaled)
         between = BETWEEN_FAILURES / gpus  # seconds between two failures
         communication = time.steps * time.waiting_seconds
         computing = time.training_seconds - communication + time.evaluation_seconds
         alone = computing + communication
         saving = time.checkpoints.seconds
-        writing = there.written()["checkpoint"] / (work.disk_mb_s * 1e6)
+        writing = rescaled.written()["checkpoint"] / (work.disk_mb_s * 1e6)
         start = time.overhead_seconds - saving
-        every = alone / time.checkpoints.count
+        interval = alone / time.checkpoints.count
         parts = {
             "computing": computing,
             "communication": communication,
             "saving": saving,
-            "reading": start + max(0.0, _rows_seconds(there, time) - communication - computing),
-            "restarts": daly(alone, writing, every, RESTART + start + writing, between)
+            "reading": start + max(0.0, _rows_seconds(rescaled, time) - communication - computing),
+            "restarts": daly(alone, writing, interval, RESTART + start + writing, between)
             - alone
             - saving,
         }
-        if math.isfinite(whole := sum(parts.values())):
-            total = whole
+        if math.isfinite(finite_total := sum(parts.values())):
+            total = finite_total
         else:
             total = None
         return cls(
-            there,
+            rescaled,
             total_seconds=total,
             parts={name: part if math.isfinite(part) else None for name, part in parts.items()},
             failures=None if total is None else total / between,
-            save_seconds=every,
+            save_seconds=interval,
             best_save_seconds=math.sqrt(2 * writing * between),
             too_few_rows=bool(work.rows and not work.max_steps and time.rows_a_step > work.rows),
             cost=None
@@ -108,17 +108,17 @@ def _rows_seconds(forecast: Forecast, time: Duration) -> float:
 HARDLY = 5.0
 
 
-def daly(work: float, saving: float, every: float, again: float, between: float) -> float:
-    """Seconds that `work` seconds of training take with a checkpoint after each `every` of them,
+def daly(work: float, saving: float, interval: float, again: float, between: float) -> float:
+    """Seconds that `work` seconds of training take with a checkpoint after each `interval` of them,
     each taking `saving`. Failures come at random, `between` apart; each costs `again` and the work
     since the last checkpoint (Daly 2006, Future Generation Computer Systems 22, equation 13).
     Infinite where hardly any stretch would finish."""
     if not work:
         return 0.0
-    stretch = (every + saving) / between
+    stretch = (interval + saving) / between
     if stretch + again / between > HARDLY:
         return math.inf
-    return between * math.exp(again / between) * math.expm1(stretch) * work / every
+    return between * math.exp(again / between) * math.expm1(stretch) * work / interval
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class RunOnMachines:
 
 def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMachines]:
     """One entry for each count of machines; empty if the time of a stage is unknown."""
-    made: list[RunOnMachines] = []
+    compared: list[RunOnMachines] = []
     for count in counts:
         stages = [StageOnMachines.of(forecast, count) for forecast in forecasts]
         if not stages or any(stage.parts is None for stage in stages):
@@ -156,8 +156,12 @@ def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMach
         parts = {
             name: sum((stage.parts or {}).get(name) or 0.0 for stage in stages) for name in LIMITS
         }
-        first, base = next(
-            ((one.nodes, one.total_seconds) for one in made if one.total_seconds),
+        base_nodes, base = next(
+            (
+                (earlier.nodes, earlier.total_seconds)
+                for earlier in compared
+                if earlier.total_seconds
+            ),
             (machines.nodes, total),
         )
         if base and total:
@@ -182,7 +186,7 @@ def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMach
             gpus=machines.world_size,
             total_seconds=total,
             speed_up=speed_up,
-            efficiency=speed_up * first / machines.nodes if speed_up else None,
+            efficiency=speed_up * base_nodes / machines.nodes if speed_up else None,
             gpu_hours=total / 3600 * machines.world_size if total is not None else None,
             cost=sum(costs) if costs and total is not None else None,
             parts=parts,
@@ -190,5 +194,5 @@ def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMach
             save_seconds=longest.save_seconds or 0.0,
             best_save_seconds=longest.best_save_seconds or 0.0,
         )
-        made.append(row)
-    return made
+        compared.append(row)
+    return compared

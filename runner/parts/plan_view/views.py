@@ -36,14 +36,14 @@ PARTS: Mapping[str, tuple[str, str]] = FIGURES["drawn"]
 # On one screen.
 
 
-def _say(line: str, first: str = "", rest: str = "") -> None:
-    say(textwrap.fill(line, WIDTH, initial_indent=first, subsequent_indent=rest))
+def _say(line: str, first_indent: str = "", indent: str = "") -> None:
+    say(textwrap.fill(line, WIDTH, initial_indent=first_indent, subsequent_indent=indent))
 
 
-def _say_table(macro: str, *about: object) -> None:
+def _say_table(macro: str, *arguments: object) -> None:
     """Prints the table of a macro: titles, then a line for each row, with cells apart by ` | `. A
     `/` is a line's end in a title, and a `>` before it makes its column one of numbers."""
-    titles, *cells = rows(macro, *about)
+    titles, *cells = rows(macro, *arguments)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, title in enumerate(titles):
         justify: Literal["left", "right"]
@@ -70,7 +70,7 @@ def answer(planned: Planned, offers: list[Offer]) -> None:
     else:
         change = []
     for line in (*verdict(planned), *change):
-        _say(line, rest="  ")
+        _say(line, indent="  ")
 
 
 def verdict(planned: Planned, price: str = "`--price` (per GPU hour)") -> tuple[str, ...]:
@@ -80,17 +80,17 @@ def verdict(planned: Planned, price: str = "`--price` (per GPU hour)") -> tuple[
     return _filled("fits", planned), _filled("time", planned), _filled("cost", planned, price)
 
 
-def _filled(macro: str, *said: object) -> str:
+def _filled(macro: str, *arguments: object) -> str:
     """The text of a macro of `plan.txt.jinja`."""
     figures = {"figures": FIGURES.get, "constants": constants.constants, "spread": constants.spread}
     more = {"units": units, "machine": storage.machine, "GIB": GIB, "MOST_TRIED": MOST_TRIED}
-    known = macros(HERE / "plan.txt.jinja", **figures, **more)
-    return str(getattr(known, macro)(*said)).strip()
+    text_macros = macros(HERE / "plan.txt.jinja", **figures, **more)
+    return str(getattr(text_macros, macro)(*arguments)).strip()
 
 
-def rows(macro: str, *about: object) -> list[list[str]]:
+def rows(macro: str, *arguments: object) -> list[list[str]]:
     """The cells of the table that a macro of `plan.txt.jinja` writes, a line for each row."""
-    lines = _filled(macro, *about).splitlines()
+    lines = _filled(macro, *arguments).splitlines()
     # Only the last cell may have text of others.
     return [[cell.strip() for cell in line.split("|", lines[0].count("|"))] for line in lines]
 
@@ -99,8 +99,8 @@ def stages(planned: Planned) -> None:
     """Prints a line for each stage, and how sure the numbers are."""
     if not planned.forecasts:
         return
-    forecasts = {each.stage.name: each for each in planned.forecasts}
-    prepared = {each.stage: each for each in planned.preparations if each.total_seconds}
+    forecasts = {stage.stage.name: stage for stage in planned.forecasts}
+    prepared = {stage.stage: stage for stage in planned.preparations if stage.total_seconds}
     _say_table("stages", planned, forecasts, prepared)
     _say(_filled("sources", planned))
 
@@ -112,9 +112,9 @@ def machines(planned: Planned, counts: list[int]) -> None:
         say("\nThe time on other numbers of machines is unknown.")
         return
     _say_table("on_machines", compared)
-    before = sum(each.total_seconds for each in planned.preparations)
+    before = sum(preparation.total_seconds for preparation in planned.preparations)
     for line in _filled("machines", compared[-1], before).splitlines():
-        _say(line, rest="  ")
+        _say(line, indent="  ")
 
 
 def offered(offers: list[Offer], figures: str = "offer") -> None:
@@ -155,7 +155,9 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
         console.print(table)
         exact(console, [forecast], traced)
     for line in _filled(
-        "untrained", plan.stages, {each.stage: each for each in planned.preparations}
+        "untrained",
+        plan.stages,
+        {preparation.stage: preparation for preparation in planned.preparations},
     ).splitlines():
         _say(line)
     stored = _filled("stored", plan, storage.before_training(plan), storage.needs(plan, forecasts))
@@ -219,32 +221,32 @@ def step(memory: Memory) -> list[tuple[str, dict[str, int]]]:
     and keeps its peak."""
     backward = [moment for moment in memory.moments if moment.name == "backward"]
     most = max(backward, key=lambda moment: moment.size, default=None)
-    every = -(-len(backward) // MOST_MOMENTS) or 1
+    interval = -(-len(backward) // MOST_MOMENTS) or 1
     kept = [
         moment
         for n, moment in enumerate(backward)
-        if n % every == 0 or moment in (most, backward[-1])
+        if n % interval == 0 or moment in (most, backward[-1])
     ]
-    whole = [moment for moment in memory.moments if moment.name != "backward" or moment in kept]
+    reported = [moment for moment in memory.moments if moment.name != "backward" or moment in kept]
     # A step begins without activations.
-    start = whole[0]._replace(name="forward", activations=0, logits=0, temporary=0)
+    start = reported[0]._replace(name="forward", activations=0, logits=0, temporary=0)
     weights = memory.state.weights
     optimizer = memory.state.optimizer
     slack = memory.slack / max(memory.tensors, 1)
     return [
         (
-            each.name,
+            reported_moment.name,
             {
                 "weights": weights,
                 "optimizer": optimizer,
-                "gradients": each.gradients,
-                "activations": each.activations,
-                "loss": each.logits,
-                "other": each.base - weights - optimizer + each.temporary,
-                "reserve": round(each.size * slack) + memory.context,
+                "gradients": reported_moment.gradients,
+                "activations": reported_moment.activations,
+                "loss": reported_moment.logits,
+                "other": reported_moment.base - weights - optimizer + reported_moment.temporary,
+                "reserve": round(reported_moment.size * slack) + memory.context,
             },
         )
-        for each in (start, *whole)
+        for reported_moment in (start, *reported)
     ]
 
 
@@ -254,8 +256,8 @@ def as_json(
     """The plan of a recipe. nodes: other counts of machines; traced: the exact traces by stage."""
     plan = planned.sized
     forecasts = planned.forecasts
-    trained = [each.stage.name for each in forecasts]
-    whole = {
+    trained = [entry.stage.name for entry in forecasts]
+    report = {
         "name": plan.name,
         "basis": basis(forecasts, nodes),
         # The size that is requested for each claim, and what will be written to it.
@@ -263,14 +265,16 @@ def as_json(
             claim["name"]: plan.claim_gib(claim["name"]) for claim in plan.site.get("claims") or ()
         },
         "claims_bytes": storage.needs(plan, forecasts),
-        "stages": [_stage(planned, each, nodes, traced.get(each.stage.name)) for each in forecasts],
+        "stages": [
+            _stage(planned, entry, nodes, traced.get(entry.stage.name)) for entry in forecasts
+        ],
         # Stages that train nothing.
         "without_formulas": [stage.name for stage in plan.stages if stage.name not in trained],
         # Of these, those with an estimate of their time.
         "preparations": [
-            each._asdict() | {"range_seconds": each.range_seconds}
-            for each in planned.preparations
-            if each.total_seconds
+            entry._asdict() | {"range_seconds": entry.range_seconds}
+            for entry in planned.preparations
+            if entry.total_seconds
         ],
         "all_stages": planned.together,
         "all_machines": hardware(planned),
@@ -280,14 +284,14 @@ def as_json(
         "offers": [named(JSON["offer"], offer) for offer in offers],
         "on_machines": scaling.rows(forecasts, nodes),
     }
-    return json_text(whole)
+    return json_text(report)
 
 
 def _stage(
     planned: Planned, stage: Forecast, nodes: list[int], traced: Traced | None
 ) -> dict[str, object]:
     """The needs of one stage."""
-    known = SimpleNamespace(
+    figures = SimpleNamespace(
         stage=stage,
         published=str(stage.memory_spread),
         limit=gpu_memory(planned.recipe),
@@ -303,7 +307,7 @@ def _stage(
         ],
         traced=traced,
     )
-    return named(JSON["stage"], known)
+    return named(JSON["stage"], figures)
 
 
 # As a picture: GPU memory over one step of each stage, and time by stage. It is one SVG file
@@ -313,7 +317,11 @@ def _stage(
 def svg(planned: Planned) -> str:
     limit = gpu_memory(planned.recipe)
     picture = template(HERE / "picture.svg.jinja", px="{:.2f}".format, units=units)
-    timed = {each.stage.name: each.time for each in planned.forecasts if each.time}
+    timed = {
+        stage_forecast.stage.name: stage_forecast.time
+        for stage_forecast in planned.forecasts
+        if stage_forecast.time
+    }
     plots = [_plot(stage, limit) for stage in planned.forecasts]
     return f"{picture.render(FIGURES, GIB=GIB, name=planned.plan.name, plots=plots, limit=limit, timed=timed)}\n"
 
@@ -328,15 +336,17 @@ def _plot(stage: Forecast, limit: int | None) -> dict[str, Any]:
     highest = 1.12 * max(memory.total, stage.usable or 0, limit or 0)
     # At most six round numbers from 0 to the highest value.
     rounds = (times * 10.0**power for power in range(-3, 9) for times in (1, 2, 5))
-    apart = next(each for each in rounds if highest / GIB / each <= 5)
+    apart = next(round_number for round_number in rounds if highest / GIB / round_number <= 5)
     areas = []
-    below = [0] * len(moments)
+    lower_edge = [0] * len(moments)
     for part in PARTS:
-        above = [low + parts[part] for low, (_, parts) in zip(below, moments, strict=True)]
-        if above != below:
-            edge = [*enumerate(above), *reversed([*enumerate(below)])]
+        upper_edge = [
+            low + parts[part] for low, (_, parts) in zip(lower_edge, moments, strict=True)
+        ]
+        if upper_edge != lower_edge:
+            edge = [*enumerate(upper_edge), *reversed([*enumerate(lower_edge)])]
             areas.append((part, edge, max(parts[part] for _, parts in moments)))
-        below = above
+        lower_edge = upper_edge
     weights = memory.state.weights
     optimizer = memory.state.optimizer
     sums = (0, weights, weights + optimizer, memory.evaluation, memory.in_evaluation)
@@ -351,5 +361,5 @@ def _plot(stage: Forecast, limit: int | None) -> dict[str, Any]:
             *zip(("weights", "optimizer", "activations", "reserve"), ends, ends[1:], strict=False)
         ],
         # After the last part, `below` is all of each moment.
-        "peak": max(enumerate(below), key=itemgetter(1)),
+        "peak": max(enumerate(lower_edge), key=itemgetter(1)),
     }

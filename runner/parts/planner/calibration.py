@@ -35,13 +35,13 @@ def beside(
     """The stages of a run that trained on the card of their plan, each with its prediction. Empty
     for a rehearsal."""
     if run.kind != "rehearsal":
-        known = {each.stage: each for each in planned}
+        predictions = {prediction.stage: prediction for prediction in planned}
     else:
-        known = {}
-    found = []
+        predictions = {}
+    compared = []
     for stage in plan.stages:
         summary = StageFolder(plan, stage).summary
-        foreseen = known.get(stage.name)
+        foreseen = predictions.get(stage.name)
         # The plan is of the recipe without later changes and `--set`.
         if not summary or foreseen is None or summary.fingerprint != plan.fingerprint:
             continue
@@ -52,8 +52,8 @@ def beside(
         if card == foreseen.label and (
             summary.gpu or (foreseen.step_seconds and summary.step_seconds)
         ):
-            found.append((foreseen, summary))
-    return found
+            compared.append((foreseen, summary))
+    return compared
 
 
 def _by_recipe(recipe: Recipe, run: RunFolder) -> list[tuple[Prediction, Summary]]:
@@ -62,7 +62,7 @@ def _by_recipe(recipe: Recipe, run: RunFolder) -> list[tuple[Prediction, Summary
     plan = inference.plan_of(recipe, run)
     on_record = RunManifest.read(run.path)
     if on_record.fingerprint == recipe.fingerprint and all(
-        each.label for each in on_record.foreseen
+        prediction.label for prediction in on_record.foreseen
     ):
         return beside(run, plan, on_record.foreseen)
     return beside(run, plan, forecasting().predictions(changed(recipe, run.overrides)[0], plan))
@@ -79,12 +79,12 @@ def after_plan(plan: Plan, run: RunFolder) -> Iterator[str]:
     return _kept(run, beside(run, plan, RunManifest.read(run.path).foreseen))
 
 
-def _kept(run: RunFolder, found: Sequence[tuple[Prediction, Summary]]) -> Iterator[str]:
-    for foreseen, summary in found:
+def _kept(run: RunFolder, compared: Sequence[tuple[Prediction, Summary]]) -> Iterator[str]:
+    for foreseen, summary in compared:
         yield str(constants.sources().beside(foreseen, summary))
-    if found:
+    if compared:
         with suppress(OSError):  # the run is done in any case
-            keep(Observed.of_stage(run, *each) for each in found)
+            keep(Observed.of_stage(run, *pair) for pair in compared)
 
 
 def learn(recipe: Recipe, runs: Sequence[str]) -> None:
@@ -94,10 +94,10 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
     for name in runs:
         run = find(recipe.name, name)
         require_of(run, recipe.name, "Name the recipe of this run.")
-        found = _by_recipe(recipe, run)
-        if not found:
+        compared = _by_recipe(recipe, run)
+        if not compared:
             raise Stop(*worded("planner.no-measurements", name=name))
-        observed += [Observed.of_stage(run, *each) for each in found]
+        observed += [Observed.of_stage(run, *pair) for pair in compared]
     try:
         keep(observed)
     except OSError as error:
@@ -144,12 +144,14 @@ class Learned(Record):
 def keep(observed: Iterable[Observed]) -> None:
     """Adds runs to the file, which replace older entries of the same runs. Raises OSError if it
     cannot be written."""
-    new = {each.run: each for each in observed if each.run and each.gpu}
-    old = {each.run: each for each in Learned.read(settings_folder()).runs if each.run not in new}
+    new = {stage.run: stage for stage in observed if stage.run and stage.gpu}
+    old = {
+        stage.run: stage for stage in Learned.read(settings_folder()).runs if stage.run not in new
+    }
     ordered = [*old.values(), *new.values()]
     kept: list[Observed] = []
-    for gpu in dict.fromkeys(each.gpu for each in ordered):
-        kept += [each for each in ordered if each.gpu == gpu][-MOST_RUNS:]
+    for gpu in dict.fromkeys(stage.gpu for stage in ordered):
+        kept += [stage for stage in ordered if stage.gpu == gpu][-MOST_RUNS:]
     settings_folder().mkdir(parents=True, exist_ok=True)
     Learned(tuple(kept)).write(settings_folder())
 
@@ -157,29 +159,29 @@ def keep(observed: Iterable[Observed]) -> None:
 def learned() -> dict[str, constants.Constants]:
     """The constants of each card in the file."""
     runs = [
-        each
-        for each in Learned.read(settings_folder()).runs
-        if each.seconds > 0 and each.planned > 0
+        stage
+        for stage in Learned.read(settings_folder()).runs
+        if stage.seconds > 0 and stage.planned > 0
     ]
-    found = {}
-    for gpu in {each.gpu for each in runs}:
-        own = [each for each in runs if each.gpu == gpu]
-        known = constants.from_catalog(gpu)
-        if len(own) > 1:
-            count = f"{len(own)} of your own runs"
+    by_card = {}
+    for gpu in {stage.gpu for stage in runs}:
+        of_card = [stage for stage in runs if stage.gpu == gpu]
+        of_catalog = constants.from_catalog(gpu)
+        if len(of_card) > 1:
+            count = f"{len(of_card)} of your own runs"
         else:
             count = "one of your own runs"
         # If memory was not measured, slack is the catalog's.
         slack = [
-            max(each.reserved / each.allocated - 1, 0.0) if each.allocated else known.slack
-            for each in own
+            max(stage.reserved / stage.allocated - 1, 0.0) if stage.allocated else of_catalog.slack
+            for stage in of_card
         ]
         measured = constants.measured(
-            slack, [known.context], [each.seconds / each.planned for each in own]
+            slack, [of_catalog.context], [stage.seconds / stage.planned for stage in of_card]
         )
-        if len(own) >= constants.ENOUGH:
+        if len(of_card) >= constants.ENOUGH:
             spread = measured.spread
         else:
             spread = None
-        found[gpu] = replace(measured, spread=spread, source=f"{gpu}, {count}")
-    return found
+        by_card[gpu] = replace(measured, spread=spread, source=f"{gpu}, {count}")
+    return by_card

@@ -46,9 +46,9 @@ _own: ContextVar[Mapping[str, Constants]] = ContextVar("own", default=MappingPro
 
 
 @contextmanager
-def taking(own: Mapping[str, Constants]) -> Iterator[None]:
+def taking(by_card: Mapping[str, Constants]) -> Iterator[None]:
     """Plans with these constants of cards instead of the catalog's."""
-    token = _own.set(own)
+    token = _own.set(by_card)
     try:
         yield
     finally:
@@ -57,9 +57,9 @@ def taking(own: Mapping[str, Constants]) -> Iterator[None]:
 
 def constants(gpu: str) -> Constants:
     """The constants of a card: those of `taking`, else the catalog's."""
-    own = _own.get()
-    if gpu in own:
-        return own[gpu]
+    by_card = _own.get()
+    if gpu in by_card:
+        return by_card[gpu]
     return from_catalog(gpu)
 
 
@@ -161,8 +161,10 @@ def _ranges() -> Mapping[str, Sequence[Any]]:
     return read_record(FILE)
 
 
-def spread(run: Run, what: str) -> Spread:
+def spread(run: Run, figure: str) -> Spread:
     """The errors of what was planned: `allocated`, the memory of tensors, or `time`, the seconds of
     a step. The ranges are in order: the first one with nothing that this run lacks applies."""
-    own = kind(run).items()
-    return next(Spread(*figures) for shared, *figures in _ranges()[what] if shared.items() <= own)
+    properties = kind(run).items()
+    return next(
+        Spread(*figures) for shared, *figures in _ranges()[figure] if shared.items() <= properties
+    )

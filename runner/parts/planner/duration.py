@@ -49,8 +49,8 @@ class ByKind(NamedTuple):
 
 def shares(gpu: Gpu) -> ByKind:
     """The shares of a data sheet's rate that a card reaches."""
-    known = ((float(least), ByKind(*each)) for least, each in TABLES["shares"].items())
-    return next(reached for least, reached in known if gpu.capability >= least)
+    generations = ((float(least), ByKind(*pair)) for least, pair in TABLES["shares"].items())
+    return next(reached for least, reached in generations if gpu.capability >= least)
 
 
 class Duration(NamedTuple):
@@ -127,16 +127,17 @@ def operations(workload: Workload, rows: float, training: bool = True) -> ByKind
         again = reached
     else:
         again = 0
-    own = sum(parameters.layers_trained(workload)) * weights
+    weight_gradients = sum(parameters.layers_trained(workload)) * weights
     if workload.trains(parameters.head(model)):
-        own += head
+        weight_gradients += head
     added = 6 * parameters.adapter(workload)
     if workload.adapter and workload.adapter.dora and workload.adapter.dropout:
         # It multiplies again what dropout has left (peft 0.20.0, lora/dora.py): a trace counts 1.94
         # times the operations.
         weights += 2 * sum(adapted(workload))
     return ByKind(
-        linear=tokens * ((layers + again + reached) * weights + 2 * head + own + added),
+        linear=tokens
+        * ((layers + again + reached) * weights + 2 * head + weight_gradients + added),
         attention=tokens * (layers + again + reached * (2.5 if half == 0.5 else 2)) * scores,
     )
 
@@ -148,7 +149,10 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     tokens = rows * workload.row_tokens / workload.context
     alike = Counter(parameters.layers_trained(workload))
     kept = (
-        sum(count * parameters.layer_activations(workload, own) for own, count in alike.items())
+        sum(
+            count * parameters.layer_activations(workload, is_trained)
+            for is_trained, count in alike.items()
+        )
         * tokens
     )
     logits = memory.loss(workload, round(tokens), training)
@@ -325,7 +329,11 @@ def updating(workload: Workload, gpu: Gpu) -> float:
     # matrices.
     trained = parameters.trained(workload).items()
     shapes = (sorted(shape[-2:]) for name, shape in trained if not parameters.outside(name))
-    operations = sum(4 * one[0] ** 2 * one[1] + 2 * one[0] ** 3 for one in shapes if len(one) == 2)
+    operations = sum(
+        4 * weight_shape[0] ** 2 * weight_shape[1] + 2 * weight_shape[0] ** 3
+        for weight_shape in shapes
+        if len(weight_shape) == 2
+    )
     if workload.sharding == "fsdp":
         split = workload.machines.world_size
     else:
@@ -365,13 +373,13 @@ def writing(workload: Workload, gpu: Gpu, rows: int) -> float:
     return workload.generated * token
 
 
-def step_seconds(workload: Workload, gpu: Gpu, own: float | None = None) -> float:
-    """One step: micro batches (own: their seconds, if known), waits for offloaded weights and GPUs,
-    the update."""
-    if own is None:
-        own = computing(workload, gpu)
-    offloaded = max(0.0, fetching(workload, gpu) - LINKS["pcie"]["hidden"] * own)
-    return own + offloaded + waiting(workload, gpu, own) + updating(workload, gpu)
+def step_seconds(workload: Workload, gpu: Gpu, computed: float | None = None) -> float:
+    """One step: micro batches, waits for offloaded weights and GPUs, the update. computed: the
+    seconds of the micro batches, if known."""
+    if computed is None:
+        computed = computing(workload, gpu)
+    offloaded = max(0.0, fetching(workload, gpu) - LINKS["pcie"]["hidden"] * computed)
+    return computed + offloaded + waiting(workload, gpu, computed) + updating(workload, gpu)
 
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
@@ -385,7 +393,7 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration 
     count = workload.steps
     if count is None:
         return None
-    own = computing(workload, gpu)
+    computed = computing(workload, gpu)
     evaluations = 0
     one_evaluation = 0.0
     if workload.evaluation_rows:
@@ -403,8 +411,8 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration 
         workload,
         gpu,
         count,
-        step_seconds(workload, gpu, own),
-        partial(waiting, workload, gpu, own),
+        step_seconds(workload, gpu, computed),
+        partial(waiting, workload, gpu, computed),
         evaluations=evaluations,
         evaluation_seconds=evaluations * one_evaluation,
         # From one disk, or each machine from its own.

@@ -30,10 +30,10 @@ MISSED = 1.25
 OFFERED = "`recipe plan` suggests changes with their time and cost, and `recipe plan --apply N` applies one."
 
 
-def said(macro: str, **words: object) -> tuple[str, str]:
+def said(macro: str, **placeholders: object) -> tuple[str, str]:
     """The message and the remedy of a problem, by a macro of `problems.txt.jinja`."""
     problems = macros(Path(__file__).with_name("problems.txt.jinja"), units=units, OFFERED=OFFERED)
-    message, _, remedy = str(getattr(problems, macro)(**words)).strip().partition("\n")
+    message, _, remedy = str(getattr(problems, macro)(**placeholders)).strip().partition("\n")
     return message, remedy
 
 
@@ -65,11 +65,11 @@ def splits(run: Run, smaller: bool) -> Iterator[tuple[int, int]]:
     """Micro batches and accumulations with the same product as the run's: the next smaller micro
     batch and so on, or the next larger ones; none above MOST_TRIED."""
     rows = run.micro_batch_size * run.accumulation
-    own = run.micro_batch_size
+    present = run.micro_batch_size
     for size in (
-        range(min(own - 1, MOST_TRIED), 0, -1)
+        range(min(present - 1, MOST_TRIED), 0, -1)
         if smaller
-        else range(own + 1, min(rows, MOST_TRIED) + 1)
+        else range(present + 1, min(rows, MOST_TRIED) + 1)
     ):
         if rows % size == 0:
             yield size, rows // size
@@ -168,14 +168,16 @@ class Forecast(ABC):
     @cached_property
     def time_source(self) -> str:
         """The sources of the time's range, in words."""
-        own = constants.constants(self.stage.machines.gpu)
+        card_constants = constants.constants(self.stage.machines.gpu)
         spread = constants.spread(self.workload, "time")
         if self.stage.machines.nodes > 1:
             network = self.workload.network
         else:
             network = None
         return str(
-            constants.sources().time(own, spread, network, self.workload.disk_spread == (1.0, 1.0))
+            constants.sources().time(
+                card_constants, spread, network, self.workload.disk_spread == (1.0, 1.0)
+            )
         )
 
     @property
@@ -252,9 +254,10 @@ class Forecast(ABC):
         if not self.gpu:
             return []
         name = self.stage.name
-        found = self.fitting(recipe.of_stage(name), self.gpu, budget)
+        offered = self.fitting(recipe.of_stage(name), self.gpu, budget)
         return [
-            {recipe.setting_of(name, each): value for each, value in one.items()} for one in found
+            {recipe.setting_of(name, setting): value for setting, value in changes.items()}
+            for changes in offered
         ]
 
 
@@ -268,17 +271,20 @@ def named(table: Mapping[str, Any], of: object) -> dict[str, Any]:
     """Attributes of an object by the names of a table, which has the path of each, or another
     table; a number in a path is a place in a tuple. None has only None."""
 
-    def within(one: Any, name: str) -> Any:
-        if one is None:
+    def within(owner: Any, name: str) -> Any:
+        if owner is None:
             return None
         if name.isdigit():
-            return one[int(name)]
-        return getattr(one, name)
+            return owner[int(name)]
+        return getattr(owner, name)
 
     def found(path: str) -> Any:
         return reduce(within, path.split("."), of)
 
-    return {name: found(at) if isinstance(at, str) else named(at, of) for name, at in table.items()}
+    return {
+        name: found(entry) if isinstance(entry, str) else named(entry, of)
+        for name, entry in table.items()
+    }
 
 
 def stated(recipe: Recipe) -> dict[str, Any]:
@@ -306,17 +312,17 @@ def of(
     UnknownArchitecture for a model without formulas; with any_architecture, only when its figures
     are read."""
     forecasts = []
-    here = Path(plan.place.data_dir)
+    data_folder = Path(plan.place.data_dir)
     prepared = Path(RUNS) / recipe.name / "data"
     # Those of a run folder with another name, such as a rehearsal's, are its own.
-    local = not plan.place.on_cluster and here.parent == Path(plan.place.run_dir)
-    if local and here.is_dir() and here != prepared.absolute():
-        prepared = here
+    local = not plan.place.on_cluster and data_folder.parent == Path(plan.place.run_dir)
+    if local and data_folder.is_dir() and data_folder != prepared.absolute():
+        prepared = data_folder
     if price is None:
         price = stated(recipe).get("price_per_gpu_hour")
-    own = (plan.site if plan.place.on_cluster else plan.nodes).get("network") or {}
-    kind = own.get("kind") or ("ethernet" if plan.place.on_cluster else "plain")
-    between = network(kind, own.get("gbit_s"), own.get("links"))
+    stated_network = (plan.site if plan.place.on_cluster else plan.nodes).get("network") or {}
+    network_kind = stated_network.get("kind") or ("ethernet" if plan.place.on_cluster else "plain")
+    between = network(network_kind, stated_network.get("gbit_s"), stated_network.get("links"))
     for stage in plan.stages:
         if stage.engine not in parts.table("formulas"):
             continue
@@ -390,41 +396,43 @@ def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Prob
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """Notes on settings that are valid but hardly intended."""
     for forecast in forecasts:
-        own = recipe.of_stage(forecast.stage.name)
+        stage_recipe = recipe.of_stage(forecast.stage.name)
         name = forecast.stage.name
-        home = section(own, forecast.stage)
+        home = section(stage_recipe, forecast.stage)
         work = forecast.workload
         steps = forecast.steps
         if steps is None and work.evaluation_steps:
             often = None
         else:
             often = work.times_in(work.evaluation_steps, steps or 0)
-        stopping = own.settings[home].get("early_stopping")
+        stopping = stage_recipe.settings[home].get("early_stopping")
         if stopping and often is not None and stopping.patience >= often:
             message = said("patience", name=name, stopping=stopping, often=often, steps=steps)
-            yield own.note((home, "early_stopping", "patience"), *message)
+            yield stage_recipe.note((home, "early_stopping", "patience"), *message)
         if not steps:
             continue
         # Checkpoints, evaluations and a learning rate for more steps than the stage makes.
-        keep = own.settings[home].get("keep_checkpoints") or 0
+        keep = stage_recipe.settings[home].get("keep_checkpoints") or 0
         tenth = max(1, steps // 10)
         count = f"{steps:,} step{'s' if steps != 1 else ''}"
         if keep > max(2, steps):
             message = worded("planner.many-checkpoints", stage=name, count=count, keep=keep)
-            yield own.note((home, "keep_checkpoints"), *message)
-        every = {
+            yield stage_recipe.note((home, "keep_checkpoints"), *message)
+        intervals = {
             "eval_steps": ("evaluation", work.evaluation_steps),
             "save_steps": ("checkpoint", work.save_steps),
         }
-        unreached = {setting: first for setting, first in every.items() if first[1] > steps}
+        unreached = {
+            setting: interval for setting, interval in intervals.items() if interval[1] > steps
+        }
         if unreached:
             message = said(
                 "never_reached", name=name, count=count, unreached=unreached, tenth=tenth
             )
-            yield own.note((home, next(iter(unreached))), *message)
+            yield stage_recipe.note((home, next(iter(unreached))), *message)
         if forecast.warmup_steps >= steps:
             last = work.learning_rate * steps / forecast.warmup_steps
             message = worded(
                 "planner.rising-rate", forecast=forecast, work=work, last=last, tenth=tenth
             )
-            yield own.note((home, "warmup_steps"), *message)
+            yield stage_recipe.note((home, "warmup_steps"), *message)

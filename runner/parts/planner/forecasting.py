@@ -30,10 +30,10 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
         # Files are opened only where their rows decide, because `check` counts its milliseconds.
         roomy = all(stage.full.fits is not False for stage in forecasts)
         if roomy:
-            known = forecasts
+            judged = forecasts
         else:
-            known = forecast.of(recipe, plan)
-        notes = [forecast.too_large(recipe, stage, TOO_LARGE in allowed) for stage in known]
+            judged = forecast.of(recipe, plan)
+        notes = [forecast.too_large(recipe, stage, TOO_LARGE in allowed) for stage in judged]
     except UnknownArchitecture:
         return []  # `plan` reports it
     notes += [*storage.problems(recipe.document, plan, forecasts), *beyond_card(recipe, forecasts)]
@@ -47,7 +47,7 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
         if roomy:
             counted = forecast.of(recipe, plan)
         else:
-            counted = known
+            counted = judged
     if too_short(counted):
         # Imported here, because only a recipe with too few steps needs the search.
         from runner.parts.planner import recipe_offers
@@ -92,15 +92,20 @@ def on_processor(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
     """The predictions for each stage that trains; empty if the model has no formulas."""
-    known = _known(recipe, plan)
+    forecasts = _known(recipe, plan)
     with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
         # By the formulas alone; a copy computes its figures again.
-        alone = [forecast.named(TABLES["prediction_alone"], replace(one)) for one in known]
-    made = []
-    for one, figures in zip(known, alone, strict=True):
-        if one.gpu:
-            gpu = one.gpu.title
+        alone = [
+            forecast.named(TABLES["prediction_alone"], replace(stage_forecast))
+            for stage_forecast in forecasts
+        ]
+    predicted = []
+    for stage_forecast, figures in zip(forecasts, alone, strict=True):
+        if stage_forecast.gpu:
+            gpu = stage_forecast.gpu.title
         else:
-            gpu = one.stage.machines.gpu
-        made.append(Prediction(**forecast.named(TABLES["prediction"], one), **figures, gpu=gpu))
-    return tuple(made)
+            gpu = stage_forecast.stage.machines.gpu
+        predicted.append(
+            Prediction(**forecast.named(TABLES["prediction"], stage_forecast), **figures, gpu=gpu)
+        )
+    return tuple(predicted)

@@ -161,8 +161,8 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFo
     if model is None:
         return None
     work = from_stage(stage, model, rows)
-    stated = (recipe.settings.get("train") or {}).get("eval_batch_size")
-    follows = stated is None and work.evaluation_batch_size == work.micro_batch_size
+    stated_rows = (recipe.settings.get("train") or {}).get("eval_batch_size")
+    follows = stated_rows is None and work.evaluation_batch_size == work.micro_batch_size
     speed = (recipe.settings.get("sharding") or {}).get("nvme_mb_s") or work.offload.mb_s
     offload = replace(work.offload, mb_s=float(speed))
     return LanguageForecast(stage, replace(work, evaluation_follows=follows, offload=offload), rows)
@@ -211,7 +211,9 @@ def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[A
     def best(
         candidates: list[Advice], need: Callable[[memory.Memory], int] = attrgetter("total")
     ) -> list[Advice]:
-        enough = (each for each in candidates if need(memory.estimate(each.workload)) <= budget)
+        enough = (
+            advice for advice in candidates if need(memory.estimate(advice.workload)) <= budget
+        )
         return list(islice(enough, 1)) or candidates[-1:]
 
     if lines.find("micro_batch_size"):
@@ -225,8 +227,8 @@ def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[A
             replace(work, evaluation_batch_size=rows, evaluation_follows=False) for rows in powers
         ]
         evaluations = [
-            Advice({f"{lines.home}.eval_batch_size": each.evaluation_batch_size}, each)
-            for each in fewer
+            Advice({f"{lines.home}.eval_batch_size": candidate.evaluation_batch_size}, candidate)
+            for candidate in fewer
         ]
         yield from best(evaluations, attrgetter("in_evaluation"))
     name = lines.find("sequence_len")
@@ -235,14 +237,17 @@ def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[A
             replace(work, sequence_len=length) for length in SEQUENCES if length < work.sequence_len
         ]
         yield from best(
-            [Advice({name: each.sequence_len}, each, Loss.LEARNING) for each in shorter]
+            [
+                Advice({name: candidate.sequence_len}, candidate, Loss.LEARNING)
+                for candidate in shorter
+            ]
         )
     if adapter and (name := lines.find("lora_rank", "rank")):
         adapters = [adapter._replace(rank=rank) for rank in RANKS if rank < adapter.rank]
         yield from best(
             [
-                Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING)
-                for each in adapters
+                Advice({name: candidate.rank}, replace(work, adapter=candidate), Loss.LEARNING)
+                for candidate in adapters
             ]
         )
     if not work.checkpointing:
@@ -261,8 +266,8 @@ def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[A
     if flash != work and work.precision != "fp32" and gpu and flash.runs_on(gpu):
         yield Advice({"model.attention": "flash_attention_2"}, flash)
     if work.sharding == "ddp" and "distribution" in lines.recipe.settings:
-        for way in ("zero2", "zero3", "fsdp"):
-            yield Advice({"distribution": way}, replace(work, sharding=way))
+        for sharding in ("zero2", "zero3", "fsdp"):
+            yield Advice({"distribution": sharding}, replace(work, sharding=sharding))
     yield from _outside_the_gpu(lines, work)
     if work.optimizer in ("adamw_torch_fused", "adamw_torch") and (name := lines.find("optimizer")):
         yield Advice(
@@ -296,26 +301,30 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
     other does."""
     if not lines.find("base") or lines.recipe.pretrained:
         return
-    others = [other for name in catalog.model_ids() if (other := catalog.model(name))]
-    others = [other for other in others if parameters.has_formulas(other.model_type)]
+    models = [model for name in catalog.model_ids() if (model := catalog.model(name))]
+    models = [model for model in models if parameters.has_formulas(model.model_type)]
     size = parameters.total(workload.model)
     half = workload.precision == "fp16"
     smaller = [
-        other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)
+        model for model in models if (model.parameters or 0) < size and (model.fp16 or not half)
     ]
-    for other in sorted(
-        smaller, key=lambda one: (one.free < workload.model.free, -(one.parameters or 0))
+    for model in sorted(
+        smaller,
+        key=lambda model_facts: (
+            model_facts.free < workload.model.free,
+            -(model_facts.parameters or 0),
+        ),
     ):
-        adapter = workload.adapter and workload.adapter._replace(targets=other.linear)
+        adapter = workload.adapter and workload.adapter._replace(targets=model.linear)
         patterns: list[str] = []
         if workload.unfrozen:
             # As many last layers, and the LM head if it was trained.
-            count = min(sum(parameters.layers_trained(workload)), other.num_hidden_layers)
-            patterns = unfrozen_parameters(other, count, lm_head=False)
+            count = min(sum(parameters.layers_trained(workload)), model.num_hidden_layers)
+            patterns = unfrozen_parameters(model, count, lm_head=False)
             if workload.trains(parameters.head(workload.model)):
-                patterns.append(f"^{parameters.head(other)}$")
-        changed = replace(workload, model=other, adapter=adapter, unfrozen=tuple(patterns))
-        advice = Advice({"model.base": other.id}, changed, Loss.ANOTHER_MODEL)
+                patterns.append(f"^{parameters.head(model)}$")
+        changed = replace(workload, model=model, adapter=adapter, unfrozen=tuple(patterns))
+        advice = Advice({"model.base": model.id}, changed, Loss.ANOTHER_MODEL)
         if _fits(advice, budget):
             yield advice
             return
@@ -347,15 +356,21 @@ def cheapest(
         short.sort(key=lambda advice: (advice.loss, memory.estimate(advice.workload).total))
         started = [
             Advice(
-                {**first.changes, **second.changes}, second.workload, max(first.loss, second.loss)
+                {**advice_before.changes, **second.changes},
+                second.workload,
+                max(advice_before.loss, second.loss),
             )
-            for first in short[:KEPT]
-            for second in _within_the_model(lines, first.workload, budget)
-            if not first.changes.keys() & second.changes.keys()
+            for advice_before in short[:KEPT]
+            for second in _within_the_model(lines, advice_before.workload, budget)
+            if not advice_before.changes.keys() & second.changes.keys()
         ]
         # A combination is dropped where a part of it is enough.
-        known = [half.changes.items() for half in enough]
-        new = (advice for advice in started if not any(k <= advice.changes.items() for k in known))
+        enough_changes = [half.changes.items() for half in enough]
+        new = (
+            advice
+            for advice in started
+            if not any(k <= advice.changes.items() for k in enough_changes)
+        )
         enough += [advice for advice in new if _fits(advice, budget)]
     chosen: dict[frozenset[str], Advice] = {}
     for advice in sorted(

@@ -24,21 +24,21 @@ def with_machines(forecast: Forecast, count: int) -> Forecast:
     if count == machines.nodes:
         return forecast
     machines = replace(machines, nodes=count, uneven=())
-    way = before.sharding
+    sharding = before.sharding
     if machines.world_size > 1:
-        way = "ddp" if way == "none" else way
+        sharding = "ddp" if sharding == "none" else sharding
     elif not before.offload:
-        way = "none"
+        sharding = "none"
     accumulation = max(
         1, round(before.accumulation * before.machines.world_size / machines.world_size)
     )
-    other = forecast.changed(machines=machines, sharding=way, accumulation=accumulation)
+    rescaled = forecast.changed(machines=machines, sharding=sharding, accumulation=accumulation)
     if before.max_steps:
         rows = before.max_steps * before.effective_batch_size
-        other = other.changed(
-            max_steps=max(1, math.ceil(rows / other.workload.effective_batch_size))
+        rescaled = rescaled.changed(
+            max_steps=max(1, math.ceil(rows / rescaled.workload.effective_batch_size))
         )
-    return replace(other, stage=replace(forecast.stage, machines=machines))
+    return replace(rescaled, stage=replace(forecast.stage, machines=machines))
 
 
 @dataclass(frozen=True)

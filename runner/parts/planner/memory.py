@@ -125,8 +125,12 @@ def _estimate(workload: Workload, _: constants.Constants) -> Memory:
 def whole(run: Run, tensors: int) -> int:
     """The used bytes of a GPU with these bytes of tensors: with the context and the allocator's
     slack."""
-    known = constants.constants(run.machines.gpu)
-    return round(tensors * (1 + known.slack)) + known.context + nccl(run.machines.world_size)
+    card_constants = constants.constants(run.machines.gpu)
+    return (
+        round(tensors * (1 + card_constants.slack))
+        + card_constants.context
+        + nccl(run.machines.world_size)
+    )
 
 
 def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
@@ -134,18 +138,20 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
     training, and the bytes of tensors in evaluation."""
     moments = sorted(moments, key=lambda moment: PHASES.index(moment.name))
     peak = max(moments, key=lambda moment: moment.size)
-    known = constants.constants(run.machines.gpu)
-    context = known.context + nccl(run.machines.world_size)
+    card_constants = constants.constants(run.machines.gpu)
+    context = card_constants.context + nccl(run.machines.world_size)
     most = max(peak.size, evaluation)
     whole_logits = isinstance(run, Workload) and run.whole_logits
     if run.expandable_segments:
-        way = "expandable"
+        logits_kind = "expandable"
     elif whole_logits:
-        way = "whole_logits"
+        logits_kind = "whole_logits"
     else:
-        way = "small_logits"
-    slack: float = TABLES["slack"][way]["together" if run.sharding in ("none", "ddp") else "split"]
-    shown = round((1 + slack) * most) + context
+        logits_kind = "small_logits"
+    slack: float = TABLES["slack"][logits_kind][
+        "together" if run.sharding in ("none", "ddp") else "split"
+    ]
+    reserved = round((1 + slack) * most) + context
     card = catalog.gpu(run.machines.gpu)
     return Memory(
         state,
@@ -153,9 +159,9 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
         moments=tuple(moment for moment in moments if moment.name != LOADING),
         evaluation=evaluation,
         context=context,
-        slack_share=known.slack,
+        slack_share=card_constants.slack,
         # A full card shows no more than it has.
-        shown=max(whole(run, most), min(shown, usable(card)) if card else shown),
+        shown=max(whole(run, most), min(reserved, usable(card)) if card else reserved),
     )
 
 
@@ -176,9 +182,10 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     lowest = parameters.first_trained(workload)
     again = by_length(workload, tokens)[2]
     by_trained = {
-        kind: parameters.layer_activations(workload, kind) * tokens + again for kind in set(trained)
+        is_trained: parameters.layer_activations(workload, is_trained) * tokens + again
+        for is_trained in set(trained)
     }
-    whole_layer = [by_trained[kind] for kind in trained]
+    whole_layer = [by_trained[is_trained] for is_trained in trained]
     layer_input = parameters.boundary(workload) * tokens
     # Checkpointing keeps every layer's input, also below the first trained layer, if nothing else
     # is kept (torch/utils/checkpoint.py, without reentrance; seen in the trace).
@@ -280,18 +287,18 @@ def _gathering(workload: Workload, state: State, at_loss: Moment, tokens: int) -
     because `reshard_after_forward` splits them after the forward pass. In addition there is what
     the loss keeps for its own backward pass."""
     base = state.running
-    there = at_loss.gradients
+    gradients = at_loss.gradients
     kept = at_loss.activations
     logits = FULL * tokens * workload.model.vocab_size
     if workload.passes_beside:  # the second model's
-        yield Moment("forward", base, there, kept, logits, state.gathered)
+        yield Moment("forward", base, gradients, kept, logits, state.gathered)
     else:
         yield Moment(
-            "forward", base, there, parameters.boundary(workload) * tokens, 0, state.gathered
+            "forward", base, gradients, parameters.boundary(workload) * tokens, 0, state.gathered
         )
     if workload.fused_loss in ("fused", "cut"):
         logits = workload.width * tokens * workload.model.hidden_size
-    yield Moment("backward", base - state.layer, there, kept, logits, state.root)
+    yield Moment("backward", base - state.layer, gradients, kept, logits, state.root)
 
 
 def _head_backward(workload: Workload, at_loss: Moment, tokens: int, head: int) -> Moment:
@@ -314,7 +321,7 @@ def _layers_backward(
     earlier: int,
     tokens: int,
     head: int,
-    whole: list[int],
+    layer_bytes: list[int],
     kept_by_layer: list[int],
 ) -> Iterator[Moment]:
     """The backward pass of each layer, the last one first, and of the embedding. earlier: gradients
@@ -349,9 +356,11 @@ def _layers_backward(
         if workload.sharding == "fsdp" and not workload.adapter:
             # What a layer leaves behind is its shard, in fp32.
             remaining_gradient = layer_gradient * FULL // (wide * workload.machines.world_size)
-        made = head + remaining_gradient * (model.num_hidden_layers - index)
-        gradients_so_far = max(earlier, min(state.gradients, made))
-        kept = sum(kept_by_layer[: index + 1]) + (whole[index] if workload.checkpointing else 0)
+        produced = head + remaining_gradient * (model.num_hidden_layers - index)
+        gradients_so_far = max(earlier, min(state.gradients, produced))
+        kept = sum(kept_by_layer[: index + 1]) + (
+            layer_bytes[index] if workload.checkpointing else 0
+        )
         temporary = backward_pass
         if trained[index]:
             # The down-projection's input is gone when gate's and up's gradients are there.
@@ -401,20 +410,20 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     vocabulary, rounded up to a power of two of rows (0.8.1), and the gradients of input and weight,
     in training only; Cut Cross-Entropy (arXiv 2411.09009) always holds one chunk."""
     model = workload.model
-    way = workload.fused_loss
-    words = workload.compared(tokens) * model.vocab_size
+    fused_loss = workload.fused_loss
+    numbers = workload.compared(tokens) * model.vocab_size
     if workload.objective != "sft":
         times: float = TABLES["logits"][workload.objective][
             "training" if training else "evaluation"
         ]
-        return round(times * FULL * words)
-    if way == "cut" or (way == "fused" and training):
+        return round(times * FULL * numbers)
+    if fused_loss == "cut" or (fused_loss == "fused" and training):
         wide = workload.width
         at_once = -(-tokens // max(1, -(-model.vocab_size // model.hidden_size)))
         if not training:
             return wide * at_once * model.vocab_size
         weight = of_words(workload, parameters.head(model))
-        if way == "fused":
+        if fused_loss == "fused":
             at_once = min(tokens, 1 << (at_once - 1).bit_length())
             # While Liger adds a chunk's gradient of a head in half precision, it also holds the
             # product and its copy in fp32 (0.8.1 without `accum_dtype`); a head in fp32 is added in
@@ -424,12 +433,12 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
                 weight += (HALF + FULL) * model.vocab_size * model.hidden_size
         return wide * at_once * model.vocab_size + wide * tokens * model.hidden_size + weight
     if workload.precision == "fp32":
-        return (3 if training and way == "none" else 2) * FULL * words
+        return (3 if training and fused_loss == "none" else 2) * FULL * numbers
     if workload.in_fp32(parameters.head(model)):
         raised = HALF * model.vocab_size * model.hidden_size
     else:
         raised = 0
-    return (12 if training and way == "none" else 10) * words + raised
+    return (12 if training and fused_loss == "none" else 10) * numbers + raised
 
 
 def step(workload: Workload, state: State) -> int:
@@ -494,14 +503,14 @@ def evaluation(workload: Workload, state: State) -> int:
     else:
         piece = state.layer
     if workload.passes_beside:
-        there = FULL * tokens * workload.model.vocab_size
+        raised_logits = FULL * tokens * workload.model.vocab_size
     else:
-        there = 0
+        raised_logits = 0
     return base + max(
         _gathered_at_loss(workload, state) + at_loss + edge,
         state.gathered + piece + layer + 4 * edge,
         state.gathered + piece + state.layer + 2 * edge,
-        2 * state.gathered + edge + there,
+        2 * state.gathered + edge + raised_logits,
     )
 
 
@@ -513,8 +522,10 @@ def usable(gpu: catalog.Gpu) -> int:
 def cards(need: int, runs: Collection[Run]) -> list[catalog.Gpu]:
     """The cards of the catalog with `need` usable bytes that support all of `runs`, the smallest
     first."""
-    known = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
+    catalog_cards = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
     able = [
-        card for card in known if usable(card) >= need and all(run.runs_on(card) for run in runs)
+        card
+        for card in catalog_cards
+        if usable(card) >= need and all(run.runs_on(card) for run in runs)
     ]
     return sorted(able, key=lambda card: card.usable_gib)

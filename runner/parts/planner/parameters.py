@@ -35,7 +35,7 @@ class Family:
 def architecture(model_type: str) -> Family:
     """The facts about an architecture, LLaMA's for one that the catalog does not have."""
     facts = catalog.table("families").get(model_type, {})
-    return Family(**{one.name: facts[one.name] for one in fields(Family) if one.name in facts})
+    return Family(**{fact.name: facts[fact.name] for fact in fields(Family) if fact.name in facts})
 
 
 def has_formulas(model_type: str) -> bool:
@@ -50,23 +50,25 @@ def family(model: Model) -> Family:
     return architecture(model.model_type)
 
 
-def _size(model: Model, own: Mapping[str, int], text: str) -> int:
+def _size(model: Model, counts: Mapping[str, int], text: str) -> int:
     """A size of a weight: a sum of products of counts and settings."""
 
     def value(word: str) -> int:
-        return int(word if word.isdigit() else own[word] if word in own else getattr(model, word))
+        return int(
+            word if word.isdigit() else counts[word] if word in counts else getattr(model, word)
+        )
 
     return sum(prod(value(word.strip()) for word in part.split("*")) for part in text.split("+"))
 
 
 def linear(model: Model) -> dict[str, tuple[int, int]]:
     """The linear layers inside one transformer layer: name to (in, out) features."""
-    kind = family(model)
+    facts = family(model)
     hidden = model.hidden_size
     inner = model.intermediate_size
     heads = model.num_attention_heads * model.head_dim
     groups = model.num_key_value_heads * model.head_dim
-    if kind.fused:
+    if facts.fused:
         into_heads = {"qkv_proj": (hidden, heads + 2 * groups)}
         widening = {"gate_up_proj": (hidden, 2 * inner)}
     else:
@@ -82,35 +84,35 @@ def linear(model: Model) -> dict[str, tuple[int, int]]:
 def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of one transformer layer's parameters. Raises UnknownArchitecture if they
     are unknown for its type, or for a model without all of its settings."""
-    kind = architecture(model.model_type)
-    at = f"{model.layers_path}.{index}"
-    if kind.layer:
+    facts = architecture(model.model_type)
+    prefix = f"{model.layers_path}.{index}"
+    if facts.layer:
         try:
-            own = model.own
+            counts = model.own
             for part in model.kinds(index):
-                for name, sizes in kind.layer.get(part, {}).items():
-                    shape = tuple(_size(model, own, size) for size in sizes.split(","))
+                for name, sizes in facts.layer.get(part, {}).items():
+                    shape = tuple(_size(model, counts, size) for size in sizes.split(","))
                     if all(shape):
-                        yield f"{at}.{name}", shape
+                        yield f"{prefix}.{name}", shape
         except (AttributeError, IndexError):
             raise UnknownArchitecture(model.model_type) from None
         return
     for name, (fan_in, fan_out) in linear(model).items():
         path = model.linear_path(index, name)
         yield f"{path}.weight", (fan_out, fan_in)
-        if kind.qkv_bias and name in ("q_proj", "k_proj", "v_proj"):
+        if facts.qkv_bias and name in ("q_proj", "k_proj", "v_proj"):
             yield f"{path}.bias", (fan_out,)
-    if kind.head_norms:
+    if facts.head_norms:
         for name, heads in (
             ("q_norm", model.num_attention_heads),
             ("k_norm", model.num_key_value_heads),
         ):
             yield (
-                f"{at}.self_attn.{name}.weight",
-                (model.head_dim * (heads if kind.joint_norms else 1),),
+                f"{prefix}.self_attn.{name}.weight",
+                (model.head_dim * (heads if facts.joint_norms else 1),),
             )
-    for name in kind.norms:
-        yield f"{at}.{name}.weight", (model.hidden_size,)
+    for name in facts.norms:
+        yield f"{prefix}.{name}.weight", (model.hidden_size,)
 
 
 def named(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -160,12 +162,13 @@ def of_layers(model: Model, unfrozen: tuple[str, ...]) -> tuple[Numbers, ...]:
     """The same of each layer."""
     layers = (layer(model, index) for index in range(model.num_hidden_layers))
     return tuple(
-        _counted((name, shape) for name, shape in one if matches(unfrozen, name)) for one in layers
+        _counted((name, shape) for name, shape in weights if matches(unfrozen, name))
+        for weights in layers
     )
 
 
-def _counted(named: Iterable[tuple[str, tuple[int, ...]]]) -> Numbers:
-    counted = [(outside(name), prod(shape)) for name, shape in named]
+def _counted(weights: Iterable[tuple[str, tuple[int, ...]]]) -> Numbers:
+    counted = [(outside(name), prod(shape)) for name, shape in weights]
     return Numbers(
         sum(count for out, count in counted if not out), sum(count for out, count in counted if out)
     )
@@ -195,12 +198,12 @@ def head(model: Model) -> str:
 def adapter(workload: Workload) -> int:
     """Parameters of the adapter: rank × (in + out) for each linear layer that it names (arXiv
     2106.09685, 4.1), as much for each expert, and with DoRA one more for each output."""
-    one = workload.adapter
-    if not one:
+    lora = workload.adapter
+    if not lora:
         return 0
-    shapes = adapted(workload.model, one)
+    shapes = adapted(workload.model, lora)
     return sum(
-        prod(shape[:-2]) * (one.rank * sum(shape[-2:]) + one.dora * shape[0]) for shape in shapes
+        prod(shape[:-2]) * (lora.rank * sum(shape[-2:]) + lora.dora * shape[0]) for shape in shapes
     )
 
 
@@ -209,16 +212,16 @@ def adapted(model: Model, adapter: Adapter) -> tuple[tuple[int, ...], ...]:
     """The shapes of all weights that an adapter's matrices are beside."""
 
     def has(name: str, dimensions: int) -> bool:
-        *_, module, own = name.split(".")
-        if dimensions == 2 and own == "weight":
-            there = not adapter.pattern or re.fullmatch(
+        *_, module, parameter = name.split(".")
+        if dimensions == 2 and parameter == "weight":
+            is_chosen = not adapter.pattern or re.fullmatch(
                 adapter.pattern, name.removesuffix(".weight")
             )
-            return bool(there) and module in adapter.targets
+            return bool(is_chosen) and module in adapter.targets
         return dimensions == 3 and name.endswith(adapter.parameters)
 
-    every = [one for index in range(model.num_hidden_layers) for one in layer(model, index)]
-    return tuple(shape for name, shape in every if has(name, len(shape)))
+    weights = [weight for index in range(model.num_hidden_layers) for weight in layer(model, index)]
+    return tuple(shape for name, shape in weights if has(name, len(shape)))
 
 
 def of_experts(model: Model) -> int:
@@ -238,12 +241,12 @@ def layer_activations(workload: Workload, trained: bool) -> int:
     trained."""
     model = workload.model
     wide = workload.width
-    kind = family(model)
+    facts = family(model)
     heads = model.num_attention_heads * model.head_dim
     groups = model.num_key_value_heads * model.head_dim
-    kept = sum(_norm(workload, model.hidden_size, trained, kind) for _ in kind.norms)
-    if kind.head_norms:
-        kept += _norm(workload, heads, trained, kind) + _norm(workload, groups, trained, kind)
+    kept = sum(_norm(workload, model.hidden_size, trained, facts) for _ in facts.norms)
+    if facts.head_norms:
+        kept += _norm(workload, heads, trained, facts) + _norm(workload, groups, trained, facts)
     kept += _attention(workload, heads, groups)
     kept += 3 * wide * model.intermediate_size  # gate, its activation, up
     if workload.adapter:
@@ -251,7 +254,7 @@ def layer_activations(workload: Workload, trained: bool) -> int:
     if trained:
         # Inputs of the linear layers. The output of attention is kept already; in an fp32 stream
         # every linear layer makes its own copy in half precision.
-        if workload.stream_width == wide or kind.fused:
+        if workload.stream_width == wide or facts.fused:
             copies = 1 + 1
         else:
             copies = 3 + 2
@@ -259,11 +262,11 @@ def layer_activations(workload: Workload, trained: bool) -> int:
     return kept
 
 
-def _norm(workload: Workload, size: int, trained: bool, kind: Family) -> int:
+def _norm(workload: Workload, size: int, trained: bool, facts: Family) -> int:
     """An RMS norm keeps its input in fp32, and, if its weight is trained, the input of the
     multiplication."""
     # Gemma's and OLMo 2's multiply before they leave fp32.
-    if kind.joint_norms or len(kind.norms) == 4:
+    if facts.joint_norms or len(facts.norms) == 4:
         scaled = FULL
     else:
         scaled = workload.stream_width
@@ -310,7 +313,7 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
     makes each its own. Dropout keeps a byte a number. An 8-bit layer itself keeps its input."""
     wide = workload.width
     shapes = linear(workload.model)
-    own = (
+    has_own_input = (
         adapter.dropout > 0 or adapter.dora or not (adapter.packed or workload.precision == "fp32")
     )
     kept = len(adapter.targets) * wide * adapter.rank
@@ -321,10 +324,10 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
         # (traces of Llama and Qwen).
         if adapter.dora:
             kept += round((3.2 if adapter.packed else 2) * wide * shapes[name][1])
-        if own:
+        if has_own_input:
             kept += (wide + (1 if adapter.dropout else 0)) * shapes[name][0]
         if (
-            not own or adapter.eight_bit
+            not has_own_input or adapter.eight_bit
         ) and name != "o_proj":  # attention keeps its output already
             if name in ("gate_proj", "up_proj", "gate_up_proj"):
                 read = "mlp"

@@ -113,7 +113,7 @@ class Planned:
 
     @cached_property
     def together(self) -> ClusterTotals:
-        times: list[Duration | Preparation] = [each.time for each in self.forecasts if each.time]
+        times: list[Duration | Preparation] = [stage.time for stage in self.forecasts if stage.time]
         times += self.preparations
         costs = [forecast.cost for forecast in self.forecasts if forecast.cost is not None]
         return ClusterTotals(
@@ -153,9 +153,11 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     if limit and cards and limit > max(card.memory_gib for card in cards) * 2**30:
         card = max(cards, key=lambda card: card.usable_gib)
         limited = stated(recipe)["gpu_memory"]
-        there = units.both(usable(card))
+        card_memory = units.both(usable(card))
         most = usable(card) // 10**9
-        message = worded("planner.beyond-card", limit=limited, card=card, there=there, most=most)
+        message = worded(
+            "planner.beyond-card", limit=limited, card=card, there=card_memory, most=most
+        )
         yield recipe.note("limits.gpu_memory", *message)
 
 
@@ -167,10 +169,10 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
         if limit and name in (*_BY_MEMORY, *_BY_TIME)
     }
     if not forecasts:
-        why = f"there are no formulas for the scenario `{recipe.scenario}`"
+        reason = f"there are no formulas for the scenario `{recipe.scenario}`"
         kept = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
         return [
-            _unknown(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in limits
+            _unknown(recipe, setting, reason, kept.get(setting, "Delete it.")) for setting in limits
         ]
     by_memory, by_time = (
         [name for name in judges if name in limits] for judges in (_BY_MEMORY, _BY_TIME)
@@ -178,24 +180,24 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     problems = [
         note for name in by_memory for note in _BY_MEMORY[name](recipe, forecasts, limits[name])
     ]
-    untimed = next((each for each in forecasts if not (each.gpu and each.time)), None)
+    untimed = next((stage for stage in forecasts if not (stage.gpu and stage.time)), None)
     if untimed:
         unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
         if untimed.gpu:
-            why = untimed.rows.source
+            reason = untimed.rows.source
         else:
-            why = unknown
+            reason = unknown
         return problems + [
-            _unknown(recipe, name, why, "Fix that, or delete the limit.") for name in by_time
+            _unknown(recipe, name, reason, "Fix that, or delete the limit.") for name in by_time
         ]
-    timed = [(each, each.gpu, each.time) for each in forecasts if each.gpu and each.time]
+    timed = [(stage, stage.gpu, stage.time) for stage in forecasts if stage.gpu and stage.time]
     return problems + [
         note for name in by_time for note in _BY_TIME[name](recipe, timed, limits[name])
     ]
 
 
-def _unknown(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
-    return recipe.note(f"limits.{setting}", f"This limit cannot be checked: {why}.", hint)
+def _unknown(recipe: Recipe, setting: str, reason: str, hint: str) -> Problem:
+    return recipe.note(f"limits.{setting}", f"This limit cannot be checked: {reason}.", hint)
 
 
 def _memory(recipe: Recipe, forecasts: list[Forecast], limit: str) -> Iterator[Problem]:
@@ -231,7 +233,7 @@ def _parts(
 def _time(recipe: Recipe, timed: list[Timed], limit: str) -> Iterator[Problem]:
     need = sum(time.total_seconds for _, _, time in timed)
     if need > units.seconds(limit):
-        longest, _, time = max(timed, key=lambda each: each[2].total_seconds)
+        longest, _, time = max(timed, key=lambda stage_time: stage_time[2].total_seconds)
         holds = units.at_least(sum(time.range_seconds[1] for _, _, time in timed))
         message = said(
             "over_limit", need=need, longest=longest, time=time, limit=limit, holds=holds
@@ -250,16 +252,21 @@ def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]
         )
     elif (need := sum(costs)) > limit:
         hours = sum(forecast.gpu_hours or 0 for forecast, _, _ in timed)
-        each = f"{hours:.1f} GPU hours at {timed[0][0].price:g}"
+        sum_in_words = f"{hours:.1f} GPU hours at {timed[0][0].price:g}"
         most = math.ceil(need)
         message = worded(
-            "planner.over-cost", need=need, each=each, limit=limit, most=most, offered=OFFERED
+            "planner.over-cost",
+            need=need,
+            each=sum_in_words,
+            limit=limit,
+            most=most,
+            offered=OFFERED,
         )
         yield recipe.note("limits.cost", *message, mending=most)
 
 
 def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
-    slowest, _, time = min(timed, key=lambda each: each[2].samples_a_second)
+    slowest, _, time = min(timed, key=lambda stage_time: stage_time[2].samples_a_second)
     pace = time.samples_a_second
     if pace < limit:
         # Rounded down, so that the written value holds.
@@ -285,7 +292,7 @@ def late(
 ) -> Iterator[Problem]:
     """Notes on what may be stopped before its end: training at the recipe's time limit, a job at
     its deadline."""
-    times = [each.time for each in forecasts if each.time]
+    times = [stage.time for stage in forecasts if stage.time]
     limit = stated(recipe).get("time")
     usual = sum(time.total_seconds for time in times)
     longest = sum(time.range_seconds[1] for time in times)
@@ -319,12 +326,16 @@ def ended_by_deadline(
         for forecast in forecasts
         if (time := forecast.time) and min(time.range_seconds[1], most) > deadline
     ]
-    late += [(each, each.stage) for each in before if each.range_seconds[1] > deadline]
+    late += [
+        (preparation, preparation.stage)
+        for preparation in before
+        if preparation.range_seconds[1] > deadline
+    ]
     if late:
-        longest, name = max(late, key=lambda one: one[0].range_seconds[1])
+        longest, name = max(late, key=lambda named_time: named_time[0].range_seconds[1])
         enough = math.ceil(longest.range_seconds[1] / 3600 * 1.1)
         trains = isinstance(longest, Duration)
-        words = {
+        placeholders = {
             "name": name,
             "longest": longest,
             "count": len(late),
@@ -333,7 +344,7 @@ def ended_by_deadline(
         }
         yield recipe.note(
             "openshift.deadline_hours",
-            *said("over_deadline", trains=trains, **words),
+            *said("over_deadline", trains=trains, **placeholders),
             mending=enough,
         )
 
@@ -341,9 +352,9 @@ def ended_by_deadline(
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
     """The stages that make too few steps of the rows that they read."""
     return [
-        each
-        for each in forecasts
-        if each.steps and not each.workload.max_steps and _is_short(each, each.steps)
+        stage
+        for stage in forecasts
+        if stage.steps and not stage.workload.max_steps and _is_short(stage, stage.steps)
     ]
 
 
@@ -362,6 +373,6 @@ def too_few_steps(
     for stage in too_short(forecasts):
         count = f"{stage.steps} step{'' if stage.steps == 1 else 's'}"
         message, _ = worded("planner.too-few-steps", forecast=stage, count=count)
-        own = recipe.of_stage(stage.stage.name)
+        stage_recipe = recipe.of_stage(stage.stage.name)
         remedy = remedies.get(stage.stage.name, MORE_STEPS_OFFERED)
-        yield own.note((section(own, stage.stage), "epochs"), message, remedy)
+        yield stage_recipe.note((section(stage_recipe, stage.stage), "epochs"), message, remedy)

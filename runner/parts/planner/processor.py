@@ -31,10 +31,10 @@ def measure() -> None:
     """Measures the processor in a process like that of training, and stores its best pace so far;
     not if it has been measured with as many threads in the last minute."""
     file = cache_folder() / MEASURED
-    known = catalog.gpu(PROCESSOR)
+    card = catalog.gpu(PROCESSOR)
     if (
-        known
-        and known.title.endswith(_with_threads())
+        card
+        and card.title.endswith(_with_threads())
         and time.time() - file.stat().st_mtime < FRESH_SECONDS
     ):
         return
@@ -53,13 +53,13 @@ def _measured() -> None:
     import torch
 
     count = threads()
-    known = catalog.gpu(PROCESSOR)
+    earlier = catalog.gpu(PROCESSOR)
     torch.set_num_threads(count)
-    left = torch.randn(WIDE, WIDE)
-    right = torch.randn(WIDE, WIDE)
+    factor = torch.randn(WIDE, WIDE)
+    other_factor = torch.randn(WIDE, WIDE)
     numbers = torch.randn(NUMBERS)
     # Two operations a weight; adding reads two numbers of four bytes and writes one.
-    tflops = 2 * WIDE**3 / _seconds(lambda: left @ right) / 1e12
+    tflops = 2 * WIDE**3 / _seconds(lambda: factor @ other_factor) / 1e12
     moved = 3 * 4 * NUMBERS / _seconds(lambda: numbers + numbers) / 1e9
     # The processor as its maker calls it (Linux), else its architecture.
     file = Path("/proc/cpuinfo")
@@ -67,17 +67,17 @@ def _measured() -> None:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     else:
         lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    name = next(named, "") or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    name = next(names, "") or platform.machine()
     source = f"torch {torch.__version__}"
     title = f"{name}{_with_threads()}"
-    if known and (known.title, known.source) == (title, source):
-        tflops = max(tflops, known.fp32_tflops)
-        moved = max(moved, known.memory_gb_s)
-    here = memory_gib()
+    if earlier and (earlier.title, earlier.source) == (title, source):
+        tflops = max(tflops, earlier.fp32_tflops)
+        moved = max(moved, earlier.memory_gb_s)
+    gib = memory_gib()
     cache_folder().mkdir(parents=True, exist_ok=True)
     card = Gpu(
-        PROCESSOR, title, round(here), here, "0.0", moved, "host", 1.0, source, fp32_tflops=tflops
+        PROCESSOR, title, round(gib), gib, "0.0", moved, "host", 1.0, source, fp32_tflops=tflops
     )
     write_json(cache_folder() / MEASURED, asdict(card))
 

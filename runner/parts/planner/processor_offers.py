@@ -25,7 +25,7 @@ def of(recipe: Recipe, local: LocalRun, folder: RunFolder) -> list[Offer]:
     offers: list[Offer] = []
     for changes in _offered(tight[0], local.recipe):
         offer = _settled(recipe, folder, planned, changes)
-        if offer and all(offer.lines != other.lines for other in offers):
+        if offer and all(offer.lines != earlier.lines for earlier in offers):
             offers.append(offer)
     offers.sort(key=lambda offer: (offer.loss, offer.after.seconds or math.inf))
     return offers[:MOST]
@@ -65,18 +65,18 @@ def _tried(recipe: Recipe, folder: RunFolder, before: Planned, changes: Changes)
     rows."""
     requested = [Override(setting, None, value, "the offer") for setting, value in changes.items()]
     try:
-        document, made = override(recipe.document, requested)
+        document, changed = override(recipe.document, requested)
         with_changes, notes = valid(document)
         local = processor_run(with_changes, folder)
     except Stop:
         return None
     replaced = {substitution.setting for substitution in local.substitutions}
-    if not made or replaced & changes.keys():
+    if not changed or replaced & changes.keys():
         return None
     shortens = any(setting.endswith("sequence_len") for setting in changes)
     if shortens and _messages(notes) - _messages(judge(recipe.document)[1]):
         return None
-    return Offer(before, _planned(local), made, notes)
+    return Offer(before, _planned(local), changed, notes)
 
 
 def _messages(problems: Sequence[Problem]) -> set[str]:

@@ -73,8 +73,8 @@ class Offer:
             stages=list(zip(self.before.forecasts, self.after.forecasts, strict=False))
         )
         return [
-            (Loss[kind], words)
-            for kind, _, words in (line.partition(" ") for line in text.splitlines())
+            (Loss[loss], sentence)
+            for loss, _, sentence in (line.partition(" ") for line in text.splitlines())
         ]
 
     @property
@@ -84,7 +84,7 @@ class Offer:
     @property
     def loses(self) -> list[str]:
         """What the stages learn less or differently, in words."""
-        return list(dict.fromkeys(words for _, words in self.losses))
+        return list(dict.fromkeys(sentence for _, sentence in self.losses))
 
     @property
     def enough_steps(self) -> bool:
@@ -155,7 +155,7 @@ def of(planned: Planned) -> list[Offer]:
     lose nothing."""
     if any(forecast.gpu is None for forecast in planned.forecasts) or not planned.forecasts:
         return []
-    found: list[Offer] = []
+    offers: list[Offer] = []
     done: set[str] = set()
     for group, changes in _ways(planned):
         if group in done:
@@ -169,31 +169,38 @@ def of(planned: Planned) -> list[Offer]:
         if planned.problems or offer.enough_steps or _worth(offer):
             done.add(group)
             # Two candidates may end as the same change.
-            if all(offer.lines != other.lines for other in found):
-                found.append(offer)
-    found = [offer for offer in found if not any(_is_needless(offer, cheaper) for cheaper in found)]
-    found = [
+            if all(offer.lines != rival.lines for rival in offers):
+                offers.append(offer)
+    offers = [
+        offer for offer in offers if not any(_is_needless(offer, cheaper) for cheaper in offers)
+    ]
+    offers = [
         offer
-        for offer in found
-        if offer.enough_steps or not any(_far_better(other, offer) for other in found)
+        for offer in offers
+        if offer.enough_steps or not any(_far_better(rival, offer) for rival in offers)
     ]
     # Enough steps come first where a recipe lacks them, then the least loss.
     lacking = bool(too_short(planned.forecasts))
-    found.sort(
-        key=lambda one: (
-            lacking and not one.enough_steps,
-            one.loss,
-            one.scope,
-            one.after.seconds or 0,
+    offers.sort(
+        key=lambda ranked: (
+            lacking and not ranked.enough_steps,
+            ranked.loss,
+            ranked.scope,
+            ranked.after.seconds or 0,
         )
     )
     kinds = [
-        (one.loss, one.changes[0].setting if one.scope == OfferScope.MACHINES else one.scope)
-        for one in found
+        (
+            ranked.loss,
+            ranked.changes[0].setting if ranked.scope == OfferScope.MACHINES else ranked.scope,
+        )
+        for ranked in offers
     ]
-    return [one for at, one in enumerate(found) if kinds[:at].count(kinds[at]) < MOST_OF_A_KIND][
-        :MOST
-    ]
+    return [
+        ranked
+        for place, ranked in enumerate(offers)
+        if kinds[:place].count(kinds[place]) < MOST_OF_A_KIND
+    ][:MOST]
 
 
 def more_steps(planned: Planned) -> dict[str, str]:
@@ -223,28 +230,28 @@ def _remedy(before: Forecast, after: Forecast, offer: Offer) -> str:
     return f"Write {lines}, for {after.steps} steps{duration}."
 
 
-def _far_better(one: Offer, other: Offer) -> bool:
-    """Whether one offer asks for no more than another and is much faster or cheaper."""
+def _far_better(better: Offer, offer: Offer) -> bool:
+    """Whether the first offer asks for no more than the second and is much faster or cheaper."""
     if (
-        one.loss > other.loss
-        or one.scope > other.scope
-        or one.after.seconds is None
-        or other.after.seconds is None
+        better.loss > offer.loss
+        or better.scope > offer.scope
+        or better.after.seconds is None
+        or offer.after.seconds is None
     ):
         return False
-    hours = one.after.together.gpu_hours
-    more = other.after.together.gpu_hours
-    faster = WORTH["far"] * one.after.seconds < other.after.seconds and hours <= more
+    hours = better.after.together.gpu_hours
+    more = offer.after.together.gpu_hours
+    faster = WORTH["far"] * better.after.seconds < offer.after.seconds and hours <= more
     return faster or (
         WORTH["far_dearer"] * hours < more
-        and one.after.seconds <= WORTH["far"] * other.after.seconds
+        and better.after.seconds <= WORTH["far"] * offer.after.seconds
     )
 
 
-def _is_dearer(card: Gpu, other: Gpu) -> bool:
+def _is_dearer(card: Gpu, cheaper: Gpu) -> bool:
     rate = max(card.bf16_tflops, card.fp16_tflops)
-    other_rate = max(other.bf16_tflops, other.fp16_tflops)
-    return card.memory_gib > other.memory_gib or rate > other_rate
+    other_rate = max(cheaper.bf16_tflops, cheaper.fp16_tflops)
+    return card.memory_gib > cheaper.memory_gib or rate > other_rate
 
 
 def _is_needless(offer: Offer, cheaper: Offer) -> bool:
@@ -301,9 +308,9 @@ def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | Non
     the recipe's files."""
     try:
         wished = [Override(name, None, value, "the offer") for name, value in changes.items()]
-        document, made = override(planned.recipe.document, wished)
+        document, changed = override(planned.recipe.document, wished)
         recipe, notes = valid(document, look)
-        return Offer(planned, Planned.of(recipe, planned.price, planned.rows), made, notes)
+        return Offer(planned, Planned.of(recipe, planned.price, planned.rows), changed, notes)
     except Stop:
         return None
 
@@ -318,7 +325,7 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
         if offer is None:
             return None
         problems = (*offer.after.problems, *offer.after.notes, *offer.notes)
-        mending = dict(each.mends for each in problems if each.mends)
+        mending = dict(problem.mends for problem in problems if problem.mends)
         if not offer.after.problems and not any(name.startswith("openshift.") for name in mending):
             return offer
         tight = _tight(offer.after)
@@ -340,9 +347,13 @@ def alike_first(offered: Sequence[Changes], changes: Changes) -> Changes | None:
     """The first of these that changes no line twice; best one of the kind that other stages have
     already."""
     kinds = {name.rpartition(".")[2] for name in changes}
-    others = [one for one in offered if not one.keys() & changes.keys()]
-    alike = [one for one in others if {name.rpartition(".")[2] for name in one} <= kinds]
-    return next(iter([*alike, *others]), None)
+    compatible = [candidate for candidate in offered if not candidate.keys() & changes.keys()]
+    alike = [
+        candidate
+        for candidate in compatible
+        if {name.rpartition(".")[2] for name in candidate} <= kinds
+    ]
+    return next(iter([*alike, *compatible]), None)
 
 
 def _budget(planned: Planned, stage: Forecast) -> float:
@@ -355,7 +366,7 @@ def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
     first."""
     budgets = [(stage, _budget(planned, stage)) for stage in planned.forecasts]
     over = [(stage, budget) for stage, budget in budgets if stage.memory.total > budget]
-    return sorted(over, key=lambda each: each[1] / each[0].memory.total)
+    return sorted(over, key=lambda stage_budget: stage_budget[1] / stage_budget[0].memory.total)
 
 
 # The candidates.
@@ -418,8 +429,8 @@ def _longer_stages(planned: Planned, short: Sequence[Forecast], alone: bool) -> 
     for stage in short:
         work = stage.workload
         lines = Lines(planned.recipe, stage.stage)
-        every = (stage.steps or 0) * work.effective_batch_size / work.epochs
-        rows = min(every, work.rows or every)
+        all_rows = (stage.steps or 0) * work.effective_batch_size / work.epochs
+        rows = min(all_rows, work.rows or all_rows)
         replicas = 1 if alone else work.replicas
         wanted = int(rows * work.epochs / ENOUGH / replicas)
         micro = max(work.fewest_rows, min(work.micro_batch_size, wanted))
@@ -432,7 +443,7 @@ def _longer_stages(planned: Planned, short: Sequence[Forecast], alone: bool) -> 
 
 
 def _longest(planned: Planned) -> Forecast:
-    return max(planned.forecasts, key=lambda each: each.time.total_seconds if each.time else 0)
+    return max(planned.forecasts, key=lambda stage: stage.time.total_seconds if stage.time else 0)
 
 
 def _fewer_steps(planned: Planned) -> Iterator[Changes]:
@@ -444,23 +455,25 @@ def _fewer_steps(planned: Planned) -> Iterator[Changes]:
     cost = planned.together.cost
     longest = _longest(planned)
     times = [stage.time for stage in planned.forecasts if stage.time]
-    whole = sum(time.total_seconds for time in times)
+    total = sum(time.total_seconds for time in times)
     start = sum(time.overhead_seconds - time.checkpoints.seconds for time in times)
     allowed = []
     if limit.get("time"):
         allowed.append(units.seconds(limit["time"]))
     if limit.get("cost") is not None and cost:
-        allowed.append(limit["cost"] / cost * whole)
-    if whole > start:
-        most = min(((seconds - start) / (whole - start) for seconds in allowed), default=1.0)
+        allowed.append(limit["cost"] / cost * total)
+    if total > start:
+        most = min(((seconds - start) / (total - start) for seconds in allowed), default=1.0)
     else:
         most = 1.0
     curriculum = longest.stage.name.startswith(CURRICULUM)
     shorter = [
-        each for each in planned.forecasts if curriculum and each.stage.name.startswith(CURRICULUM)
+        stage_forecast
+        for stage_forecast in planned.forecasts
+        if curriculum and stage_forecast.stage.name.startswith(CURRICULUM)
     ] or [longest]
     for share in (most * spared for spared in (1.0, 0.98, 0.95, 0.9, 0.8)) if 0 < most < 1 else ():
-        fewer = int(sum(each.steps or 0 for each in shorter) * share)
+        fewer = int(sum(stage_forecast.steps or 0 for stage_forecast in shorter) * share)
         epochs = longest.workload.epochs * share
         if longest.workload.max_steps and fewer:
             yield {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
@@ -492,16 +505,18 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
         yield "larger batch", lines.batch(*min(sizes)[1:])
     # Saving less often, in the stage whose checkpoints take most, if that is too much of its time:
     # steps between two checkpoints, between two evaluations, and both.
-    timed = [(each, each.time) for each in planned.forecasts if each.time]
-    saving, took = max(timed, key=lambda each: each[1].checkpoints.seconds, default=(None, None))
+    timed = [(forecast, forecast.time) for forecast in planned.forecasts if forecast.time]
+    saving, took = max(
+        timed, key=lambda timed_stage: timed_stage[1].checkpoints.seconds, default=(None, None)
+    )
     if saving and took and took.checkpoints.seconds > WORTH["saving"] * took.total_seconds:
-        every = math.ceil(
+        interval = math.ceil(
             took.steps
             / max(1, int(WORTH["saved"] * took.training_seconds / took.checkpoints.writing))
         )
         home = Lines(planned.recipe, saving.stage).home
         for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
-            yield "fewer checkpoints", {f"{home}.{name}": every for name in names}
+            yield "fewer checkpoints", {f"{home}.{name}": interval for name in names}
     values = {
         "packing": "auto",
         "kernels": "auto",
@@ -567,15 +582,15 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
     have = planned.forecasts[0].stage.machines.gpu
     smallest = [
         card
-        for card in cards(need, [each.workload for each in planned.forecasts])
+        for card in cards(need, [stage_forecast.workload for stage_forecast in planned.forecasts])
         if card.name != have
     ]
     seconds = {card.name: _seconds(planned, card) for card in smallest}
     fastest = sorted(smallest, key=lambda card: seconds[card.name])
-    own = planned.forecasts[0].gpu
+    present = planned.forecasts[0].gpu
     limit = stated(planned.recipe).get("time")
-    if own and planned.seconds:
-        now = _seconds(planned, own)
+    if present and planned.seconds:
+        now = _seconds(planned, present)
     else:
         now = math.inf
     if tight:
@@ -596,5 +611,5 @@ def _seconds(planned: Planned, card: Gpu) -> float:
     machines = (
         (stage, replace(stage.workload.machines, gpu=card.name)) for stage in planned.forecasts
     )
-    times = [stage.changed(machines=there).time_on(card) for stage, there in machines]
+    times = [stage.changed(machines=with_card).time_on(card) for stage, with_card in machines]
     return sum(time.total_seconds for time in times if time)

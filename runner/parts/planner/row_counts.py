@@ -49,24 +49,24 @@ class RowLengths(prepared.Lengths):
     @classmethod
     def mixed(cls, parts: Sequence[tuple[float, Self]]) -> Self:
         """The lengths of several kinds of rows together, each with its count."""
-        told = [(count, part) for count, part in parts if count]
-        if len(told) == 1:
-            return told[0][1]
-        return cls._weighed([(length, count) for count, part in told for length in _points(part)])
+        kinds = [(count, part) for count, part in parts if count]
+        if len(kinds) == 1:
+            return kinds[0][1]
+        return cls._weighed([(length, count) for count, part in kinds for length in _points(part)])
 
     @classmethod
     def _weighed(cls, lengths: list[tuple[float, float]]) -> Self:
         if not lengths:
             return cls()
-        whole = sum(weight for _, weight in lengths)
-        mean = sum(length * weight for length, weight in lengths) / whole
-        spread = math.sqrt(sum(weight * (length - mean) ** 2 for length, weight in lengths) / whole)
+        total = sum(weight for _, weight in lengths)
+        mean = sum(length * weight for length, weight in lengths) / total
+        spread = math.sqrt(sum(weight * (length - mean) ** 2 for length, weight in lengths) / total)
         high = 0.0
-        above = 0.01 * whole
+        remaining = 0.01 * total
         for length, weight in sorted(lengths, reverse=True):
             high = length
-            above = above - weight
-            if above < 0:
+            remaining = remaining - weight
+            if remaining < 0:
                 break
         return cls(mean, spread, high)
 
@@ -104,14 +104,14 @@ class RowLengths(prepared.Lengths):
     def packed(self, limit: float) -> float:
         """The mean number of rows that fit into a packed one of `limit`: first-fit decreasing, as
         in Axolotl 0.19.0 (utils/samplers/multipack.py)."""
-        left: list[float] = []
+        rooms: list[float] = []
         for length in sorted((min(length, limit) for length in _points(self)), reverse=True):
-            place = next((place for place, room in enumerate(left) if room >= length), len(left))
-            if place == len(left):
-                left.append(limit)
-            left[place] -= length
+            place = next((place for place, room in enumerate(rooms) if room >= length), len(rooms))
+            if place == len(rooms):
+                rooms.append(limit)
+            rooms[place] -= length
         # The last packed row is not full.
-        return _POINTS / (len(left) - left[-1] / limit)
+        return _POINTS / (len(rooms) - rooms[-1] / limit)
 
 
 def _at(lengths: RowLengths, shares: Iterable[float]) -> list[float]:
@@ -167,43 +167,49 @@ class Rows(NamedTuple):
 
 
 def of(
-    recipe: Recipe, plan: Plan, stage: Stage, folder: Path | None, given: int | None = None
+    recipe: Recipe, plan: Plan, stage: Stage, folder: Path | None, given_rows: int | None = None
 ) -> Rows:
     """The rows of a stage. folder: where data may be prepared already; None to read only recipe and
-    catalog, so that the answer is the same on every machine. given: the value of `--rows`, for
+    catalog, so that the answer is the same on every machine. given_rows: the value of `--rows`, for
     every stage whose rows are counted."""
     source, data = source_of(plan, stage)
     sections = dict(recipe.of_stage(stage.name).data_sections)
     home = next((home for home in ((stage.name, "data"), ("data",)) if home in sections), None)
     if home:
-        told = [one.get("sample") for _, one in sets_of(home, sections[home])]
+        sample_names = [data_set.get("sample") for _, data_set in sets_of(home, sections[home])]
     else:
-        told = []
-    samples = [recipe.folder / name if name else None for name in told]
+        sample_names = []
+    samples = [recipe.folder / name if name else None for name in sample_names]
     if source is None:
-        return known(data, folder, given, samples)
-    own = known(data, folder and folder / stage.name, given, samples)
+        return known(data, folder, given_rows, samples)
+    new_rows = known(data, folder and folder / stage.name, given_rows, samples)
     drawn = source.get("earlier_rows", {}).get(stage.name)
-    if drawn and own.training and not given:
+    if drawn and new_rows.training and not given_rows:
         # Rows of an earlier stage, up to a share of the mixture.
         name = drawn["of"]
         share = drawn["share"]
-        lengths = own.lengths
+        lengths = new_rows.lengths
         earlier = known(source[name], folder and folder / name)
-        lacking = round(own.training * share / (1 - share))
+        lacking = round(new_rows.training * share / (1 - share))
         added = min(lacking, earlier.training or lacking)
         if lengths and earlier.lengths:
-            lengths = RowLengths.mixed([(own.training, lengths), (added, earlier.lengths)])
-        whole = f"{own.source}, {added:,} of them from `{name}`"
-        return Rows(own.training + added, own.validation, lengths, whole, *_longest([own, earlier]))
-    return own
+            lengths = RowLengths.mixed([(new_rows.training, lengths), (added, earlier.lengths)])
+        all_sources = f"{new_rows.source}, {added:,} of them from `{name}`"
+        return Rows(
+            new_rows.training + added,
+            new_rows.validation,
+            lengths,
+            all_sources,
+            *_longest([new_rows, earlier]),
+        )
+    return new_rows
 
 
 def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
     """The data of a stage; in a pipeline, with the config of the stage that prepares it."""
-    for other in plan.stages:
-        if not other.trains and other.name in stage.reads and stage.name in other.config:
-            return other.config, other.config[stage.name]
+    for earlier in plan.stages:
+        if not earlier.trains and earlier.name in stage.reads and stage.name in earlier.config:
+            return earlier.config, earlier.config[stage.name]
     return None, stage.data
 
 
@@ -211,8 +217,8 @@ def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
     """The longest row of several data sets, and the source of an estimate; 0 if one of them is
     unknown."""
     sources = dict.fromkeys(part.longest_source for part in parts if part.longest_source)
-    known = all(part.longest for part in parts)
-    if known:
+    all_counted = all(part.longest for part in parts)
+    if all_counted:
         return (max((part.longest for part in parts), default=0), " and ".join(sources))
     return (0, "")
 
@@ -220,73 +226,87 @@ def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
 def known(
     data: RowsRequest,
     folder: Path | None,
-    given: int | None = None,
+    given_rows: int | None = None,
     samples: Sequence[Path | None] = (),
 ) -> Rows:
     """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the
     catalog. Lengths that preparation did not count come from files and catalog. data: as a preparer
     reads it. folder: where it writes; None to open no file. samples: of the data sets, in order."""
     share = float(data.get("validation_share") or 0)
-    made = _prepared(data, folder)
-    there = f"the prepared data in {folder}"
-    if made:
-        lengths = RowLengths(*astuple(made.lengths))
+    prepared_rows = _prepared(data, folder)
+    of_prepared = f"the prepared data in {folder}"
+    if prepared_rows:
+        lengths = RowLengths(*astuple(prepared_rows.lengths))
     else:
         lengths = UNKNOWN
-    if made and lengths and not given:
-        return Rows(made.train_rows, made.validation_rows, lengths, there, made.longest)
-    found = _found(data, folder, samples)
-    if made and made.longest:
-        found = found._replace(
-            lengths=lengths or found.lengths, longest=made.longest, longest_source=""
+    if prepared_rows and lengths and not given_rows:
+        return Rows(
+            prepared_rows.train_rows,
+            prepared_rows.validation_rows,
+            lengths,
+            of_prepared,
+            prepared_rows.longest,
         )
-    if made and not given:
-        return found._replace(
-            training=made.train_rows, validation=made.validation_rows, source=there
+    counted = _found(data, folder, samples)
+    if prepared_rows and prepared_rows.longest:
+        counted = counted._replace(
+            lengths=lengths or counted.lengths, longest=prepared_rows.longest, longest_source=""
         )
-    count = given or found.training
+    if prepared_rows and not given_rows:
+        return counted._replace(
+            training=prepared_rows.train_rows,
+            validation=prepared_rows.validation_rows,
+            source=of_prepared,
+        )
+    count = given_rows or counted.training
     if count is None:
-        return found
+        return counted
     validation = round(count * share)
-    source = "`--rows`" if given else found.source
-    rows = found._replace(training=count - validation, validation=validation, source=source)
-    if given:
+    source = "`--rows`" if given_rows else counted.source
+    rows = counted._replace(training=count - validation, validation=validation, source=source)
+    if given_rows:
         held_out = []
     else:
-        held_out = [_held_out(one, data, folder) for one in data.get("validation_sets", ())]
+        held_out = [
+            _held_out(data_set, data, folder) for data_set in data.get("validation_sets", ())
+        ]
     if None in held_out:
-        whole = None
+        all_validation = None
     else:
-        whole = sum(count or 0 for count in held_out)
+        all_validation = sum(count or 0 for count in held_out)
     if held_out:
-        return rows._replace(validation=whole)
+        return rows._replace(validation=all_validation)
     return rows
 
 
 def _prepared(data: RowsRequest, folder: Path | None) -> prepared.PreparedRows | None:
     """The prepared rows. None without them, or if settings or files have changed since."""
     if folder:
-        made = prepared.PreparedRows.read(folder)
+        prepared_rows = prepared.PreparedRows.read(folder)
     else:
-        made = None
-    if not made or not made.train_rows or made.asked != prepared.asked(data):
+        prepared_rows = None
+    if (
+        not prepared_rows
+        or not prepared_rows.train_rows
+        or prepared_rows.asked != prepared.asked(data)
+    ):
         return None
-    if made.contents in ("", prepared.contents(data) or made.contents):
-        return made
+    if prepared_rows.contents in ("", prepared.contents(data) or prepared_rows.contents):
+        return prepared_rows
     return None
 
 
 def _found(data: RowsRequest, folder: Path | None, samples: Sequence[Path | None]) -> Rows:
     """The rows of all data sets together, before some are held out."""
     sets = zip(data.get("sets", [data]), chain(samples, repeat(None)), strict=False)
-    parts = [_of_set(one, data, folder, sample) for one, sample in sets]
-    told = [part for part in parts if part.training != 0]
-    longest = _longest(told)
-    every = all(part.training and part.lengths for part in told)
-    if every:
-        whole = RowLengths.mixed([(part.training or 0, part.lengths) for part in told])
+    parts = [_of_set(data_set, data, folder, sample) for data_set, sample in sets]
+    nonempty = [part for part in parts if part.training != 0]
+    longest = _longest(nonempty)
+    all_counted = all(part.training and part.lengths for part in nonempty)
+    if all_counted:
+        lengths = RowLengths.mixed([(part.training or 0, part.lengths) for part in nonempty])
     else:
-        whole = UNKNOWN
+        lengths = UNKNOWN
     count = (data.get("songs") or {}).get("count")
     sources = " and ".join(dict.fromkeys(part.source for part in parts))
     unknown = next((part for part in parts if part.training is None), None)
@@ -294,21 +314,21 @@ def _found(data: RowsRequest, folder: Path | None, samples: Sequence[Path | None
         return unknown._replace(longest=longest[0], longest_source=longest[1])
     counted = sum(part.training or 0 for part in parts)
     if count and (unknown or count <= counted):
-        source = f"the recipe's `count`{(f', with lengths from {sources}' if whole else '')}"
-        return Rows(count, None, whole, source, *longest)
-    return Rows(counted, None, whole, sources, *longest)
+        source = f"the recipe's `count`{(f', with lengths from {sources}' if lengths else '')}"
+        return Rows(count, None, lengths, source, *longest)
+    return Rows(counted, None, lengths, sources, *longest)
 
 
 def _of_set(
-    one: Section, data: RowsRequest, folder: Path | None, sample: Path | None = None
+    data_set: Section, data: RowsRequest, folder: Path | None, sample: Path | None = None
 ) -> Rows:
     """The rows of one data set that are taken, before some are held out."""
     rows = Rows()
-    path = one.get("path")
+    path = data_set.get("path")
     if path and not remote(path):
         if folder:
-            rows = _local(Path(path), one, data)
-    elif facts := catalog.dataset_of(one):
+            rows = _local(Path(path), data_set, data)
+    elif facts := catalog.dataset_of(data_set):
         lengths = of_catalog(facts, data)
         source = "the catalog of data sets"
         if lengths:
@@ -316,20 +336,20 @@ def _of_set(
         else:
             longest = (0, "")
         rows = Rows(facts["rows"], None, lengths, source, *longest)
-    elif sample and folder and (shown := _local(sample, one, data)).longest:
+    elif sample and folder and (sampled := _local(sample, data_set, data)).longest:
         # A sample shows the length of rows, but not their number.
-        rows = Rows(longest=shown.longest, longest_source=f"the longest row of {sample.name}")
+        rows = Rows(longest=sampled.longest, longest_source=f"the longest row of {sample.name}")
     return rows._replace(
-        training=None if rows.training is None else round(rows.training * one.get("share", 1))
+        training=None if rows.training is None else round(rows.training * data_set.get("share", 1))
     )
 
 
-def _held_out(one: Section, data: RowsRequest, folder: Path | None) -> int | None:
+def _held_out(data_set: Section, data: RowsRequest, folder: Path | None) -> int | None:
     """The rows of a data set, or of a split of it, that only measure the validation loss; None if
     unknown."""
-    if one.get("path"):
-        return _of_set(one, data, folder).training
-    return catalog.dataset_of(one).get(f"{one.get('split')}_rows")
+    if data_set.get("path"):
+        return _of_set(data_set, data, folder).training
+    return catalog.dataset_of(data_set).get(f"{data_set.get('split')}_rows")
 
 
 def of_catalog(facts: Mapping[str, Any], data: RowsRequest) -> RowLengths:
@@ -337,52 +357,56 @@ def of_catalog(facts: Mapping[str, Any], data: RowsRequest) -> RowLengths:
     if "characters" not in facts:
         return UNKNOWN
     text = RowLengths(*(facts[name] for name in ("characters", "spread", "high")))
-    beside = _beside(data) + (
+    added = _beside(data) + (
         MARKS_A_DOCUMENT if data.get("kind") == "plain-text" else 2 * MARKS_A_TURN
     )
-    return text.scaled(1 / facts.get("characters_a_token", BYTES_A_TOKEN), beside)
+    return text.scaled(1 / facts.get("characters_a_token", BYTES_A_TOKEN), added)
 
 
 def _beside(data: RowsRequest) -> float:
     """Tokens before each row's own: the system prompt, and the question about a song."""
     prompt = data.get("system_prompt") or ""
-    asked = (data.get("songs") or {}).get("instruction_form") or ""
-    return (MARKS_A_TURN if prompt else 0) + _tokens(prompt) + _tokens(asked)
+    instruction = (data.get("songs") or {}).get("instruction_form") or ""
+    return (MARKS_A_TURN if prompt else 0) + _tokens(prompt) + _tokens(instruction)
 
 
 def _tokens(text: str) -> float:
     return len(text.encode(errors="replace")) / BYTES_A_TOKEN
 
 
-def _local(path: Path, one: Section, data: RowsRequest) -> Rows:
+def _local(path: Path, data_set: Section, data: RowsRequest) -> Rows:
     """The rows that the preparers will take of a file or a folder, estimated from a sample."""
-    written = [str(one.get(name) or "") for name in templates.SETTINGS]
+    written = [str(data_set.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]
-    columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
-    if JUDGED & one.keys():
+    columns += [
+        name for name in (data_set.get("text"), (data.get("songs") or {}).get("lyrics")) if name
+    ]
+    if JUDGED & data_set.keys():
         columns += [*templates.PROMPTS, "system"]
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
-        there = samples.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
+        sampled = samples.sample(
+            path, data_set.get("split"), columns, images=data.get("kind") == "images"
+        )
     except Unreadable as error:
         return Rows(source=f"{error}; `--rows N` sets the number of rows")
-    source = f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
-    beside = _beside(data)
-    taken = 0
+    source = f"the {sampled.unit} of {path}{', of which a part was read' if sampled.about else ''}"
+    added = _beside(data)
+    usable_rows = 0
     lengths = list[float]()
-    for row in there.rows:
+    for row in sampled.rows:
         try:
-            read = list(_read(row, one, data))
+            read = list(_read(row, data_set, data))
         except RecursionError:
             continue  # brackets without end
-        taken += bool(read)
-        lengths += [tokens + beside for tokens in read]
+        usable_rows += bool(read)
+        lengths += [tokens + added for tokens in read]
     # Preparation leaves out a row without tokens; if no row has the expected form, the share is
     # unknown.
-    if taken:
-        count = round(there.count * taken / len(there.rows))
+    if usable_rows:
+        count = round(sampled.count * usable_rows / len(sampled.rows))
     else:
-        count = there.count
+        count = sampled.count
     longest = math.ceil(max(lengths, default=0))
     if longest:
         longest_source = f"the longest of {source}"
@@ -391,7 +415,7 @@ def _local(path: Path, one: Section, data: RowsRequest) -> Rows:
     return Rows(count, None, RowLengths.counted(lengths), source, longest, longest_source)
 
 
-def _read(row: Any, one: Section, data: RowsRequest) -> Iterator[float]:
+def _read(row: Any, data_set: Section, data: RowsRequest) -> Iterator[float]:
     """The tokens of each of the model's rows that one row of the data becomes: two for a
     preference."""
     if isinstance(row, int):
@@ -399,39 +423,44 @@ def _read(row: Any, one: Section, data: RowsRequest) -> Iterator[float]:
     elif not isinstance(row, Mapping):
         return
     elif data.get("kind") == "plain-text":
-        text = row.get(one.get("text") or "")
+        text = row.get(data_set.get("text") or "")
         if isinstance(text, str) and text.strip():
             yield _tokens(text) + MARKS_A_DOCUMENT
     elif songs := data.get("songs"):
-        words = row.get(songs["lyrics"])
+        lyrics = row.get(songs["lyrics"])
         if (
-            isinstance(words, str)
-            and songs["min_words"] <= len(words.split()) <= songs["max_words"]
+            isinstance(lyrics, str)
+            and songs["min_words"] <= len(lyrics.split()) <= songs["max_words"]
         ):
-            yield _tokens(words) + 2 * MARKS_A_TURN
-    elif JUDGED & one.keys():
+            yield _tokens(lyrics) + 2 * MARKS_A_TURN
+    elif JUDGED & data_set.keys():
         from runner.data.judged import (
             LabelSet,
             PreferenceSet,
         )  # a check of other rows is faster without them
 
         judged: Any
-        if "completion" in one:
+        if "completion" in data_set:
             judged = LabelSet
         else:
             judged = PreferenceSet
         with suppress(KeyError, templates.NoText):
-            if not isinstance(item := judged(**{**dict.fromkeys(SOURCE), **one}).item(row), str):
+            if not isinstance(
+                item := judged(**{**dict.fromkeys(SOURCE), **data_set}).item(row), str
+            ):
                 before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.turns)
                 answers = (answer for answer in item.answers.values() if isinstance(answer, str))
                 yield from (before + _tokens(answer) + MARKS_A_TURN for answer in answers)
     # A prompt's reference answer is only for rewards.
-    elif asked := one.get("prompt") or f"{one.get('question') or ''}{one.get('answer') or ''}":
+    elif (
+        row_template := data_set.get("prompt")
+        or f"{data_set.get('question') or ''}{data_set.get('answer') or ''}"
+    ):
         with suppress(KeyError, templates.NoText):
-            yield _tokens(templates.fill(asked, row)) + 2 * MARKS_A_TURN
+            yield _tokens(templates.fill(row_template, row)) + 2 * MARKS_A_TURN
     else:
-        fitting = (each for each in templates.FORMS.values() if set(each) <= set(row))
-        needed = templates.FORMS.get(one.get("form") or "") or next(fitting, None)
+        fitting = (form for form in templates.FORMS.values() if set(form) <= set(row))
+        needed = templates.FORMS.get(data_set.get("form") or "") or next(fitting, None)
         if needed and set(needed) <= set(row):
             turns = row[needed[0]]
             marks = MARKS_A_TURN * (

@@ -22,9 +22,9 @@ MOST_LEFT_OUT = 0.1
 
 def experts(recipe: Recipe) -> Iterator[Problem]:
     """A note on what an adapter leaves untrained in a mixture of experts."""
-    for name, own in recipe.stage_recipes.items() or (("", recipe),):
-        facts = own.model_facts
-        train = own.settings.get("train") or {}
+    for name, stage_recipe in recipe.stage_recipes.items() or (("", recipe),):
+        facts = stage_recipe.model_facts
+        train = stage_recipe.settings.get("train") or {}
         rank = train.get("lora_rank")
         if not facts or not facts.has_experts or not rank or train.get("lora_experts"):
             continue
@@ -32,14 +32,14 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
             targets = tuple(adapted(facts, train))
             pattern = train.get("lora_pattern") or ""
             shapes = parameters.adapted(facts, Adapter(rank, targets, pattern=pattern))
-            whole = parameters.total(facts)
+            total = parameters.total(facts)
             held = parameters.of_experts(facts)
         except (catalog.UnknownArchitecture, re.error):
             continue
         trained = sum(rank * sum(shape) for shape in shapes)
         if not trained:
             continue
-        message = said("experts", trained=trained / whole, held=held / whole, train=train)
+        message = said("experts", trained=trained / total, held=held / total, train=train)
         yield recipe.note(recipe.setting_of(name, "train.lora_layers"), *message)
 
 
@@ -50,11 +50,12 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
         prompt = section.get("system_prompt") or ""
         if not length or not section.knows("system_prompt") or len(prompt.split()) >= length:
             continue
-        for _, one in sets_of(home, section):
-            lengths = row_counts.of_catalog(catalog.dataset_of(one), one)
+        for _, data_set in sets_of(home, section):
+            lengths = row_counts.of_catalog(catalog.dataset_of(data_set), data_set)
             if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
                 yield recipe.note(
-                    where, *worded("planner.rows-left-out", share=share, one=one, length=length)
+                    where,
+                    *worded("planner.rows-left-out", share=share, one=data_set, length=length),
                 )
 
 

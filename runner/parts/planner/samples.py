@@ -49,15 +49,15 @@ class SampledRows:
 def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
     """The number of rows, and at most MOST of them, spread evenly."""
     kept: list[tuple[int, Any]] = []
-    below = _ALL
+    bound = _ALL
     count = 0
     for count, row in enumerate(rows, 1):
         place = count * _GOLDEN % _ALL
-        if place < below:
+        if place < bound:
             kept.append((place, row))
             if len(kept) > MOST:
-                below //= 2
-                kept = [each for each in kept if each[0] < below]
+                bound //= 2
+                kept = [placed_row for placed_row in kept if placed_row[0] < bound]
     return count, [row for _, row in kept]
 
 
@@ -101,7 +101,7 @@ def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
     decode = json.JSONDecoder().raw_decode
     with file.open("rb") as content:
         text = content.read(READ_OF_TABLE).removeprefix(codecs.BOM_UTF8).decode(errors="replace")
-    whole = size <= READ_OF_TABLE
+    is_whole = size <= READ_OF_TABLE
     if not text.lstrip().startswith("["):
         raise ValueError
 
@@ -111,13 +111,13 @@ def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
             try:
                 row, read = decode(text, gap.end())
             except ValueError:
-                if whole:
+                if is_whole:
                     raise
                 break  # the last one of the part is incomplete
             yield row
 
     count, kept = evenly(rows())
-    if whole:
+    if is_whole:
         return SampledRows(count, kept, "rows")
     return SampledRows.of_part(count, kept, "rows", read, len(text) * size // READ_OF_TABLE)
 
@@ -135,11 +135,11 @@ def _table(file: Path, columns: Iterable[str]) -> SampledRows:
     with table(file, errors="replace") as (content, separator):
 
         def lines() -> Iterator[str]:
-            left = READ_OF_TABLE
+            budget = READ_OF_TABLE
             for line in content:
-                left -= len(line)
+                budget -= len(line)
                 yield line
-                if left < 0:
+                if budget < 0:
                     return
 
         records = (record for record in csv.reader(lines(), delimiter=separator) if record)
@@ -163,8 +163,8 @@ def _sheet(file: Path, columns: Iterable[str]) -> SampledRows:
     from zipfile import ZipFile  # late, because few files are spreadsheets
 
     with ZipFile(file) as files, files.open(sheet) as text:
-        whole = sum(len(_ROW.findall(part)) for part in iter(lambda: text.read(2**20), b"")) - 1
-    return SampledRows(round(whole * count / (numbered[-1][0] - 1)), kept, "rows", True)
+        all_rows = sum(len(_ROW.findall(part)) for part in iter(lambda: text.read(2**20), b"")) - 1
+    return SampledRows(round(all_rows * count / (numbered[-1][0] - 1)), kept, "rows", True)
 
 
 def _parquet_rows(file: Path) -> int:
@@ -188,10 +188,10 @@ def _of_batches(batches: Iterable[Any], count: int) -> list[Any]:
     """At most about MOST of the `count` rows of Arrow's batches, evenly apart."""
     step = -(-count // MOST) | 1
     rows = []
-    first = 0
+    offset = 0
     for batch in batches:
-        rows += batch.take(list(range(first, batch.num_rows, step))).to_pylist()
-        first = (first - batch.num_rows) % step
+        rows += batch.take(list(range(offset, batch.num_rows, step))).to_pylist()
+        offset = (offset - batch.num_rows) % step
     return rows
 
 
@@ -201,13 +201,16 @@ def _saved(folder: Path, split: str | None, columns: Iterable[str]) -> SampledRo
 
     if (folder / "dataset_dict.json").is_file():
         folder = folder / str(split)
-    names = [one["filename"] for one in (read_json(folder / "state.json") or {})["_data_files"]]
+    names = [
+        data_file["filename"]
+        for data_file in (read_json(folder / "state.json") or {})["_data_files"]
+    ]
     batches = list(
         chain.from_iterable(pa.ipc.open_stream(pa.memory_map(str(folder / name))) for name in names)
     )
     count = sum(batch.num_rows for batch in batches)
     wanted = [name for name in columns if batches and name in batches[0].schema.names]
-    selected = (each.select(wanted) if wanted else each for each in batches)
+    selected = (record_batch.select(wanted) if wanted else record_batch for record_batch in batches)
     return SampledRows(count, _of_batches(selected, count), "rows")
 
 

@@ -63,9 +63,11 @@ def _fsdp(workload: Workload) -> State:
     and so is the unit of embedding and head."""
     wide = workload.width
     shards = workload.machines.world_size // max(1, workload.copies)
-    whole = parameters.of_layers(workload.model, ())[0].whole
-    layer = wide * whole
-    root = wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
+    layer_numbers = parameters.of_layers(workload.model, ())[0].whole
+    layer = wide * layer_numbers
+    root = wide * (
+        parameters.total(workload.model) - layer_numbers * workload.model.num_hidden_layers
+    )
     adapter = workload.adapter
     if adapter and adapter.packed:
         # Weights in 4 or 8 bits travel packed, and each is unpacked when it is used.
@@ -251,11 +253,11 @@ def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
     else:
         again = 0
     measuring = 4 * FULL * fan_in * fan_out + HALF * fan_in**2 + 2 * widest
-    beside: Mapping[str, float] = TABLES["dora"]
+    multiples: Mapping[str, float] = TABLES["dora"]
     factor = (
-        beside["in_flight"]
-        + beside["dropout"] * bool(adapter.dropout)
-        + beside["packed"] * adapter.packed
+        multiples["in_flight"]
+        + multiples["dropout"] * bool(adapter.dropout)
+        + multiples["packed"] * adapter.packed
     )
     return measuring, round(factor * widest), again
 
@@ -291,12 +293,12 @@ def _optimizer(workload: Workload) -> int:
     weights are in fp32."""
     rule = workload.rule
     size = 0.0
-    one = workload.adapter
-    if one:
+    lora = workload.adapter
+    if lora:
         count = parameters.adapter(workload)
         wide = adapter_bytes(workload) / max(count, 1)
         return int(
-            rule.matrices * rule.kept(wide) * (count // one.rank if rule.factored else count)
+            rule.matrices * rule.kept(wide) * (count // lora.rank if rule.factored else count)
         )
     widths = [_bytes(workload, parameters.Numbers(1 - out, out)) for out in (0, 1)]
     for name, shape in parameters.trained(workload).items():
@@ -354,12 +356,14 @@ def main_memory(workload: Workload) -> dict[str, int]:
         parts["buffers of the optimizer on a disk"] = (
             round(gradients) + machines.gpus_per_node * buffers
         )
-    every = parameters.total(workload.model)
+    all_numbers = parameters.total(workload.model)
     if placed.weights == "cpu":
-        parts["weights beside the GPUs"] = round(PACE["pinned"] * wide * every / machines.nodes)
+        parts["weights beside the GPUs"] = round(
+            PACE["pinned"] * wide * all_numbers / machines.nodes
+        )
     elif placed.weights == "nvme":
         numbers = WEIGHTS_BUFFERS * placed.buffer + min(
-            WEIGHTS_IN_MEMORY, every // machines.world_size
+            WEIGHTS_IN_MEMORY, all_numbers // machines.world_size
         )
         parts["buffers of weights on a disk"] = machines.gpus_per_node * wide * numbers
     return parts

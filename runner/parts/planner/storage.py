@@ -68,14 +68,16 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
         # Each machine has its own, and a claim holds those of all.
         sizes[state.ON_DISK] = sizes.get(state.ON_DISK, 0) * forecast.stage.machines.nodes
     listed = [
-        Disk(what, sizes.pop(what), folder) for what, folder in entries.items() if sizes.get(what)
+        Disk(content, sizes.pop(content), folder)
+        for content, folder in entries.items()
+        if sizes.get(content)
     ]
     # While the newest is written there is one more than are kept, and the best is kept beside the
     # latest.
     listed.append(
         Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir)
     )
-    return listed + [Disk(what, size, place.run_dir) for what, size in sizes.items() if size]
+    return listed + [Disk(content, size, place.run_dir) for content, size in sizes.items() if size]
 
 
 def before_training(plan: Plan) -> Iterator[Disk]:
@@ -128,26 +130,33 @@ def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
 
 
 def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
-    own = next((forecast for forecast in forecasts if forecast.stage.name == stage.name), None)
+    own_forecast = next(
+        (forecast for forecast in forecasts if forecast.stage.name == stage.name), None
+    )
     # The stage that prepares rows also checks their length, for every stage that reads them.
     rows_of = [
-        one for one in forecasts if one is own or (stage.name == DATA and DATA in one.stage.reads)
+        stage_forecast
+        for stage_forecast in forecasts
+        if stage_forecast is own_forecast
+        or (stage.name == DATA and DATA in stage_forecast.stage.reads)
     ]
-    if plan.place.on_cluster and (rooms := [room for one in rows_of if (room := _room(plan, one))]):
+    if plan.place.on_cluster and (
+        rooms := [room for stage_forecast in rows_of if (room := _room(plan, stage_forecast))]
+    ):
         stage = replace(stage, env={**stage.env, ROOM: json.dumps(rooms, ensure_ascii=False)})
-    if own is None:
+    if own_forecast is None:
         return stage
     needs: dict[str, float] = {
-        "gpu_memory": own.full.memory.total,
-        "memory": sum(host(own).values()),
+        "gpu_memory": own_forecast.full.memory.total,
+        "memory": sum(host(own_forecast).values()),
     }
-    if own.time and (tokens := round(own.time.tokens_a_second)):
+    if own_forecast.time and (tokens := round(own_forecast.time.tokens_a_second)):
         needs["tokens_per_second"] = tokens
-    elif own.time:  # images have no tokens
-        needs["samples_per_second"] = round(own.time.samples_a_second)
-    if own.price is not None:
-        needs["price_per_gpu_hour"] = own.price
-    return replace(stage, needs=needs, grace_seconds=seconds(plan, own))
+    elif own_forecast.time:  # images have no tokens
+        needs["samples_per_second"] = round(own_forecast.time.samples_a_second)
+    if own_forecast.price is not None:
+        needs["price_per_gpu_hour"] = own_forecast.price
+    return replace(stage, needs=needs, grace_seconds=seconds(plan, own_forecast))
 
 
 def _room(plan: Plan, forecast: Forecast) -> list[object]:
@@ -172,11 +181,11 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
     else:
         folders = [""]
     need = units.both(filled.memory.total)
-    there = units.both(usable(gpu))
+    card_memory = units.both(usable(gpu))
     return [
         folders,
         most,
-        *worded("planner.room", forecast=forecast, need=need, there=there, most=most),
+        *worded("planner.room", forecast=forecast, need=need, there=card_memory, most=most),
     ]
 
 
@@ -199,7 +208,7 @@ def host(forecast: Forecast) -> dict[str, int]:
 def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[Problem]:
     """Notes on claims that are too small, by estimate, and on main memory, for the stage that needs
     most."""
-    found = []
+    notes = []
     sized = [
         (index, claim)
         for index, claim in enumerate(plan.site.get("claims") or ())
@@ -216,31 +225,41 @@ def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[
             where = ("openshift", "claims", index, "size_gib")
             enough = rounded(wanted)
             sentences = said("small_claim", claim=claim, written=on_it, enough=enough)
-            found.append(document.problem(where, *sentences, severity="note", mending=enough))
+            notes.append(document.problem(where, *sentences, severity="note", mending=enough))
     needs = [(sum(host(forecast).values()), forecast.stage.machines) for forecast in forecasts]
-    need, machines = max(needs, key=lambda each: each[0], default=(0, plan.stages[0].machines))
+    need, machines = max(
+        needs, key=lambda machine_need: machine_need[0], default=(0, plan.stages[0].machines)
+    )
     if need > machines.memory_gib * GIB:
         gib = -(-need // GIB)
         pods = plan.place.on_cluster
-        stated = pods and next(
-            (one for one in ("limits", "requests") if plan.site[one].get("memory")), None
+        stated_section = pods and next(
+            (
+                pod_section
+                for pod_section in ("limits", "requests")
+                if plan.site[pod_section].get("memory")
+            ),
+            None,
         )
         line: tuple[str, ...]
-        if stated:
-            line = ("openshift", stated, "memory")
+        if stated_section:
+            line = ("openshift", stated_section, "memory")
         else:
             line = ("machines", "memory")
-        words = {
+        placeholders = {
             "machine": machine(plan),
             "have": machines.memory_gib,
             "need": need / GIB,
             "gib": gib,
         }
         sentences = said(
-            "small_machine", with_pod=machine_gib(gib) if pods else 0, stated=stated, **words
+            "small_machine",
+            with_pod=machine_gib(gib) if pods else 0,
+            stated=stated_section,
+            **placeholders,
         )
-        found.append(document.problem(line, *sentences, severity="note"))
-    return found
+        notes.append(document.problem(line, *sentences, severity="note"))
+    return notes
 
 
 def machine(plan: Plan) -> str:
@@ -323,10 +342,10 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
     processors = _processors(stage)
     if not text or not processors:
         if processors:
-            why = "the catalog does not have the size of its text"
+            reason = "the catalog does not have the size of its text"
         else:
-            why = "`data.cleaning` names no `workers`"
-        return Preparation(stage.name, 0.0, why)
+            reason = "`data.cleaning` names no `workers`"
+        return Preparation(stage.name, 0.0, reason)
     # Processor seconds for 10^6 bytes of text.
     pace = {
         work: 1 / facts["mb_s"]
@@ -347,11 +366,11 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
 def _text(recipe: Recipe) -> float:
     """10^6 bytes of all documents that are read; 0 if those of one data set are unknown."""
     sizes = []
-    for one in (one for home, one in recipe.data_sets() if home[0] == "data"):
-        file = recipe.folder / (one.get("path") or "")
-        facts = catalog.dataset_of(one)
-        rows = facts.get("rows", 0) * (one.get("share") or 1)
-        size = min(rows, one.get("limit") or rows) * facts.get("characters", 0)
+    for data_set in (data_set for home, data_set in recipe.data_sets() if home[0] == "data"):
+        file = recipe.folder / (data_set.get("path") or "")
+        facts = catalog.dataset_of(data_set)
+        rows = facts.get("rows", 0) * (data_set.get("share") or 1)
+        size = min(rows, data_set.get("limit") or rows) * facts.get("characters", 0)
         sizes.append(file.stat().st_size if file.is_file() else size)
     if all(sizes):
         return sum(sizes) / 1e6
@@ -362,10 +381,10 @@ def _processors(stage: Stage) -> int:
     """How many processors clean at once, if a queue provides as many as the recipe names; 0 if it
     names none."""
     cleaning = stage.config["cleaning"]
-    own = stage.machines.cpus
+    cores = stage.machines.cpus
     workers = max(0, cleaning["workers"])
     tasks = cleaning["tasks"] or 0
     if cleaning["executor"] in ("slurm", "ray"):
         return int((workers or tasks) * cleaning["cpus_per_task"])
-    at_once = min(workers or own, own) * (cleaning["pods"] or 1)
+    at_once = min(workers or cores, cores) * (cleaning["pods"] or 1)
     return int(min(at_once, tasks or at_once))

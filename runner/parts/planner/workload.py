@@ -46,23 +46,30 @@ class Network(NamedTuple):
     source: str = ""
 
 
-def network(kind: str, gbit_s: float | None = None, links: int | None = None) -> Network:
-    """kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s: the
-    nominal rate of a link, links: their number in a machine, as far as the recipe states them."""
+def network(network_kind: str, gbit_s: float | None = None, links: int | None = None) -> Network:
+    """network_kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s:
+    the nominal rate of a link, links: their number in a machine, as far as the recipe states
+    them."""
     count = links or 1
     if count == 1:
-        each = "one link"
+        links_in_words = "one link"
     else:
-        each = f"{count} links"
+        links_in_words = f"{count} links"
     if gbit_s:
         rate = count * gbit_s * REACHED
         return Network(
-            f"{each} of {gbit_s:g} Gbit/s, of which training reaches four fifths", rate, rate, rate
+            f"{links_in_words} of {gbit_s:g} Gbit/s, of which training reaches four fifths",
+            rate,
+            rate,
+            rate,
         )
-    known = Network(**catalog.table("networks")[kind])
-    title = known.title.replace("one link", each)
-    return known._replace(
-        title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most
+    of_catalog = Network(**catalog.table("networks")[network_kind])
+    title = of_catalog.title.replace("one link", links_in_words)
+    return of_catalog._replace(
+        title=title,
+        gbit_s=count * of_catalog.gbit_s,
+        least=count * of_catalog.least,
+        most=count * of_catalog.most,
     )
 
 
@@ -201,11 +208,11 @@ class Run:
             self, micro_batch_size=rows, evaluation_batch_size=evaluated, accumulation=batches
         )
 
-    def times_in(self, every: int, steps: int) -> int:
-        """How often something happens in this many steps: after each `every` or, for 0, each epoch,
-        and at the end."""
-        if every:
-            return math.ceil(steps / every)
+    def times_in(self, interval: int, steps: int) -> int:
+        """How often something happens in this many steps: after each `interval` or, for 0, each
+        epoch, and at the end."""
+        if interval:
+            return math.ceil(steps / interval)
         return max(1, math.ceil(self.epochs))
 
     def checkpoints(self, steps: int, step_seconds: float, writing: float) -> Checkpoints:
@@ -215,14 +222,14 @@ class Run:
         ends = self.times_in(self.engine_save_steps, steps)
         interval = training / ends
         if self.save_steps:
-            first = between = self.save_steps * step_seconds
+            first_after = between = self.save_steps * step_seconds
         else:
-            first = LEAST_SECONDS
+            first_after = LEAST_SECONDS
             between = seconds_between(writing)
         # Two at the same time are one.
         within = max(0, math.ceil(interval / between - 1e-9) - 1)
         return Checkpoints(
-            ends * (1 + within), within, min(first, interval), min(between, interval), writing
+            ends * (1 + within), within, min(first_after, interval), min(between, interval), writing
         )
 
     def rate(self, gpu: catalog.Gpu) -> float:
@@ -574,13 +581,13 @@ def _alike(table: str, config: EngineConfig) -> Mapping[str, Any]:
 def _adapter(config: EngineConfig, model: catalog.Model) -> Adapter | None:
     if config.get("adapter") not in ("lora", "qlora"):
         return None
-    named = config.get("lora_target_modules") or ()
+    layers = config.get("lora_target_modules") or ()
     experts = tuple(config.get("lora_target_parameters") or ())
-    if isinstance(named, str):
-        pattern = named
+    if isinstance(layers, str):
+        pattern = layers
     else:
         pattern = ""
-    targets = tuple(model.named(pattern) if pattern else dict.fromkeys(named))
+    targets = tuple(model.named(pattern) if pattern else dict.fromkeys(layers))
     return Adapter(
         **_alike("adapter", config),
         targets=model.linear
@@ -617,18 +624,18 @@ def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
     )
 
 
-def cadence(engine: Mapping[str, Any], told: Mapping[str, Any]) -> Mapping[str, Any]:
+def cadence(engine: Mapping[str, Any], runner: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of a Run about its evaluations and checkpoints, by the settings of the engine and
     of the runner."""
 
-    def every(what: str) -> int:
-        if engine.get(f"{what}_strategy", "steps") == "steps":
-            return int(engine.get(f"{what}_steps") or 0)
+    def every(event: str) -> int:
+        if engine.get(f"{event}_strategy", "steps") == "steps":
+            return int(engine.get(f"{event}_steps") or 0)
         return 0
 
-    own = int(told.get("save_steps") or 0)
+    save_steps = int(runner.get("save_steps") or 0)
     return {
         "evaluation_steps": every("eval"),
         "engine_save_steps": every("save"),
-        "save_steps": own,
+        "save_steps": save_steps,
     }

@@ -66,8 +66,8 @@ class TriedTrial:
     @cached_property
     def summary(self) -> Summary | None:
         """Of the finished training; None if there is none."""
-        there = (self.run.path / RUN).is_file()
-        if there:
+        has_run = (self.run.path / RUN).is_file()
+        if has_run:
             return next(iter(pipeline.summaries(inference.plan_of(self.recipe, self.run))), None)
         return None
 
@@ -91,26 +91,26 @@ class Search:
 
     @property
     def name(self) -> str:
-        return content_hash([each.recipe.fingerprint for each in self.tried])
+        return content_hash([trial.recipe.fingerprint for trial in self.tried])
 
     @property
     def higher(self) -> bool:
         """Whether more is better, as with a reward; a loss should fall."""
         return self.recipe.rows == PROMPTS
 
-    def known(self, each: TriedTrial) -> "FrozenTrial | None":
+    def known(self, tried: TriedTrial) -> "FrozenTrial | None":
         """The study's entry for a trial; None before its first start."""
-        every = self.study.trials
-        if each.trial.number <= len(every):
-            return every[each.trial.number - 1]
+        recorded = self.study.trials
+        if tried.trial.number <= len(recorded):
+            return recorded[tried.trial.number - 1]
         return None
 
-    def is_finished(self, each: TriedTrial) -> bool:
-        known = self.known(each)
-        return known is not None and known.state.is_finished()
+    def is_finished(self, tried: TriedTrial) -> bool:
+        record = self.known(tried)
+        return record is not None and record.state.is_finished()
 
-    def reached(self, each: TriedTrial) -> float | None:
-        summary = each.summary
+    def reached(self, tried: TriedTrial) -> float | None:
+        summary = tried.summary
         if summary:
             if self.higher:
                 return summary.best_reward
@@ -131,48 +131,55 @@ def search(
 ) -> None:
     """Train with each of the settings in the section `search`, one after the other. Poor trials end
     early, and the best one becomes a recipe. After a stop, the same command continues."""
-    recipe, made = open_recipe(path, sets, environment=True)
+    recipe, changes = open_recipe(path, sets, environment=True)
     if not recipe.settings.get("search"):
         raise Stop(*worded("search.no-section", path=path))
-    kind = "rehearsal" if rehearse else "run"
+    run_kind = "rehearsal" if rehearse else "run"
     if out:
         home = Path(out).absolute()
     else:
-        home = folder(f"{recipe.name}-search", kind).path
+        home = folder(f"{recipe.name}-search", run_kind).path
     tried = []
     for trial in trials.of(recipe.settings["search"]):
-        own = changed(recipe, trial.changes)[0]
+        trial_recipe = changed(recipe, trial.changes)[0]
         planned = next(
-            iter(scenarios.forecasting().predictions(own, translate(own, place(own)))), Prediction()
+            iter(
+                scenarios.forecasting().predictions(
+                    trial_recipe, translate(trial_recipe, place(trial_recipe))
+                )
+            ),
+            Prediction(),
         )
-        tried.append(TriedTrial(trial, own, planned, RunFolder(home / trial.name, kind)))
-    found = Search(recipe, tried, home, made)
-    _show(found, rehearse)
+        tried.append(
+            TriedTrial(trial, trial_recipe, planned, RunFolder(home / trial.name, run_kind))
+        )
+    this_search = Search(recipe, tried, home, changes)
+    _show(this_search, rehearse)
     if dry_run:
         end("Nothing was started. These trials are ready.", "search", path)
         return
     if write or submit:
-        _send(found, submit)
+        _send(this_search, submit)
         return
-    waiting = [trial for trial in found.tried if not found.is_finished(trial)]
+    waiting = [trial for trial in this_search.tried if not this_search.is_finished(trial)]
     if waiting and not rehearse:
-        _require_patience(found, waiting, yes)
-    _run_all(found, waiting, path, sets)
-    _conclude(found, rehearse)
+        _require_patience(this_search, waiting, yes)
+    _run_all(this_search, waiting, path, sets)
+    _conclude(this_search, rehearse)
 
 
-def _require_patience(found: Search, waiting: list[TriedTrial], yes: bool) -> None:
+def _require_patience(search: Search, waiting: list[TriedTrial], yes: bool) -> None:
     """Prints how long the waiting trials take on this machine, and asks if that is over an hour.
     Raises Stop after a no, or if this machine's main memory is too small for one of them."""
     local_runs = [this_machine.local_run(trial.recipe, trial.run) for trial in waiting]
     for trial, local in zip(waiting, local_runs, strict=True):
-        _require_memory(found, trial, local)
+        _require_memory(search, trial, local)
     takes = _takes(local_runs)
     say(f"\n{takes}")
     seconds = _seconds(local_runs)
     is_long = seconds is None or seconds > running.UNASKED
     rehearse = (
-        f"`recipe search {found.recipe.file} --rehearse` tries all of them with a tiny model."
+        f"`recipe search {search.recipe.file} --rehearse` tries all of them with a tiny model."
     )
     if is_long and not confirm(yes, takes, rehearse):
         raise Stop(
@@ -180,14 +187,14 @@ def _require_patience(found: Search, waiting: list[TriedTrial], yes: bool) -> No
         )
 
 
-def _require_memory(found: Search, trial: TriedTrial, local: LocalRun) -> None:
+def _require_memory(search: Search, trial: TriedTrial, local: LocalRun) -> None:
     for prediction in local.predictions.values():
         if local.on_processor and prediction.too_large:
             need = units.gib(prediction.memory or 0)
             have = units.gib(prediction.usable or 0)
             raise Stop(
                 f"This machine has no GPU, and trial {trial.trial.number} needs about {need} of main memory, but it has {have}.",
-                f"`recipe search {found.recipe.file} --write` writes the trials as recipes for other machines.",
+                f"`recipe search {search.recipe.file} --write` writes the trials as recipes for other machines.",
             )
 
 
@@ -220,16 +227,16 @@ def _takes(local_runs: list[LocalRun]) -> str:
     return f"The {count} trials that are not finished take about {units.duration(seconds)} together {where}."
 
 
-def _run_all(found: Search, waiting: list[TriedTrial], path: str, sets: tuple[str, ...]) -> None:
+def _run_all(search: Search, waiting: list[TriedTrial], path: str, sets: tuple[str, ...]) -> None:
     """Runs the trials in order. Raises Stop after a failure that other values cannot change, and if
     two in a row fail in the same way before their first step."""
     last_failure = ""
     for trial in waiting:
-        say(f"\nTrial {trial.trial.number} of {len(found.tried)}: {trial.trial}")
+        say(f"\nTrial {trial.trial.number} of {len(search.tried)}: {trial.trial}")
         steps = StepsSeen()
         failure = ""
         try:
-            _run(found, trial, path, sets, steps)
+            _run(search, trial, path, sets, steps)
         except Stop as stop:
             say(f"\nThis trial ended without a result.\n{stop.text}", err=True)
             if _fails_in_each(trial, stop):
@@ -261,8 +268,8 @@ def _fails_in_each(trial: TriedTrial, failure: Stop) -> bool:
         plan = inference.plan_of(trial.recipe, trial.run)
     except Stop:
         return False
-    first = plan.stages[0]
-    return not first.trains and StageFolder(plan, first).state.status == "begun"
+    first_stage = plan.stages[0]
+    return not first_stage.trains and StageFolder(plan, first_stage).state.status == "begun"
 
 
 class StepsSeen:
@@ -289,88 +296,100 @@ def _without_trial(failure: str, trial: TriedTrial) -> str:
     return re.sub(r"Request ID: [^\s)]+", "", failure.replace(str(trial.run.path), ""))
 
 
-def _show(found: Search, rehearse: bool) -> None:
+def _show(search: Search, rehearse: bool) -> None:
     """Prints the trials and what each needs. Raises Stop if one does not fit its GPU, or all of
     them exceed the budget."""
-    rows = [("TRIAL", *found.tried[0].trial.settings, "GPU MEMORY", "TIME")]
-    for each in found.tried:
-        if each.planned.memory:
-            memory = units.gib(each.planned.memory)
+    rows = [("TRIAL", *search.tried[0].trial.settings, "GPU MEMORY", "TIME")]
+    for tried in search.tried:
+        if tried.planned.memory:
+            memory = units.gib(tried.planned.memory)
         else:
             memory = "unknown"
-        if each.planned.seconds is not None:
-            time = units.duration(each.planned.seconds)
+        if tried.planned.seconds is not None:
+            time = units.duration(tried.planned.seconds)
         else:
             time = "unknown"
-        rows.append((*each.cells, memory, time))
+        rows.append((*tried.cells, memory, time))
     table(rows)
-    hours = sum((each.planned.seconds or 0) * each.planned.gpus for each in found.tried) / 3600
-    budget = found.recipe.settings["search"].get("gpu_hours")
+    hours = sum((tried.planned.seconds or 0) * tried.planned.gpus for tried in search.tried) / 3600
+    budget = search.recipe.settings["search"].get("gpu_hours")
     if hours >= 0.05:
         say(f"\nAll trials together take about {hours:.1f} GPU hours if none ends early.")
     if rehearse:
         return
-    large = [each.trial.number for each in found.tried if each.planned.too_large]
+    large = [tried.trial.number for tried in search.tried if tried.planned.too_large]
     if large:
-        said = worded(
-            "search.too-large", trials=listed(map(str, large)), gpu=found.recipe.machines.gpu
+        message = worded(
+            "search.too-large", trials=listed(map(str, large)), gpu=search.recipe.machines.gpu
         )
-        raise Stop(found.recipe.problem("search", *said, key=True))
+        raise Stop(search.recipe.problem("search", *message, key=True))
     if budget is not None and hours > budget:
         raise Stop(
-            found.recipe.problem(
+            search.recipe.problem(
                 "search.gpu_hours", *worded("search.over-budget", hours=hours, most=budget)
             )
         )
 
 
 def _run(
-    found: Search, each: TriedTrial, path: str, sets: tuple[str, ...], steps: StepsSeen
+    search: Search, tried: TriedTrial, path: str, sets: tuple[str, ...], steps: StepsSeen
 ) -> None:
-    known = found.known(each) or found.study.ask()
-    stop_poor = found.recipe.settings["search"]["stop_poor"]
+    frozen = search.known(tried) or search.study.ask()
+    stop_poor = search.recipe.settings["search"]["stop_poor"]
     record = trials.TrialRecord(
-        str(found.home / JOURNAL), found.name, known.number, found.higher, stop_poor
+        str(search.home / JOURNAL), search.name, frozen.number, search.higher, stop_poor
     )
-    out = str(each.run.path)
-    changes = each.trial.changes
-    with at_work(each.run.kind, path, sets, out, False, more=changes) as (recipe, made, run):
+    out = str(tried.run.path)
+    changes = tried.trial.changes
+    with at_work(tried.run.kind, path, sets, out, False, more=changes) as (
+        recipe,
+        recipe_changes,
+        run,
+    ):
         record.write(run.path)
         if run.kind == "rehearsal":
             with forking():
-                running.rehearse(recipe, run, None, pipeline.Selection(), say, steps.watch, made)
+                running.rehearse(
+                    recipe, run, None, pipeline.Selection(), say, steps.watch, recipe_changes
+                )
         else:
             running.run(
-                recipe, run, pipeline.Selection(), say, steps.watch, made, lambda takes: True
+                recipe,
+                run,
+                pipeline.Selection(),
+                say,
+                steps.watch,
+                recipe_changes,
+                lambda takes: True,
             )
-    found.study.tell(known.number, found.reached(each))
+    search.study.tell(frozen.number, search.reached(tried))
 
 
-def _conclude(found: Search, rehearse: bool) -> None:
+def _conclude(search: Search, rehearse: bool) -> None:
     """Prints all results, the best first, and writes the page about them and the best recipe."""
     # Those without a result come last.
-    sign = -1 if found.higher else 1
+    sign = -1 if search.higher else 1
     in_order = sorted(
-        found.tried,
-        key=lambda each: math.inf if (one := found.reached(each)) is None else sign * one,
+        search.tried,
+        key=lambda tried: math.inf if (result := search.reached(tried)) is None else sign * result,
     )
     best = in_order[0]
-    if found.reached(best) is None:
+    if search.reached(best) is None:
         raise Stop(*worded("search.unfinished"))
     rows = [
         (
             "TRIAL",
             *best.trial.settings,
-            "MEAN REWARD" if found.higher else "VALIDATION LOSS",
+            "MEAN REWARD" if search.higher else "VALIDATION LOSS",
             "STEPS",
             "",
         )
     ]
-    for each in in_order:
-        known = found.known(each)
-        value = found.reached(each)
-        summary = each.summary
-        if known and trials.ENDED in known.user_attrs:
+    for tried in in_order:
+        record = search.known(tried)
+        value = search.reached(tried)
+        summary = tried.summary
+        if record and trials.ENDED in record.user_attrs:
             early = "ended early"
         else:
             early = ""
@@ -380,35 +399,35 @@ def _conclude(found: Search, rehearse: bool) -> None:
             reached = f"{value:.4f}"
         steps = f"{summary.steps:,}" if summary else ""
         rows.append(
-            (*each.cells, reached, steps, "best" if each is best and not rehearse else early)
+            (*tried.cells, reached, steps, "best" if tried is best and not rehearse else early)
         )
     say()
     table(rows)
-    finished = [each.run for each in in_order if each.summary]
+    finished = [tried.run for tried in in_order if tried.summary]
     for page_of_runs in parts.hooks("page_of_runs"):
-        write_text(found.home / PAGE, page_of_runs(*finished))
-        say(f"\nAll curves are on the page {RunFolder(found.home).shown / PAGE}.")
+        write_text(search.home / PAGE, page_of_runs(*finished))
+        say(f"\nAll curves are on the page {RunFolder(search.home).shown / PAGE}.")
     if rehearse:
-        work = f"{len(finished)} of {len(found.tried)} trials work here, with a tiny model"
-        end(f"{work}, whose losses do not tell which is best.", "search", found.recipe.file)
+        work = f"{len(finished)} of {len(search.tried)} trials work here, with a tiny model"
+        end(f"{work}, whose losses do not tell which is best.", "search", search.recipe.file)
         return
-    file = found.recipe.file.with_name(f"{found.recipe.file.stem}-best.yaml")
-    _write(found, best, file, found.recipe.name)
+    file = search.recipe.file.with_name(f"{search.recipe.file.stem}-best.yaml")
+    _write(search, best, file, search.recipe.name)
     end(
-        f"Trial {best.trial.number} is the best of {len(found.tried)}, and {file} has its settings.",
+        f"Trial {best.trial.number} is the best of {len(search.tried)}, and {file} has its settings.",
         "run",
         file,
     )
 
 
-def _send(found: Search, submit: bool) -> None:
+def _send(search: Search, submit: bool) -> None:
     """Writes each trial as a recipe with a name of its own, and with `submit` sends them to the
     cluster."""
-    recipe = found.recipe
+    recipe = search.recipe
     files = []
-    for each in found.tried:
-        files.append(recipe.file.with_name(f"{recipe.file.stem}-{each.trial.number}.yaml"))
-        _write(found, each, files[-1], f"{recipe.name}-{each.trial.number}")
+    for tried in search.tried:
+        files.append(recipe.file.with_name(f"{recipe.file.stem}-{tried.trial.number}.yaml"))
+        _write(search, tried, files[-1], f"{recipe.name}-{tried.trial.number}")
     if submit:
         parts.require("commands", "submit")
         context = click.get_current_context()
@@ -416,29 +435,29 @@ def _send(found: Search, submit: bool) -> None:
         for file in files:
             say(f"\n{file}")
             context.invoke(cast(click.Command, send), path=str(file))
-        said = (
+        result = (
             f"{len(files)} trials are on the cluster. After `recipe fetch` of each, compare them."
         )
-        end(said, "runs", "--sort", "loss")
+        end(result, "runs", "--sort", "loss")
         return
     end(f"{len(files)} recipes were written, {files[0]} and so on.", "check", *files[:1])
 
 
-def _write(found: Search, each: TriedTrial, file: Path, name: str) -> None:
+def _write(search: Search, tried_trial: TriedTrial, file: Path, name: str) -> None:
     """Writes a trial's recipe under a name. Raises Stop if another file is there, or if the name
     makes no recipe."""
     if file.exists() and not file.read_text(encoding="utf-8").startswith(WRITTEN):
-        raise Stop(*worded("search.other-file", file=file, trial=each.trial))
-    document = read(found.recipe.file)
-    why = f"trial {each.trial.number} of {len(found.tried)}"
+        raise Stop(*worded("search.other-file", file=file, trial=tried_trial.trial))
+    document = read(search.recipe.file)
+    reason = f"trial {tried_trial.trial.number} of {len(search.tried)}"
     tried = [
-        Override(setting, None, value, copying.NEW, why)
-        for setting, value in each.trial.settings.items()
+        Override(setting, None, value, copying.NEW, reason)
+        for setting, value in tried_trial.trial.settings.items()
     ]
-    if name == found.recipe.name:
+    if name == search.recipe.name:
         text = document.text
     else:
         text = copying.rename(document, name)
-    text = copying.edited(text, [*found.changes, Override("search"), *tried])
+    text = copying.edited(text, [*search.changes, Override("search"), *tried])
     valid(parse(str(file), text))
     write_text(file, f"{WRITTEN}\n{text}")

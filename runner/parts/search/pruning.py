@@ -45,8 +45,10 @@ class Pruning(TrainerCallback):
         if not values:
             return False
         if self.trial is None:
-            whole = study(self.record.journal, self.record.study, self.record.higher)
-            self.trial = optuna.trial.Trial(whole, whole.trials[self.record.trial]._trial_id)
+            all_trials = study(self.record.journal, self.record.study, self.record.higher)
+            self.trial = optuna.trial.Trial(
+                all_trials, all_trials.trials[self.record.trial]._trial_id
+            )
         self.trial.report(values[-1], len(values))
         poor = (
             self.record.stop_poor

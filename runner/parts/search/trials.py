@@ -56,9 +56,11 @@ class Trial(NamedTuple):
     @property
     def changes(self) -> list[Override]:
         """The changes that turn the recipe into this trial's."""
-        why = f"trial {self.number}"
-        tried = (Override(name, None, value, why, why) for name, value in self.settings.items())
-        return [Override("search", None, None, why, why), *tried]
+        reason = f"trial {self.number}"
+        tried = (
+            Override(name, None, value, reason, reason) for name, value in self.settings.items()
+        )
+        return [Override("search", None, None, reason, reason), *tried]
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.settings.items())
@@ -74,24 +76,24 @@ def of(section: Settings) -> list[Trial]:
     between = section["between"].plain()
     names = [*over, *between]
     count = section.get("trials")
-    every: list[tuple[Any, ...]] = []
+    combinations: list[tuple[Any, ...]] = []
     if not between and (count is None or math.prod(map(len, over.values())) <= count):
-        every += islice(product(*over.values()), MOST)
+        combinations += islice(product(*over.values()), MOST)
     else:
         draw = random.Random(section["seed"])
         most = count or MOST
         for _ in range(most * ATTEMPTS):
-            if len(every) == most:
+            if len(combinations) == most:
                 break
             drawn = (
                 *map(draw.choice, over.values()),
                 *(_between(low, high, draw) for low, high in between.values()),
             )
-            if drawn not in every:
-                every.append(drawn)
+            if drawn not in combinations:
+                combinations.append(drawn)
     return [
         Trial(number, dict(zip(names, values, strict=True)))
-        for number, values in enumerate(every, 1)
+        for number, values in enumerate(combinations, 1)
     ]
 
 
@@ -144,27 +146,33 @@ def can_be_tried(recipe: Recipe) -> Iterator[Problem]:
     if not section:
         return
     wrong = []
-    for kind in ("over", "between"):
-        for name in section[kind]:
-            at = ("search", kind, name)
+    for section_name in ("over", "between"):
+        for name in section[section_name]:
+            setting_path = ("search", section_name, name)
             if name.partition(".")[0] in NEVER or not by_schema.has(recipe.scenario, name):
-                wrong.append(recipe.problem(at, *worded("search.no-setting", name=name), key=True))
+                wrong.append(
+                    recipe.problem(setting_path, *worded("search.no-setting", name=name), key=True)
+                )
             if name in MEASURED_ON:
-                wrong.append(recipe.note(at, *worded("search.other-rows", name=name), key=True))
+                wrong.append(
+                    recipe.note(setting_path, *worded("search.other-rows", name=name), key=True)
+                )
     for name, (low, high) in section["between"].items():
-        at = ("search", "between", name)
+        setting_path = ("search", "between", name)
         if low >= high:
             wrong.append(
-                recipe.problem(at, *worded("search.bounds", name=name, low=low, high=high))
+                recipe.problem(
+                    setting_path, *worded("search.bounds", name=name, low=low, high=high)
+                )
             )
         if name in section["over"]:
-            wrong.append(recipe.problem(at, *worded("search.twice", name=name), key=True))
+            wrong.append(recipe.problem(setting_path, *worded("search.twice", name=name), key=True))
     combinations = math.prod(map(len, section["over"].values()))
     if section.get("trials") is None and section["between"]:
         wrong.append(recipe.problem("search", *worded("search.endless"), key=True))
     elif section.get("trials") is None and combinations > MOST:
-        said = worded("search.too-many", combinations=combinations, most=MOST)
-        wrong.append(recipe.problem("search", *said, key=True))
+        message = worded("search.too-many", combinations=combinations, most=MOST)
+        wrong.append(recipe.problem("search", *message, key=True))
     if not wrong and len(of(section)) < 2:
         wrong.append(recipe.problem("search", *worded("search.too-few"), key=True))
     yield from wrong
@@ -186,21 +194,23 @@ def each_is_valid(recipe: Recipe) -> Iterator[Problem]:
                 recipe, trial.changes, look=any(name.startswith("data.") for name in trial.settings)
             )
         except Stop as stop:
-            first = stop.problems[0]
+            problem = stop.problems[0]
             blamed = [
-                name for name in trial.settings if f"`{name.rpartition('.')[2]}`" in first.message
+                name for name in trial.settings if f"`{name.rpartition('.')[2]}`" in problem.message
             ]
             if blamed and blamed[0] in section["over"]:
-                kind = "over"
+                section_name = "over"
             else:
-                kind = "between"
-            at: Path_
+                section_name = "between"
+            setting_path: Path_
             if blamed:
-                at = ("search", kind, blamed[0])
+                setting_path = ("search", section_name, blamed[0])
             else:
-                at = ("search",)
-            said = worded("search.not-valid", trial=trial, message=first.message, hint=first.hint)
-            yield recipe.problem(at, *said, key=True)
+                setting_path = ("search",)
+            message = worded(
+                "search.not-valid", trial=trial, message=problem.message, hint=problem.hint
+            )
+            yield recipe.problem(setting_path, *message, key=True)
 
 
 RULES = (can_be_tried,)

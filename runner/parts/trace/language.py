@@ -104,7 +104,7 @@ def _measured(
         torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
         _finish(optimizer)
         peak = live.peak
-        at = live.at
+        peak_at = live.at
         model.eval()
         live.reset()
         with torch.no_grad():
@@ -124,7 +124,7 @@ def _measured(
         optimizer=held - weights - in_buckets,
         activations=activations,
         peak=peak,
-        peak_at=at,
+        peak_at=peak_at,
         evaluation_peak=evaluation,
         flops=flops,
         seconds=round(time.monotonic() - started, 1),
@@ -191,14 +191,18 @@ def forward(
 
 
 def _grouped(
-    left: Sequence[int], right: Sequence[int], *given: Any, out_shape: Sequence[int], **named: Any
+    rows_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    *arguments: Any,
+    out_shape: Sequence[int],
+    **options: Any,
 ) -> int:
     """Operations of one product a group: with a weight for each of the groups that the rows fall
     into, or over the rows of each group, whose numbers are unknown before it runs; their sum is all
     rows."""
-    if len(left) == 2:
-        return 2 * prod(left) * right[-1]
-    return 2 * prod(out_shape) * left[-1]
+    if len(rows_shape) == 2:
+        return 2 * prod(rows_shape) * weight_shape[-1]
+    return 2 * prod(out_shape) * rows_shape[-1]
 
 
 # PyTorch's own counter has no formula for these (2.13, torch/utils/flop_counter.py): products of a
@@ -260,9 +264,12 @@ def attentions(config: Any) -> tuple[str, ...]:
     type."""
     from transformers import AutoModelForCausalLM
 
-    known = AutoModelForCausalLM._model_mapping[type(config)]
-    able = {"flash_attention_2": known._supports_flash_attn, "sdpa": known._supports_sdpa}
-    able |= {"flex_attention": known._supports_flex_attn, "eager": True}
+    model_class = AutoModelForCausalLM._model_mapping[type(config)]
+    able = {
+        "flash_attention_2": model_class._supports_flash_attn,
+        "sdpa": model_class._supports_sdpa,
+    }
+    able |= {"flex_attention": model_class._supports_flex_attn, "eager": True}
     return tuple(name for name, can in able.items() if can)
 
 
@@ -292,11 +299,11 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
 
     without_gpu_kernels()
     config = hf_config(workload)
-    kind = AutoModelForCausalLM
+    model_class = AutoModelForCausalLM
     if workload.objective == "reward":
         config.num_labels = 1
         config.pad_token_id = 0
-        kind = AutoModelForSequenceClassification
+        model_class = AutoModelForSequenceClassification
     if workload.in_full:
         dtype = torch.float32
     else:
@@ -305,7 +312,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
         attention = workload.attention
     else:
         attention = _attention(workload, config)
-    model = kind.from_config(config, dtype=dtype, attn_implementation=attention)
+    model = model_class.from_config(config, dtype=dtype, attn_implementation=attention)
     model.config.use_cache = False
     if workload.fused_loss in ("fused", "cut") and not real:
         stand_ins.fuse_loss(model, liger=workload.fused_loss == "fused")
@@ -325,7 +332,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if workload.adapter:
         model = _with_adapter(
-            model, workload.adapter, real, kind is AutoModelForSequenceClassification
+            model, workload.adapter, real, model_class is AutoModelForSequenceClassification
         )
     else:
         for name, parameter in model.named_parameters():
@@ -341,11 +348,11 @@ def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> N
     """Puts the parameters that `concerns` chooses into fp32, wherever they are tied. (`module.to`
     swaps tensors, which is impossible while they are watched.)"""
     wanted = [old for name, old in model.named_parameters() if concerns(name, old)]
-    made = {old: torch.nn.Parameter(old.detach().float(), old.requires_grad) for old in wanted}
+    raised = {old: torch.nn.Parameter(old.detach().float(), old.requires_grad) for old in wanted}
     for module in model.modules():
         for key, old in list(module._parameters.items()):
-            if old in made:
-                module._parameters[key] = made[old]
+            if old in raised:
+                module._parameters[key] = raised[old]
 
 
 def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any:
@@ -356,19 +363,19 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any
         for name, module in model.named_modules()
         if isinstance(module, stand_ins.LINEAR)
     }
-    own = {name.rpartition(".")[2] for name in linear}
+    names = {name.rpartition(".")[2] for name in linear}
     if scores:
         outside = model.score
     else:
         outside = model.get_output_embeddings()
-    own -= {name.rpartition(".")[2] for name, module in linear.items() if module is outside}
+    names -= {name.rpartition(".")[2] for name, module in linear.items() if module is outside}
     if adapter.pattern:
-        there = any(re.fullmatch(adapter.pattern, name) for name in linear)
+        has_targets = any(re.fullmatch(adapter.pattern, name) for name in linear)
     else:
-        there = bool(own & {*adapter.targets})
-    if not there and (adapter.pattern or adapter.targets):
-        named = adapter.pattern or listed(sorted(adapter.targets))
-        raise Stop(*worded("trace.no-such-layers", targets=named, own=listed(sorted(own))))
+        has_targets = bool(names & {*adapter.targets})
+    if not has_targets and (adapter.pattern or adapter.targets):
+        targets = adapter.pattern or listed(sorted(adapter.targets))
+        raise Stop(*worded("trace.no-such-layers", targets=targets, own=listed(sorted(names))))
     config = LoraConfig(
         r=adapter.rank,
         lora_dropout=adapter.dropout,
@@ -393,21 +400,23 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any
 
 def optimizer_of(run: Run, model: torch.nn.Module) -> torch.optim.Optimizer:
     """The optimizer over the trained parameters; a stand-in for all but PyTorch's AdamW and SGD."""
-    named = {
+    parameters_by_name = {
         name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
     }
     if run.optimizer == "sgd":
-        return torch.optim.SGD(named.values())
+        return torch.optim.SGD(parameters_by_name.values())
     if run.optimizer in ("adamw_torch_fused", "adamw_torch"):
         # On a GPU plain AdamW works on lists of tensors, with temporaries as large as what it
         # updates.
         fused = run.optimizer.endswith("fused")
-        return torch.optim.AdamW(named.values(), fused=fused, foreach=not fused)
+        return torch.optim.AdamW(parameters_by_name.values(), fused=fused, foreach=not fused)
     embeddings = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
     in_full = {parameter for module in embeddings for parameter in module.parameters()}
     # Under FSDP the optimizer is torchao's, which treats embeddings like the rest.
     return stand_ins.Keeping(
-        named, run.rule, in_full if run.rule.embeddings and run.sharding != "fsdp" else set()
+        parameters_by_name,
+        run.rule,
+        in_full if run.rule.embeddings and run.sharding != "fsdp" else set(),
     )
 
 

@@ -70,7 +70,7 @@ def flash(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: Any,
-    **named: Any,
+    **options: Any,
 ) -> tuple[Any, None]:
     """Attention in transformers' interface: query (batch, heads, tokens, head size); output (batch,
     tokens, heads, …). Values narrower than queries are padded, and the output cut, as transformers
@@ -83,10 +83,10 @@ def flash(
     # window holds.
     queries = query.shape[2]
     keys = key.shape[2]
-    causal = named.get("is_causal")
+    causal = options.get("is_causal")
     pairs = queries * keys
     if (getattr(module, "is_causal", True) if causal is None else causal) and queries == keys:
-        window = min(named.get("sliding_window") or keys, keys)
+        window = min(options.get("sliding_window") or keys, keys)
         pairs = keys * window - window * window // 2
     swapped = (tensor.transpose(1, 2) for tensor in (query, key, value))
     output = _Flash.apply(*swapped, pairs)
@@ -98,7 +98,7 @@ def padded(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    *given: Any,
+    *arguments: Any,
     **kwargs: Any,
 ) -> Any:
     """SDPA beside a mask for padding: transformers repeats keys and values for every head (5.16,
@@ -106,7 +106,9 @@ def padded(
     from transformers.integrations.sdpa_attention import repeat_kv
 
     count = getattr(module, "num_key_value_groups", 1)
-    return flash(module, query, repeat_kv(key, count), repeat_kv(value, count), *given, **kwargs)
+    return flash(
+        module, query, repeat_kv(key, count), repeat_kv(value, count), *arguments, **kwargs
+    )
 
 
 AttentionInterface.register(ATTENTION, flash)
@@ -118,11 +120,11 @@ class _MatMul4Bit(torch.autograd.Function):
     directions."""
 
     @staticmethod
-    def forward(ctx: Any, given: torch.Tensor, packed: torch.Tensor, shape: Any) -> Any:
+    def forward(ctx: Any, inputs: torch.Tensor, packed: torch.Tensor, shape: Any) -> Any:
         ctx.save_for_backward(packed)
-        ctx.shape, ctx.like = shape, given.shape
-        unpacked = given.new_empty(shape)
-        output = given.new_empty((*given.shape[:-1], shape[0]))
+        ctx.shape, ctx.like = shape, inputs.shape
+        unpacked = inputs.new_empty(shape)
+        output = inputs.new_empty((*inputs.shape[:-1], shape[0]))
         del unpacked
         return output
 
@@ -158,10 +160,10 @@ class FourBit(bnb.nn.Linear4bit):
         self.scales_of_scales = nn.Buffer(torch.empty(count // 16384, dtype=torch.float32))
         self.bias = old.bias
 
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         # bitsandbytes gives back what it is given; under autocast that is the half precision of the
         # run.
-        output = _MatMul4Bit.apply(given.to(self.compute_dtype), self.weight, self.shape)
+        output = _MatMul4Bit.apply(inputs.to(self.compute_dtype), self.weight, self.shape)
         if self.bias is None:
             return output
         return output + self.bias.to(output.dtype)
@@ -191,17 +193,17 @@ class _MatMul8Bit(torch.autograd.Function):
     weight backward."""
 
     @staticmethod
-    def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor) -> Any:
-        ctx.save_for_backward(given, weight)
-        small = torch.empty_like(given.to(torch.float16), dtype=torch.int8)
-        product = small.new_empty((*given.shape[:-1], weight.shape[0]), dtype=torch.int32)
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor) -> Any:
+        ctx.save_for_backward(inputs, weight)
+        small = torch.empty_like(inputs.to(torch.float16), dtype=torch.int8)
+        product = small.new_empty((*inputs.shape[:-1], weight.shape[0]), dtype=torch.int32)
         halves = torch.empty_like(product, dtype=torch.float16)
-        return halves.to(given.dtype)
+        return halves.to(inputs.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        given, weight = ctx.saved_tensors
-        unpacked = weight.to(given.dtype)
+        inputs, weight = ctx.saved_tensors
+        unpacked = weight.to(inputs.dtype)
         return torch.matmul(gradient, unpacked), None
 
 
@@ -223,13 +225,13 @@ class EightBit(bnb.nn.Linear8bitLt):
         self.index = None
         self.bias = old.bias
 
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        device = given.device.type
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        device = inputs.device.type
         if torch.is_autocast_enabled(device):
             half = torch.get_autocast_dtype(device)
         else:
-            half = given.dtype
-        output = _MatMul8Bit.apply(given.to(half), self.weight.view(torch.int8))
+            half = inputs.dtype
+        output = _MatMul8Bit.apply(inputs.to(half), self.weight.view(torch.int8))
         if self.bias is None:
             return output
         return output + self.bias.to(output.dtype)
@@ -239,14 +241,14 @@ def gpu_dropout(model: nn.Module) -> None:
     """Dropout as on a GPU, where it keeps a mask of one byte a number; on a CPU it keeps the noise
     itself."""
 
-    def dropped(given: torch.Tensor, own: nn.Dropout) -> torch.Tensor:
-        if own.training and own.p > 0:
-            return torch.native_dropout(given, own.p, True)[0]
-        return given
+    def dropped(inputs: torch.Tensor, dropout: nn.Dropout) -> torch.Tensor:
+        if dropout.training and dropout.p > 0:
+            return torch.native_dropout(inputs, dropout.p, True)[0]
+        return inputs
 
     for module in model.modules():
         if type(module) is nn.Dropout:
-            module.forward = partial(dropped, own=module)
+            module.forward = partial(dropped, dropout=module)
 
 
 def applied(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
@@ -318,8 +320,8 @@ def fuse_loss(model: nn.Module, liger: bool) -> None:
         return plain_head(hidden)
 
     head.forward = forward
-    model.loss_function = lambda logits, *given, **named: (
-        logits if fused() else plain_loss(logits, *given, **named)
+    model.loss_function = lambda logits, *arguments, **options: (
+        logits if fused() else plain_loss(logits, *arguments, **options)
     )
 
 
@@ -331,8 +333,8 @@ def plain_kernels() -> Iterator[None]:
     from torch import _meta_registrations as shapes
     from transformers.integrations import hub_kernels
 
-    def multiplied(left: Any, right: Any, *, offs: Any, out_dtype: Any, **rest: Any) -> Any:
-        return shapes._create_grouped_mm_output_tensor(left, right, offs, out_dtype)
+    def multiplied(rows: Any, weights: Any, *, offs: Any, out_dtype: Any, **options: Any) -> Any:
+        return shapes._create_grouped_mm_output_tensor(rows, weights, offs, out_dtype)
 
     exporting = patch.object(hub_kernels, "is_torchdynamo_exporting", lambda: True)
     with exporting, patch.object(shapes, "_meta_grouped_mm_common", multiplied):
@@ -341,9 +343,9 @@ def plain_kernels() -> Iterator[None]:
 
 def autocast_seen(enabled: bool) -> AbstractContextManager[object]:
     """peft asks whether autocast is on without naming a device, which means the GPU's."""
-    known = torch.is_autocast_enabled
+    is_enabled = torch.is_autocast_enabled
     return patch.object(
-        torch, "is_autocast_enabled", lambda device=None: known(device) if device else enabled
+        torch, "is_autocast_enabled", lambda device=None: is_enabled(device) if device else enabled
     )
 
 
@@ -352,40 +354,49 @@ class Keeping(torch.optim.Optimizer):
     always in 32 bits."""
 
     def __init__(
-        self, named: Mapping[str, nn.Parameter], rule: Optimizer, in_full: set[nn.Parameter]
+        self, parameters: Mapping[str, nn.Parameter], rule: Optimizer, in_full: set[nn.Parameter]
     ) -> None:
-        super().__init__(list(named.values()), {})
+        super().__init__(list(parameters.values()), {})
         self.rule = rule
         self.in_full = in_full
-        self.outside = {parameter for name, parameter in named.items() if outside(name)}
+        self.outside = {parameter for name, parameter in parameters.items() if outside(name)}
 
     def step(self, closure: Any = None) -> None:
-        given = [
-            one for group in self.param_groups for one in group["params"] if one.grad is not None
+        trained = [
+            candidate
+            for group in self.param_groups
+            for candidate in group["params"]
+            if candidate.grad is not None
         ]
-        for parameter in given:
+        for parameter in trained:
             if not self.state[parameter]:
                 self.state[parameter] = dict(enumerate(self._state(parameter)))
-        beside = [torch.empty_like(one.grad) for one in given for _ in range(self.rule.lists)]
-        largest = max(given, key=torch.Tensor.numel)
-        beside += [torch.empty_like(largest, dtype=torch.float32) for _ in range(self.rule.largest)]
-        del beside
+        buffers = [
+            torch.empty_like(candidate.grad)
+            for candidate in trained
+            for _ in range(self.rule.lists)
+        ]
+        largest = max(trained, key=torch.Tensor.numel)
+        buffers += [
+            torch.empty_like(largest, dtype=torch.float32) for _ in range(self.rule.largest)
+        ]
+        del buffers
 
     def _state(self, parameter: torch.Tensor) -> Iterator[torch.Tensor]:
         rule = self.rule
-        own = parameter.detach()
-        if isinstance(own, DTensor):
-            own = own.to_local()
-        count = own.numel()
-        bits = rule.bits or 8 * own.element_size()
-        if rule.factored and own.dim() > 1:
-            count = own[..., 0].numel() + own[..., 0, :].numel()
+        local = parameter.detach()
+        if isinstance(local, DTensor):
+            local = local.to_local()
+        count = local.numel()
+        bits = rule.bits or 8 * local.element_size()
+        if rule.factored and local.dim() > 1:
+            count = local[..., 0].numel() + local[..., 0, :].numel()
         if rule.bits and (count < 4096 or parameter in self.in_full):
             bits = 32
         for _ in range(rule.moments if parameter in self.outside else rule.matrices):
-            yield own.new_empty(count * bits // 8, dtype=torch.uint8)
+            yield local.new_empty(count * bits // 8, dtype=torch.uint8)
             if bits < 16:
-                yield own.new_empty(-(-count // rule.group), dtype=torch.float32)
+                yield local.new_empty(-(-count // rule.group), dtype=torch.float32)
 
 
 class Live(TorchDispatchMode):
@@ -443,10 +454,10 @@ class Live(TorchDispatchMode):
     def resizing(self) -> Iterator[None]:
         """Notices that FSDP2 frees gathered weights and takes them back by resizing, outside of
         every operation."""
-        own = torch.UntypedStorage.resize_
+        plain_resize = torch.UntypedStorage.resize_
 
         def resize(storage: torch.UntypedStorage, size: int) -> None:
-            own(storage, size)
+            plain_resize(storage, size)
             self._count(storage)
 
         with patch.object(torch.UntypedStorage, "resize_", resize):
@@ -463,19 +474,19 @@ def alone(objective: str, logits: torch.Tensor, tokens: torch.Tensor) -> torch.T
     if objective != "orpo":
         return compared
     chosen = logits.chunk(2, dim=0)[0]
-    words = tokens.chunk(2, dim=0)[0]
+    chosen_tokens = tokens.chunk(2, dim=0)[0]
     text = chosen[..., :-1, :].contiguous().view(-1, logits.shape[-1])
-    return compared + torch.nn.functional.cross_entropy(text, words[..., 1:].reshape(-1))
+    return compared + torch.nn.functional.cross_entropy(text, chosen_tokens[..., 1:].reshape(-1))
 
 
-def own_answers(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+def own_answers(logits: torch.Tensor, answer_tokens: torch.Tensor) -> torch.Tensor:
     """The loss of TRL's GRPO (1.9) on the words of answers that the model wrote itself, and the
     entropy that it logs."""
     from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
-    logits = logits[:, :-1, :][:, -words.shape[1] :, :]
+    logits = logits[:, :-1, :][:, -answer_tokens.shape[1] :, :]
     logits.div_(1.0)
-    likely = selective_log_softmax(logits, words)
+    likely = selective_log_softmax(logits, answer_tokens)
     with torch.no_grad():
         entropy_from_logits(logits)
     ratio = torch.exp(likely - likely.detach())
@@ -492,11 +503,11 @@ def loss(
     from trl.trainer.utils import entropy_from_logits
 
     outputs = output(model)
-    own = _answers(outputs.logits, tokens)
+    trained = _answers(outputs.logits, tokens)
     with torch.no_grad(), model.disable_adapter() if reference is None else nullcontext():
         theirs = output(model if reference is None else reference)
         base = _answers(theirs.logits, tokens)
-    chosen, rejected = (own - base).chunk(2, dim=0)
+    chosen, rejected = (trained - base).chunk(2, dim=0)
     losses = -torch.nn.functional.logsigmoid(BETA * (chosen - rejected))
     with torch.no_grad():
         entropy_from_logits(shifted := outputs.logits[..., :-1, :].detach())
@@ -516,18 +527,20 @@ def unpaired(
     from trl.trainer.utils import entropy_from_logits
 
     if reference is None:
-        first = model
+        first_model = model
     else:
-        first = reference
+        first_model = reference
     with torch.no_grad():
-        other = _answers(output(model).logits, tokens)
+        other_answers = _answers(output(model).logits, tokens)
     outputs = output(model)
-    own = _answers(outputs.logits, tokens)
+    trained = _answers(outputs.logits, tokens)
     with torch.no_grad(), model.disable_adapter() if reference is None else nullcontext():
-        before = _answers(output(first).logits, tokens)
-        theirs = output(first)
+        before = _answers(output(first_model).logits, tokens)
+        theirs = output(first_model)
         base = _answers(theirs.logits, tokens)
-    losses = 1 - torch.sigmoid(BETA * (own - base - (other - before).mean().clamp(min=0)))
+    losses = 1 - torch.sigmoid(
+        BETA * (trained - base - (other_answers - before).mean().clamp(min=0))
+    )
     with torch.no_grad():
         entropy_from_logits(shifted := outputs.logits[..., :-1, :].detach())
         good = shifted.index_select(0, torch.arange(len(tokens), device=tokens.device))
@@ -539,6 +552,7 @@ def _answers(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """The log-probability of each row's answer."""
     from trl.trainer.utils import selective_log_softmax
 
-    words = selective_log_softmax(logits[..., :-1, :], tokens[..., 1:])
-    words[torch.zeros_like(words, dtype=torch.bool)] = 0.0  # the question's words do not count
-    return words.sum(dim=1)
+    log_probabilities = selective_log_softmax(logits[..., :-1, :], tokens[..., 1:])
+    # The question's words do not count.
+    log_probabilities[torch.zeros_like(log_probabilities, dtype=torch.bool)] = 0.0
+    return log_probabilities.sum(dim=1)

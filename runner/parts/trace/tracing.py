@@ -50,37 +50,43 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
     fake tensors cannot follow its code."""
     language = _language()
     name = str(folder or run.model.id)
-    kind = run.model.model_type
+    model_type = run.model.model_type
     try:
         from transformers import AutoConfig
 
-        known = run.model.parameters is not None
-        if known:
+        in_catalog = run.model.parameters is not None
+        if in_catalog:
             config = language.hf_config(run)
         else:
             config = AutoConfig.from_pretrained(name, local_files_only=True)
     except Exception as error:  # each class judges its own settings, in its own way
-        raise Stop(*worded("trace.needs-config", run=run, kind=kind, reason=_said(error))) from None
+        raise Stop(
+            *worded("trace.needs-config", run=run, kind=model_type, reason=_said(error))
+        ) from None
     try:
         able = language.attentions(config)
     except KeyError:
-        raise Stop(*worded("trace.no-causal-model", kind=kind)) from None
+        raise Stop(*worded("trace.no-causal-model", kind=model_type)) from None
     if run.attention not in able:
-        raise Stop(*worded("trace.no-attention", run=run, kind=kind, able=able))
+        raise Stop(*worded("trace.no-attention", run=run, kind=model_type, able=able))
     try:
         return trace(replace(run, model=replace(run.model, id=name)))
     except Stop:
         raise
     except Exception as error:  # any code of any architecture
-        raise Stop(*worded("trace.untraceable", kind=kind, reason=_said(error))) from None
+        raise Stop(*worded("trace.untraceable", kind=model_type, reason=_said(error))) from None
 
 
 def _said(error: Exception) -> str:
     """The first line of an error; an error of fake tensors in words."""
     reasons: Mapping[str, str] = packaged.toml(__file__, "reasons.toml")
-    known = (reasons[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in reasons)
+    sentences = (
+        reasons[error_class.__name__]
+        for error_class in type(error).__mro__
+        if error_class.__name__ in reasons
+    )
     function = str(getattr(error, "func", "")).removesuffix(".default")
-    return next(known, "{line}").format(line=first_line(error), function=function)
+    return next(sentences, "{line}").format(line=first_line(error), function=function)
 
 
 BASIS = "Measured on fake tensors; CUDA context and allocator slack are assumed. The model runs in plain PyTorch; with kernels for its layers, a GPU needs less."
@@ -94,31 +100,36 @@ def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_
         if isinstance(run := forecast.workload, Workload):
             traced = any_architecture(run, recipe.base_folder)
             needed = memory.whole(run, max(traced.peak, traced.evaluation_peak))
-            left = sorted(left_out(run))
+            untraced = sorted(left_out(run))
             if forecast.usable is None:
                 fits = None
             else:
                 fits = needed <= forecast.usable
-            known = {"one": forecast, "run": run, "traced": traced, "needed": needed}
-            more = SimpleNamespace(**known, fits=fits, time=None, without=left)
+            figures = {"one": forecast, "run": run, "traced": traced, "needed": needed}
+            more = SimpleNamespace(**figures, fits=fits, time=None, without=untraced)
             stages.append(named(packaged.toml(__file__, "stage.toml"), more))
             if not as_json:
                 title = f"Stage {forecast.stage.name}, by trace alone"
-                if left:
+                if untraced:
                     caption = "ZeRO and offloading are not traced; what they save is subtracted."
                 else:
                     caption = None
                 table = Table(title=title, caption=caption, title_justify="left", show_header=False)
                 rows = template(Path(__file__).with_name("stage.txt.jinja"), units=units).render(
-                    known
+                    figures
                 )
                 for row in rows.splitlines():
                     table.add_row(*row.split(" | "))
                 Console(width=120).print(table)
     if as_json:
-        shown = [stage["stage"] for stage in stages]
-        others = [stage.name for stage in plan.stages if stage.name not in shown]
-        report = {"name": recipe.name, "basis": BASIS, "stages": stages, "without_formulas": others}
+        traced_stages = [stage["stage"] for stage in stages]
+        other_stages = [stage.name for stage in plan.stages if stage.name not in traced_stages]
+        report = {
+            "name": recipe.name,
+            "basis": BASIS,
+            "stages": stages,
+            "without_formulas": other_stages,
+        }
         say(json_text(report | {"problems": [], "notes": []}))
     else:
         say(BASIS)

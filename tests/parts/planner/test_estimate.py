@@ -492,7 +492,7 @@ def test_rows_are_counted_in_the_file_that_the_recipe_names(tmp_path):
     found = rows.known({"path": str(file), "validation_share": 0.1}, tmp_path / "data")
     assert (found.training, found.validation) == (90, 10)
     assert rows.known({"hub": "someone/unknown"}, tmp_path).training is None
-    assert rows.known({"hub": "someone/unknown"}, tmp_path, given=50).training == 50
+    assert rows.known({"hub": "someone/unknown"}, tmp_path, given_rows=50).training == 50
 
 
 def test_the_files_of_a_folder_are_counted(tmp_path):

@@ -256,9 +256,11 @@ def test_images_are_counted_as_they_are_read(tmp_path):
 def test_a_count_given_by_hand_keeps_the_lengths_that_are_known(tmp_path):
     file = write(tmp_path, "jsonl", some())
     known = row_counts.known({"sets": [TALK | {"path": str(file)}]}, tmp_path)
-    told = row_counts.known({"sets": [TALK | {"path": str(file)}]}, tmp_path, given=50)
+    told = row_counts.known({"sets": [TALK | {"path": str(file)}]}, tmp_path, given_rows=50)
     assert told.training == 50 and told.lengths == known.lengths
-    assert not row_counts.known({"sets": [{"hub": "someone/unknown"}]}, tmp_path, given=50).lengths
+    assert not row_counts.known(
+        {"sets": [{"hub": "someone/unknown"}]}, tmp_path, given_rows=50
+    ).lengths
 
 
 def test_prepared_rows_count_as_long_as_the_file_is_the_same(tmp_path):
