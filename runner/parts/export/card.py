@@ -31,18 +31,35 @@ _PLACES = (
 FORMATS: Mapping[str, Mapping[str, Any]] = packaged.toml(__file__, "formats.toml")
 
 
-def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], file: str) -> str:
-    """The card. form, kind, proof: of the export; file: the name of a GGUF file, else empty."""
+def text(
+    source: TrainedModel, form: str, file_kind: str, proof: Mapping[str, Any], file: str
+) -> str:
+    """The card. form, proof: of the export; file_kind, file: of a GGUF file, else empty."""
     settings = source.run.planned.settings
     recipe = yaml_text(
         {name: value for name, value in settings.items() if name not in _PLACES}
     ).rstrip()
-    known = {
-        "source": source, "run": source.run, "stage": source.stage, "form": form, "kind": kind, "file": file, "say": sentences,
-        "title": FORMATS[form]["title"], "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
-        "metrics": measured(source), "recipe": recipe, "proof": proof, "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),
-    }  # fmt: skip
-    return template(HERE / "card.md.jinja").render(known, front=head(source, form)) + "\n"
+    system_prompt = ""
+    if source.chat.chat:
+        system_prompt = (source.chat.system_prompt or "").strip()
+    card = template(HERE / "card.md.jinja").render(
+        source=source,
+        run=source.run,
+        stage=source.stage,
+        form=form,
+        kind=file_kind,
+        file=file,
+        say=sentences,
+        title=FORMATS[form]["title"],
+        system=system_prompt,
+        metrics=measured(source),
+        recipe=recipe,
+        proof=proof,
+        version=__version__,
+        rank=proof.get("max_lora_rank", RANKS[-1]),
+        front=head(source, form),
+    )
+    return f"{card}\n"
 
 
 def head(source: TrainedModel, form: str) -> str:
@@ -58,24 +75,33 @@ def head(source: TrainedModel, form: str) -> str:
         )
         for name, value in measured(source).items() if isinstance(value, int | float)
     ]  # fmt: skip
-    known = FORMATS[form]
-    rows = run.planned.settings.get("data") or {}
+    facts = FORMATS[form]
+    datasets: list[str] = []
+    tags = ["recipe-runner"]
     if run.rehearsal:
-        sets = []
+        tags.append("rehearsal")
     else:
-        sets = [rows, *(rows.get("sets") or [])]
+        datasets = _datasets(run.planned.settings.get("data") or {})
     data = ModelCardData(
         license=run.planned.licence or None,
         base_model=base or None,
-        base_model_relation=known["relation"] if base else None,
-        datasets=[one["hub"] for one in sets if isinstance(one, dict) and one.get("hub")] or None,
-        library_name=known["library"],
+        base_model_relation=facts["relation"] if base else None,
+        datasets=datasets or None,
+        library_name=facts["library"],
         pipeline_tag="text-generation",
         model_name=run.name if results else None,
         eval_results=results or None,
-        tags=["recipe-runner", *(["rehearsal"] if run.rehearsal else [])],
+        tags=tags,
     )
     return str(data.to_yaml())
+
+
+def _datasets(data: Mapping[str, Any]) -> list[str]:
+    """The names on the hub of a recipe's data sets."""
+    sets = [data, *(data.get("sets") or [])]
+    return [
+        data_set["hub"] for data_set in sets if isinstance(data_set, dict) and data_set.get("hub")
+    ]
 
 
 def measured(source: TrainedModel) -> Mapping[str, Any]:
@@ -90,38 +116,41 @@ _SYSTEM, _FIRST, _ANSWER, _SECOND = "⟪system⟫", "⟪first⟫", "⟪answer⟫
 
 
 class Pieces:
-    """The texts of a chat template around messages. begin: before everything; system: before and
-    after a system prompt; question, answer: before and after each; reply: before the next answer;
-    within: whether the system prompt is part of the first question."""
+    """The texts of a chat template around messages."""
+
+    begin: str  # before everything
+    system: tuple[str, str]  # before and after a system prompt
+    question: tuple[str, str]  # before and after each
+    answer: tuple[str, str]  # before and after each
+    reply: str  # before the next answer
+    within: bool  # whether the system prompt is part of the first question
 
     def __init__(self, tokenizer: Any) -> None:
         """Raises ValueError if they do not make up the whole template, and what templates raise for
         some conversations."""
 
         def text(system: str | None, *turns: str) -> str:
-            said = [
-                *([("system", system)] if system else []),
-                *zip(cycle(("user", "assistant")), turns),
-            ]
-            return written(
-                tokenizer, [{"role": role, "content": turn} for role, turn in said], asking=True
-            )
+            messages: list[dict[str, str]] = []
+            if system:
+                messages.append({"role": "system", "content": system})
+            for role, turn in zip(cycle(("user", "assistant")), turns):
+                messages.append({"role": role, "content": turn})
+            return written(tokenizer, messages, asking=True)
 
-        head, rest = text(None, _FIRST, _ANSWER, _SECOND).split(_FIRST)
-        middle, rest = rest.split(_ANSWER)
-        between, tail = rest.split(_SECOND)
-        asked = text(None, _FIRST).split(_FIRST)[1]
-        said = text(None, _FIRST, _ANSWER).split(_ANSWER)[1]
-        # The template's addition for a new answer.
-        unasked = written(tokenizer, [{"role": "user", "content": _FIRST}], asking=False).split(
-            _FIRST
-        )[1]
-        if asked.startswith(unasked):
-            self.reply = asked.removeprefix(unasked)
+        head, after_head = text(None, _FIRST, _ANSWER, _SECOND).split(_FIRST)
+        middle, after_middle = after_head.split(_ANSWER)
+        between, tail = after_middle.split(_SECOND)
+        question_end = text(None, _FIRST).split(_FIRST)[1]
+        answer_end = text(None, _FIRST, _ANSWER).split(_ANSWER)[1]
+        # Without the template's addition for a new answer.
+        bare_question = written(tokenizer, [{"role": "user", "content": _FIRST}], asking=False)
+        bare_question_end = bare_question.split(_FIRST)[1]
+        if question_end.startswith(bare_question_end):
+            self.reply = question_end.removeprefix(bare_question_end)
         else:
             self.reply = ""
-        after_question = asked.removesuffix(self.reply)
-        after_answer = said.removesuffix(self.reply)
+        after_question = question_end.removesuffix(self.reply)
+        after_answer = answer_end.removesuffix(self.reply)
         before = between.removeprefix(after_answer)
         self.begin = head.removesuffix(before)
         self.question = (before, after_question)
@@ -136,27 +165,27 @@ class Pieces:
         else:
             self.system = (before_system, after_system.removesuffix(before))
         cases = product((None, _SYSTEM), ((_FIRST,), (_FIRST, _ANSWER, _SECOND)))
-        if tail != asked or any(
+        if tail != question_end or any(
             self.text(prompt, turns) != text(prompt, *turns) for prompt, turns in cases
         ):
             raise ValueError(tail)
 
     def text(self, system: str | None, turns: Sequence[str]) -> str:
         """A conversation: questions and answers in turn, a question last."""
+        system_text = ""
         if system is not None:
-            said = f"{self.system[0]}{system}{self.system[1]}"
-        else:
-            said = ""
-        if self.within:
-            text = self.begin
-        else:
-            text = f"{self.begin}{said}"
+            system_text = f"{self.system[0]}{system}{self.system[1]}"
+        text = self.begin
+        if not self.within:
+            text += system_text
         for number, turn in enumerate(turns):
             if number % 2 == 0:
                 before, after = self.question
             else:
                 before, after = self.answer
-            text += f"{before}{said if self.within and number == 0 else ''}{turn}{after}"
+            if self.within and number == 0:
+                before += system_text
+            text += f"{before}{turn}{after}"
         return text + self.reply
 
 

@@ -35,28 +35,29 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
 
     RUN is a run folder, or a recipe: that means its latest run.
     """
-    kind = kind_of(form, quantize)
+    file_kind = kind_of(form, quantize)
     source = trained_model.of(run_of(run), stage)
     with source.folder.run.lock():
-        made = exporting.export(
-            source, form, kind, Path(os.path.abspath(out)) if out else None, say
+        folder = exporting.export(
+            source, form, file_kind, Path(os.path.abspath(out)) if out else None, say
         )
-    say(f"{os.path.relpath(made)}/")
+    say(f"{os.path.relpath(folder)}/")
     for send_export in parts.hooks("send_export"):
-        send_export(source.folder, made, kind or form, say)
-    more = (
-        *(("--format", form) if form != "safetensors" else ()),
-        *(("--quantize", kind) if kind else ()),
-    )
-    said = f"The export in {os.path.relpath(made)} is verified: it is the trained model"
+        send_export(source.folder, folder, file_kind or form, say)
+    options: list[str] = []
+    if form != "safetensors":
+        options += ["--format", form]
+    if file_kind:
+        options += ["--quantize", file_kind]
+    sentence = f"The export in {os.path.relpath(folder)} is verified: it is the trained model"
     if source.folder.run.kind == "run":
-        end(f"{said}.", "push", run, "OWNER/NAME", *more)
+        end(f"{sentence}.", "push", run, "OWNER/NAME", *options)
     else:
         if Path(run).is_file():
             recipe = run
         else:
             recipe = "RECIPE"
-        end(f"{said} of a rehearsal. Train the real one before you share it.", "run", recipe)
+        end(f"{sentence} of a rehearsal. Train the real one before you share it.", "run", recipe)
 
 
 @command
@@ -69,10 +70,10 @@ def push(
     The token comes from HF_TOKEN or `hf auth login`. RUN is a run folder, or a recipe: that means
     its latest run.
     """
-    kind = kind_of(form, quantize)
+    file_kind = kind_of(form, quantize)
     source = trained_model.of(run_of(run), stage)
     with source.folder.run.lock():
-        say(sending.push(source, name, form, kind, public, say))
+        say(sending.push(source, name, form, file_kind, public, say))
     end(
         f"The model of {run} is on the Hugging Face hub, as {name}.",
         "register",
@@ -167,19 +168,18 @@ def merge_adapter(
     """Merges the adapter in a folder; returns the model's folder. Raises Stop if it or its base
     cannot be loaded."""
     out = out or adapter.with_name(f"{adapter.name}-merged")
-    if out.exists() and (
-        not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").is_file())
-    ):
+    if out.exists() and not _may_be_replaced(out):
         raise Stop(
             f"`{out}` contains something other than a model.",
             "Name an empty or a new folder with `--out`.",
         )
     try:
         base = merging.base_of(adapter, base)
-        for kind, kept in (("adapter itself", adapter), ("adapter's base model", Path(base[0]))):
+        sources = {"adapter itself": adapter, "adapter's base model": Path(base[0])}
+        for title, kept in sources.items():
             if out.exists() and kept.exists() and out.samefile(kept):
                 raise Stop(
-                    f"`{out}` holds the {kind}, which would be lost.",
+                    f"`{out}` holds the {title}, which would be lost.",
                     "Name another folder with `--out`.",
                 )
         return merging.merge(adapter, out, precision, trust, base)
@@ -189,3 +189,10 @@ def merge_adapter(
                 "export.cannot-merge", adapter=adapter, reason=" ".join(str(error).split()[:40])
             )
         ) from None
+
+
+def _may_be_replaced(folder: Path) -> bool:
+    """Whether it is empty or holds a model."""
+    if not folder.is_dir():
+        return False
+    return not any(folder.iterdir()) or (folder / "config.json").is_file()

@@ -7,7 +7,7 @@ llm-compressor runs in a process of its own, because it prints progress that not
 import io
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import redirect_stderr
 from dataclasses import replace
 from importlib.util import find_spec
@@ -51,28 +51,29 @@ def require_known(source: TrainedModel, form: str) -> int:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise Stop(*worded("export.no-compressor", missing=missing[0], install=INSTALL))
-    empty = without_weights((str(source.model), None), source.chat.trust_remote_code)
-    named = (
-        (name, weight)
-        for name, weight in empty.named_parameters()
-        if weight.ndim == 3 and "expert" in name
-    )
-    experts = next((name for name, _ in named), None)
-    if experts:
-        raise Stop(*worded("export.experts-stay", experts=experts))
+    model = without_weights((str(source.model), None), source.chat.trust_remote_code)
+    for name, weight in model.named_parameters():
+        if weight.ndim == 3 and "expert" in name:
+            raise Stop(*worded("export.experts-stay", experts=name))
     widths = {
         layer.in_features
-        for layer in empty.modules()
-        if isinstance(layer, torch.nn.Linear) and layer is not empty.get_output_embeddings()
+        for layer in model.modules()
+        if isinstance(layer, torch.nn.Linear) and layer is not model.get_output_embeddings()
     }
-    group = next(
-        (size for size in GROUPS if widths and all(width % size == 0 for width in widths)), 0
-    )
+    group = _group_size(widths)
     if not widths or (form == "int4" and not group):
         wide = ", ".join(map(str, sorted(widths)))
         raise Stop(*worded("export.no-group", widths=wide, groups=", ".join(map(str, GROUPS))))
     if form == "int4":
         return group
+    return 0
+
+
+def _group_size(widths: Collection[int]) -> int:
+    """The largest group that divides all widths; 0 if none does."""
+    for size in GROUPS:
+        if widths and all(width % size == 0 for width in widths):
+            return size
     return 0
 
 
@@ -102,11 +103,11 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
     here."""
     from pyarrow import dataset
 
-    words = words_of(source.chat)
+    tokenizer = words_of(source.chat)
     sets = source.folder.stage.config.get("datasets")
     file = Path(str(sets[0].get("path", "")) if sets else "")
     if file.suffix != ".parquet" or not file.is_file():
-        yield from (list(row) for row, _ in evaluate.general_rows(words))
+        yield from (list(row) for row, _ in evaluate.general_rows(tokenizer))
         return
     table = dataset.dataset(file)
     wanted = [name for name in ("input_ids", "messages", "tools") if name in table.schema.names]
@@ -115,8 +116,8 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
         if not numbers:
             tools = row.get("tools")
             tools = json.loads(tools) if tools else None
-            text = written(words, [*map(bare, row["messages"])], asking=False, tools=tools)
-            numbers = words(text, add_special_tokens=False)["input_ids"]
+            text = written(tokenizer, [*map(bare, row["messages"])], asking=False, tools=tools)
+            numbers = tokenizer(text, add_special_tokens=False)["input_ids"]
         yield numbers[:TOKENS]
 
 
@@ -129,10 +130,10 @@ def prove(
     import torch
     from accelerate.utils.memory import clear_device_cache
 
-    words = words_of(source.chat)
+    tokenizer = words_of(source.chat)
     held_out = read_held_out(source.folder.path / HELD_OUT)
-    rows = evenly(held_out.rows if held_out else evaluate.general_rows(words), PROOF_ROWS)
-    answers = list(gguf.answers(chat, words, texts))
+    rows = evenly(held_out.rows if held_out else evaluate.general_rows(tokenizer), PROOF_ROWS)
+    answers = list(gguf.answers(chat, tokenizer, texts))
     before, _ = evaluate.loss(load(replace(source.chat, model=str(source.model))).model, rows)
     clear_device_cache(garbage_collection=True)
     with redirect_stderr(io.StringIO()):  # compressed-tensors shows its progress there
@@ -140,34 +141,38 @@ def prove(
     after, counted = evaluate.loss(model, rows)
     bounds = FORMATS[form]
     same = 0
-    other = []
+    begins_differently: list[str] = []
     for answer in answers:
         with torch.no_grad():
             tokens = torch.tensor([[*answer.prompt, *answer.said]], device=model.device)
             logits = model(input_ids=tokens).logits[0, len(answer.prompt) - 1 : -1]
         chosen = logits.argmax(-1).tolist()
-        same += sum(here == there for here, there in zip(chosen, answer.said, strict=True))
+        same += sum(token == trained for token, trained in zip(chosen, answer.said, strict=True))
         if chosen[0] != answer.said[0] and answer.gaps[0] > bounds["clear"]:
-            other.append(answer.text)
+            begins_differently.append(answer.text)
     if not after - before <= bounds["loss"]:
         raise unproven(
             *worded(
                 "export.worse-compressed", off=after - before, form=form, allowed=bounds["loss"]
             )
         )
-    if other:
-        raise unproven(
-            f"its answer to “{' '.join(other[0].split())[:60]}…” begins with another word"
-        )
-    sizes = [
-        sum(file.stat().st_size for file in each.glob("*.safetensors"))
-        for each in (source.model, folder)
-    ]
+    if begins_differently:
+        prompt = " ".join(begins_differently[0].split())[:60]
+        raise unproven(f"its answer to “{prompt}…” begins with another word")
     return {
-        "loss": before, f"loss_in_{form}": after, "tokens": counted, "prompts": len(answers),
-        "same_tokens": same, "answer_tokens": sum(len(answer.said) for answer in answers),
-        "bytes_before": sizes[0], "bytes": sizes[1],
-    }  # fmt: skip
+        "loss": before,
+        f"loss_in_{form}": after,
+        "tokens": counted,
+        "prompts": len(answers),
+        "same_tokens": same,
+        "answer_tokens": sum(len(answer.said) for answer in answers),
+        "bytes_before": _bytes_of_weights(source.model),
+        "bytes": _bytes_of_weights(folder),
+    }
+
+
+def _bytes_of_weights(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def compress(model: str, out: str, group: int, rows: list[list[int]], trust: bool) -> None:
@@ -178,7 +183,7 @@ def compress(model: str, out: str, group: int, rows: list[list[int]], trust: boo
     from llmcompressor import oneshot
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 
-    whole = loaded(model, trust_remote_code=trust)
+    loaded_model = loaded(model, trust_remote_code=trust)
     options = {}
     if not group:
         recipe: Any = QuantizationModifier(
@@ -196,5 +201,5 @@ def compress(model: str, out: str, group: int, rows: list[list[int]], trust: boo
         recipe = GPTQModifier(config_groups=groups, ignore=["lm_head"])
         data = Dataset.from_dict({"input_ids": rows})
         options = {"dataset": data, "max_seq_length": TOKENS, "num_calibration_samples": len(data)}
-    oneshot(model=whole, recipe=recipe, **options)
-    whole.save_pretrained(out, save_compressed=True)
+    oneshot(model=loaded_model, recipe=recipe, **options)
+    loaded_model.save_pretrained(out, save_compressed=True)

@@ -29,79 +29,78 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Export(Record):
-    """The record beside an export. run, stage: its origin; model: hash of the trained model;
-    format, kind: of the export, the kind only for GGUF; files: SHA-256 by name; proof: results of
-    comparisons; version: of the runner."""
+    """The record beside an export."""
 
     FILE = EXPORTED
-    run: str = ""
-    stage: str = ""
-    model: str = ""
+    run: str = ""  # its origin
+    stage: str = ""  # its origin
+    model: str = ""  # hash of the trained model
     format: str = ""
-    kind: str = ""
-    files: Mapping[str, str] = field(default_factory=dict)
-    proof: Mapping[str, float] = field(default_factory=dict)
-    version: str = ""
+    kind: str = ""  # only for GGUF
+    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 by name
+    proof: Mapping[str, float] = field(default_factory=dict)  # results of comparisons
+    version: str = ""  # of the runner
 
 
-def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, tell: Tell) -> Path:
-    """Exports a model and returns the folder. form: safetensors, adapter or gguf; kind: of a GGUF
-    file, of KINDS, by default that of the weights; out: by default a folder in the run. Raises
+def export(
+    source: TrainedModel, form: str, file_kind: str | None, out: Path | None, tell: Tell
+) -> Path:
+    """Exports a model and returns the folder. form: safetensors, adapter or gguf; file_kind: of a
+    GGUF file, of KINDS, by default that of the weights; out: by default a folder in the run. Raises
     Stop, leaving nothing, if the folder is taken, no server could load the export, or it is not
     proven."""
-    folder = out or place(source, form, kind)
-    about = Export(
+    folder = out or place(source, form, file_kind)
+    origin = Export(
         run=source.run.state.id, stage=source.stage.name, model=source.stage.weights, format=form
     )
-    known = Export.read(folder)
+    existing = Export.read(folder)
     empty = folder.is_dir() and not any(folder.iterdir())
-    same = known and (known.run, known.stage, known.format) == (
-        about.run,
-        about.stage,
-        about.format,
+    same = existing and (existing.run, existing.stage, existing.format) == (
+        origin.run,
+        origin.stage,
+        origin.format,
     )
     if folder.exists() and not empty and (folder.is_symlink() or not same):
-        if known:
-            what = f"the {known.format} of another model"
+        if existing:
+            content = f"the {existing.format} of another model"
         else:
-            what = "something other than an export of this model"
-        raise Stop(f"`{folder}` holds {what}.", "Name an empty or a new folder with `--out`.")
+            content = "something other than an export of this model"
+        raise Stop(f"`{folder}` holds {content}.", "Name an empty or a new folder with `--out`.")
     with replacing_folder(folder) as new:
-        made_kind = ""
+        written_kind = ""
         if form == "gguf":
-            made_kind, proof = _gguf(source, kind, new, tell)
+            written_kind, proof = _gguf(source, file_kind, new, tell)
         elif form == "adapter":
             proof = _adapter(source, new, tell)
         elif form in compressed.FORMATS:
             group = compressed.require_known(source, form)
             proof = _safetensors(source, new, tell)
             compressed.write(source, new, form, group)
-            said = compressed.prove(source, new, form, *_texts(source))
-            tell(
-                worded("export.as-compressed", said=said, form=form, after=said[f"loss_in_{form}"])[
-                    0
-                ]
-            )
-            proof |= said
+            answers = compressed.prove(source, new, form, *_texts(source))
+            loss = answers[f"loss_in_{form}"]
+            tell(worded("export.as-compressed", said=answers, form=form, after=loss)[0])
+            proof |= answers
         else:
             proof = _safetensors(source, new, tell)
-        made = Export(**vars(about) | {"kind": made_kind, "proof": proof, "version": __version__})
-        tell_of(source, new, made)
+        record = Export(
+            **vars(origin) | {"kind": written_kind, "proof": proof, "version": __version__}
+        )
+        tell_of(source, new, record)
     return folder
 
 
-def tell_of(source: TrainedModel, folder: Path, made: Export) -> None:
+def tell_of(source: TrainedModel, folder: Path, record: Export) -> None:
     """Writes the card of an exported model, with today's evaluation, and the record of its
     files."""
     file = next((file.name for file in folder.glob("*.gguf")), "")
-    write_text(folder / CARD, card.text(source, made.format, made.kind, made.proof, file))
+    write_text(folder / CARD, card.text(source, record.format, record.kind, record.proof, file))
     files = {file.name: sha256(file) for file in sorted(folder.iterdir()) if file.name != EXPORTED}
-    write_json(folder / EXPORTED, vars(made) | {"files": files})
+    write_json(folder / EXPORTED, vars(record) | {"files": files})
 
 
-def place(source: TrainedModel, form: str, kind: str | None) -> Path:
+def place(source: TrainedModel, form: str, file_kind: str | None) -> Path:
     """The default folder of an export."""
-    return source.home / (f"{form}-{kind}" if kind else form)
+    return source.home / (f"{form}-{file_kind}" if file_kind else form)
 
 
 def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
@@ -114,19 +113,19 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
             (folder / file.name).chmod(0o644)
     file = folder / "generation_config.json"  # servers read the end tokens here
     facts = read_record(file)
-    known = _as_list(facts.get("eos_token_id"))
-    words = words_of(source.chat, folder)
-    ends = list(dict.fromkeys([*known, *end_tokens(words, source.chat.turn_end)]))
-    if ends != known:
+    end_numbers = _as_list(facts.get("eos_token_id"))
+    tokenizer = words_of(source.chat, folder)
+    ends = list(dict.fromkeys([*end_numbers, *end_tokens(tokenizer, source.chat.turn_end)]))
+    if ends != end_numbers:
         write_json(file, facts | {"eos_token_id": ends})
     proof = _proven_weights(source, folder, tell)
-    if words.chat_template != words_of(source.chat, source.model).chat_template:
+    if tokenizer.chat_template != words_of(source.chat, source.model).chat_template:
         raise unproven("its chat template is not the trained one")
-    known = _as_list(GenerationConfig.from_pretrained(str(folder)).eos_token_id)
-    for token in end_tokens(words, source.chat.turn_end):
-        if token not in known:
+    end_numbers = _as_list(GenerationConfig.from_pretrained(str(folder)).eos_token_id)
+    for token in end_tokens(tokenizer, source.chat.turn_end):
+        if token not in end_numbers:
             raise unproven(
-                f"no answer would end with `{words.convert_ids_to_tokens(token)}`, as in training"
+                f"no answer would end with `{tokenizer.convert_ids_to_tokens(token)}`, as in training"
             )
     tell("Its files contain the chat template and the end token of training.")
     return proof
@@ -159,8 +158,8 @@ def _base_at_hand(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = (str(error).splitlines() or ["it is not there"])[0]
-        raise Stop(*worded("export.no-base-model", name=name, said=said)) from None
+        reason = (str(error).splitlines() or ["it is not there"])[0]
+        raise Stop(*worded("export.no-base-model", name=name, said=reason)) from None
 
 
 def _as_list(tokens: Any) -> list[Any]:
@@ -182,23 +181,20 @@ def _adapter(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     base = source.base
     with _base_at_hand(base[0]):
         modules = {name for name, _ in trained_model.without_weights(base, trust).named_modules()}
-    found = list(refusals(adapter.config))
+    obstacles = list(refusals(adapter.config))
+    strange = sorted(set(adapter.layers).difference(modules))
     if not adapter.layers:
-        found.append("it changes no layer")
-    elif strange := sorted(set(adapter.layers).difference(modules)):
-        if len(strange) > 1:
-            others = f", and {len(strange) - 1:,} others"
-        else:
-            others = ""
-        found.append(worded("export.strange-layer", strange=strange, others=others)[0])
-    if found:
-        message, merged = worded("export.adapter-not-served", faults="; ".join(found))
-        # With whole layers the merged model is not base + scale · B · A, so no export of it can be
-        # proven.
-        whole = adapter.config.get("modules_to_save")
-        raise Stop(
-            message, worded("export.merged-by-peft", model=BEST_MODEL)[0] if whole else merged
-        )
+        obstacles.append("it changes no layer")
+    elif strange:
+        further = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
+        obstacles.append(worded("export.strange-layer", strange=strange, others=further)[0])
+    if obstacles:
+        message, remedy = worded("export.adapter-not-served", faults="; ".join(obstacles))
+        if adapter.config.get("modules_to_save"):
+            # With whole layers the merged model is not base + scale · B · A, so no export of it can
+            # be proven.
+            remedy = worded("export.merged-by-peft", model=BEST_MODEL)[0]
+        raise Stop(message, remedy)
 
     for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
         for file in sorted(adapter.folder.glob(name)):
@@ -206,15 +202,14 @@ def _adapter(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     facts = read_record(
         folder / "adapter_config.json"
     )  # the folders of this machine mean nothing elsewhere
-    named = {
-        "base_model_name_or_path": source.hub_base,
-        "revision": source.run.planned.revision or None,
-    }
-    write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
+    if source.hub_base:
+        facts["base_model_name_or_path"] = source.hub_base
+        facts["revision"] = source.run.planned.revision or None
+    write_json(folder / "adapter_config.json", facts)
     texts, chat = _texts(source)
-    asked = [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]
+    prompts = [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]
     with _base_at_hand(base[0]):
-        proof = trained_model.beside(folder, base, source.model, asked, trust)
+        proof = trained_model.beside(folder, base, source.model, prompts, trust)
     tell(
         "With its base model it answers as the merged model does, and not as the base model alone."
     )
@@ -222,48 +217,58 @@ def _adapter(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     return proof | {"rank": rank, "max_lora_rank": room_for(rank) or rank}
 
 
-def _gguf(source: TrainedModel, kind: str | None, folder: Path, tell: Tell) -> tuple[str, Proof]:
+def _gguf(
+    source: TrainedModel, file_kind: str | None, folder: Path, tell: Tell
+) -> tuple[str, Proof]:
     """A file for llama.cpp and Ollama, with a Modelfile; and its kind."""
     import llama_cpp as library  # noqa: F401 - fails here, before anything is downloaded
 
     converter = gguf.converter()
     (name, *_) = read_record(source.model / "config.json").get("architectures") or ["(none)"]
-    known = sorted(gguf.architectures(converter))
-    if name not in known:
+    supported = sorted(gguf.architectures(converter))
+    if name not in supported:
         raise Stop(
             *worded(
                 "export.unknown-to-converter",
                 version=gguf.VERSION,
                 name=name,
-                known=", ".join(known),
+                known=", ".join(supported),
             )
         )
-    asked = source.chat
-    tokenizer = words_of(asked)
+    chat_of_model = source.chat
+    tokenizer = words_of(chat_of_model)
     proof = _proven_weights(source, source.model, tell)
-    if asked.turn_end:
-        end = tokenizer.convert_tokens_to_ids(asked.turn_end)
+    if chat_of_model.turn_end:
+        end = tokenizer.convert_tokens_to_ids(chat_of_model.turn_end)
     else:
         end = None
     with _for_converter(source, tokenizer) as model:
         unnamed = folder / "model.gguf"
-        made = gguf.write(model, unnamed, kind, end, converter)
-    file = unnamed.rename(folder / f"{label(source.run.name)}-{made}.gguf")
+        written_kind = gguf.write(model, unnamed, file_kind, end, converter)
+    file = unnamed.rename(folder / f"{label(source.run.name)}-{written_kind}.gguf")
     texts, chat = _texts(source)
-    said = gguf.prove(file, made, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8"))
-    tell(worded("export.same-as-transformers", said=said)[0])
+    comparison = gguf.prove(
+        file, written_kind, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8")
+    )
+    tell(worded("export.same-as-transformers", said=comparison)[0])
     tell("The file contains the chat template and the end token of training.")
     ends = [
         str(tokenizer.convert_ids_to_tokens(token))
-        for token in end_tokens(tokenizer, asked.turn_end)
+        for token in end_tokens(tokenizer, chat_of_model.turn_end)
     ]
     context = source.folder.stage.config.get("sequence_len")
-    penalty = repetition_penalty(asked)
-    told = card.modelfile(
-        file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty
+    penalty = repetition_penalty(chat_of_model)
+    modelfile = card.modelfile(
+        file.name,
+        tokenizer,
+        chat_of_model.chat,
+        chat_of_model.system_prompt,
+        ends,
+        context,
+        penalty,
     )
-    write_text(folder / "Modelfile", told)
-    return made, proof | said
+    write_text(folder / "Modelfile", modelfile)
+    return written_kind, proof | comparison
 
 
 @contextmanager
@@ -275,24 +280,26 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
 
     name = "tokenizer.model"
     settings = "tokenizer_config.json"
-    words = source.model / "tokenizer.json"
-    by_bytes = words.is_file() and "ByteLevel" in words.read_text(encoding="utf-8")
-    whole = by_bytes or (source.model / name).is_file()
-    found = None
-    if not whole and source.base:
+    tokenizer_file = source.model / "tokenizer.json"
+    by_bytes = tokenizer_file.is_file() and "ByteLevel" in tokenizer_file.read_text(
+        encoding="utf-8"
+    )
+    is_complete = by_bytes or (source.model / name).is_file()
+    sentencepiece = None
+    if not is_complete and source.base:
         base, revision = source.base
         with _base_at_hand(base):
-            found = cached_file(
+            sentencepiece = cached_file(
                 base, name, revision=revision, _raise_exceptions_for_missing_entries=False
             )
-    if not found:
+    if not sentencepiece:
         yield source.model
         return
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as copy:
         for file in source.model.iterdir():
-            (Path(made) / file.name).symlink_to(file)
-        (Path(made) / name).symlink_to(Path(found).resolve())
-        (Path(made) / settings).unlink(missing_ok=True)
+            (Path(copy) / file.name).symlink_to(file)
+        (Path(copy) / name).symlink_to(Path(sentencepiece).resolve())
+        (Path(copy) / settings).unlink(missing_ok=True)
         # What transformers 4 wrote too, and the converter reads: the special tokens, and whether a
         # text begins with a blank.
         kept = {
@@ -309,8 +316,8 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
             # conversation. So a chat's setting is what the tokenizer does there.
             behind = tokenizer(f"{tokenizer.eos_token}a", add_special_tokens=False)["input_ids"]
             facts["add_prefix_space"] = tokenizer.convert_ids_to_tokens(behind)[1].startswith("▁")
-        write_json(Path(made) / settings, facts)
-        yield Path(made)
+        write_json(Path(copy) / settings, facts)
+        yield Path(copy)
 
 
 def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
@@ -318,6 +325,6 @@ def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
     text to continue."""
     if source.questions:
         return source.questions, source.chat
-    words = words_of(source.chat)
-    rows = [row[: gguf.PROMPT_TOKENS] for row, _ in evaluate.general_rows(words)]
-    return tuple(words.decode(row) for row in rows), replace(source.chat, chat=False)
+    tokenizer = words_of(source.chat)
+    rows = [row[: gguf.PROMPT_TOKENS] for row, _ in evaluate.general_rows(tokenizer)]
+    return tuple(tokenizer.decode(row) for row in rows), replace(source.chat, chat=False)

@@ -46,44 +46,44 @@ _NEEDED = (CONVERTER, "conversion/", "gguf-py/gguf/", "LICENSE")
 
 
 class Answer(NamedTuple):
-    """The answer of transformers to a prompt, in token numbers, without sampling. text: the prompt;
-    likelihood: the mean log-probability of its words in nats; gaps: for each word, the distance of
-    the two best logits."""
+    """The answer of transformers to a prompt, in token numbers, without sampling."""
 
-    text: str
+    text: str  # the prompt
     prompt: tuple[int, ...]
     said: tuple[int, ...]
-    likelihood: float
-    gaps: tuple[float, ...]
+    likelihood: float  # the mean log-probability of its words in nats
+    gaps: tuple[float, ...]  # for each word, the distance of the two best logits
 
 
-def write(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:
-    """Writes a model as a GGUF file; returns its kind. kind: of KINDS, by default that of the
+def write(
+    model: Path, out: Path, file_kind: str | None, turn_end: int | None, converter: Path
+) -> str:
+    """Writes a model as a GGUF file; returns its kind. file_kind: of KINDS, by default that of the
     weights. Raises Stop."""
     if (model / TEKKEN).is_file():
         raise Stop(*worded("export.no-tekken-in-gguf", model=model))
     facts = read_record(model / "config.json")
-    own = WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
-    kind = kind or own
+    kind_of_weights = WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
+    file_kind = file_kind or kind_of_weights
     # The converter itself writes eight bits and more; fewer bits need a file with the original
     # weights first.
-    if kind in WHOLE.values() or kind == "q8_0":
-        first = kind
+    if file_kind in WHOLE.values() or file_kind == "q8_0":
+        converted_kind = file_kind
+        converted = out
     else:
-        first = own
-    if first == kind:
-        whole = out
-    else:
-        whole = out.with_name(f".{out.name}.{first}")
-    done = apart(run_converter, str(converter), str(model), str(whole), first, turn_end)
-    if done.returncode or not whole.is_file():
+        converted_kind = kind_of_weights
+        converted = out.with_name(f".{out.name}.{converted_kind}")
+    done = apart(
+        run_converter, str(converter), str(model), str(converted), converted_kind, turn_end
+    )
+    if done.returncode or not converted.is_file():
         raise Stop(f"llama.cpp's converter cannot convert this model: {why(done)}", ELSE)
-    if whole != out:
-        done = apart(run_quantiser, str(whole), str(out), kind)
+    if converted != out:
+        done = apart(run_quantiser, str(converted), str(out), file_kind)
         if done.returncode:
-            raise Stop(*worded("export.cannot-quantize", kind=kind, why=why(done)))
-        whole.unlink()
-    return kind
+            raise Stop(*worded("export.cannot-quantize", kind=file_kind, why=why(done)))
+        converted.unlink()
+    return file_kind
 
 
 def answers(chat: Chat, tokenizer: Any, texts: Sequence[str]) -> Iterator[Answer]:
@@ -95,75 +95,93 @@ def answers(chat: Chat, tokenizer: Any, texts: Sequence[str]) -> Iterator[Answer
     for text, numbers in prompts(tokenizer, chat, texts):
         tokens = torch.tensor([numbers])
         with torch.no_grad():
-            whole = model.generate(
+            prompt_and_answer = model.generate(
                 input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=min(ANSWER_TOKENS, chat.max_new_tokens),
                 do_sample=False, repetition_penalty=1.0, eos_token_id=stops or None, pad_token_id=(stops or [0])[0],
             )  # fmt: skip
-            logits = model(input_ids=whole).logits[0, len(numbers) - 1 : -1]
-        said = whole[0, len(numbers) :]
-        likely = logits.log_softmax(-1).gather(1, said[:, None]).mean()
+            logits = model(input_ids=prompt_and_answer).logits[0, len(numbers) - 1 : -1]
+        answer = prompt_and_answer[0, len(numbers) :]
+        likely = logits.log_softmax(-1).gather(1, answer[:, None]).mean()
         best = logits.topk(2).values
         gaps = tuple((best[:, 0] - best[:, 1]).tolist())
-        yield Answer(text, tuple(numbers), tuple(said.tolist()), float(likely), gaps)
+        yield Answer(text, tuple(numbers), tuple(answer.tolist()), float(likely), gaps)
 
 
 def prompts(tokenizer: Any, chat: Chat, texts: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
     """Each prompt, as text and in token numbers: a question formatted as in training, or the
     beginning of a text."""
     for text in texts:
-        asked = prompt(chat, tokenizer, text)
-        yield asked, list(tokenizer(asked, add_special_tokens=False)["input_ids"])
+        prompt_text = prompt(chat, tokenizer, text)
+        yield prompt_text, list(tokenizer(prompt_text, add_special_tokens=False)["input_ids"])
 
 
-def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str) -> Proof:
+def prove(file: Path, file_kind: str, chat: Chat, texts: Sequence[str], general: str) -> Proof:
     """Proves that a GGUF file is the model of `chat`: it has the template and the end tokens;
     llama.cpp splits text into the same tokens, and answers as transformers does. texts: questions,
     or beginnings of texts; general: any text. Returns the comparison. Raises Stop if the proof
     fails."""
     tokenizer = words_of(chat)
-    said = list(answers(chat, tokenizer, texts))
-    read = [
-        *(text for text, _ in prompts(tokenizer, chat, [general])),
-        *(answer.text for answer in said),
-    ]
+    trained_answers = list(answers(chat, tokenizer, texts))
+    read_texts = [text for text, _ in prompts(tokenizer, chat, [general])]
+    read_texts += [answer.text for answer in trained_answers]
     stops = end_tokens(tokenizer, chat.turn_end)
-    asked = [{"prompt": answer.prompt, "said": answer.said} for answer in said]
-    context = max(len(answer.prompt) + len(answer.said) for answer in said) + 8
-    done = apart(
-        look_into, str(file), {"texts": read, "ends": stops, "answers": asked, "context": context}
-    )
+    task = {
+        "texts": read_texts,
+        "ends": stops,
+        "answers": [{"prompt": answer.prompt, "said": answer.said} for answer in trained_answers],
+        "context": max(len(answer.prompt) + len(answer.said) for answer in trained_answers) + 8,
+    }
+    done = apart(look_into, str(file), task)
     if done.returncode:
         raise Stop(f"llama.cpp cannot load the converted model: {why(done)}", ELSE)
-    found = json.loads(done.stdout)
-    if found["chat_template"] != (tokenizer.chat_template or ""):
+    view = json.loads(done.stdout)
+    _prove_tokens(view, tokenizer, stops, read_texts)
+    return _prove_answers(view["answers"], trained_answers, file_kind)
+
+
+def _prove_tokens(
+    view: Mapping[str, Any], tokenizer: Any, stops: Sequence[int], texts: Sequence[str]
+) -> None:
+    """Compares template, end tokens and tokens of texts. view: llama.cpp's, of `look_into`."""
+    if view["chat_template"] != (tokenizer.chat_template or ""):
         raise unproven("the chat template in the file is not the trained one")
-    for token, known in zip(stops, found["ends"], strict=True):
-        if not known:
+    for token, is_end in zip(stops, view["ends"], strict=True):
+        if not is_end:
             raise unproven(
                 f"no answer would end with `{tokenizer.convert_ids_to_tokens(token)}`, as in training"
             )
-    for text, tokens in zip(read, found["texts"], strict=True):
+    for text, tokens in zip(texts, view["texts"], strict=True):
         if tokens != tokenizer(text, add_special_tokens=False)["input_ids"]:
             raise unproven(
                 f"llama.cpp cuts text into other tokens, for example “{' '.join(text.split())[:60]}…”"
             )
+
+
+def _prove_answers(
+    file_answers: Sequence[tuple[list[int], float]],
+    trained_answers: Sequence[Answer],
+    file_kind: str,
+) -> Proof:
+    """Compares the chosen tokens and their likelihood. file_answers: llama.cpp's, for each of the
+    trained model's."""
     same = 0
     off = 0.0
-    allowed = KINDS[kind]["allowed"]
-    for answer, (chosen, likelihood) in zip(said, found["answers"], strict=True):
+    allowed = KINDS[file_kind]["allowed"]
+    for answer, (chosen, likelihood) in zip(trained_answers, file_answers, strict=True):
         off = max(off, abs(likelihood - answer.likelihood))
-        agreed = [here == there for here, there in zip(chosen, answer.said, strict=True)]
+        agreed = [token == trained for token, trained in zip(chosen, answer.said, strict=True)]
         same += sum(agreed)
-        if kind == "f32" and any(
+        if file_kind == "f32" and any(
             not ok and gap > TIE for ok, gap in zip(agreed, answer.gaps, strict=True)
         ):
             raise unproven(f"llama.cpp answers with other tokens: {chosen} for {list(answer.said)}")
     if not off <= allowed:
-        raise unproven(*worded("export.worse-in-llama-cpp", off=off, kind=kind, allowed=allowed))
-    words = sum(len(answer.said) for answer in said)
+        raise unproven(
+            *worded("export.worse-in-llama-cpp", off=off, kind=file_kind, allowed=allowed)
+        )
     return {
-        "prompts": len(said),
-        "tokens": words,
+        "prompts": len(trained_answers),
+        "tokens": sum(len(answer.said) for answer in trained_answers),
         "same_tokens": same,
         "largest_difference_nats": off,
     }
@@ -192,11 +210,10 @@ def converter() -> Path:
         done = subprocess.run(command, capture_output=True, text=True)
         archive = next(Path(fetched).glob("*.tar.gz"), None)
         if done.returncode or archive is None:
-            said = [
-                line for line in done.stderr.splitlines() if line.startswith("ERROR")
-            ] or done.stderr.splitlines()
-            if said:
-                reason = said[-1]
+            lines = done.stderr.splitlines()
+            errors = [line for line in lines if line.startswith("ERROR")]
+            if errors or lines:
+                reason = (errors or lines)[-1]
             else:
                 reason = "pip saved no archive"
             raise Stop(*worded("export.no-converter", reason=reason, version=VERSION))
@@ -232,13 +249,13 @@ def architectures(converter: Path) -> Iterator[str]:
             )
 
 
-def apart(function: Callable[..., Any], *given: Any) -> subprocess.CompletedProcess[str]:
+def apart(function: Callable[..., Any], *arguments: Any) -> subprocess.CompletedProcess[str]:
     """A function of this part in a process of its own, until it ends; its result is the exit code.
-    given: for JSON."""
+    arguments: for JSON."""
     env = os.environ | {child_process.PARENT: str(os.getpid())}
     with tempfile.TemporaryDirectory() as folder:
         task = Path(folder) / "task.json"
-        write_json(task, [function.__module__, function.__name__, given])
+        write_json(task, [function.__module__, function.__name__, arguments])
         command = [sys.executable, "-m", __name__, str(task)]
         return subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
 
@@ -289,11 +306,10 @@ def teach(turn_end: int | None) -> None:
 
     def of_phi(model: Any) -> None:
         # The converter looks for the tokenizer's class, which transformers 5 no longer writes.
-        (
-            by_class
-            if (model.dir_model / "tokenizer.model").is_file()
-            else TextModel._set_vocab_gpt2
-        )(model)
+        if (model.dir_model / "tokenizer.model").is_file():
+            by_class(model)
+        else:
+            TextModel._set_vocab_gpt2(model)
 
     def with_turn_end(vocabulary: Any, writer: Any, quiet: bool = False) -> None:
         if turn_end is not None:
@@ -306,7 +322,7 @@ def teach(turn_end: int | None) -> None:
 
 
 def run_converter(
-    converter: str, model: str, out: str, kind: str, turn_end: int | None = None
+    converter: str, model: str, out: str, file_kind: str, turn_end: int | None = None
 ) -> None:
     """llama.cpp's own converter, with the facts that it lacks about a model that was trained
     here."""
@@ -315,7 +331,7 @@ def run_converter(
     import convert_hf_to_gguf
 
     teach(turn_end)
-    sys.argv = ["convert_hf_to_gguf.py", model, "--outfile", out, "--outtype", kind]
+    sys.argv = ["convert_hf_to_gguf.py", model, "--outfile", out, "--outtype", file_kind]
     convert_hf_to_gguf.main()
 
 
@@ -338,10 +354,10 @@ def _library() -> Any:
     return library
 
 
-def run_quantiser(file: str, out: str, kind: str) -> int:
+def run_quantiser(file: str, out: str, file_kind: str) -> int:
     library = _library()
     options = library.llama_model_quantize_default_params()
-    options.ftype = getattr(library, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
+    options.ftype = getattr(library, f"LLAMA_FTYPE_MOSTLY_{file_kind.upper()}")
     return int(library.llama_model_quantize(file.encode(), out.encode(), options))
 
 
@@ -386,7 +402,7 @@ def look_into(file: str, task: Mapping[str, Any]) -> None:
         if library.llama_decode(context, library.llama_batch_get_one(numbers, len(tokens))):
             raise SystemExit("llama.cpp cannot read a prompt")
 
-    def answer(prompt: Sequence[int], said: Sequence[int]) -> tuple[list[int], float]:
+    def answer(prompt: Sequence[int], trained_answer: Sequence[int]) -> tuple[list[int], float]:
         """The chosen token at each place of an answer, and the mean log-probability of its words,
         in nats."""
         library.llama_memory_clear(library.llama_get_memory(context), True)
@@ -394,7 +410,7 @@ def look_into(file: str, task: Mapping[str, Any]) -> None:
         chosen = []
         total = 0.0
         size = library.llama_vocab_n_tokens(vocabulary)
-        for token in said:
+        for token in trained_answer:
             raw = library.llama_get_logits_ith(context, -1)
             logits = np.ctypeslib.as_array(raw, shape=(size,)).astype(np.float64)
             chosen.append(int(logits.argmax()))
@@ -402,15 +418,15 @@ def look_into(file: str, task: Mapping[str, Any]) -> None:
                 np.exp(logits - logits.max()).sum()
             )
             give([token])
-        return chosen, total / max(1, len(said))
+        return chosen, total / max(1, len(trained_answer))
 
-    found = {
+    view = {
         "chat_template": template.value.decode(),
         "ends": [bool(library.llama_vocab_is_eog(vocabulary, token)) for token in task["ends"]],
         "texts": list(map(tokens, task["texts"])),
-        "answers": [answer(one["prompt"], one["said"]) for one in task["answers"]],
+        "answers": [answer(trained["prompt"], trained["said"]) for trained in task["answers"]],
     }
-    print(json.dumps(found))
+    print(json.dumps(view))
 
 
 if __name__ == "__main__":

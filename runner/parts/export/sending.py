@@ -41,7 +41,7 @@ class Pushed(Record):
 
 
 def push(
-    source: TrainedModel, name: str, form: str, kind: str | None, public: bool, tell: Tell
+    source: TrainedModel, name: str, form: str, file_kind: str | None, public: bool, tell: Tell
 ) -> str:
     """Uploads an export to the hub, and returns its address. The model is exported first if there
     is no complete export. public: whether a new repository is public. The token comes from the
@@ -56,36 +56,44 @@ def push(
     api = HfApi()
     try:
         _require_room(api, name, public)
-        folder = exporting.place(source, form, kind)
-        made = exporting.Export.read(folder)
-        same = made.model and made.model == source.stage.weights and made.run == source.run.state.id
-        files = made.files.items()
-        if same and all(
-            (folder / one).is_file() and sha256(folder / one) == digest for one, digest in files
-        ):
-            exporting.tell_of(source, folder, made)  # with a new card
+        folder = exporting.place(source, form, file_kind)
+        record = exporting.Export.read(folder)
+        if _is_current(folder, record, source):
+            exporting.tell_of(source, folder, record)  # with a new card
         else:
-            exporting.export(source, form, kind, None, tell)
-        made = exporting.Export.read(folder)
+            exporting.export(source, form, file_kind, None, tell)
+        record = exporting.Export.read(folder)
         address = api.create_repo(name, private=not public, exist_ok=True)
         commit = api.upload_folder(
             repo_id=address.repo_id,
             folder_path=folder,
-            commit_message=f"{source.run.name}: the result of {made.stage} in run {made.run}, {made.format} {made.kind}".rstrip(),
+            commit_message=f"{source.run.name}: the result of {record.stage} in run {record.run}, {record.format} {record.kind}".rstrip(),
             delete_patterns="*",
         )
-        _require_arrived(api, address.repo_id, commit.oid, folder, made.files)
+        _require_arrived(api, address.repo_id, commit.oid, folder, record.files)
         private = api.model_info(address.repo_id).private
     except HFValidationError as error:
         raise Stop(*worded("export.bad-repository-name", name=name, error=error)) from None
     except HfHubHTTPError as error:
-        said = error.server_message or str(error).splitlines()[0]
-        raise Stop(*worded("export.hub-refuses", name=name, said=said)) from None
+        message = error.server_message or str(error).splitlines()[0]
+        raise Stop(*worded("export.hub-refuses", name=name, said=message)) from None
     except httpx.HTTPError as error:
         raise Stop(*worded("export.hub-unreachable", error=error)) from None
-    Pushed(made.model, made.format, address.repo_id, commit.oid).write(source.home)
+    Pushed(record.model, record.format, address.repo_id, commit.oid).write(source.home)
     tell(f"It can be read by {'you and those whom you let' if private else 'everybody'}.")
     return str(address)
+
+
+def _is_current(folder: Path, export: exporting.Export, source: TrainedModel) -> bool:
+    """Whether a folder has the complete export of this model."""
+    if not export.model or export.model != source.stage.weights:
+        return False
+    if export.run != source.run.state.id:
+        return False
+    return all(
+        (folder / name).is_file() and sha256(folder / name) == digest
+        for name, digest in export.files.items()
+    )
 
 
 def _require_room(api: HfApi, name: str, public: bool) -> None:
@@ -94,16 +102,14 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
-        known = api.model_info(name)
+        repository = api.model_info(name)
     except RepositoryNotFoundError:
         return
-    if not known.private and not public:
+    if not repository.private and not public:
         raise Stop(*worded("export.public-repository", name=name))
-    files = {one.rfilename for one in known.siblings or ()}
-    if EXPORTED not in files and files - {
-        ".gitattributes",
-        "README.md",
-    }:  # those of a new repository
+    files = {file.rfilename for file in repository.siblings or ()}
+    new_repository = {".gitattributes", "README.md"}
+    if EXPORTED not in files and files - new_repository:
         raise Stop(
             f"`{name}` contains another model, which `recipe push` did not upload.",
             "Name another repository.",
@@ -115,14 +121,12 @@ def _require_arrived(
 ) -> None:
     """Compares the hub's copy with the export: all files, and the hash of each file that the hub
     stores by hash."""
-    there = {
-        one.rfilename: one
-        for one in api.model_info(name, revision=commit, files_metadata=True).siblings or ()
-    }
+    uploaded = api.model_info(name, revision=commit, files_metadata=True).siblings or ()
+    by_name = {file.rfilename: file for file in uploaded}
     for file in (*files, EXPORTED):
-        if file not in there:
+        if file not in by_name:
             raise unproven(f"`{file}` has not arrived at the hub", "Push it again.")
-        kept = there[file].lfs
+        kept = by_name[file].lfs
         if kept is not None and kept.sha256 != sha256(folder / file):
             raise unproven(f"the hub has another `{file}`", "Push it again.")
 
@@ -140,11 +144,9 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
     from model_registry.exceptions import StoreError
     from mr_openapi.exceptions import ApiException
 
-    (where, form), facts, table = (
-        _where(source, uri),
-        lineage(source),
-        packaged.toml(__file__, "lineage.toml"),
-    )
+    where, form = _where(source, uri)
+    facts = lineage(source)
+    table = packaged.toml(__file__, "lineage.toml")
     author = str(os.getuid())
     with suppress(OSError, KeyError):  # a user id may have no entry in the passwd file
         author = getpass.getuser()
@@ -152,8 +154,12 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a registry without a token is allowed
             registry = ModelRegistry(
-                server, author=author, user_token=os.environ.get(TOKEN), custom_ca=os.environ.get("SSL_CERT_FILE"), async_runner=asyncio.run,
-            )  # fmt: skip
+                server,
+                author=author,
+                user_token=os.environ.get(TOKEN),
+                custom_ca=os.environ.get("SSL_CERT_FILE"),
+                async_runner=asyncio.run,
+            )
         if registry.get_registered_model(name) and registry.get_model_version(name, version):
             raise Stop(
                 f"`{name}` has a version `{version}` in that registry.",
@@ -179,8 +185,8 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
                 "Look at that version in the registry.",
             )
     except (StoreError, ApiException) as error:
-        said = getattr(error, "body", None) or getattr(error, "reason", None) or str(error)
-        reason = " ".join(str(said).split())[:300]
+        error_text = getattr(error, "body", None) or getattr(error, "reason", None) or str(error)
+        reason = " ".join(str(error_text).split())[:300]
         raise Stop(
             *worded("export.registry-refuses", server=server, reason=reason, token=TOKEN)
         ) from None
@@ -215,22 +221,16 @@ def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
         "runner": __version__
     }
     for part, data in source.run.data.items():
-        facts |= {
-            f"{name}.{part}" if part else name: data.record.get(key)
-            for name, key in table["data"].items()
-        }
-    numbers = (
-        (name, value)
-        for name, value in card.measured(source).items()
-        if isinstance(value, int | float)
-    )
-    facts |= {f"evaluation.{name}": float(value) for name, value in numbers}
-    if stage.verdicts:
-        if stage.open:
-            if stage.promotion:
-                facts["gates"] = "overruled"
-            else:
-                facts["gates"] = "open"
-        else:
-            facts["gates"] = "closed"
+        suffix = f".{part}" if part else ""
+        for name, key in table["data"].items():
+            facts[f"{name}{suffix}"] = data.record.get(key)
+    for name, value in card.measured(source).items():
+        if isinstance(value, int | float):
+            facts[f"evaluation.{name}"] = float(value)
+    if stage.verdicts and not stage.open:
+        facts["gates"] = "closed"
+    elif stage.verdicts and stage.promotion:
+        facts["gates"] = "overruled"
+    elif stage.verdicts:
+        facts["gates"] = "open"
     return {name: value for name, value in facts.items() if value is not None and value != ""}

@@ -12,6 +12,7 @@ from runner import catalog
 from runner.catalog import PackagedModel
 from runner.data import packaged_models
 from runner.parts.report.facts import RunFacts, StageFacts
+from runner.plan import Stage
 from runner.run import inference
 from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import plan_of
@@ -23,10 +24,10 @@ from runner.trainer.generation import Chat, chats
 from runner.trainer.merging import Base
 
 
-def unproven(what: str, remedy: str = "") -> Stop:
+def unproven(difference: str, remedy: str = "") -> Stop:
     """The error of an export that could not be proven."""
     usual = "Nothing was saved. Please report this; the trained model is unchanged in the run."
-    return Stop(f"The export differs from the trained model: {what}.", remedy or usual)
+    return Stop(f"The export differs from the trained model: {difference}.", remedy or usual)
 
 
 Proof = dict[str, float]  # the results of a comparison: counts and distances, by name
@@ -57,38 +58,37 @@ class AdapterFolder:
         """The layers that it changes: the name of the tensor of each part, by layer."""
         from safetensors import safe_open
 
-        found: dict[str, dict[str, str]] = {}
+        tensors_of: dict[str, dict[str, str]] = {}
         with safe_open(self.folder / WEIGHTS, framework="numpy") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no mapping
                 part = _PART.match(name.removeprefix(_PREFIX))
                 if part:
-                    found.setdefault(part["layer"], {})[part["part"]] = name
-        return found
+                    tensors_of.setdefault(part["layer"], {})[part["part"]] = name
+        return tensors_of
 
     def scale(self, layer: str) -> float:
         """The factor of a layer's change: alpha by rank, or by its root (PEFT's `use_rslora`)."""
 
-        def of(pattern: str, usual: str) -> Any:
-            own = self.config.get(pattern) or {}
-            matching = (value for key, value in own.items() if re.match(rf"(.*\.)?({key})$", layer))
-            return next(matching, self.config[usual])
+        def setting(by_layer: str, of_all_layers: str) -> Any:
+            for pattern, value in (self.config.get(by_layer) or {}).items():
+                if re.match(rf"(.*\.)?({pattern})$", layer):
+                    return value
+            return self.config[of_all_layers]
 
-        rank = of("rank_pattern", "r")
-        alpha = of("alpha_pattern", "lora_alpha")
+        rank = setting("rank_pattern", "r")
+        alpha = setting("alpha_pattern", "lora_alpha")
         return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
 
 
 class TrainedModel(NamedTuple):
-    """A run's model. folder: of its stage; run, stage: their records, as the page shows them; base:
-    the model that training started from, None if it is not here and not on a hub; chat: how it is
-    asked; questions: of the demo."""
+    """A run's model."""
 
-    folder: StageFolder
-    run: RunFacts
-    stage: StageFacts
-    base: Base | None
-    chat: Chat
-    questions: tuple[str, ...]
+    folder: StageFolder  # of its stage
+    run: RunFacts  # as the page shows it
+    stage: StageFacts  # as the page shows it
+    base: Base | None  # what training started from; None if it is neither here nor on a hub
+    chat: Chat  # how it is asked
+    questions: tuple[str, ...]  # of the demo
 
     @property
     def model(self) -> Path:
@@ -118,13 +118,13 @@ class TrainedModel(NamedTuple):
     def hub_base(self) -> str:
         """The base model's name on the hub, of a packaged model that of its original; empty for a
         folder, random weights, or the twin of a rehearsal."""
-        named = self.run.planned.model
+        model = self.run.planned.model
         packaged_model = self.packaged_model
         if packaged_model:
             return packaged_model.like
-        on_hub = named.count("/") == 1 and not named.startswith((".", "/", "~"))
+        on_hub = model.count("/") == 1 and not model.startswith((".", "/", "~"))
         if on_hub and not self.run.rehearsal:
-            return named
+            return model
         return ""
 
 
@@ -136,6 +136,27 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
         folder = StageFolder(plan, plan.stage(stage))
     else:
         folder = inference.newest(plan)
+    _require_model(folder)
+    run_facts = RunFacts(run)
+    stage_facts = [facts for facts in run_facts.stages if facts.name == folder.stage.name]
+    if not stage_facts:
+        raise Stop(
+            f"The stage `{folder.stage.name}` has no record.", "`recipe fetch` downloads it."
+        )
+    packaged_models.make_ready([folder.stage])
+    base = _base_of(folder.stage, run_facts)
+    demo = read_record(folder.path / DEMO)
+    questions = tuple(demo.get("questions") or ())
+    if demo:
+        _, chat = chats(folder.path, demo | {"base_model": base[0] if base else demo["base_model"]})
+    else:
+        chat = Chat(str(folder.model), None, str(folder.model), None, max_new_tokens=40, chat=False)
+    return TrainedModel(folder, run_facts, stage_facts[0], base, chat, questions)
+
+
+def _require_model(folder: StageFolder) -> None:
+    """Raises Stop if a stage has no language model, or its weights have changed."""
+    plan = folder.plan
     if list(folder.path.glob(BEST_IMAGES)):
         raise Stop(
             *worded(
@@ -149,30 +170,23 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
         raise Stop(*worded("export.gives-scores", plan=plan, path=folder.model))
     if not folder.weights_files:
         raise Stop(f"The stage `{folder.stage.name}` has no model.", "Leave out `--stage`.")
-    if folder.state.outputs and (changed := folder.changed_outputs()):
-        raise Stop(*worded("export.weights-changed", path=folder.path / changed[0]))
-    known = RunFacts(run)
-    found = next((one for one in known.stages if one.name == folder.stage.name), None)
-    if found is None:
-        raise Stop(
-            f"The stage `{folder.stage.name}` has no record.", "`recipe fetch` downloads it."
-        )
-    # The base model, as for merging: in the plan's current folder, or else by its name on the hub.
-    named = str(folder.stage.config.get("base_model") or "")
-    base: Base | None = None
-    packaged_models.make_ready([folder.stage])
-    if Path(named).is_dir():
-        base = named, None
-    elif not named.startswith("/"):
-        base = named, folder.stage.config.get("revision_of_model")
-    elif known.planned.model and not known.rehearsal:
-        base = known.planned.model, known.planned.revision or None
-    demo = read_record(folder.path / DEMO)
-    if demo:
-        _, chat = chats(folder.path, demo | {"base_model": base[0] if base else demo["base_model"]})
-    else:
-        chat = Chat(str(folder.model), None, str(folder.model), None, max_new_tokens=40, chat=False)
-    return TrainedModel(folder, known, found, base, chat, tuple(demo.get("questions") or ()))
+    if folder.state.outputs:
+        changed = folder.changed_outputs()
+        if changed:
+            raise Stop(*worded("export.weights-changed", path=folder.path / changed[0]))
+
+
+def _base_of(stage: Stage, run_facts: RunFacts) -> Base | None:
+    """The base model, as for merging: in the plan's current folder, or else by its name on the
+    hub."""
+    name = str(stage.config.get("base_model") or "")
+    if Path(name).is_dir():
+        return name, None
+    if not name.startswith("/"):
+        return name, stage.config.get("revision_of_model")
+    if run_facts.planned.model and not run_facts.rehearsal:
+        return run_facts.planned.model, run_facts.planned.revision or None
+    return None
 
 
 def without_weights(model: Base, trust_remote_code: bool) -> Any:
@@ -207,10 +221,10 @@ def loaded(
 def states(folder: Path, base: Base, trust_remote_code: bool) -> tuple[Any, Any, Any]:
     """The tensors of a model and of its base by name, tied ones under each name; and the precision
     of both."""
-    whole = loaded(str(folder), trust_remote_code=trust_remote_code).state_dict()
-    dtype = next(tensor.dtype for tensor in whole.values() if tensor.is_floating_point())
+    tensors = loaded(str(folder), trust_remote_code=trust_remote_code).state_dict()
+    dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
     return (
-        whole,
+        tensors,
         loaded(*base, dtype=dtype, trust_remote_code=trust_remote_code).state_dict(),
         dtype,
     )
@@ -226,15 +240,15 @@ def merged(
     import torch
     from safetensors.torch import load_file
 
-    whole, before, dtype = states(folder, base, trust_remote_code)
+    tensors, before, dtype = states(folder, base, trust_remote_code)
     parts = load_file(adapter.folder / WEIGHTS)
     changes = {f"{layer}.weight": layer for layer in adapter.layers}
-    for name, tensor in whole.items():
+    for name, tensor in tensors.items():
         if name not in before or before[name].shape != tensor.shape:
             raise unproven(f"its base model has no tensor `{name}` of that shape")
     tied = {tensor.data_ptr() for name, tensor in before.items() if name in changes}
     furthest = 0.0
-    for name, tensor in whole.items():
+    for name, tensor in tensors.items():
         was = before[name]
         if name not in changes:
             if was.data_ptr() not in tied and not torch.equal(tensor, was):
@@ -258,7 +272,11 @@ def merged(
         if bool((off > allowed).any()):
             raise unproven(*worded("export.not-the-sum", name=name, most=float(off.max())))
         furthest = max(furthest, float(off.max() / change.abs().max()))
-    return {"changed_tensors": len(changes), "tensors": len(whole), "largest_difference": furthest}
+    return {
+        "changed_tensors": len(changes),
+        "tensors": len(tensors),
+        "largest_difference": furthest,
+    }
 
 
 def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str, was: Any) -> Any:
@@ -282,8 +300,9 @@ def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str, was: A
     a, b = (parts[names[part]].double() for part in wanted)
     change = (b @ a) * adapter.scale(layer)
     for part in lengths:
-        whole = was + change
-        return whole / whole.norm(dim=1, keepdim=True) * parts[names[part]].double()[:, None] - was
+        merged_layer = was + change
+        length = parts[names[part]].double()[:, None]
+        return merged_layer / merged_layer.norm(dim=1, keepdim=True) * length - was
     if embedding or turned:
         return change.T
     return change
@@ -294,18 +313,18 @@ def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     cannot be loaded."""
     import torch
 
-    whole, before, _ = states(folder, base, trust_remote_code)
+    tensors, before, _ = states(folder, base, trust_remote_code)
     # Training may have added tokens.
-    same = sum(name in whole and torch.equal(whole[name], was) for name, was in before.items())
-    if same == len(whole):
+    same = sum(name in tensors and torch.equal(tensors[name], was) for name, was in before.items())
+    if same == len(tensors):
         raise unproven("all its tensors equal the base model's, so the training is lost")
-    return {"changed_tensors": len(whole) - same, "tensors": len(whole)}
+    return {"changed_tensors": len(tensors) - same, "tensors": len(tensors)}
 
 
 def beside(
     adapter: Path,
     base: Base,
-    whole: Path,
+    merged_model: Path,
     prompts: Sequence[Sequence[int]],
     trust_remote_code: bool,
 ) -> Proof:
@@ -315,7 +334,7 @@ def beside(
     import torch
     from peft import PeftModel
 
-    def said(model: Any) -> list[Any]:
+    def last_logits(model: Any) -> list[Any]:
         model.eval()
         with torch.no_grad():
             return [
@@ -323,19 +342,21 @@ def beside(
             ]
 
     plain = loaded(*base, torch.float32, trust_remote_code)
-    without = said(plain)
-    with_adapter = said(PeftModel.from_pretrained(plain, str(adapter)))
-    merged_model = said(loaded(str(whole), None, torch.float32, trust_remote_code))
-    moved, off = (
-        max(
-            float((here - there).abs().max())
-            for here, there in zip(with_adapter, other, strict=True)
-        )
-        for other in (without, merged_model)
-    )
+    without_adapter = last_logits(plain)
+    with_adapter = last_logits(PeftModel.from_pretrained(plain, str(adapter)))
+    of_merged = last_logits(loaded(str(merged_model), None, torch.float32, trust_remote_code))
+    moved = _largest_difference(with_adapter, without_adapter)
+    off = _largest_difference(with_adapter, of_merged)
     if not moved:
         raise unproven("with its base model it answers like the base model, so it was lost")
     # The rounding of a merge is smaller than the effect of the adapter.
     if not off < moved / 2:
         raise unproven(*worded("export.other-with-base", off=off, moved=moved))
     return {"from_base": moved, "from_merged": off}
+
+
+def _largest_difference(logits: Sequence[Any], compared: Sequence[Any]) -> float:
+    pairs = zip(logits, compared, strict=True)
+    return max(
+        float((first_logits - second_logits).abs().max()) for first_logits, second_logits in pairs
+    )
