@@ -190,10 +190,10 @@ BOUNDS = Density(
     nodes_per_line=6.5,
     conditional_expressions_per_1000_lines=20.5,
     comprehensions_per_1000_lines=54.5,
-    walruses_per_1000_lines=3.4,
+    walruses_per_1000_lines=3,
     tuple_assignments_per_1000_lines=4,
-    vague_names_percent=8.5,
-    complex_functions_per_1000=32,
+    vague_names_percent=6.3,
+    complex_functions_per_1000=26,
     untyped_parameters_per_1000_functions=190,
 )
 AIMS = Density(

@@ -45,22 +45,23 @@ def __getattr__(name: str) -> Callable[..., list[float]]:
     if name.startswith("_"):
         raise AttributeError(name)
 
-    def reward(prompts: Any, completions: Any, answer: Any, **other: Any) -> list[float]:
-        asked = (
-            next(turn["content"] for turn in reversed(prompt) if turn["role"] == "user")
-            for prompt in prompts
-        )
-        said = (completion[-1]["content"] for completion in completions)
-        seen: list[Texts] = list(zip(asked, said, answer, strict=True))
+    def reward(prompts: Any, completions: Any, answer: Any, **_columns: Any) -> list[float]:
+        questions = map(_last_question, prompts)
+        answers = (completion[-1]["content"] for completion in completions)
+        scored_texts: list[Texts] = list(zip(questions, answers, answer, strict=True))
         try:
-            given = [scores()[name](*each) for each in seen]
+            values = [scores()[name](*texts) for texts in scored_texts]
         except scoring.BadReward as error:
             Watchdog(settings()).stop(str(error))
-        last[name] = list(zip(seen, given, strict=True))
-        return given
+        last[name] = list(zip(scored_texts, values, strict=True))
+        return values
 
     reward.__name__ = name
     return reward
+
+
+def _last_question(prompt: Any) -> Any:
+    return next(turn["content"] for turn in reversed(prompt) if turn["role"] == "user")
 
 
 class Samples(TrainerCallback):
@@ -76,25 +77,33 @@ class Samples(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         steps = self.history.steps
         if len(steps) == MOST_ALIKE and all(entry.get("alike") == 1 for entry in steps):
-            said = worded("rewards.all-alike", state=state, last=steps[-1]["reward"], file=SAMPLES)
-            Watchdog(self.settings).stop(*said)
+            message = worded(
+                "rewards.all-alike", state=state, last=steps[-1]["reward"], file=SAMPLES
+            )
+            Watchdog(self.settings).stop(*message)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Adds the answers that were scored last, each with its scores and its reward."""
         if not state.is_world_process_zero:
             return
         step = state.global_step
-        now = list[dict[str, Any]]()
-        for index, ((question, answer, reference), _) in enumerate(
-            last[next(iter(self.rules))][:KEPT]
-        ):
-            each = {name: last[name][index][1] for name in self.rules}
-            said = {"step": step, "question": question, "answer": answer, "reference": reference}
-            now.append({**said, "scores": each, "reward": scoring.total(self.rules, each)})
-        if now:
-            write_json(
-                self.file, [row for row in read_json(self.file) or [] if row["step"] < step] + now
+        samples: list[dict[str, Any]] = []
+        scored_texts = last[next(iter(self.rules))][:KEPT]
+        for index, ((question, answer, reference), _) in enumerate(scored_texts):
+            sample_scores = {name: last[name][index][1] for name in self.rules}
+            samples.append(
+                {
+                    "step": step,
+                    "question": question,
+                    "answer": answer,
+                    "reference": reference,
+                    "scores": sample_scores,
+                    "reward": scoring.total(self.rules, sample_scores),
+                }
             )
+        if samples:
+            earlier = [row for row in read_json(self.file) or [] if row["step"] < step]
+            write_json(self.file, earlier + samples)
 
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
@@ -119,27 +128,34 @@ def tried(trainer: Any, settings: RunSettings) -> tuple[list[str], list[tuple[st
         "reference answers of another row": [*right[1:], right[0]],
         "empty answers": [""] * len(rows),
     }
-    said = []
-    totals = set[float]()
-    for name, answers in candidates.items():
-        texts = [
-            (row["full-question"], answer, row["answer"])
-            for row, answer in zip(rows, answers, strict=True)
-        ]
-        each = [{one: score(*given) for one, score in scores().items()} for given in texts]
-        rewards = [scoring.total(settings.rewards, scores) for scores in each]
+    lines: list[str] = []
+    totals: set[float] = set()
+    for title, answers in candidates.items():
+        scores_of_rows = _score(rows, answers)
+        rewards = [scoring.total(settings.rewards, row_scores) for row_scores in scores_of_rows]
         means = ", ".join(
-            f"{one} {sum(scores[one] for scores in each) / len(each):.2f}"
-            for one in settings.rewards
+            f"{name} {sum(row_scores[name] for row_scores in scores_of_rows) / len(rows):.2f}"
+            for name in settings.rewards
         )
-        above = sum(reward > 0 for reward in rewards)
-        said.append(f"{above} of {len(rows)} {name} have a reward above 0 (mean scores: {means})")
+        positive = sum(reward > 0 for reward in rewards)
+        lines.append(
+            f"{positive} of {len(rows)} {title} have a reward above 0 (mean scores: {means})"
+        )
         totals |= {round(reward, 9) for reward in rewards}
     if len(totals) == 1:
-        said.append(
+        lines.append(
             "all of them are equal: from such answers nothing would be learned, so compare them with `rewards`"
         )
-    return said, faults
+    return lines, faults
+
+
+def _score(rows: Sequence[dict[str, Any]], answers: Sequence[str]) -> list[dict[str, float]]:
+    """Each row's scores, by reward, for one answer to its question."""
+    scores_of_rows: list[dict[str, float]] = []
+    for row, answer in zip(rows, answers, strict=True):
+        texts = (row["full-question"], answer, row["answer"])
+        scores_of_rows.append({name: score(*texts) for name, score in scores().items()})
+    return scores_of_rows
 
 
 def _seen(
@@ -147,17 +163,15 @@ def _seen(
 ) -> Iterator[tuple[str, str]]:
     """Lets the trainer score known answers as it scores the model's own, and compares what each
     reward saw."""
-    words = trainer.processing_class
-    written = [words(row["answer"], add_special_tokens=False)["input_ids"] for row in rows]
+    tokenizer = trainer.processing_class
+    written = [tokenizer(row["answer"], add_special_tokens=False)["input_ids"] for row in rows]
     right = [
-        (row["full-question"], words.decode(ids, skip_special_tokens=True), row["answer"])
+        (row["full-question"], tokenizer.decode(ids, skip_special_tokens=True), row["answer"])
         for row, ids in zip(rows, written, strict=True)
     ]
     generate = trainer._generate_single_turn
-    trainer._generate_single_turn = lambda *asked: (
-        [[*ids, words.eos_token_id] for ids in written],
-        None,
-    )
+    completed = [[*ids, tokenizer.eos_token_id] for ids in written]
+    trainer._generate_single_turn = lambda *_: (completed, None)
     tokens = trainer.state.num_input_tokens_seen
     try:
         prompts = [row["prompt"] for row in rows]
@@ -169,7 +183,8 @@ def _seen(
         for metrics in trainer._metrics.values():
             metrics.clear()
     for name in names:
-        for (seen, _), wished in zip(last[name], right, strict=True):
-            if seen != wished:
-                yield "reward_sees_other", f"`{name}` saw {seen}, but the row has {wished}"
+        for (scored_texts, _), row_texts in zip(last[name], right, strict=True):
+            if scored_texts != row_texts:
+                fault = f"`{name}` saw {scored_texts}, but the row has {row_texts}"
+                yield "reward_sees_other", fault
     last.clear()

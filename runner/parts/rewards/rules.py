@@ -55,12 +55,12 @@ def expressions(recipe: Recipe) -> Iterator[Problem]:
             try:
                 groups = re.compile(rule[setting]).groups
             except re.error as error:
-                said = worded("rewards.bad-expression", written=rule[setting], error=error)
+                message = worded("rewards.bad-expression", written=rule[setting], error=error)
             else:
                 if setting == "matches" or groups == 1:
                     continue
-                said = worded("rewards.groups", groups=groups or "no")
-            yield recipe.problem(("rewards", name, setting), *said)
+                message = worded("rewards.groups", groups=groups or "no")
+            yield recipe.problem(("rewards", name, setting), *message)
 
 
 def own_code(recipe: Recipe) -> Iterator[Problem]:
@@ -89,10 +89,10 @@ def own_code(recipe: Recipe) -> Iterator[Problem]:
     defined = [line.name for line in lines if isinstance(line, ast.FunctionDef)]
     function = rule["function"]
     if function not in defined:
-        said = worded(
+        message = worded(
             "rewards.no-function", path=path, function=function, named=listed(defined) or "none"
         )
-        yield recipe.problem(place, *said)
+        yield recipe.problem(place, *message)
 
 
 RULES = (some, expressions)

@@ -44,20 +44,20 @@ def placed(answer: str, within: str | None) -> str:
     """An answer where `within` looks for it, with the literal characters around it."""
     if within is None:
         return answer
-    parts = ((str(kind), node) for kind, node in _parser.parse(within))
-    texts = (
-        chr(node) if kind == "LITERAL" else answer
-        for kind, node in parts
-        if kind in ("LITERAL", "SUBPATTERN")
-    )
-    return "".join(texts)
+    text = ""
+    for operation, node in _parser.parse(within):
+        if str(operation) == "LITERAL":
+            text += chr(node)
+        elif str(operation) == "SUBPATTERN":
+            text += answer
+    return text
 
 
 def number(text: str | None) -> float | None:
     """The last number of a text; None if it has none."""
-    every = NUMBER.findall(text or "")
-    if every:
-        return float(every[-1].replace(",", ""))
+    numbers = NUMBER.findall(text or "")
+    if numbers:
+        return float(numbers[-1].replace(",", ""))
     return None
 
 
@@ -68,26 +68,25 @@ def _plain(name: str, rule: Rule, question: str, answer: str, reference: str) ->
             part = found(answer, rule.get("within"))
             return float(part is not None and same(part) == same(reference))
         case "number":
-            given = number(found(answer, rule.get("within")))
+            answered = number(found(answer, rule.get("within")))
             right = number(reference)
-            return float(
-                given is not None and right is not None and abs(given - right) <= rule["tolerance"]
-            )
+            if answered is None or right is None:
+                return 0.0
+            return float(abs(answered - right) <= rule["tolerance"])
         case "pattern":
             return float(bool(re.search(rule["matches"], answer.strip(), re.DOTALL)))
         case "length":
-            words = len(answer.split())
-            if not words:
+            length = len(answer.split())
+            if not length:
                 return 0.0
-            excess = words / float(rule["words"])
+            excess = length / float(rule["words"])
             return max(0.0, min(1.0, 2 - excess))
         case "overlap":
-            said = re.findall(r"\w+", answer.lower())
-            known = set(
-                re.findall(r"\w+", (question if rule["of"] == "question" else reference).lower())
-            )
-            if said:
-                return sum(word in known for word in said) / len(said)
+            compared = question if rule["of"] == "question" else reference
+            compared_words = set(re.findall(r"\w+", compared.lower()))
+            answer_words = re.findall(r"\w+", answer.lower())
+            if answer_words:
+                return sum(word in compared_words for word in answer_words) / len(answer_words)
             return 0.0
     raise KeyError(name)
 
@@ -98,22 +97,22 @@ def _python(rule: Rule) -> Score:
         raise BadReward(
             f"The code of `{rule['named']}` is not the code that the recipe pins by its hash."
         )
-    own: dict[str, Any] = {"__name__": "own_reward", "__file__": rule["named"]}
+    namespace: dict[str, Any] = {"__name__": "own_reward", "__file__": rule["named"]}
     try:
-        exec(compile(rule["code"], rule["named"], "exec"), own)
+        exec(compile(rule["code"], rule["named"], "exec"), namespace)
     except Exception as error:
         raise BadReward(
             f"`{rule['named']}` cannot be loaded: {type(error).__name__}: {error}"
         ) from error
-    function = own[rule["function"]]
+    function = namespace[rule["function"]]
 
     def score(question: str, answer: str, reference: str) -> float:
         try:
             value = float(function(question, answer, reference))
         except Exception as error:
-            said = f"{type(error).__name__}: {error}, for the answer «{answer[:80]}»"
+            description = f"{type(error).__name__}: {error}, for the answer «{answer[:80]}»"
             raise BadReward(
-                f"`{rule['function']}` of `{rule['named']}` failed with {said}."
+                f"`{rule['function']}` of `{rule['named']}` failed with {description}."
             ) from error
         if not math.isfinite(value):
             raise BadReward(
@@ -132,9 +131,9 @@ def scores(rules: Mapping[str, Rule]) -> dict[str, Score]:
     }
 
 
-def total(rules: Mapping[str, Rule], each: Mapping[str, float]) -> float:
+def total(rules: Mapping[str, Rule], scores_of_answer: Mapping[str, float]) -> float:
     """The reward of an answer from its scores."""
-    return sum(float(rules[name]["weight"]) * score for name, score in each.items())
+    return sum(float(rules[name]["weight"]) * score for name, score in scores_of_answer.items())
 
 
 SHOWN = 3  # samples of an evaluation
@@ -155,7 +154,7 @@ def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
 
 def samples(plan: Plan) -> Iterator[str]:
     """Answers to held-out prompts with their rewards, from the first evaluation and the last."""
-    words = macros(Path(__file__).with_name("samples.jinja"), shortened=shortened)
+    template = macros(Path(__file__).with_name("samples.jinja"), shortened=shortened)
     for stage in plan.stages:
         if stage.trains:
             rows = read_json(StageFolder(plan, stage).path / SAMPLES)
@@ -163,4 +162,4 @@ def samples(plan: Plan) -> Iterator[str]:
             rows = None
         by_step = [list(group) for _, group in groupby(rows or (), lambda row: row["step"])]
         for group in (by_step[0], by_step[-1]) if len(by_step) > 1 else by_step:
-            yield from str(words.samples(group[:SHOWN])).splitlines()
+            yield from str(template.samples(group[:SHOWN])).splitlines()

@@ -19,7 +19,7 @@ from runner.parts.songs.tasks import Lyrics, Song, SongTask, song_of, task_of
 
 
 def prepare(
-    asked: Lyrics,
+    lyrics: Lyrics,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
@@ -27,12 +27,12 @@ def prepare(
 ) -> Report:
     """Writes the files of the conversations' preparer. sample_rows: keep at most this many songs,
     drawn by the seed. Raises Stop if too few rows remain."""
-    return SongRows(asked).prepare(out, tokenizer_for, sample_rows)
+    return SongRows(lyrics).prepare(out, tokenizer_for, sample_rows)
 
 
-def first(asked: Lyrics) -> Iterator[RenderedExample]:
+def first(lyrics: Lyrics) -> Iterator[RenderedExample]:
     """The tasks as the model will see them, one after the other, before the draw."""
-    return SongRows(asked).first()
+    return SongRows(lyrics).first()
 
 
 class SongRows(ConversationRows[Lyrics]):
@@ -65,8 +65,8 @@ class SongRows(ConversationRows[Lyrics]):
         lyrics = self.asked
         report = self.report
         draw = BottomK(count, lyrics.songs.per_artist, lyrics.seed)
-        for index, one in enumerate(lyrics.sets):
-            for line, row in report.whole(lyrics, index, rows.read(one, stream=lyrics.stream)):
+        for index, corpus in enumerate(lyrics.sets):
+            for line, row in report.whole(lyrics, index, rows.read(corpus, stream=lyrics.stream)):
                 song = song_of(row, lyrics.songs)
                 if isinstance(song, str):
                     report.dropped[song] += 1

@@ -39,23 +39,23 @@ UNKNOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Songs:
-    """The songs that are drawn, and the tasks. instruction, lyrics: columns. instruction_form: with
-    `[artist]` and `[genre]`. count: of songs, at most `per_artist` of one artist. min_words,
-    max_words: of the lyrics. tasks: the share of each kind."""
+    """The songs that are drawn, and the tasks."""
 
-    instruction: str
-    lyrics: str
-    instruction_form: str
-    count: int
-    per_artist: int
-    min_words: int
-    max_words: int
-    tasks: Mapping[str, float]
+    instruction: str  # a column
+    lyrics: str  # a column
+    instruction_form: str  # with `[artist]` and `[genre]`
+    count: int  # of songs
+    per_artist: int  # the most songs of one artist
+    min_words: int  # of the lyrics
+    max_words: int  # of the lyrics
+    tasks: Mapping[str, float]  # the share of each kind
 
     @property
     def asked(self) -> dict[str, str]:
         """The first words of the questions whose answer is a name or a class, by metric."""
-        return {name: words for name, (task, words) in CLASSES.items() if self.tasks.get(task)}
+        return {
+            name: question for name, (task, question) in CLASSES.items() if self.tasks.get(task)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,14 +105,14 @@ class SongTask(Conversation):
 def _pattern(form: str) -> re.Pattern[str]:
     """The instruction's form with the groups `artist` and `genre`; case, spaces and the full stop
     may vary."""
-    words = re.split(r"\[(artist|genre)\]", form.strip().rstrip("."))
-    parts = [
-        f"(?P<{part}>.*?)"
-        if index % 2
-        else r"\s*".join(re.escape(word) for word in re.split(r"\s+", part))
-        for index, part in enumerate(words)
-    ]
-    return re.compile(rf"\s*{''.join(parts)}\s*\.?\s*\Z", re.IGNORECASE)
+    pattern = ""
+    # Texts and names of groups in turn.
+    for index, part in enumerate(re.split(r"\[(artist|genre)\]", form.strip().rstrip("."))):
+        if index % 2:
+            pattern += f"(?P<{part}>.*?)"
+        else:
+            pattern += r"\s*".join(re.escape(word) for word in re.split(r"\s+", part))
+    return re.compile(rf"\s*{pattern}\s*\.?\s*\Z", re.IGNORECASE)
 
 
 NO_INSTRUCTION = "the instruction does not have the recipe's form"
@@ -120,11 +120,11 @@ NO_INSTRUCTION = "the instruction does not have the recipe's form"
 
 def song_of(row: row_files.DataRow, songs: Songs) -> Song | str:
     """The row's song, if a question about it is possible, or the reason why there is none."""
-    for column, said in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
+    for column, title in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
         if column not in row:
             return f"no column {column}"
         if not isinstance(row[column], str) or not row[column].strip():
-            return f"the {said} missing"
+            return f"the {title} missing"
     instruction = row[songs.instruction].strip()
     lyrics = row[songs.lyrics].strip()
     match = _pattern(songs.instruction_form).match(instruction)
@@ -132,13 +132,14 @@ def song_of(row: row_files.DataRow, songs: Songs) -> Song | str:
         return NO_INSTRUCTION
     names = (" ".join(match[part].split()).strip("\"'") for part in ("artist", "genre"))
     artist, genre = (None if name.casefold() in UNKNOWN else name for name in names)
-    words = len(lyrics.split())
-    if words < songs.min_words:
+    length = len(lyrics.split())
+    if length < songs.min_words:
         return f"fewer than {songs.min_words:,} words"
-    if words > songs.max_words:
+    if length > songs.max_words:
         return f"more than {songs.max_words:,} words"
     song = Song(" ".join(instruction.split()), artist, genre, lyrics)
-    if not any(share and kind in _answerable(song) for kind, share in songs.tasks.items()):
+    answerable = _answerable(song)
+    if not any(share and task in answerable for task, share in songs.tasks.items()):
         return "the row answers none of the recipe's tasks"
     return song
 
@@ -146,35 +147,35 @@ def song_of(row: row_files.DataRow, songs: Songs) -> Song | str:
 def _answerable(song: Song) -> dict[str, tuple[str, str]]:
     """The possible questions about a song, as kind → (question, answer): only those that the row
     answers."""
-    asked: dict[str, tuple[str, str]] = {}
-    if song.artist or song.genre:
-        if song.artist:
-            one = f"style of {song.artist}"
-        else:
-            one = f"genre of {song.genre}"
-        if song.artist and song.genre:
-            whole = song.instruction
-        else:
-            whole = f"Generate a song verse in the {one}."
-        asked["write_verse"] = (whole, song.lyrics)
+    questions: dict[str, tuple[str, str]] = {}
+    if song.artist and song.genre:
+        questions["write_verse"] = (song.instruction, song.lyrics)
+    elif song.artist:
+        request = f"Generate a song verse in the style of {song.artist}."
+        questions["write_verse"] = (request, song.lyrics)
+    elif song.genre:
+        request = f"Generate a song verse in the genre of {song.genre}."
+        questions["write_verse"] = (request, song.lyrics)
     if song.artist:
-        asked[STYLE[0]] = (f"{STYLE[1]}\n\n{song.lyrics}", song.artist)
+        questions[STYLE[0]] = (f"{STYLE[1]}\n\n{song.lyrics}", song.artist)
     if song.genre:
-        asked[GENRE[0]] = (f"{GENRE[1]}\n\n{song.lyrics}", song.genre)
-    return asked
+        questions[GENRE[0]] = (f"{GENRE[1]}\n\n{song.lyrics}", song.genre)
+    return questions
 
 
 def task_of(song: Song, lyrics: Lyrics) -> SongTask:
     """A task that the song answers, drawn by the recipe's shares and a hash of the song and the
     seed."""
-    asked = _answerable(song)
-    shares = {kind: share for kind, share in lyrics.songs.tasks.items() if share and kind in asked}
+    questions = _answerable(song)
+    shares = {
+        task: share for task, share in lyrics.songs.tasks.items() if share and task in questions
+    }
     digest = hashlib.sha256(f"task\n{lyrics.seed}\n{song.key}".encode()).digest()
     ends = list(accumulate(shares.values()))
     point = int.from_bytes(digest[:4], "big") / 2**32 * ends[-1]
-    kind = next(kind for kind, end in zip(shares, ends, strict=True) if point < end)
-    question, answer = asked[kind]
-    return SongTask(pair(question, answer), kind=kind, song=song.key)
+    drawn = next(task for task, end in zip(shares, ends, strict=True) if point < end)
+    question, answer = questions[drawn]
+    return SongTask(pair(question, answer), kind=drawn, song=song.key)
 
 
 FIRST_ROWS = 200  # the most rows of a file that are examined
@@ -189,9 +190,9 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(
             "data.songs.tasks", *worded("songs.no-share", shares=listed(shares)), key=True
         )
-    named = templates.columns(chosen.instruction_form)
+    columns = templates.columns(chosen.instruction_form)
     if (
-        sorted(named) != ["artist", "genre"]
+        sorted(columns) != ["artist", "genre"]
         or templates.unclosed(chosen.instruction_form) is not None
     ):
         yield recipe.problem("data.songs.instruction_form", *worded("songs.bad-form"))
@@ -203,8 +204,8 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
     """The problem that none of the first rows is a song with a readable instruction."""
-    asked = (recipe.settings.get("data") or {}).get("songs")
-    if not asked:
+    section = (recipe.settings.get("data") or {}).get("songs")
+    if not section:
         return
     for home, _, file in recipe.data_files():
         if file.suffix not in rows.ROW_BY_ROW:
@@ -215,14 +216,16 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             read = list(islice(rows.good(source), FIRST_ROWS + 1))
         except (row_files.Unreadable, Stop):
             continue  # another rule reports a file that cannot be read
-        if read and all(song_of(row, Songs(**asked.plain())) == NO_INSTRUCTION for row in read):
+        if read and all(song_of(row, Songs(**section.plain())) == NO_INSTRUCTION for row in read):
             if len(read) <= FIRST_ROWS:
                 none = "None of the rows"
             else:
                 none = f"None of the first {FIRST_ROWS:,} rows"
-            first = str(read[0][asked.instruction])[:60]
-            said = worded("songs.other-instructions", none=none, file=file, first=first)
-            yield recipe.note((*home, "songs", "instruction"), *said)
+            first_instruction = str(read[0][section.instruction])[:60]
+            message = worded(
+                "songs.other-instructions", none=none, file=file, first=first_instruction
+            )
+            yield recipe.note((*home, "songs", "instruction"), *message)
 
 
 RULES = (songs,)

@@ -39,9 +39,9 @@ OF_TEXT = ("init", "text", "tokenizer", "blocks", "lengths", "cleaning")
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    first = next(iter(recipe.stage_recipes.values()))
-    if PRETRAIN in first.settings:
-        facts = _own(first).facts(first)
+    first_recipe = next(iter(recipe.stage_recipes.values()))
+    if PRETRAIN in first_recipe.settings:
+        facts = _own(first_recipe).facts(first_recipe)
     else:
         facts = {"world_size": common.world_size(recipe)}
     return common.plan(recipe, place, lambda place: each(recipe, place, recipe), facts)
@@ -55,85 +55,111 @@ def _own(recipe: Recipe) -> Any:
 def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
     """The rows of all stages, then each training. An adapter is part of the best model of its
     stage. file: the recipe as it is written."""
-    init = list[Stage]()
-    trained = list[Stage]()
-    after = list[Stage]()
-    rows = dict[str, Any]()
-    models = dict[str, Any]()
-    texts = tuple[str, ...]()
+    init: list[Stage] = []
+    trained: list[Stage] = []
+    after: list[Stage] = []  # those that follow a pretraining, or all
+    rows: dict[str, Any] = {}
+    models: dict[str, Any] = {}
+    texts: tuple[str, ...] = ()
     begun = common.work(place, common.DATA, {"out": place.data_dir}, common.PREPARING)
-    # The tokenizer of the model so far; and, by stage, the model's facts and tokenizer for its
-    # proof.
-    tokenizer = Pretrained(f"{place.data_dir}/tokenizer")
-    proven = dict[str, Any]()
-    # Weeks may pass between the data and what follows a pretraining.
-    fresh = any(PRETRAIN in one.settings for one in recipe.stage_recipes.values())
-    proves = place.prepared or (fresh and place.accelerator)
-    for index, (name, one) in enumerate(recipe.stage_recipes.items()):
-        if PRETRAIN in one.settings:
-            begun, first, trained = _own(one).pretraining(one, place)
+    tokenizer = Pretrained(f"{place.data_dir}/tokenizer")  # of the model so far
+    for_proof: dict[str, Any] = {}  # the facts and the tokenizer of the model so far
+    proven: dict[str, Any] = {}  # the same of each stage's model
+    for index, (name, stage_recipe) in enumerate(recipe.stage_recipes.items()):
+        if PRETRAIN in stage_recipe.settings:
+            begun, weights, trained = _own(stage_recipe).pretraining(stage_recipe, place)
             trained = [_with(stage, fingerprint=file.fingerprint) for stage in trained]
-            init = [first]
+            init = [weights]
             texts = ("text", "tokenizer")
-            known: dict[str, Any] = {"model": asdict(one.facts), "tokenizer": tokenizer.base}
+            for_proof = {"model": asdict(stage_recipe.facts), "tokenizer": tokenizer.base}
             continue
-        here = replace(place.below(name), data_dir=f"{place.data_dir}/{name}")
         begins = starts(recipe.document, index)
+        stage_place = replace(place.below(name), data_dir=f"{place.data_dir}/{name}")
         if not begins:
-            here = replace(here, model_dir=place.below(trained[-1].name).best_model_dir)
+            earlier = place.below(trained[-1].name)
+            stage_place = replace(stage_place, model_dir=earlier.best_model_dir)
         elif names_base(recipe.document, index):
-            named = not one.base_folder and not one.model.base.startswith("/")
-            fetched = named and (place.prepared or remote(one.model.base))
-            here = replace(here, model_dir=f"{place.run_dir}/{name}-base" if fetched else None)
+            stage_place = _with_base_model(stage_recipe, name, stage_place, place)
         if begins:
-            models[name], tokenizer = common.fetched_ahead(one, here), common.tokenizer(one, here)
-            facts = one.model_facts
-            known = {
+            models[name] = common.fetched_ahead(stage_recipe, stage_place)
+            tokenizer = common.tokenizer(stage_recipe, stage_place)
+            facts = stage_recipe.model_facts
+            for_proof = {
                 "model": facts and asdict(facts),
-                "tokenizer": here.model_dir or common.base_model(one, here),
+                "tokenizer": stage_place.model_dir or common.base_model(stage_recipe, stage_place),
             }
-        stage = _with(language.training(one, here), fingerprint=file.fingerprint)
-        proven[name], rows[name] = known, {**stage.data, "tokenizer": asdict(tokenizer)}
-        after.append(
-            _trained(place, replace(stage, name=name, data=rows[name]), trained, begins, proves)
-        )
+        stage = _with(language.training(stage_recipe, stage_place), fingerprint=file.fingerprint)
+        proven[name] = for_proof
+        rows[name] = {**stage.data, "tokenizer": asdict(tokenizer)}
+        stage = replace(stage, name=name, data=rows[name])
+        after.append(_trained(place, stage, trained, begins, _proves(recipe, place)))
         trained.append(after[-1])
+    data = _with_rows(begun, recipe, place, models, rows, texts)
+    yield common.proving(file, place, data, after if _proves(recipe, place) else [], proven)
+    yield from (*init, *trained)
+
+
+def _proves(recipe: Recipe, place: Place) -> bool:
+    """Whether rows are proven with the data. Weeks may pass between the data and what follows a
+    pretraining."""
+    pretrains = any(
+        PRETRAIN in stage_recipe.settings for stage_recipe in recipe.stage_recipes.values()
+    )
+    return bool(place.prepared or (pretrains and place.accelerator))
+
+
+def _with_base_model(stage_recipe: Recipe, name: str, stage_place: Place, place: Place) -> Place:
+    """The place of a stage that names its own base model, with the folder for one that is
+    downloaded ahead."""
+    on_hub = not stage_recipe.base_folder and not stage_recipe.model.base.startswith("/")
+    if on_hub and (place.prepared or remote(stage_recipe.model.base)):
+        return replace(stage_place, model_dir=f"{place.run_dir}/{name}-base")
+    return replace(stage_place, model_dir=None)
+
+
+def _with_rows(
+    begun: Stage,
+    recipe: Recipe,
+    place: Place,
+    models: Mapping[str, Any],
+    rows: Mapping[str, Any],
+    texts: tuple[str, ...],
+) -> Stage:
+    """The stage `data` with the rows of every training. begun: it as a pretraining needs it; texts:
+    the parts of its config that all rows depend on."""
     drawn = _drawn(recipe, rows)
-    sources = {
-        name: (name, *((drawn[name]["of"], "earlier_rows") if name in drawn else ()))
-        for name in rows
-    }
+    parts = dict(begun.parts)
+    for name in rows:
+        sources: tuple[str, ...] = (name,)
+        if name in drawn:
+            sources = (name, drawn[name]["of"], "earlier_rows")
+        parts[name] = (*sources, *texts)
     config = {
+        **begun.config,
         "work": "stages.data",
         "on_claim": place.prepared,
         "models": models,
         "earlier_rows": drawn,
         **rows,
     }
-    begun = replace(
-        begun,
-        config={**begun.config, **config},
-        parts={**begun.parts, **{name: (*sources[name], *texts) for name in rows}},
-    )
-    yield common.proving(file, place, begun, after if proves else [], proven)
-    yield from (*init, *trained)
+    return replace(begun, config=config, parts=parts)
 
 
 def _drawn(recipe: Recipe, rows: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """For each stage that also trains on an earlier one's rows: that stage, the rows' share, and
     the draw's seed."""
-    found = {}
+    drawn: dict[str, dict[str, Any]] = {}
     names = list(recipe.stage_recipes)
     for index, name in enumerate(names):
         share = recipe.stages[index].get(EARLIER_ROWS)
         if share:
             earlier = [
-                one
-                for one in names[:index]
-                if one in rows and rows[one]["kind"] == rows[name]["kind"]
+                before
+                for before in names[:index]
+                if before in rows and rows[before]["kind"] == rows[name]["kind"]
             ]
-            found[name] = {"of": earlier[-1], "share": share, "seed": rows[name]["seed"]}
-    return found
+            drawn[name] = {"of": earlier[-1], "share": share, "seed": rows[name]["seed"]}
+    return drawn
 
 
 def _with(stage: Stage, **settings: Any) -> Stage:
@@ -148,7 +174,7 @@ def _trained(place: Place, stage: Stage, earlier: list[Stage], begins: bool, pro
     """A training as a stage of the plan. earlier: the trainings before; begins: whether it starts
     from its own model, not from that of the last of them; proves: whether its rows are proven with
     the data."""
-    own = dict[str, Any]()
+    settings: dict[str, Any] = {}
     evaluation = stage.evaluation
     proof = dict[str, str]()
     if proves:
@@ -157,13 +183,18 @@ def _trained(place: Place, stage: Stage, earlier: list[Stage], begins: bool, pro
         proof["questions"] = evaluation.sample_task
     if earlier and "time_limit_seconds" in stage.config["recipe_runner"]:
         # All stages share a time limit, so each reads how much of it the earlier ones have used.
-        own["time_limit_earlier"] = [place.below(other.name).run_dir for other in earlier]
-    gated = next((other.name for other in reversed(earlier) if other.gates), None)
+        settings["time_limit_earlier"] = [place.below(trained.name).run_dir for trained in earlier]
+    gated = next((trained.name for trained in reversed(earlier) if trained.gates), None)
     blocks = (earlier and earlier[0].evaluation and earlier[0].evaluation.text_blocks) or ""
+    if proof:
+        settings["proof"] = proof
+    reads: dict[str, tuple[str, ...]] = {common.DATA: (f"{stage.name}/",)}
+    if not begins:
+        reads[earlier[-1].name] = ()
     return replace(
-        _with(stage, **own, **({"proof": proof} if proof else {})),
+        _with(stage, **settings),
         folder=stage.name,
-        reads={common.DATA: (f"{stage.name}/",), **({} if begins else {earlier[-1].name: ()})},
+        reads=reads,
         evaluation=evaluation and replace(evaluation, before=gated, text_blocks=blocks),
         model=stage.model if begins else None,
     )
@@ -173,13 +204,13 @@ def names(recipe: Recipe) -> Iterator[Problem]:
     """Each stage has a name of its own, which is also the name of its folder; only the first one
     pretrains."""
     written = [stage["name"] for stage in recipe.stages]
-    taken: tuple[str, ...]
+    reserved_names: tuple[str, ...]
     if recipe.stages[0]["technique"] == PRETRAIN:
-        taken = (*TAKEN, *OF_TEXT)
+        reserved_names = (*TAKEN, *OF_TEXT)
     else:
-        taken = TAKEN
+        reserved_names = TAKEN
     for index, name in enumerate(written):
-        if name in taken:
+        if name in reserved_names:
             yield recipe.problem(("stages", index, "name"), *worded("stages.name-taken", name=name))
         elif name in written[:index]:
             yield recipe.problem(("stages", index, "name"), *worded("stages.name-twice", name=name))
@@ -190,31 +221,35 @@ def names(recipe: Recipe) -> Iterator[Problem]:
 
 
 def earlier_rows(recipe: Recipe) -> Iterator[Problem]:
-    there = False
-    for index, (stage, one) in enumerate(
+    has_earlier_rows = False
+    for index, (stage, stage_recipe) in enumerate(
         zip(recipe.stages, recipe.stage_recipes.values(), strict=False)
     ):
-        talks = PRETRAIN not in one.settings and one.rows == CONVERSATIONS
-        if stage.get(EARLIER_ROWS) and not (talks and there):
+        talks = PRETRAIN not in stage_recipe.settings and stage_recipe.rows == CONVERSATIONS
+        if stage.get(EARLIER_ROWS) and not (talks and has_earlier_rows):
             yield recipe.problem(
                 (STAGES, index, EARLIER_ROWS), *worded("stages.no-earlier-rows"), key=True
             )
-        there = there or talks
+        has_earlier_rows = has_earlier_rows or talks
 
 
 def models(recipe: Recipe) -> Iterator[Problem]:
     """Pods mount one image with a model, the one of all stages; and no stage can start from a model
     that gives scores."""
-    for index, one in enumerate(recipe.stage_recipes.values()):
+    for index, stage_recipe in enumerate(recipe.stage_recipes.values()):
         if names_base(recipe.document, index) and in_image(
-            one.settings.get("model", {}).get("base")
+            stage_recipe.settings.get("model", {}).get("base")
         ):
             yield recipe.problem(
                 (STAGES, index, "model", "base"),
-                *worded("stages.image-of-one", base=one.model.base),
+                *worded("stages.image-of-one", base=stage_recipe.model.base),
             )
 
-        if one.scores and index + 1 < len(recipe.stages) and not starts(recipe.document, index + 1):
+        if (
+            stage_recipe.scores
+            and index + 1 < len(recipe.stages)
+            and not starts(recipe.document, index + 1)
+        ):
             yield recipe.problem((STAGES, index + 1, "name"), *worded("stages.starts-from-scores"))
 
 
@@ -225,34 +260,38 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
     if data:
         raise one_file()
     return of_each(
-        recipe, lambda name, one: scenarios.rehearsal(one.scenario).before_data(one, None)
+        recipe,
+        lambda name, stage_recipe: scenarios.rehearsal(stage_recipe.scenario).before_data(
+            stage_recipe, None
+        ),
     )
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     twins = _twins(recipe, folder)
 
-    def of(name: str, one: Recipe) -> list[Override]:
-        if PRETRAIN in one.settings:
+    def changes_of(name: str, stage_recipe: Recipe) -> list[Override]:
+        if PRETRAIN in stage_recipe.settings:
             return []
-        own = PreparedRows.read(folder / "data" / name)
-        assert own, name
-        changes = rehearsal.after_data(one, own, folder, twins.get(name))
+        stage_rows = PreparedRows.read(folder / "data" / name)
+        assert stage_rows, name
+        changes = rehearsal.after_data(stage_recipe, stage_rows, folder, twins.get(name))
+        if name in twins:
+            return changes
+        # It starts from the twin of an earlier stage.
         return [
-            made
-            for made in changes
-            if name in twins or made.path[0] != "model" or made.path[1] not in BASE
+            change for change in changes if change.path[0] != "model" or change.path[1] not in BASE
         ]
 
-    return of_each(recipe, of)
+    return of_each(recipe, changes_of)
 
 
 def _twins(recipe: Recipe, folder: Path) -> dict[str, Path]:
     """The folder of the twin of each base model, by the stage that starts from it."""
     return {
         name: folder / (f"{rehearsal.TWIN}-{name}" if index else rehearsal.TWIN)
-        for index, (name, one) in enumerate(recipe.stage_recipes.items())
-        if PRETRAIN not in one.settings and starts(recipe.document, index)
+        for index, (name, stage_recipe) in enumerate(recipe.stage_recipes.items())
+        if PRETRAIN not in stage_recipe.settings and starts(recipe.document, index)
     }
 
 
@@ -260,18 +299,21 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     """Each twin has the layers of the stage that trains most of them, and the tokens of its first
     stage."""
     twins = _twins(recipe, folder)
-    trained = dict[str, list[Recipe]]()
-    for name, one in recipe.stage_recipes.items():
-        trained.setdefault(name if name in twins else next(reversed(trained), ""), []).append(one)
-    made = {
+    trained: dict[str, list[Recipe]] = {}
+    twin = ""
+    for name, stage_recipe in recipe.stage_recipes.items():
+        if name in twins:
+            twin = name
+        trained.setdefault(twin, []).append(stage_recipe)
+    configs = {
         name: rehearsal.twin_of(max(trained[name], key=rehearsal.layers), twins[name])
         for name in twins
     }
-    return {"twins": made, "sample_rows": rehearsal.MAX_ROWS}
+    return {"twins": configs, "sample_rows": rehearsal.MAX_ROWS}
 
 
-def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterable[str]:
-    return rehearsal.shown(next(iter(original.stage_recipes.values())), made, rows)
+def shown(original: Recipe, changes: list[Override], rows: PreparedRows) -> Iterable[str]:
+    return rehearsal.shown(next(iter(original.stage_recipes.values())), changes, rows)
 
 
 def judge(plan: Plan, summaries: Summaries) -> None:

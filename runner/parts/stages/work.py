@@ -26,60 +26,72 @@ def data(work: Work, tell: Tell) -> None:
             return
     out = Path(work["out"])
     twins = work.get("twins", {})
-    each: list[PreparedRows] = []
+    prepared: list[PreparedRows] = []
     model = twin = None
     for name, rows in _rows(work).items():
         model = work["models"].get(name, model)
         if name in work["models"] and model:
             prepare.fetch_model(model, tell)
         tell(f"{name}:")
-        drawn = work["earlier_rows"].get(name)
-        if drawn:
-            folder = out / name / "own"
-        else:
-            folder = out / name
-        one = {**work, "out": str(folder), "data": rows, "model": model, "twin": twins.get(name)}
+        draw = work["earlier_rows"].get(name)
+        folder = out / name / "own" if draw else out / name
         if name not in twins and twin:
             # Later stages read their rows with the tokenizer of the same twin.
-            one["data"] = rows | {"tokenizer": asdict(Pretrained(twin["folder"], "main", False))}
+            rows["tokenizer"] = asdict(Pretrained(twin["folder"], "main", False))
         twin = twins.get(name, twin)
-        prepare.write_rows(one, lambda line: tell(f"  {line}"))
-        each.append(PreparedRows.read(folder) or PreparedRows())
-        if drawn:
-            tell(f"  {mix(folder, out / drawn['of'], out / name, drawn['share'], drawn['seed'])}")
-            each[-1].write(out / name)
-    drawn = [rows.sampled_from or rows.train_rows + rows.validation_rows for rows in each]
-    PreparedRows(
-        sum(rows.train_rows for rows in each),
-        sum(rows.validation_rows for rows in each),
-        sum(drawn) if any(rows.sampled_from for rows in each) else None,
-    ).write(out)
+        stage_work = {
+            **work,
+            "out": str(folder),
+            "data": rows,
+            "model": model,
+            "twin": twins.get(name),
+        }
+        prepare.write_rows(stage_work, lambda line: tell(f"  {line}"))
+        prepared.append(PreparedRows.read(folder) or PreparedRows())
+        if draw:
+            tell(f"  {mix(folder, out / draw['of'], out / name, draw['share'], draw['seed'])}")
+            prepared[-1].write(out / name)
+    _total(prepared).write(out)
+
+
+def _total(prepared: list[PreparedRows]) -> PreparedRows:
+    """The counts of all stages together."""
+    sampled_from: int | None = None
+    if any(rows.sampled_from for rows in prepared):
+        sampled_from = sum(
+            rows.sampled_from or rows.train_rows + rows.validation_rows for rows in prepared
+        )
+    return PreparedRows(
+        sum(rows.train_rows for rows in prepared),
+        sum(rows.validation_rows for rows in prepared),
+        sampled_from,
+    )
 
 
 # The columns of prepared conversations that Axolotl reads.
 READ = ("messages", "tools")
 
 
-def mix(own: Path, earlier: Path, out: Path, share: float, seed: int) -> str:
+def mix(stage_folder: Path, earlier: Path, out: Path, share: float, seed: int) -> str:
     """Writes a stage's training rows with rows of an earlier stage, each drawn at most once, and
     its own validation rows; returns a line about the mixture. share: of the earlier rows."""
     import pyarrow as pa
     from datasets import Dataset
     from pyarrow import parquet
 
-    mine, others = (
-        table.select([name for name in READ if name in table.column_names])
-        for table in (parquet.read_table(folder / "train.parquet") for folder in (own, earlier))
+    stage_rows = _training_rows(stage_folder)
+    earlier_rows = _training_rows(earlier)
+    wanted = round(len(stage_rows) * share / (1 - share))
+    drawn = sorted(
+        random.Random(seed).sample(range(len(earlier_rows)), min(len(earlier_rows), wanted))
     )
-    wanted = round(len(mine) * share / (1 - share))
-    drawn = sorted(random.Random(seed).sample(range(len(others)), min(len(others), wanted)))
     # Permissive, because turns of one may have fields that those of the other lack.
     mixed = pa.concat_tables(
-        [mine, others.take(drawn)], promote_options="permissive"
+        [stage_rows, earlier_rows.take(drawn)], promote_options="permissive"
     ).replace_schema_metadata()
     tables = {"train": Dataset(mixed).shuffle(seed=seed).with_format("arrow")[:]}
-    if (own / "validation.parquet").is_file():
-        tables["validation"] = parquet.read_table(own / "validation.parquet")
+    if (stage_folder / "validation.parquet").is_file():
+        tables["validation"] = parquet.read_table(stage_folder / "validation.parquet")
     else:
         (out / "validation.parquet").unlink(missing_ok=True)
     for split, table in tables.items():
@@ -89,7 +101,17 @@ def mix(own: Path, earlier: Path, out: Path, share: float, seed: int) -> str:
         short = f"; {wanted - len(drawn):,} more are missing for that share"
     else:
         short = ""
-    return f"{'mixed':<20} {len(mine):>9,}   of its own, {len(drawn):,} of {earlier.name}{short}"
+    return (
+        f"{'mixed':<20} {len(stage_rows):>9,}   of its own, {len(drawn):,} of {earlier.name}{short}"
+    )
+
+
+def _training_rows(folder: Path) -> Any:
+    """The prepared training rows, as a table of the columns that Axolotl reads."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(folder / "train.parquet")
+    return table.select([name for name in READ if name in table.column_names])
 
 
 def _rows(work: Work) -> dict[str, dict[str, Any]]:
@@ -102,11 +124,14 @@ def _rows(work: Work) -> dict[str, dict[str, Any]]:
 
 def _seen(work: Work) -> dict[str, Iterator[RenderedExample]]:
     texts: dict[str, Callable[..., Any]] = getattr(scenarios.part("pipeline", "work"), "FIRST", {})
-    shown: dict[str, Iterator[RenderedExample]] = {}
+    seen_rows: dict[str, Iterator[RenderedExample]] = {}
     if "lengths" in work:
-        shown = reading(texts["text"])(work)
-    shown |= {name: rows for name, part in _rows(work).items() if (rows := scenarios.seen(part))}
-    return shown
+        seen_rows = reading(texts["text"])(work)
+    for name, part in _rows(work).items():
+        rows = scenarios.seen(part)
+        if rows:
+            seen_rows[name] = rows
+    return seen_rows
 
 
 # The functions that show the rows that a function here prepares (see `runner.scenarios.first`).

@@ -30,16 +30,15 @@ MOST = 100  # parameters in a request to MLflow
 
 @dataclass(frozen=True)
 class Tracked(Record):
-    """A stage's run at a tracking server. tool: `mlflow` or `wandb`; server, workspace: MLflow's;
-    run: its id there; empty if it is not there. fault: why something is missing there, in words."""
+    """A stage's run at a tracking server."""
 
     FILE = TRACKED
-    tool: str = ""
-    server: str = ""
-    workspace: str = ""
+    tool: str = ""  # `mlflow` or `wandb`
+    server: str = ""  # MLflow's
+    workspace: str = ""  # MLflow's
     project: str = ""
-    run: str = ""
-    fault: str = ""
+    run: str = ""  # its id there; empty if it is not there
+    fault: str = ""  # why something is missing there, in words
 
 
 class MLflow:
@@ -48,38 +47,36 @@ class MLflow:
     title = "MLflow"
 
     def open(
-        self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]
+        self, tracked: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]
     ) -> Tracked:
-        """Creates a run, or continues the known one."""
+        """Creates a run, or continues that on record."""
         # A model may be exported where these are not set.
-        there = {"MLFLOW_TRACKING_URI": known.server, "MLFLOW_WORKSPACE": known.workspace}
-        os.environ.update(
-            MLFLOW | {name: value for name, value in there.items() if value} | os.environ
-        )
+        variables = dict(MLFLOW)
+        if tracked.server:
+            variables["MLFLOW_TRACKING_URI"] = tracked.server
+        if tracked.workspace:
+            variables["MLFLOW_WORKSPACE"] = tracked.workspace
+        os.environ.update(variables | os.environ)
         import mlflow
         from mlflow.entities import Metric, Param
 
         self.metric = Metric
         self.client = mlflow.MlflowClient()
-        self.run = known.run
-        if known.run:
-            self.client.update_run(known.run, status=RUNNING)
-            return known
-        project = os.environ.get("MLFLOW_EXPERIMENT_NAME") or known.project
+        self.run = tracked.run
+        if tracked.run:
+            self.client.update_run(tracked.run, status=RUNNING)
+            return tracked
+        project = os.environ.get("MLFLOW_EXPERIMENT_NAME") or tracked.project
         experiment = mlflow.set_experiment(project).experiment_id
-        every = [*parameters]
         self.run = self.client.create_run(experiment, run_name=name, tags=tags).info.run_id
-        for start in range(0, len(every), MOST):
-            sent = [
-                Param(allowed(setting), parameters[setting])
-                for setting in every[start : start + MOST]
-            ]
-            self.client.log_batch(self.run, params=sent)
+        sent = [Param(allowed(setting), value) for setting, value in parameters.items()]
+        for start in range(0, len(sent), MOST):
+            self.client.log_batch(self.run, params=sent[start : start + MOST])
         where = {
             "server": mlflow.get_tracking_uri(),
             "workspace": os.environ.get("MLFLOW_WORKSPACE", ""),
         }
-        return replace(known, **where, project=project, run=self.run)
+        return replace(tracked, **where, project=project, run=self.run)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
@@ -97,7 +94,8 @@ class MLflow:
     def keep(self, folder: Path, name: str) -> str:
         """Uploads the folder of an exported model; returns its place there."""
         os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = f"{UPLOAD_SECONDS}"
-        self.client.log_artifacts(self.run, str(folder), place := f"export/{name}")
+        place = f"export/{name}"
+        self.client.log_artifacts(self.run, str(folder), place)
         self.client.set_terminated(self.run, FINISHED)
         return place
 
@@ -111,20 +109,22 @@ class Wandb:
     title = "Weights & Biases"
 
     def open(
-        self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]
+        self, tracked: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]
     ) -> Tracked:
         import wandb
 
-        project = (known.run and known.project) or os.environ.get("WANDB_PROJECT") or known.project
+        project = (
+            (tracked.run and tracked.project) or os.environ.get("WANDB_PROJECT") or tracked.project
+        )
         resumed: dict[str, Any]
-        if known.run:
-            resumed = {"id": known.run, "resume": "allow"}
+        if tracked.run:
+            resumed = {"id": tracked.run, "resume": "allow"}
         else:
             resumed = {"config": {**parameters, **tags}}
         patience = wandb.Settings(init_timeout=SECONDS)
         self.run = wandb.init(project=project, name=name or None, settings=patience, **resumed)
         self.run.define_metric("*", step_metric="step")
-        return replace(known, project=project, run=self.run.id)
+        return replace(tracked, project=project, run=self.run.id)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.run.log({**metrics, "step": step})
@@ -138,7 +138,8 @@ class Wandb:
     def keep(self, folder: Path, name: str) -> str:
         import wandb
 
-        kept = wandb.Artifact(place := f"{self.run.id}-{name}", type="model")
+        place = f"{self.run.id}-{name}"
+        kept = wandb.Artifact(place, type="model")
         kept.add_dir(str(folder))
         self.run.log_artifact(kept)
         self.run.finish()
@@ -152,7 +153,7 @@ TOOLS: Mapping[str, type[Tool]] = {
 }  # keys: as `runner.plan.tracker` returns them
 
 
-def away(known: Tracked, error: Exception, folder: Path) -> str:
+def away(tracked: Tracked, error: Exception, folder: Path) -> str:
     """Why a server lacks something, and where it is instead."""
     # Of a chain of errors, the last one names the cause.
     _, chained, reason = str(error).rpartition("Caused by ")
@@ -161,7 +162,7 @@ def away(known: Tracked, error: Exception, folder: Path) -> str:
     else:
         reason = shortened(reason, 300).rstrip(".")
     return " ".join(
-        worded("tracking.away", title=TOOLS[known.tool].title, reason=reason, folder=folder)
+        worded("tracking.away", title=TOOLS[tracked.tool].title, reason=reason, folder=folder)
     )
 
 
@@ -181,10 +182,9 @@ def send(folder: StageFolder, tell: Tell) -> None:
         data = Path(folder.plan.place.data_dir)
         run = folder.run
         prepared = {file: read_record(file).get("key") for file in sorted(data.rglob(REPORT_FILE))}
-        tags = {
-            ".".join((*file.parent.relative_to(data).parts, "data_hash")): key
-            for file, key in prepared.items()
-        }
+        tags: dict[str, Any] = {}
+        for file, key in prepared.items():
+            tags[".".join((*file.parent.relative_to(data).parts, "data_hash"))] = key
         planned = read_record(
             run.path / PLANNED
         )  # missing in pods, which change nothing of the recipe
@@ -202,34 +202,36 @@ def send(folder: StageFolder, tell: Tell) -> None:
             *(folder.path / name for name in (SUMMARY, ANSWERS, EVALUATION, PROMOTION)),
         ]
         done = folder.state.status in ("finished", pipeline.OUT_OF_TIME)
-        known = {name: text for name, text in tags.items() if text}
-        tool.leave(known, [file for file in files if file.is_file()], FINISHED if done else FAILED)
+        known_tags = {name: text for name, text in tags.items() if text}
+        tool.leave(
+            known_tags, [file for file in files if file.is_file()], FINISHED if done else FAILED
+        )
 
     _at_server(folder, tell, leave)
 
 
-def send_export(folder: StageFolder, made: Path, form: str, tell: Tell) -> None:
+def send_export(folder: StageFolder, export_folder: Path, form: str, tell: Tell) -> None:
     """Sends an exported model there too. It never makes an export fail."""
 
     def keep(tool: Tool) -> None:
-        tell(worded("tracking.sent", title=tool.title, place=tool.keep(made, form))[0])
+        tell(worded("tracking.sent", title=tool.title, place=tool.keep(export_folder, form))[0])
 
     _at_server(folder, tell, keep)
 
 
 def _at_server(folder: StageFolder, tell: Tell, work: Callable[[Tool], None]) -> None:
-    known = Tracked.read(folder.path)
-    if not known or known.tool != tracker(folder.stage.config):
+    tracked = Tracked.read(folder.path)
+    if not tracked or tracked.tool != tracker(folder.stage.config):
         return
     server = folder.stage.config.get("mlflow_tracking_uri")
     if server:
         os.environ["MLFLOW_TRACKING_URI"] = server  # as Axolotl does
     try:
-        if known.run:
-            tool = TOOLS[known.tool]()
-            tool.open(known, "", {}, {})
+        if tracked.run:
+            tool = TOOLS[tracked.tool]()
+            tool.open(tracked, "", {}, {})
             work(tool)
     except Exception as error:  # of any kind: the results are here
-        known = replace(known, fault=away(known, error, folder.path))
-    if known.fault:
-        tell(known.fault)
+        tracked = replace(tracked, fault=away(tracked, error, folder.path))
+    if tracked.fault:
+        tell(tracked.fault)

@@ -25,9 +25,9 @@ class Tracking(TrainerCallback):
     def __init__(self, tool: str, settings: RunSettings) -> None:
         self.settings = settings
         self.folder = Path(settings.run_dir)
-        known = servers.Tracked.read(self.folder)
-        if known.tool == tool:
-            self.known = known
+        tracked = servers.Tracked.read(self.folder)
+        if tracked.tool == tool:
+            self.known = tracked
         else:
             self.known = servers.Tracked(tool=tool)
         self.tool: servers.Tool | None = None
@@ -53,14 +53,14 @@ class Tracking(TrainerCallback):
     def _send(self, state: Any) -> None:
         if not state.is_world_process_zero or time.monotonic() < self.next_try:
             return
-        known = self.known
+        tracked = self.known
         try:
             if self.tool is None:
                 recipe = self.settings.name
                 folder = self.folder.name
-                tool = servers.TOOLS[known.tool]()
+                tool = servers.TOOLS[tracked.tool]()
                 tags = {"recipe": recipe, "recipe_fingerprint": self.settings.fingerprint}
-                started = replace(known, project=known.project or recipe)
+                started = replace(tracked, project=tracked.project or recipe)
                 if folder.startswith(recipe):
                     name = folder
                 else:
@@ -75,10 +75,10 @@ class Tracking(TrainerCallback):
             self.known = replace(self.known, fault="")
         except Exception as error:  # of any kind: hours of training are worth more
             self.next_try = time.monotonic() + AGAIN
-            self.known = replace(self.known, fault=servers.away(known, error, self.folder))
-            if not known.fault:
+            self.known = replace(self.known, fault=servers.away(tracked, error, self.folder))
+            if not tracked.fault:
                 print(self.known.fault, flush=True)
-        if self.known != known:
+        if self.known != tracked:
             self.known.write(self.folder)
 
 
