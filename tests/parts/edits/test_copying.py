@@ -177,6 +177,8 @@ def test_an_offer_that_is_written_leaves_no_words_about_the_other_card(tmp_path,
             "  gpu: NVIDIA-L40S                    # the GPU;",
             "  gpu: NVIDIA-L4                      # the L4 with 24 GB;",
         )
+        # Too many for that card: another one is suggested only where it is needed.
+        + "train:\n  last_layers: 14\n"
     )
     said = recipe_command("plan", recipe, "--format", "json").stdout
     import json
