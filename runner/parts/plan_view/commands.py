@@ -2,6 +2,7 @@
 of the catalog."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from runner.parts.planner import (
     processor_offers,
     recipe_offers,
 )
+from runner.parts.planner.formulas import Traced
 from runner.parts.planner.planned import MORE_STEPS_OFFERED, Planned
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Override, Recipe
@@ -29,10 +31,11 @@ from runner.run import this_machine
 from runner.run.run_folder import folder
 from runner.scenarios import place, translate
 from runner.tools.files import write_text
-from runner.tools.problem import Stop, errors_of, worded
+from runner.tools.problem import Problem, Stop, errors_of, worded
 from runner.tools.text import json_text
 
 MOST_MACHINES = 1024  # as in a recipe
+NOTHING_FITS = "No change that was tried makes the recipe fit. Name a larger GPU, or ask for less."
 
 
 @command
@@ -45,7 +48,7 @@ def plan(
     price: float | None,
     counts: str | None,
     rows: int | None,
-    taken: int | None,
+    suggestion: int | None,
     picture: Path | None,
     serves: bool,
     runs: tuple[str, ...],
@@ -54,82 +57,125 @@ def plan(
 
     If you have trained on such a card before, the plan uses the speed and memory of those runs. A
     run saves them on its machine. For a run that you fetched from a cluster, use `--learn`."""
+    as_json = style == "json"
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is not a price.", "For example: --price 2.50", code=2)
-    if taken and (sets or style == "json"):
-        other = "--format json"
-        hint = "`--apply` prints a difference, not JSON. Leave out one of the two."
-        if sets:
-            other = "--set"
-            hint = "Write the changes into the recipe first, or leave out `--set`."
-        raise Stop(
-            f"`--apply` writes into the recipe as it is, so it excludes `{other}`.", hint, code=2
-        )
+    if suggestion:
+        _require_file_alone(sets, as_json)
     if picture and picture.suffix.lower() != ".svg":
         raise Stop(*worded("plan_view.not-svg", picture=picture), code=2)
     nodes = _counts(counts)
-    if style == "text":
+    if as_json:
+        # JSON has standard output for itself.
+        recipe, _, notes = load(path, changing.from_options(sets))
+        print_notes(notes)
+    else:
         recipe = open_recipe(path, sets)[0]
-    else:  # JSON has standard output for itself.
-        recipe, _, aside = load(path, changing.from_options(sets))
-        print_notes(aside)
-    others: dict[str, object]
-    if recipe.machines.gpu == NO_GPU and not serves:
-        others = {
-            "--chart": picture,
-            "--exact": exact,
-            "--machines": counts,
-            "--details": in_parts,
-        }
-        unfit = [name for name, given in others.items() if given]
-        if unfit:
-            raise Stop(
-                f"`{unfit[0]}` is about GPUs, but the recipe trains on the CPU (`gpu: none`).",
-                f"Leave out `{unfit[0]}`, or name a GPU: `--set machines.gpu=GPU`.",
-            )
-        return _on_processor(recipe, path, style, taken)
+    about_gpus: dict[str, object] = {
+        "--chart": picture,
+        "--exact": exact,
+        "--machines": counts,
+        "--details": in_parts,
+    }
     if serves:
-        others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
-        unfit = [name for name, given in others.items() if given]
-        if unfit:
-            raise Stop(*worded("plan_view.server-or-training", unfit=unfit), code=2)
-        served: int = parts.hook("plan_server")(
-            options.with_section(recipe, "serve", "--serve"), style == "json"
-        )
-        return served
+        del about_gpus["--details"]
+        return _plan_server(recipe, {"--apply": suggestion, **about_gpus}, as_json)
+    if recipe.machines.gpu == NO_GPU:
+        _require_none(about_gpus)
+        return _on_processor(recipe, path, as_json, suggestion)
     if runs:
         calibration.learn(recipe, runs)
     click.get_current_context().with_resource(constants.taking(calibration.learned()))
     try:
         planned = Planned.of(recipe, price, rows)
     except catalog.UnknownArchitecture as error:
-        if not exact or taken or picture:
+        if not exact or suggestion or picture:
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
-        made = translate(recipe, place(recipe))
-        forecasts = forecast.of(recipe, made, price, rows, any_architecture=True)
-        code: int = parts.hook("plan_by_trace")(recipe, made, forecasts, style == "json")
-        return code
-    found = recipe_offers.of(planned)
-    if taken:
-        return _apply(recipe, found, taken)
-    # Only JSON shows operations.
+        return _plan_by_trace(recipe, price, rows, as_json)
+    offers = recipe_offers.of(planned)
+    if suggestion:
+        return _apply(recipe, offers, suggestion)
     traced = {}
     if exact:
-        trace = parts.hook("trace")
-        traced = {
-            stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts
-        }
+        traced = _exact_traces(planned, as_json)
     if picture:
-        try:
-            write_text(picture, views.svg(planned))
-        except OSError as error:
-            raise Stop(*worded("plan_view.chart-not-written", file=picture, error=error)) from None
-    if style == "json":
-        say(views.as_json(planned, found, nodes, traced))
-        if errors_of(planned.problems):
-            return 1
-        return 0
-    views.answer(planned, found)
+        _write_picture(planned, picture)
+    if as_json:
+        say(views.as_json(planned, offers, nodes, traced))
+    else:
+        _show(planned, offers, nodes, traced, in_parts)
+        if picture:
+            say(f"\n{picture}: memory over a step, and time by stage")
+        _end(planned, path, can_apply=bool(offers and not sets))
+    return int(bool(errors_of(planned.problems)))
+
+
+def _require_file_alone(sets: tuple[str, ...], as_json: bool) -> None:
+    """Raises Stop for options that exclude `--apply`."""
+    if sets:
+        other_option = "--set"
+        hint = "Write the changes into the recipe first, or leave out `--set`."
+    elif as_json:
+        other_option = "--format json"
+        hint = "`--apply` prints a difference, not JSON. Leave out one of the two."
+    else:
+        return
+    raise Stop(
+        f"`--apply` writes into the recipe as it is, so it excludes `{other_option}`.", hint, code=2
+    )
+
+
+def _require_none(about_gpus: Mapping[str, object]) -> None:
+    """Raises Stop for options about GPUs, by their names."""
+    unfit = [option for option, content in about_gpus.items() if content]
+    if unfit:
+        raise Stop(
+            f"`{unfit[0]}` is about GPUs, but the recipe trains on the CPU (`gpu: none`).",
+            f"Leave out `{unfit[0]}`, or name a GPU: `--set machines.gpu=GPU`.",
+        )
+
+
+def _plan_server(recipe: Recipe, about_training: Mapping[str, object], as_json: bool) -> int:
+    """Prints what a server of the trained model needs. Raises Stop for options about training, by
+    their names."""
+    unfit = [option for option, content in about_training.items() if content]
+    if unfit:
+        raise Stop(*worded("plan_view.server-or-training", unfit=unfit), code=2)
+    with_server = options.with_section(recipe, "serve", "--serve")
+    code: int = parts.hook("plan_server")(with_server, as_json)
+    return code
+
+
+def _plan_by_trace(recipe: Recipe, price: float | None, rows: int | None, as_json: bool) -> int:
+    """The plan of a model without formulas."""
+    untraced = translate(recipe, place(recipe))
+    forecasts = forecast.of(recipe, untraced, price, rows, any_architecture=True)
+    code: int = parts.hook("plan_by_trace")(recipe, untraced, forecasts, as_json)
+    return code
+
+
+def _exact_traces(planned: Planned, as_json: bool) -> dict[str, Traced]:
+    """By stage. Only JSON shows operations."""
+    trace = parts.hook("trace")
+    return {stage.stage.name: trace(stage.workload, as_json) for stage in planned.forecasts}
+
+
+def _write_picture(planned: Planned, picture: Path) -> None:
+    try:
+        write_text(picture, views.svg(planned))
+    except OSError as error:
+        raise Stop(*worded("plan_view.chart-not-written", file=picture, error=error)) from None
+
+
+def _show(
+    planned: Planned,
+    offers: list[recipe_offers.Offer],
+    nodes: list[int],
+    traced: Mapping[str, Traced],
+    in_parts: bool,
+) -> None:
+    """Prints the plan, the suggestions and the problems. nodes: other counts of machines."""
+    views.answer(planned, offers)
     if in_parts:
         views.details(planned, nodes, traced)
     else:
@@ -137,47 +183,42 @@ def plan(
         views.exact(Console(width=views.WIDTH), planned.forecasts, traced)
     if nodes:
         views.machines(planned, nodes)
-    views.offered(found)
+    views.offered(offers)
     for problem in (*planned.problems, *planned.notes):
-        # The offers are printed above, or there are none.
-        if found:
-            said = ""
-        else:
-            said = (
-                "No change that was tried makes the recipe fit. Name a larger GPU, or ask for less."
-            )
-        hint = problem.hint.replace(forecast.OFFERED, said)
-        if found:
-            hint = hint.replace(MORE_STEPS_OFFERED, "")
-        say(f"\n{replace(problem, hint=hint.strip())}")
-    if picture:
-        say(f"\n{picture}: memory over a step, and time by stage")
-    wrong = errors_of(planned.problems)
+        say(f"\n{replace(problem, hint=_hint(problem, bool(offers)))}")
+
+
+def _hint(problem: Problem, has_offers: bool) -> str:
+    """A problem's hint without its reference to suggestions: they are printed above, or there are
+    none."""
+    if has_offers:
+        hint = problem.hint.replace(forecast.OFFERED, "").replace(MORE_STEPS_OFFERED, "")
+    else:
+        hint = problem.hint.replace(forecast.OFFERED, NOTHING_FITS)
+    return hint.strip()
+
+
+def _end(planned: Planned, path: str, can_apply: bool) -> None:
     if planned.problems:
-        then: tuple[str, ...]
-        if found and not sets:
-            then = ("plan", path, "--apply", "1")
-        else:
-            then = ("plan", path, "--details")
-        warned = "The recipe can run, but the plan has notes on what may go wrong."
-        end("The recipe does not fit." if wrong else warned, *then)
+        result = "The recipe can run, but the plan has notes on what may go wrong."
+        if errors_of(planned.problems):
+            result = "The recipe does not fit."
+        following = ("--apply", "1") if can_apply else ("--details",)
+        end(result, "plan", path, *following)
     elif any(stage.full.fits is False for stage in planned.forecasts):
         end("The recipe fits if no row is longer than expected.", "prepare", path)
     else:
         end("The recipe fits, as far as this machine can tell.", "rehearse", path)
-    if wrong:
-        return 1
-    return 0
 
 
-def _on_processor(recipe: Recipe, path: str, style: str, number: int | None) -> int:
+def _on_processor(recipe: Recipe, path: str, as_json: bool, number: int | None) -> int:
     """The plan of a recipe with `gpu: none`, by the figures that `recipe run` prints. If this
     machine's main memory is too small: changes that fit, of which it writes number `number`."""
     run = folder(recipe.name, "run")
     local = this_machine.processor_run(recipe, run)
     stages = list(local.predictions.values())
     too_large = any(stage.too_large for stage in stages)
-    if style == "json":
+    if as_json:
         say(json_text(stages))
         if too_large:
             return 1

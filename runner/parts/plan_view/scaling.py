@@ -147,52 +147,51 @@ def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMach
         stages = [StageOnMachines.of(forecast, count) for forecast in forecasts]
         if not stages or any(stage.parts is None for stage in stages):
             return []
-        machines = stages[0].there.stage.machines
-        times = [stage.total_seconds for stage in stages]
-        if None in times:
-            total = None
-        else:
-            total = sum(time or 0.0 for time in times)
-        parts = {
-            name: sum((stage.parts or {}).get(name) or 0.0 for stage in stages) for name in LIMITS
-        }
-        base_nodes, base = next(
-            (
-                (earlier.nodes, earlier.total_seconds)
-                for earlier in compared
-                if earlier.total_seconds
-            ),
-            (machines.nodes, total),
-        )
-        if base and total:
-            speed_up = base / total
-        else:
-            speed_up = None
-        longest = max(stages, key=lambda stage: stage.total_seconds or math.inf)
-        costs = [stage.cost for stage in stages if stage.cost is not None]
-        # What stops the run comes first, then what takes most of the time.
-        most = max(parts, key=lambda part: parts[part])
-        if any(stage.there.fits is False for stage in stages):
-            limit = "GPU memory"
-        elif total is None:
-            limit = "restarts"
-        else:
-            if longest.too_few_rows:
-                limit = "too few rows"
-            else:
-                limit = f"{most} {parts[most] / total:.0%}"
-        row = RunOnMachines(
-            nodes=machines.nodes,
-            gpus=machines.world_size,
-            total_seconds=total,
-            speed_up=speed_up,
-            efficiency=speed_up * base_nodes / machines.nodes if speed_up else None,
-            gpu_hours=total / 3600 * machines.world_size if total is not None else None,
-            cost=sum(costs) if costs and total is not None else None,
-            parts=parts,
-            limit=limit,
-            save_seconds=longest.save_seconds or 0.0,
-            best_save_seconds=longest.best_save_seconds or 0.0,
-        )
-        compared.append(row)
+        compared.append(_row(stages, compared))
     return compared
+
+
+def _row(stages: Sequence[StageOnMachines], smaller: Sequence[RunOnMachines]) -> RunOnMachines:
+    """All stages on one count of machines. smaller: the counts before it."""
+    machines = stages[0].there.stage.machines
+    times = [stage.total_seconds for stage in stages]
+    if None in times:
+        total = None
+    else:
+        total = sum(time or 0.0 for time in times)
+    parts = {name: sum((stage.parts or {}).get(name) or 0.0 for stage in stages) for name in LIMITS}
+    timed = [(row.nodes, row.total_seconds) for row in smaller if row.total_seconds]
+    base_nodes, base = next(iter(timed), (machines.nodes, total))
+    speed_up = base / total if base and total else None
+    longest = max(stages, key=lambda stage: stage.total_seconds or math.inf)
+    costs = [stage.cost for stage in stages if stage.cost is not None]
+    return RunOnMachines(
+        nodes=machines.nodes,
+        gpus=machines.world_size,
+        total_seconds=total,
+        speed_up=speed_up,
+        efficiency=speed_up * base_nodes / machines.nodes if speed_up else None,
+        gpu_hours=total / 3600 * machines.world_size if total is not None else None,
+        cost=sum(costs) if costs and total is not None else None,
+        parts=parts,
+        limit=_limit(stages, longest, parts, total),
+        save_seconds=longest.save_seconds or 0.0,
+        best_save_seconds=longest.best_save_seconds or 0.0,
+    )
+
+
+def _limit(
+    stages: Sequence[StageOnMachines],
+    longest: StageOnMachines,
+    parts: Mapping[str, float],
+    total: float | None,
+) -> str:
+    """What stops the run, else what takes most of its time, in words."""
+    if any(stage.there.fits is False for stage in stages):
+        return "GPU memory"
+    if total is None:
+        return "restarts"
+    if longest.too_few_rows:
+        return "too few rows"
+    most = max(parts, key=lambda part: parts[part])
+    return f"{most} {parts[most] / total:.0%}"

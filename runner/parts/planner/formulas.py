@@ -4,7 +4,6 @@ that let them train in less memory, by formulas alone, which `recipe_offers` tri
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -180,12 +179,12 @@ class Lines:
     """Where a recipe has the settings of a stage. recipe: the stage's own. section: the stage's, or
     `train`, in its own recipe; home: the same by its name in the whole recipe."""
 
-    def __init__(self, whole: Recipe, stage: Stage) -> None:
-        self.whole = whole
+    def __init__(self, whole_recipe: Recipe, stage: Stage) -> None:
+        self.whole = whole_recipe
         self.stage = stage
-        self.recipe = whole.of_stage(stage.name)
+        self.recipe = whole_recipe.of_stage(stage.name)
         self.section = section(self.recipe, stage)
-        self.home = whole.setting_of(stage.name, self.section)
+        self.home = whole_recipe.setting_of(stage.name, self.section)
 
     def batch(self, rows: int, accumulation: int) -> dict[str, float]:
         return {
@@ -206,78 +205,102 @@ class Lines:
 def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
     """Smaller numbers: of each kind the largest that fits; else the smallest, to combine with
     another change. After them other ways to compute the same, or nearly the same."""
-    adapter = work.adapter
+    yield from _smaller_micro_batch(lines, work, budget)
+    yield from _smaller_evaluation(lines, work, budget)
+    yield from _shorter_rows(lines, work, budget)
+    yield from _lower_rank(lines, work, budget)
+    yield from _other_kernels(lines, work)
+    if work.sharding == "ddp" and "distribution" in lines.recipe.settings:
+        for sharding in ("zero2", "zero3", "fsdp"):
+            yield Advice({"distribution": sharding}, replace(work, sharding=sharding))
+    yield from _outside_the_gpu(lines, work)
+    yield from _fewer_digits(lines, work)
 
-    def best(
-        candidates: list[Advice], need: Callable[[memory.Memory], int] = attrgetter("total")
-    ) -> list[Advice]:
-        enough = (
-            advice for advice in candidates if need(memory.estimate(advice.workload)) <= budget
-        )
-        return list(islice(enough, 1)) or candidates[-1:]
 
+def _best(
+    candidates: list[Advice],
+    budget: float,
+    need: Callable[[memory.Memory], int] = attrgetter("total"),
+) -> list[Advice]:
+    """The first of these that needs at most `budget` bytes, else the last."""
+    for advice in candidates:
+        if need(memory.estimate(advice.workload)) <= budget:
+            return [advice]
+    return candidates[-1:]
+
+
+def _smaller_micro_batch(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
     if lines.find("micro_batch_size"):
         several = (split for split in splits(work, True) if split[0] >= work.fewest_rows)
-        yield from best([Advice(lines.batch(*split), work.with_rows(*split)) for split in several])
-    if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
-        powers = (
-            2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length()))
-        )
-        fewer = [
-            replace(work, evaluation_batch_size=rows, evaluation_follows=False) for rows in powers
+        candidates = [Advice(lines.batch(*split), work.with_rows(*split)) for split in several]
+        yield from _best(candidates, budget)
+
+
+def _smaller_evaluation(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
+    if not lines.find("eval_batch_size") or memory.estimate(work).in_evaluation <= budget:
+        return
+    setting = f"{lines.home}.eval_batch_size"
+    candidates = []
+    for power in reversed(range((work.evaluation_batch_size - 1).bit_length())):
+        rows = 2**power
+        fewer = replace(work, evaluation_batch_size=rows, evaluation_follows=False)
+        candidates.append(Advice({setting: rows}, fewer))
+    yield from _best(candidates, budget, attrgetter("in_evaluation"))
+
+
+def _shorter_rows(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
+    setting = lines.find("sequence_len")
+    if setting:
+        candidates = [
+            Advice({setting: length}, replace(work, sequence_len=length), Loss.LEARNING)
+            for length in SEQUENCES
+            if length < work.sequence_len
         ]
-        evaluations = [
-            Advice({f"{lines.home}.eval_batch_size": candidate.evaluation_batch_size}, candidate)
-            for candidate in fewer
+        yield from _best(candidates, budget)
+
+
+def _lower_rank(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
+    adapter = work.adapter
+    setting = lines.find("lora_rank", "rank")
+    if adapter and setting:
+        candidates = [
+            Advice(
+                {setting: rank}, replace(work, adapter=adapter._replace(rank=rank)), Loss.LEARNING
+            )
+            for rank in RANKS
+            if rank < adapter.rank
         ]
-        yield from best(evaluations, attrgetter("in_evaluation"))
-    name = lines.find("sequence_len")
-    if name:
-        shorter = [
-            replace(work, sequence_len=length) for length in SEQUENCES if length < work.sequence_len
-        ]
-        yield from best(
-            [
-                Advice({name: candidate.sequence_len}, candidate, Loss.LEARNING)
-                for candidate in shorter
-            ]
-        )
-    if adapter and (name := lines.find("lora_rank", "rank")):
-        adapters = [adapter._replace(rank=rank) for rank in RANKS if rank < adapter.rank]
-        yield from best(
-            [
-                Advice({name: candidate.rank}, replace(work, adapter=candidate), Loss.LEARNING)
-                for candidate in adapters
-            ]
-        )
+        yield from _best(candidates, budget)
+
+
+def _other_kernels(lines: Lines, work: Workload) -> Iterator[Advice]:
+    """Checkpointing, a fused loss and FlashAttention, which compute the same."""
     if not work.checkpointing:
         yield Advice({"model.gradient_checkpointing": True}, replace(work, checkpointing=True))
-    name = lines.find("cross_entropy", "fused_cross_entropy")
-    if work.fused_loss == "none" and work.objective == "sft" and name:
-        value: bool | str
-        if name.endswith("fused_cross_entropy"):
+    setting = lines.find("cross_entropy", "fused_cross_entropy")
+    if work.fused_loss == "none" and work.objective == "sft" and setting:
+        value: bool | str = "auto"
+        if setting.endswith("fused_cross_entropy"):
             value = True
-        else:
-            value = "auto"
-        yield Advice({name: value}, replace(work, fused_loss="fused"))
+        yield Advice({setting: value}, replace(work, fused_loss="fused"))
     gpu = catalog.gpu(work.machines.gpu)
     flash = replace(work, attention="flash_attention_2")
     # FlashAttention works in half precision only.
     if flash != work and work.precision != "fp32" and gpu and flash.runs_on(gpu):
         yield Advice({"model.attention": "flash_attention_2"}, flash)
-    if work.sharding == "ddp" and "distribution" in lines.recipe.settings:
-        for sharding in ("zero2", "zero3", "fsdp"):
-            yield Advice({"distribution": sharding}, replace(work, sharding=sharding))
-    yield from _outside_the_gpu(lines, work)
-    if work.optimizer in ("adamw_torch_fused", "adamw_torch") and (name := lines.find("optimizer")):
-        yield Advice(
-            {name: "adamw_bnb_8bit"}, replace(work, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS
-        )
+
+
+def _fewer_digits(lines: Lines, work: Workload) -> Iterator[Advice]:
+    """The optimizer's state in 8 bits, the base in 4, or trained weights in half precision."""
+    plain_optimizer = work.optimizer in ("adamw_torch_fused", "adamw_torch")
+    if plain_optimizer and (setting := lines.find("optimizer")):
+        eight_bit = replace(work, optimizer="adamw_bnb_8bit")
+        yield Advice({setting: "adamw_bnb_8bit"}, eight_bit, Loss.EXACTNESS)
     if work.adapter and not work.adapter.packed and lines.find("adapter"):
         four_bit = replace(work, adapter=work.adapter._replace(four_bit=True))
         yield Advice({"train.adapter": "qlora"}, four_bit, Loss.EXACTNESS)
-    if work.masters and (name := lines.find("master_weights")):
-        yield Advice({name: "bf16"}, replace(work, fp32_weights=False), Loss.LEARNING)
+    if work.masters and (setting := lines.find("master_weights")):
+        yield Advice({setting: "bf16"}, replace(work, fp32_weights=False), Loss.LEARNING)
 
 
 def _outside_the_gpu(lines: Lines, work: Workload) -> Iterator[Advice]:

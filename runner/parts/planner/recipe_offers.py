@@ -2,6 +2,7 @@
 it, and it must fit."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -155,6 +156,22 @@ def of(planned: Planned) -> list[Offer]:
     lose nothing."""
     if any(forecast.gpu is None for forecast in planned.forecasts) or not planned.forecasts:
         return []
+    offers = _without_inferior(_tried_ways(planned))
+    # Enough steps come first where a recipe lacks them, then the least loss.
+    lacking = bool(too_short(planned.forecasts))
+    offers.sort(
+        key=lambda offer: (
+            lacking and not offer.enough_steps,
+            offer.loss,
+            offer.scope,
+            offer.after.seconds or 0,
+        )
+    )
+    return _first_of_each_kind(offers)
+
+
+def _tried_ways(planned: Planned) -> list[Offer]:
+    """The first change of each group that fixes the plan's problems, or is worth it without any."""
     offers: list[Offer] = []
     done: set[str] = set()
     for group, changes in _ways(planned):
@@ -169,38 +186,35 @@ def of(planned: Planned) -> list[Offer]:
         if planned.problems or offer.enough_steps or _worth(offer):
             done.add(group)
             # Two candidates may end as the same change.
-            if all(offer.lines != rival.lines for rival in offers):
+            if all(offer.lines != earlier.lines for earlier in offers):
                 offers.append(offer)
-    offers = [
+    return offers
+
+
+def _without_inferior(offers: Sequence[Offer]) -> list[Offer]:
+    """The offers beside which no other is better."""
+    needed = [
         offer for offer in offers if not any(_is_needless(offer, cheaper) for cheaper in offers)
     ]
-    offers = [
-        offer
-        for offer in offers
-        if offer.enough_steps or not any(_far_better(rival, offer) for rival in offers)
-    ]
-    # Enough steps come first where a recipe lacks them, then the least loss.
-    lacking = bool(too_short(planned.forecasts))
-    offers.sort(
-        key=lambda ranked: (
-            lacking and not ranked.enough_steps,
-            ranked.loss,
-            ranked.scope,
-            ranked.after.seconds or 0,
-        )
-    )
-    kinds = [
-        (
-            ranked.loss,
-            ranked.changes[0].setting if ranked.scope == OfferScope.MACHINES else ranked.scope,
-        )
-        for ranked in offers
-    ]
     return [
-        ranked
-        for place, ranked in enumerate(offers)
-        if kinds[:place].count(kinds[place]) < MOST_OF_A_KIND
-    ][:MOST]
+        offer
+        for offer in needed
+        if offer.enough_steps or not any(_far_better(rival, offer) for rival in needed)
+    ]
+
+
+def _first_of_each_kind(offers: Sequence[Offer]) -> list[Offer]:
+    """At most MOST offers, and of each kind MOST_OF_A_KIND."""
+    counts: Counter[tuple[Loss, str | OfferScope]] = Counter()
+    chosen = []
+    for offer in offers:
+        loss_and_place: tuple[Loss, str | OfferScope] = (offer.loss, offer.scope)
+        if offer.scope == OfferScope.MACHINES:
+            loss_and_place = (offer.loss, offer.changes[0].setting)
+        counts[loss_and_place] += 1
+        if counts[loss_and_place] <= MOST_OF_A_KIND:
+            chosen.append(offer)
+    return chosen[:MOST]
 
 
 def more_steps(planned: Planned) -> dict[str, str]:

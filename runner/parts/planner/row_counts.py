@@ -434,23 +434,7 @@ def _read(row: Any, data_set: Section, data: RowsRequest) -> Iterator[float]:
         ):
             yield _tokens(lyrics) + 2 * MARKS_A_TURN
     elif JUDGED & data_set.keys():
-        from runner.data.judged import (
-            LabelSet,
-            PreferenceSet,
-        )  # a check of other rows is faster without them
-
-        judged: Any
-        if "completion" in data_set:
-            judged = LabelSet
-        else:
-            judged = PreferenceSet
-        with suppress(KeyError, templates.NoText):
-            if not isinstance(
-                item := judged(**{**dict.fromkeys(SOURCE), **data_set}).item(row), str
-            ):
-                before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.turns)
-                answers = (answer for answer in item.answers.values() if isinstance(answer, str))
-                yield from (before + _tokens(answer) + MARKS_A_TURN for answer in answers)
+        yield from _read_judged(row, data_set)
     # A prompt's reference answer is only for rewards.
     elif (
         row_template := data_set.get("prompt")
@@ -459,14 +443,41 @@ def _read(row: Any, data_set: Section, data: RowsRequest) -> Iterator[float]:
         with suppress(KeyError, templates.NoText):
             yield _tokens(templates.fill(row_template, row)) + 2 * MARKS_A_TURN
     else:
-        fitting = (form for form in templates.FORMS.values() if set(form) <= set(row))
-        needed = templates.FORMS.get(data_set.get("form") or "") or next(fitting, None)
-        if needed and set(needed) <= set(row):
-            turns = row[needed[0]]
-            marks = MARKS_A_TURN * (
-                len(turns) if len(needed) == 1 and isinstance(turns, list) else 2
-            )
-            yield _said([row.get(name) for name in (*needed, *templates.BESIDES)]) + marks
+        yield from _read_in_a_form(row, data_set)
+
+
+def _read_judged(row: Any, data_set: Section) -> Iterator[float]:
+    """The tokens of each answer that is judged, with the turns before it."""
+    # A check of other rows is faster without them.
+    from runner.data.judged import LabelSet, PreferenceSet
+
+    judged: Any
+    if "completion" in data_set:
+        judged = LabelSet
+    else:
+        judged = PreferenceSet
+    with suppress(KeyError, templates.NoText):
+        item = judged(**{**dict.fromkeys(SOURCE), **data_set}).item(row)
+        if isinstance(item, str):
+            return
+        before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.turns)
+        answers = (answer for answer in item.answers.values() if isinstance(answer, str))
+        yield from (before + _tokens(answer) + MARKS_A_TURN for answer in answers)
+
+
+def _read_in_a_form(row: Any, data_set: Section) -> Iterator[float]:
+    """The tokens of a row in one of the known conversation formats."""
+    fitting = (form for form in templates.FORMS.values() if set(form) <= set(row))
+    needed = templates.FORMS.get(data_set.get("form") or "") or next(fitting, None)
+    if needed is None or not set(needed) <= set(row):
+        return
+    turns = row[needed[0]]
+    if len(needed) == 1 and isinstance(turns, list):
+        count = len(turns)
+    else:
+        count = 2
+    tokens = _said([row.get(name) for name in (*needed, *templates.BESIDES)])
+    yield tokens + MARKS_A_TURN * count
 
 
 def _said(value: Any) -> float:

@@ -133,49 +133,39 @@ class Checkpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What every training run needs of its GPUs. precision: bf16, fp16 or fp32, of the multiplied
-    weights. learning_rate: nothing here depends on it, so a run is calculated once for all rates.
-    micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether
-    the latter equals the former, because the recipe names none. accumulation: micro batches a step.
-    sharding: none, ddp, zero1, zero2, zero3 or fsdp. context, tensor: GPUs that share each row, and
-    each matrix; their messages are not in the time. copies: of the model that FSDP splits. offload:
-    what is beside the GPUs. network: between machines. expandable_segments: whether PyTorch's
-    allocator lets blocks grow in place. rows: training rows, None if they were not counted;
-    evaluation_rows likewise. max_steps: 0 if epochs decide. keep: checkpoints kept.
-    evaluation_steps, engine_save_steps: steps between two evaluations, and between two checkpoints
-    of the engine itself, 0 if epochs decide; save_steps: between two of the runner's, 0 if the
-    clock decides. disk_mb_s: how fast checkpoints are written and models read, 10^6 bytes a second;
-    disk_spread: the shortest and the longest likely time of that, as shares; shared_disk: whether
-    it is a claim that all machines share."""
+    """What every training run needs of its GPUs."""
 
     machines: Machines
-    precision: str = "bf16"
-    micro_batch_size: int = 1
-    evaluation_batch_size: int = 1
-    evaluation_follows: bool = True
-    accumulation: int = 1
+    precision: str = "bf16"  # of the multiplied weights: bf16, fp16 or fp32
+    micro_batch_size: int = 1  # rows on one GPU at once
+    evaluation_batch_size: int = 1  # the same in evaluation
+    evaluation_follows: bool = True  # it equals the micro batch, because the recipe names none
+    accumulation: int = 1  # micro batches a step
     optimizer: str = "adamw_torch_fused"
-    sharding: str = "none"
-    context: int = 1
-    tensor: int = 1
-    copies: int = 1
-    offload: Offload = Offload()
-    network: Network = field(default_factory=lambda: network("ethernet"))
-    expandable_segments: bool = True
+    sharding: str = "none"  # none, ddp, zero1, zero2, zero3 or fsdp
+    context: int = 1  # GPUs that share each row; their messages are not in the time
+    tensor: int = 1  # GPUs that share each matrix; nor are theirs
+    copies: int = 1  # of the model that FSDP splits
+    offload: Offload = Offload()  # what is beside the GPUs
+    network: Network = field(default_factory=lambda: network("ethernet"))  # between machines
+    expandable_segments: bool = True  # PyTorch's allocator lets blocks grow in place
     epochs: float = 1.0
-    max_steps: int = 0
+    max_steps: int = 0  # 0 if epochs decide
     warmup_ratio: float = 0.0
     warmup_steps: int = 0
+    # No figure depends on it, so a run is calculated once for all rates.
     learning_rate: float = field(default=0.0, compare=False)
-    rows: int | None = None
-    evaluation_rows: int | None = None
-    keep: int = 1
-    evaluation_steps: int = 0
-    engine_save_steps: int = 0
-    save_steps: int = 0
+    rows: int | None = None  # for training; None if they were not counted
+    evaluation_rows: int | None = None  # likewise
+    keep: int = 1  # checkpoints kept
+    evaluation_steps: int = 0  # between two evaluations; 0 if epochs decide
+    engine_save_steps: int = 0  # between two checkpoints of the engine; 0 if epochs decide
+    save_steps: int = 0  # between two checkpoints of the runner; 0 if the clock decides
+    # How fast checkpoints are written and models read, 10^6 bytes a second, and the shortest and
+    # the longest likely time of that, as shares.
     disk_mb_s: float = OWN_DISK_MB_S
     disk_spread: tuple[float, float] = ASSUMED
-    shared_disk: bool = False
+    shared_disk: bool = False  # it is a claim that all machines share
 
     @property
     def rule(self) -> catalog.Optimizer:
@@ -244,50 +234,43 @@ class Run:
 
 @dataclass(frozen=True)
 class Workload(Run):
-    """What one training run of a language model asks of its GPUs. unfrozen: patterns of the
-    parameters that are trained; empty means all (or, with an adapter, the adapter alone).
-    fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in.
-    attention: flash_attention_2, sdpa, flex_attention or eager. sequence_len: tokens of the longest
-    row. bucket_bytes: of gradients that are sent together. prefetch: numbers that ZeRO-3 gathers
-    ahead, None for transformers' rule; reuse: it keeps weights that are needed again within this
-    many numbers; group: numbers that a step of its optimizer handles at a time. All as in
-    DeepSpeed. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy:
-    none at all) or chunked. objective: sft; dpo, orpo, simpo, kto or reward on preferences; grpo on
-    the model's own answers, and ebft if their features are compared. generations: answers to each
-    prompt; generated: the most tokens of an answer, assumed for every one; by_vllm: the share of a
-    GPU that vLLM takes to write them, 0 for transformers; near: whether they are also compared with
-    the first model's (beta). packing: rows fill the length; evaluation_packing: in evaluation too.
-    several: whether a row that fills the length is several of the data's, as many as fit. joined:
-    the rows of a micro batch are one, without padding. lengths: of the data's rows in tokens, empty
-    if they were not counted; longest: of the longest one, or 0. compile: whether torch.compile
-    runs. fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its
-    matrices) are fused kernels."""
+    """What one training run of a language model asks of its GPUs."""
 
     model: catalog.Model
     adapter: Adapter | None = None
+    # Patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter
+    # alone).
     unfrozen: tuple[str, ...] = ()
-    fp32_weights: bool = False
+    fp32_weights: bool = False  # trained weights are in fp32, whatever they are multiplied in
     fp8: bool = False
-    attention: str = "flash_attention_2"
+    attention: str = "flash_attention_2"  # or sdpa, flex_attention, eager
     checkpointing: bool = True
-    sequence_len: int = 1024
-    bucket_bytes: int = 25_000_000
+    sequence_len: int = 1024  # tokens of the longest row
+    bucket_bytes: int = 25_000_000  # of gradients that are sent together
+    # DeepSpeed's own: numbers that ZeRO-3 gathers ahead (None for transformers' rule), numbers
+    # within which it keeps weights that are needed again, and numbers that a step of its optimizer
+    # handles at a time.
     prefetch: int | None = None
     reuse: int = 10**9
     group: int = 10**9
+    # none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or
+    # chunked
     fused_loss: str = "none"
+    # sft; dpo, orpo, simpo, kto or reward on preferences; grpo on the model's own answers, and ebft
+    # if their features are compared
     objective: str = "sft"
-    generations: int = 1
-    generated: int = 0
-    by_vllm: float = 0.0
-    near: bool = False
-    packing: bool = False
-    evaluation_packing: bool = False
-    several: bool = False
-    joined: bool = False
-    lengths: RowLengths = UNKNOWN
-    longest: int = 0
-    compile: bool = False
+    generations: int = 1  # answers to each prompt
+    generated: int = 0  # the most tokens of an answer, assumed for every one
+    by_vllm: float = 0.0  # the share of a GPU for vLLM, which writes them; 0 for transformers
+    near: bool = False  # they are also compared with the first model's (beta)
+    packing: bool = False  # rows fill the length
+    evaluation_packing: bool = False  # in evaluation too
+    several: bool = False  # a row that fills the length is several of the data's, as many as fit
+    joined: bool = False  # the rows of a micro batch are one, without padding
+    lengths: RowLengths = UNKNOWN  # of the data's rows in tokens; empty if they were not counted
+    longest: int = 0  # tokens of the longest row; 0 if unknown
+    compile: bool = False  # torch.compile runs
+    # Norms, rotation and feed-forward (or, beside an adapter, its matrices) are fused kernels.
     fused_kernels: bool = False
 
     @property
@@ -467,55 +450,9 @@ def from_stage(stage: Stage, model: catalog.Model, rows: Rows | None = None) -> 
     """The workload of a stage that Axolotl trains, from the config that Axolotl gets. rows: those
     of the data."""
     config = stage.config
-    rows = rows or Rows()
-    fused = TABLES["fused"]
-    # The ZeRO section of DeepSpeed's file; empty if the stage has none.
-    files = [
-        file
-        for file in stage.files
-        if config.get("deepspeed") and file.path.endswith("deepspeed.json")
-    ]
-    zero: Mapping[str, Any]
-    if files:
-        zero = json.loads(files[0].text)["zero_optimization"]
-    else:
-        zero = {}
     runner = config.get("recipe_runner") or {}
-    # A curriculum's sequence lengths share one count of steps and one schedule, and each stage
-    # makes its part of them.
-    part = runner.get("blocks") or {}
-    # Below 1, transformers counts epochs.
-    if part:
-        max_steps = part["last_step"] - part["first_step"]
-    else:
-        max_steps = max(0, int(config.get("max_steps") or 0))
-    own = config.get("trl") or {}
-    if config.get("reward_model"):
-        rl = "reward"
-    else:
-        rl = config.get("rl") or "sft"
-    generations = int(own.get("num_generations") or 1)
-    generated = int(own.get("max_completion_length") or 0)
-    # Rows may be blocks that fill the length: Axolotl takes rows as they are where `type` is empty.
-    blocks = any(data.get("type") == "" for data in config.get("datasets") or ())
-    packing = bool(config.get("sample_packing"))
-    # This schedule has no warmup, whatever the config says (transformers 5.16).
-    rises = config.get("lr_scheduler") != "constant"
-    attention = config.get("attn_implementation") or (
-        "flash" if config.get("flash_attention") else "sdpa"
-    )
-    # DeepSpeed counts a bucket in numbers of the run's precision, DDP in MB.
-    bucket_bytes = int(config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
-    if zero.get("reduce_bucket_size", "auto") != "auto":
-        bucket_bytes = int(zero["reduce_bucket_size"]) * (
-            2 if config.get("bf16") or config.get("fp16") else 4
-        )
-    sizes: Mapping[str, Any] = {
-        our: int(zero[their])
-        for our, their in TABLES["zero"].items()
-        if zero.get(their, "auto") != "auto"
-    }
-    inside = own.get("use_vllm") and own.get("vllm_mode") != "server"
+    zero = _zero_section(stage)
+    answers = _answers(config)
     return Workload(
         **_alike("run", config),
         # A reward model has no LM head, as if that was the embedding.
@@ -523,51 +460,157 @@ def from_stage(stage: Stage, model: catalog.Model, rows: Rows | None = None) -> 
         machines=stage.machines,
         adapter=_adapter(config, model),
         unfrozen=tuple(config.get("unfrozen_parameters") or ()),
-        precision=next(
-            (one for one, lines in TABLES["precision"].items() if any(map(config.get, lines))),
-            "fp32",
-        ),
+        precision=_precision(config),
         fp32_weights=runner.get("master_weights") == "fp32",
-        attention="flash_attention_2" if "flash" in attention else str(attention),
+        attention=_attention(config),
         evaluation_batch_size=int(
             config.get("eval_batch_size") or config.get("micro_batch_size") or 1
         ),
         sharding=_sharding(stage, zero),
         offload=_offload(stage, zero),
-        bucket_bytes=bucket_bytes,
-        **sizes,
-        fused_loss=next(
-            (loss for loss, setting in fused["losses"].items() if config.get(setting)), "none"
-        ),
-        objective=rl if rl in ("sft", *TABLES["logits"]) else "dpo",
-        generations=generations,
-        near=rl in ("grpo", "ebft") and bool(config.get("rl_beta")),
-        generated=generated,
-        by_vllm=float((config.get("vllm") or {}).get("gpu_memory_utilization") or 0)
-        if inside
-        else 0.0,
-        packing=packing or blocks,
-        several=packing and not blocks,
-        evaluation_packing=blocks or bool(config.get("eval_sample_packing", packing)),
-        max_steps=int(max_steps),
-        warmup_ratio=float(config.get("warmup_ratio") or runner.get("warmup_ratio") or 0)
-        if rises
-        else 0.0,
-        warmup_steps=max(0, int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0)))
-        if rises
-        else 0,
-        rows=None if rows.training is None else rows.training * generations,
-        evaluation_rows=VALIDATION_BLOCKS if part else rows.validation,
-        lengths=rows.lengths.scaled(1.0, generated) if rows.lengths else rows.lengths,
-        longest=rows.longest + generated if rows.longest else 0,
+        bucket_bytes=_bucket_bytes(config, zero),
+        **_zero_sizes(zero),
+        fused_loss=_fused_loss(config),
+        **answers,
+        **_packing(config),
+        **_schedule(config, runner),
+        **_rows(rows or Rows(), runner, answers["generations"], answers["generated"]),
         **cadence(config, runner),
-        # The best one is kept beside the latest.
-        keep=max(
-            int(config.get("save_total_limit") or 1),
-            2 if config.get("load_best_model_at_end") else 1,
-        ),
-        fused_kernels=any(config.get(name) for name in fused["kernels"]),
+        keep=_checkpoints_kept(config),
+        fused_kernels=any(config.get(name) for name in TABLES["fused"]["kernels"]),
     )
+
+
+def _zero_section(stage: Stage) -> Mapping[str, Any]:
+    """The ZeRO section of DeepSpeed's file; empty if the stage has none."""
+    if not stage.config.get("deepspeed"):
+        return {}
+    for file in stage.files:
+        if file.path.endswith("deepspeed.json"):
+            section: Mapping[str, Any] = json.loads(file.text)["zero_optimization"]
+            return section
+    return {}
+
+
+def _zero_sizes(zero: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {
+        our: int(zero[their])
+        for our, their in TABLES["zero"].items()
+        if zero.get(their, "auto") != "auto"
+    }
+
+
+def _bucket_bytes(config: EngineConfig, zero: Mapping[str, Any]) -> int:
+    """DeepSpeed counts a bucket in numbers of the run's precision, DDP in MB."""
+    numbers = zero.get("reduce_bucket_size", "auto")
+    if numbers == "auto":
+        return int(config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
+    if config.get("bf16") or config.get("fp16"):
+        return HALF * int(numbers)
+    return FULL * int(numbers)
+
+
+def _precision(config: EngineConfig) -> str:
+    for precision, settings in TABLES["precision"].items():
+        if any(map(config.get, settings)):
+            return str(precision)
+    return "fp32"
+
+
+def _attention(config: EngineConfig) -> str:
+    usual = "flash" if config.get("flash_attention") else "sdpa"
+    attention = str(config.get("attn_implementation") or usual)
+    if "flash" in attention:
+        return "flash_attention_2"
+    return attention
+
+
+def _fused_loss(config: EngineConfig) -> str:
+    for loss, setting in TABLES["fused"]["losses"].items():
+        if config.get(setting):
+            return str(loss)
+    return "none"
+
+
+def _answers(config: EngineConfig) -> Mapping[str, Any]:
+    """The fields about what is learned from, and about answers that the model writes itself."""
+    trl = config.get("trl") or {}
+    if config.get("reward_model"):
+        objective = "reward"
+    else:
+        objective = config.get("rl") or "sft"
+    near = objective in ("grpo", "ebft") and bool(config.get("rl_beta"))
+    if objective not in ("sft", *TABLES["logits"]):
+        objective = "dpo"
+    by_vllm = 0.0
+    if trl.get("use_vllm") and trl.get("vllm_mode") != "server":
+        by_vllm = float((config.get("vllm") or {}).get("gpu_memory_utilization") or 0)
+    return {
+        "objective": objective,
+        "generations": int(trl.get("num_generations") or 1),
+        "generated": int(trl.get("max_completion_length") or 0),
+        "by_vllm": by_vllm,
+        "near": near,
+    }
+
+
+def _packing(config: EngineConfig) -> Mapping[str, Any]:
+    """The fields about rows that fill the length. They may be blocks: Axolotl takes rows as they
+    are where `type` is empty."""
+    blocks = any(data.get("type") == "" for data in config.get("datasets") or ())
+    packing = bool(config.get("sample_packing"))
+    return {
+        "packing": packing or blocks,
+        "several": packing and not blocks,
+        "evaluation_packing": blocks or bool(config.get("eval_sample_packing", packing)),
+    }
+
+
+def _schedule(config: EngineConfig, runner: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields about steps. A curriculum's sequence lengths share one count of steps and one
+    schedule, and each stage makes its part of them."""
+    part = runner.get("blocks") or {}
+    if part:
+        max_steps = int(part["last_step"] - part["first_step"])
+    else:
+        # Below 1, transformers counts epochs.
+        max_steps = max(0, int(config.get("max_steps") or 0))
+    # This schedule has no warmup, whatever the config says (transformers 5.16).
+    if config.get("lr_scheduler") == "constant":
+        return {"max_steps": max_steps, "warmup_ratio": 0.0, "warmup_steps": 0}
+    ratio = float(config.get("warmup_ratio") or runner.get("warmup_ratio") or 0)
+    steps = int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0))
+    return {"max_steps": max_steps, "warmup_ratio": ratio, "warmup_steps": max(0, steps)}
+
+
+def _rows(
+    rows: Rows, runner: Mapping[str, Any], generations: int, generated: int
+) -> Mapping[str, Any]:
+    """The fields about the data's rows, each with as many answers of `generated` tokens as the
+    model writes."""
+    fields: dict[str, Any] = {
+        "rows": rows.training,
+        "evaluation_rows": rows.validation,
+        "lengths": rows.lengths,
+        "longest": rows.longest,
+    }
+    if rows.training is not None:
+        fields["rows"] = rows.training * generations
+    if runner.get("blocks"):
+        fields["evaluation_rows"] = VALIDATION_BLOCKS
+    if rows.lengths:
+        fields["lengths"] = rows.lengths.scaled(1.0, generated)
+    if rows.longest:
+        fields["longest"] = rows.longest + generated
+    return fields
+
+
+def _checkpoints_kept(config: EngineConfig) -> int:
+    """The best one is kept beside the latest."""
+    kept = int(config.get("save_total_limit") or 1)
+    if config.get("load_best_model_at_end"):
+        return max(kept, 2)
+    return max(kept, 1)
 
 
 def _alike(table: str, config: EngineConfig) -> Mapping[str, Any]:
