@@ -10,6 +10,7 @@ from runner.data import conversation_formats, row_files, rows
 from runner.data.conversation_formats import OWN, ChatSet, Conversation
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.support import UNSUPPORTED_PROMPT, Support, unsupported_question
+from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
 from runner.recipe.templates import NoText
 from runner.tools.problem import Problem, Stop, worded
@@ -30,29 +31,33 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             continue  # another rule reports a file that cannot be read or lacks columns
         for message, hint in _shown(file, read[:FIRST_ROWS]):
             yield recipe.note((*home, "path"), message, hint)
-        # Rows that are longer than `sequence_len`: certainly, by their words, or probably, by their
-        # bytes.
         talks = [row for _, row in read if isinstance(row, Conversation)]
-        where, limit = recipe.longest_row(home)
-        if not limit or not talks:
-            continue
-        written = recipe.document.lookup(home)
-        prompt = (written.get("system_prompt") if isinstance(written, dict) else None) or ""
-        texts = [
-            f"{prompt} {' '.join(turn.content for turn in talk.turns)}"
-            for talk in talks[:FIRST_ROWS]
-        ]
-        certain = sum(len(text.split()) > limit for text in texts)
-        likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
-        is_whole = len(talks) <= FIRST_ROWS
-        among = f"{'the' if is_whole else 'the first'} {len(texts):,} rows of `{file}`"
-        if certain == len(texts):
-            too_long = worded("data_doctor.all-too-long", among=among, limit=limit)
-            yield recipe.problem(where, *too_long, severity="error" if is_whole else "note")
-        elif likely > len(texts) / 2:
-            yield recipe.note(
-                where, *worded("data_doctor.many-too-long", among=among, likely=likely, limit=limit)
-            )
+        yield from _too_long(recipe, home, file, talks)
+
+
+def _too_long(
+    recipe: Recipe, home: Path_, file: Path, talks: list[Conversation]
+) -> Iterator[Problem]:
+    """Rows that are longer than `sequence_len`: certainly, by their words, or probably, by their
+    bytes."""
+    where, limit = recipe.longest_row(home)
+    if not limit or not talks:
+        return
+    written = recipe.document.lookup(home)
+    prompt = (written.get("system_prompt") if isinstance(written, dict) else None) or ""
+    texts = [
+        f"{prompt} {' '.join(turn.content for turn in talk.turns)}" for talk in talks[:FIRST_ROWS]
+    ]
+    certain = sum(len(text.split()) > limit for text in texts)
+    likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
+    is_whole = len(talks) <= FIRST_ROWS
+    among = f"{'the' if is_whole else 'the first'} {len(texts):,} rows of `{file}`"
+    if certain == len(texts):
+        message = worded("data_doctor.all-too-long", among=among, limit=limit)
+        yield recipe.problem(where, *message, severity="error" if is_whole else "note")
+    elif likely > len(texts) / 2:
+        message = worded("data_doctor.many-too-long", among=among, likely=likely, limit=limit)
+        yield recipe.note(where, *message)
 
 
 def _source(data: Settings, file: Path) -> ChatSet:

@@ -17,7 +17,7 @@ from runner.parts.planner import constants, row_counts
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import has_formulas
-from runner.parts.planner.workload import ASSUMED, Run, Workload, network
+from runner.parts.planner.workload import ASSUMED, Network, Run, Workload, network
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -312,51 +312,61 @@ def of(
     UnknownArchitecture for a model without formulas; with any_architecture, only when its figures
     are read."""
     forecasts = []
-    data_folder = Path(plan.place.data_dir)
-    prepared = Path(RUNS) / recipe.name / "data"
-    # Those of a run folder with another name, such as a rehearsal's, are its own.
-    local = not plan.place.on_cluster and data_folder.parent == Path(plan.place.run_dir)
-    if local and data_folder.is_dir() and data_folder != prepared.absolute():
-        prepared = data_folder
+    prepared = _prepared_folder(recipe, plan) if look else None
     if price is None:
         price = stated(recipe).get("price_per_gpu_hour")
-    stated_network = (plan.site if plan.place.on_cluster else plan.nodes).get("network") or {}
-    network_kind = stated_network.get("kind") or ("ethernet" if plan.place.on_cluster else "plain")
-    between = network(network_kind, stated_network.get("gbit_s"), stated_network.get("links"))
+    between = _network(plan)
     for stage in plan.stages:
         if stage.engine not in parts.table("formulas"):
             continue
-        rows = row_counts.of(recipe, plan, stage, prepared if look else None, given_rows)
+        rows = row_counts.of(recipe, plan, stage, prepared, given_rows)
         # Loaded when needed: `recipe check` counts its milliseconds.
         module = importlib.import_module(parts.table("formulas")[stage.engine])
         forecast: Forecast | None = module.of_stage(recipe, stage, rows, look)
-        if forecast is not None:
-            disk: dict[str, Any] = {}
-            if claim := plan.claim_of(
-                plan.place_of(stage).run_dir
-            ):  # its speed, which all machines share
-                where = (
-                    "openshift",
-                    "claims",
-                    list(plan.site["claims"]).index(claim),
-                    "write_mb_s",
-                )
-                if recipe.document.lookup(where):
-                    spread = (1.0, 1.0)
-                else:
-                    spread = ASSUMED
-                disk = {
-                    "disk_mb_s": float(claim["write_mb_s"]),
-                    "disk_spread": spread,
-                    "shared_disk": True,
-                }
-            forecast = replace(forecast, gpu=catalog.gpu(stage.machines.gpu), price=price)
-            forecast = forecast.changed(network=between, **disk)
-            assert (
-                any_architecture or forecast.counts
-            )  # raises UnknownArchitecture here, before half of a plan exists
-            forecasts.append(forecast)
+        if forecast is None:
+            continue
+        forecast = replace(forecast, gpu=catalog.gpu(stage.machines.gpu), price=price)
+        forecast = forecast.changed(network=between, **_disk(recipe, plan, stage))
+        # Raises UnknownArchitecture here, before half of a plan exists.
+        assert any_architecture or forecast.counts
+        forecasts.append(forecast)
     return forecasts
+
+
+def _prepared_folder(recipe: Recipe, plan: Plan) -> Path:
+    """Where data may be prepared already. A run folder with another name, such as a rehearsal's,
+    has its own."""
+    usual = Path(RUNS) / recipe.name / "data"
+    data_folder = Path(plan.place.data_dir)
+    local = not plan.place.on_cluster and data_folder.parent == Path(plan.place.run_dir)
+    if local and data_folder.is_dir() and data_folder != usual.absolute():
+        return data_folder
+    return usual
+
+
+def _network(plan: Plan) -> Network:
+    """Between the machines of a plan."""
+    if plan.place.on_cluster:
+        stated_network = plan.site.get("network") or {}
+        usual_kind = "ethernet"
+    else:
+        stated_network = plan.nodes.get("network") or {}
+        usual_kind = "plain"
+    kind_of_network = stated_network.get("kind") or usual_kind
+    return network(kind_of_network, stated_network.get("gbit_s"), stated_network.get("links"))
+
+
+def _disk(recipe: Recipe, plan: Plan, stage: Stage) -> dict[str, Any]:
+    """The fields of a workload about the claim that a stage writes to, whose speed all machines
+    share; empty without one."""
+    claim = plan.claim_of(plan.place_of(stage).run_dir)
+    if not claim:
+        return {}
+    index = list(plan.site["claims"]).index(claim)
+    spread = ASSUMED
+    if recipe.document.lookup(("openshift", "claims", index, "write_mb_s")):
+        spread = (1.0, 1.0)
+    return {"disk_mb_s": float(claim["write_mb_s"]), "disk_spread": spread, "shared_disk": True}
 
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:

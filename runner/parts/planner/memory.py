@@ -325,8 +325,8 @@ def _layers_backward(
     kept_by_layer: list[int],
 ) -> Iterator[Moment]:
     """The backward pass of each layer, the last one first, and of the embedding. earlier: gradients
-    of the micro batches before; head: the gradient of the LM head's weight. whole: activations of
-    each layer in its own backward pass; kept_by_layer: until then."""
+    of the micro batches before; head: the gradient of the LM head's weight. layer_bytes:
+    activations of each layer in its own backward pass; kept_by_layer: until then."""
     model = workload.model
     wide = workload.width
     base = state.running

@@ -294,9 +294,8 @@ def _worth(offer: Offer) -> bool:
     if (offer.loss and not offer.saves_less) or after.seconds is None or before.seconds is None:
         return False
     # An optional offer must fit in the whole likely range, with rows of full length.
-    if {note.message for note in after.notes} - {note.message for note in before.notes} or _cramped(
-        after
-    ):
+    new_notes = {note.message for note in after.notes} - {note.message for note in before.notes}
+    if new_notes or _cramped(after):
         return False
     if _cramped(before) and offer.scope == OfferScope.LINES:
         return True
@@ -390,38 +389,48 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
     """Changes to try, each with the name of its group; one success in a group is enough."""
     tight = _tight(planned)
     if not planned.problems:
-        for stage in planned.forecasts if _cramped(planned) else ():
+        yield from _better_suited(planned)
+    elif planned.fits:
+        yield "limits", {}
+    if tight:
+        stage, budget = tight[0]
+        for changes in stage.offers(planned.recipe, budget):
+            yield str(sorted(changes)), changes
+    elif not planned.problems or _breaks_pace(planned):
+        yield from _faster(planned)
+        for changes in _fewer_steps(planned):
+            yield "fewer steps", changes
+    else:
+        return
+    if not (tight and planned.fits):
+        yield from _other_machines(planned, bool(tight))
+
+
+def _better_suited(planned: Planned) -> Iterator[tuple[str, Changes]]:
+    """For a plan without problems: rows of the length that the data has, and enough steps."""
+    if _cramped(planned):
+        for stage in planned.forecasts:
             setting = Lines(planned.recipe, stage.stage).find("sequence_len")
             if setting and stage.shorter_rows:
                 yield "shorter rows", {setting: stage.shorter_rows}
-        for changes in _longer(planned):
-            yield str(sorted(changes)), changes
-    elif planned.fits:
-        yield "limits", {}
+    for changes in _longer(planned):
+        yield str(sorted(changes)), changes
+
+
+def _breaks_pace(planned: Planned) -> bool:
+    """Whether a limit of time, cost or speed does not hold."""
     broken = {problem.mends[0] for problem in planned.problems if problem.mends}
-    if tight:
-        stage, budget = tight[0]
-        yield from (
-            (str(sorted(changes)), changes) for changes in stage.offers(planned.recipe, budget)
-        )
-    elif not planned.problems or broken & {
-        "limits.time",
-        "limits.cost",
-        "limits.samples_per_second",
-    }:
-        yield from _faster(planned)
-        yield from (("fewer steps", changes) for changes in _fewer_steps(planned))
-    else:
-        return
-    if tight and planned.fits:
-        return
+    return not broken.isdisjoint({"limits.time", "limits.cost", "limits.samples_per_second"})
+
+
+def _other_machines(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
     nodes = planned.forecasts[0].stage.machines.nodes
     for count in range(1, TRIES):
         yield "more machines", _on(planned, nodes * 2**count)
     if not tight:
         for count in _fewer_machines(planned):
             yield "fewer machines", _on(planned, count)
-    yield from _cards(planned, bool(tight))
+    yield from _cards(planned, tight)
 
 
 def _longer(planned: Planned) -> Iterator[Changes]:
@@ -462,12 +471,33 @@ def _longest(planned: Planned) -> Forecast:
 
 def _fewer_steps(planned: Planned) -> Iterator[Changes]:
     """The settings with fewer steps of the longest stage that may meet the limits of time and cost,
-    the most steps first; the stages of a curriculum share theirs. Evaluation and saving shrink with
-    the steps, but starting does not.
-    """
+    the most steps first; the stages of a curriculum share theirs."""
+    most = _share_of_steps(planned)
+    if not 0 < most < 1:
+        return
+    longest = _longest(planned)
+    home = Lines(planned.recipe, longest.stage).home
+    curriculum = longest.stage.name.startswith(CURRICULUM)
+    shorter = [longest]
+    if curriculum:
+        shorter = [stage for stage in planned.forecasts if stage.stage.name.startswith(CURRICULUM)]
+    steps = sum(stage.steps or 0 for stage in shorter)
+    for spared in (1.0, 0.98, 0.95, 0.9, 0.8):
+        share = most * spared
+        fewer = int(steps * share)
+        if not fewer:
+            continue
+        if longest.workload.max_steps:
+            yield {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
+        else:
+            yield {f"{home}.epochs": math.floor(longest.workload.epochs * share * 100) / 100}
+
+
+def _share_of_steps(planned: Planned) -> float:
+    """The share of the steps for which the limits of time and cost leave time. Evaluation and
+    saving shrink with the steps, but starting does not."""
     limit = stated(planned.recipe)
     cost = planned.together.cost
-    longest = _longest(planned)
     times = [stage.time for stage in planned.forecasts if stage.time]
     total = sum(time.total_seconds for time in times)
     start = sum(time.overhead_seconds - time.checkpoints.seconds for time in times)
@@ -476,61 +506,21 @@ def _fewer_steps(planned: Planned) -> Iterator[Changes]:
         allowed.append(units.seconds(limit["time"]))
     if limit.get("cost") is not None and cost:
         allowed.append(limit["cost"] / cost * total)
-    if total > start:
-        most = min(((seconds - start) / (total - start) for seconds in allowed), default=1.0)
-    else:
-        most = 1.0
-    curriculum = longest.stage.name.startswith(CURRICULUM)
-    shorter = [
-        stage_forecast
-        for stage_forecast in planned.forecasts
-        if curriculum and stage_forecast.stage.name.startswith(CURRICULUM)
-    ] or [longest]
-    for share in (most * spared for spared in (1.0, 0.98, 0.95, 0.9, 0.8)) if 0 < most < 1 else ():
-        fewer = int(sum(stage_forecast.steps or 0 for stage_forecast in shorter) * share)
-        epochs = longest.workload.epochs * share
-        if longest.workload.max_steps and fewer:
-            yield {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
-        elif fewer:
-            yield {
-                f"{Lines(planned.recipe, longest.stage).home}.epochs": math.floor(epochs * 100)
-                / 100
-            }
+    if total <= start or not allowed:
+        return 1.0
+    return float((min(allowed) - start) / (total - start))
 
 
 def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
     """Changes that may make the longest stage faster: larger batches, no padding, no recomputation,
-    fused code."""
+    fused code; and fewer checkpoints of any stage."""
     stage = _longest(planned)
     lines = Lines(planned.recipe, stage.stage)
     work = stage.workload
-    room = _budget(planned, stage)
-    if not planned.problems:
-        stage = stage.full
-    likely = stage.memory_range[1] / stage.memory.total
-    sizes = []
-    for rows, accumulation in splits(work, smaller=False):
-        larger = replace(stage, workload=work.with_rows(rows, accumulation))
-        if likely * larger.memory.total > room:
-            break
-        if larger.time:
-            sizes.append((larger.time.total_seconds, rows, accumulation))
-    if sizes:
-        yield "larger batch", lines.batch(*min(sizes)[1:])
-    # Saving less often, in the stage whose checkpoints take most, if that is too much of its time:
-    # steps between two checkpoints, between two evaluations, and both.
-    timed = [(forecast, forecast.time) for forecast in planned.forecasts if forecast.time]
-    saving, took = max(
-        timed, key=lambda timed_stage: timed_stage[1].checkpoints.seconds, default=(None, None)
-    )
-    if saving and took and took.checkpoints.seconds > WORTH["saving"] * took.total_seconds:
-        interval = math.ceil(
-            took.steps
-            / max(1, int(WORTH["saved"] * took.training_seconds / took.checkpoints.writing))
-        )
-        home = Lines(planned.recipe, saving.stage).home
-        for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
-            yield "fewer checkpoints", {f"{home}.{name}": interval for name in names}
+    larger = _larger_batch(planned, stage)
+    if larger:
+        yield "larger batch", lines.batch(*larger)
+    yield from _fewer_checkpoints(planned)
     values = {
         "packing": "auto",
         "kernels": "auto",
@@ -543,8 +533,44 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
             yield setting, {setting: value}
     if isinstance(work, Workload) and not work.packing and not work.joined:
         yield "packing", {"model.attention": "flash_attention_2"}
-        if planned.problems and (setting := lines.find("packing")):
+        setting = lines.find("packing")
+        if planned.problems and setting:
             yield "packing", {setting: "pack"}
+
+
+def _larger_batch(planned: Planned, stage: Forecast) -> tuple[int, int] | None:
+    """The fastest of the larger micro batches that fit, with its accumulation."""
+    room = _budget(planned, stage)
+    if not planned.problems:
+        stage = stage.full
+    likely = stage.memory_range[1] / stage.memory.total
+    sizes = []
+    for rows, accumulation in splits(stage.workload, smaller=False):
+        larger = replace(stage, workload=stage.workload.with_rows(rows, accumulation))
+        if likely * larger.memory.total > room:
+            break
+        if larger.time:
+            sizes.append((larger.time.total_seconds, rows, accumulation))
+    if not sizes:
+        return None
+    _, rows, accumulation = min(sizes)
+    return rows, accumulation
+
+
+def _fewer_checkpoints(planned: Planned) -> Iterator[tuple[str, Changes]]:
+    """Saving less often, in the stage whose checkpoints take most, if that is too much of its time:
+    steps between two checkpoints, between two evaluations, and both."""
+    timed = [(forecast, forecast.time) for forecast in planned.forecasts if forecast.time]
+    if not timed:
+        return
+    saving, time = max(timed, key=lambda timed_stage: timed_stage[1].checkpoints.seconds)
+    if time.checkpoints.seconds <= WORTH["saving"] * time.total_seconds:
+        return
+    count = int(WORTH["saved"] * time.training_seconds / time.checkpoints.writing)
+    interval = math.ceil(time.steps / max(1, count))
+    home = Lines(planned.recipe, saving.stage).home
+    for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
+        yield "fewer checkpoints", {f"{home}.{name}": interval for name in names}
 
 
 def _on(planned: Planned, nodes: int) -> Changes:
@@ -602,22 +628,25 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
     seconds = {card.name: _seconds(planned, card) for card in smallest}
     fastest = sorted(smallest, key=lambda card: seconds[card.name])
     present = planned.forecasts[0].gpu
-    limit = stated(planned.recipe).get("time")
     if present and planned.seconds:
         now = _seconds(planned, present)
     else:
         now = math.inf
     if tight:
-        tried = [card for card in smallest if seconds[card.name] <= now] or smallest
+        not_slower = [card for card in smallest if seconds[card.name] <= now]
+        for card in (not_slower or smallest)[:TRIES]:
+            yield "card", {"machines.gpu": card.name}
+        return
+    limit = stated(planned.recipe).get("time")
+    if planned.problems and limit:
+        enough = units.seconds(limit)
     else:
-        if planned.problems and limit:
-            enough = units.seconds(limit)
-        else:
-            enough = now * WORTH["dearer"]
-        tried = [card for card in reversed(fastest) if seconds[card.name] <= enough]
-    yield from (("card", {"machines.gpu": card.name}) for card in tried[:TRIES])
-    if not tight:
-        yield from (("fastest card", {"machines.gpu": card.name}) for card in fastest[:1])
+        enough = now * WORTH["dearer"]
+    fast = [card for card in reversed(fastest) if seconds[card.name] <= enough]
+    for card in fast[:TRIES]:
+        yield "card", {"machines.gpu": card.name}
+    for card in fastest[:1]:
+        yield "fastest card", {"machines.gpu": card.name}
 
 
 def _seconds(planned: Planned, card: Gpu) -> float:

@@ -232,13 +232,11 @@ def known(
     """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the
     catalog. Lengths that preparation did not count come from files and catalog. data: as a preparer
     reads it. folder: where it writes; None to open no file. samples: of the data sets, in order."""
-    share = float(data.get("validation_share") or 0)
     prepared_rows = _prepared(data, folder)
-    of_prepared = f"the prepared data in {folder}"
+    lengths = UNKNOWN
     if prepared_rows:
         lengths = RowLengths(*astuple(prepared_rows.lengths))
-    else:
-        lengths = UNKNOWN
+    of_prepared = f"the prepared data in {folder}"
     if prepared_rows and lengths and not given_rows:
         return Rows(
             prepared_rows.train_rows,
@@ -252,31 +250,30 @@ def known(
         counted = counted._replace(
             lengths=lengths or counted.lengths, longest=prepared_rows.longest, longest_source=""
         )
-    if prepared_rows and not given_rows:
+    if given_rows:
+        return _split(counted._replace(training=given_rows, source="`--rows`"), data)
+    if prepared_rows:
         return counted._replace(
             training=prepared_rows.train_rows,
             validation=prepared_rows.validation_rows,
             source=of_prepared,
         )
-    count = given_rows or counted.training
-    if count is None:
+    if counted.training is None:
         return counted
-    validation = round(count * share)
-    source = "`--rows`" if given_rows else counted.source
-    rows = counted._replace(training=count - validation, validation=validation, source=source)
-    if given_rows:
-        held_out = []
-    else:
-        held_out = [
-            _held_out(data_set, data, folder) for data_set in data.get("validation_sets", ())
-        ]
+    validation_sets = data.get("validation_sets", ())
+    held_out = [_held_out(data_set, data, folder) for data_set in validation_sets]
     if None in held_out:
-        all_validation = None
-    else:
-        all_validation = sum(count or 0 for count in held_out)
+        return _split(counted, data)._replace(validation=None)
     if held_out:
-        return rows._replace(validation=all_validation)
-    return rows
+        return _split(counted, data)._replace(validation=sum(count or 0 for count in held_out))
+    return _split(counted, data)
+
+
+def _split(rows: Rows, data: RowsRequest) -> Rows:
+    """The same with a share held out for validation."""
+    count = rows.training or 0
+    validation = round(count * float(data.get("validation_share") or 0))
+    return rows._replace(training=count - validation, validation=validation)
 
 
 def _prepared(data: RowsRequest, folder: Path | None) -> prepared.PreparedRows | None:
@@ -300,13 +297,8 @@ def _found(data: RowsRequest, folder: Path | None, samples: Sequence[Path | None
     """The rows of all data sets together, before some are held out."""
     sets = zip(data.get("sets", [data]), chain(samples, repeat(None)), strict=False)
     parts = [_of_set(data_set, data, folder, sample) for data_set, sample in sets]
-    nonempty = [part for part in parts if part.training != 0]
-    longest = _longest(nonempty)
-    all_counted = all(part.training and part.lengths for part in nonempty)
-    if all_counted:
-        lengths = RowLengths.mixed([(part.training or 0, part.lengths) for part in nonempty])
-    else:
-        lengths = UNKNOWN
+    longest = _longest([part for part in parts if part.training != 0])
+    lengths = _lengths(parts)
     count = (data.get("songs") or {}).get("count")
     sources = " and ".join(dict.fromkeys(part.source for part in parts))
     unknown = next((part for part in parts if part.training is None), None)
@@ -317,6 +309,18 @@ def _found(data: RowsRequest, folder: Path | None, samples: Sequence[Path | None
         source = f"the recipe's `count`{(f', with lengths from {sources}' if lengths else '')}"
         return Rows(count, None, lengths, source, *longest)
     return Rows(counted, None, lengths, sources, *longest)
+
+
+def _lengths(parts: Sequence[Rows]) -> RowLengths:
+    """The lengths of several data sets together; empty if those of one with rows are unknown."""
+    weighed = []
+    for part in parts:
+        if part.training == 0:
+            continue
+        if part.training is None or not part.lengths:
+            return UNKNOWN
+        weighed.append((part.training, part.lengths))
+    return RowLengths.mixed(weighed)
 
 
 def _of_set(
