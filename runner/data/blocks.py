@@ -78,33 +78,16 @@ def prepare(
     """Writes `train.parquet`, `validation.parquet` if there is validation data, and `report.json`.
     sample_rows: make at most this many blocks, the first ones. Raises Stop if there is no
     tokenizer, or too little text for one block."""
-    sides = [
-        side
-        for side in SIDES
-        if side == "train" or plain_text.validation_sets or plain_text.validation_share
-    ]
-    if tokenizer_for:
-        tokenizer = tokenizer_for(documents(plain_text, "train", TextReport()))
-    else:
-        tokenizer = None
-    if tokenizer is None or tokenizer.eos_token_id is None:
-        raise Stop(
-            "Text can only be cut into blocks with the base model's tokenizer, but it cannot be loaded here.",
-            "Check the model's name, your network and your access to it on the hub.",
-        )
-    contents = [one.content for one in (*plain_text.sets, *plain_text.validation_sets)]
-    tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
-    figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
-    settings = {
-        name: value
-        for name, value in asdict(plain_text, dict_factory=data_sets.stated).items()
-        if name not in figures
-    }
-    key = content_hash([settings, contents, tokens, sample_rows], 32)
-    known = TextReport.read(out)
-    if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):
-        known.notes = lines_of("text_notes", plain_text, known)
-        return known
+    sides = ["train"]
+    if plain_text.validation_sets or plain_text.validation_share:
+        sides.append("validation")
+    tokenizer = _tokenizer(plain_text, tokenizer_for)
+    key = _key(plain_text, tokenizer, sample_rows)
+    existing = TextReport.read(out)
+    are_written = all((out / f"{side}.parquet").is_file() for side in sides)
+    if existing and existing.key == key and are_written:
+        existing.notes = lines_of("text_notes", plain_text, existing)
+        return existing
     said_as = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
     report = TextReport(
         key=key, source=plain_text.name, tokenizer=said_as, block_len=plain_text.sequence_len
@@ -124,16 +107,7 @@ def prepare(
             report.lost, report.rows_in, plain_text.max_lost_share, report.lines("left_out")
         )
         if not counts.blocks:
-            if side == "validation" and plain_text.validation_share:
-                share = "raise `data.validation_share`, "
-            else:
-                share = ""
-            named = "training" if side == "train" else side
-            lines = "".join(f"\n{line}" for line in report.lines("left_out"))
-            raise Stop(
-                f"The {named} text has {counts.tokens:,} tokens, too few for one block of {report.block_len:,}.{lines}",
-                f"Give more text, {share}or lower `model.sequence_len`.",
-            )
+            raise _no_block(plain_text, side, counts, report)
     if sample_rows is None:
         report.licence = data_sets.licences(plain_text)
     for examiner in examining:
@@ -141,6 +115,30 @@ def prepare(
     report.notes = lines_of("text_notes", plain_text, report)
     report.write(out)
     return report
+
+
+def _tokenizer(plain_text: PlainText, tokenizer_for: TokenizerFor | None) -> Any:
+    """The tokenizer that cuts the text. Raises Stop if there is none with an end-of-text token."""
+    if tokenizer_for:
+        tokenizer = tokenizer_for(documents(plain_text, "train", TextReport()))
+    else:
+        tokenizer = None
+    if tokenizer is None or tokenizer.eos_token_id is None:
+        raise Stop(
+            "Text can only be cut into blocks with the base model's tokenizer, but it cannot be loaded here.",
+            "Check the model's name, your network and your access to it on the hub.",
+        )
+    return tokenizer
+
+
+def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
+    """The hash of everything that the blocks depend on."""
+    contents = [data_set.content for data_set in (*plain_text.sets, *plain_text.validation_sets)]
+    tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
+    settings = asdict(plain_text, dict_factory=data_sets.stated)
+    for figure in ("effective_batch_size", "epochs", "warmup_steps", "eval_steps"):
+        settings.pop(figure, None)
+    return content_hash([settings, contents, tokens, sample_rows], 32)
 
 
 def first(plain_text: PlainText, side: str = "train") -> Iterator[RenderedExample]:
@@ -156,10 +154,10 @@ def documents(
     give one document each in turn, so that the first blocks have some of all. examining: examiners
     that get the training rows."""
     if side == "validation":
-        own = plain_text.validation_sets
+        validation_sets = plain_text.validation_sets
     else:
-        own = ()
-    source = replace(plain_text, sets=own or plain_text.sets)
+        validation_sets = ()
+    source = replace(plain_text, sets=validation_sets or plain_text.sets)
     waiting = deque(
         _of_set(source, index, side, report, examining) for index in range(len(source.sets))
     )
@@ -175,32 +173,32 @@ def documents(
 def _of_set(
     source: PlainText, index: int, side: str, report: TextReport, examining: Sequence[Examiner]
 ) -> Iterator[str]:
-    one = source.sets[index]
+    data_set = source.sets[index]
     share = source.validation_share
     # Both sides of a share read the same rows; they are counted once.
     counted = side == "train" or not share
-    for number, row in rows.read(one, column=one.text):
+    for number, row in rows.read(data_set, column=data_set.text):
         report.rows_in += counted
         line = data_sets.where(source, index, number)
         if isinstance(row, Bad):
             reason = "not a row"
         else:
-            reason = _wrong(row, one.text)
+            reason = _wrong(row, data_set.text)
         if reason and counted:
             report.lose(line, reason, row.reason if isinstance(row, Bad) else "")
         if isinstance(row, Bad) or reason:
             continue
-        if not data_sets.drawn(row, one.share, source.seed):
+        if not data_sets.drawn(row, data_set.share, source.seed):
             if counted:
                 report.leave_out("beyond the `share` of its data set, drawn by the seed")
             continue
-        text = row[one.text]
+        text = row[data_set.text]
         if not share or (data_sets.hash_64(f"{source.seed}\n{text}") < share * 2**64) == (
             side == "validation"
         ):
             if side == "train":
-                said = f"{data_sets.set_name(index)} {one.name}"
-                report.sets[said] = report.sets.get(said, 0) + 1
+                label = f"{data_sets.set_name(index)} {data_set.name}"
+                report.sets[label] = report.sets.get(label, 0) + 1
                 for examiner in examining:
                     examiner.add(line, text)
             yield text
@@ -226,6 +224,23 @@ class BlockCounts:
     tokens: int = 0
     blocks: int = 0
     dropped: int = 0
+
+
+def _no_block(plain_text: PlainText, side: str, counts: BlockCounts, report: TextReport) -> Stop:
+    """The refusal of too little text for one block."""
+    if side == "train":
+        side_name = "training"
+    else:
+        side_name = side
+    if side == "validation" and plain_text.validation_share:
+        share = "raise `data.validation_share`, "
+    else:
+        share = ""
+    lines = "".join(f"\n{line}" for line in report.lines("left_out"))
+    return Stop(
+        f"The {side_name} text has {counts.tokens:,} tokens, too few for one block of {report.block_len:,}.{lines}",
+        f"Give more text, {share}or lower `model.sequence_len`.",
+    )
 
 
 COLUMNS = pa.schema(
@@ -281,25 +296,25 @@ def cut(
     for tokens in documents:
         counts.documents += 1
         counts.tokens += len(tokens)
-        left = tokens[:room]
+        remaining = tokens[:room]
         if room is not None:
-            room -= len(left)
-        while len(left):
-            part = left[: len(line) - filled]
+            room -= len(remaining)
+        while len(remaining):
+            part = remaining[: len(line) - filled]
             line[filled : filled + len(part)] = part
             filled = filled + len(part)
-            left = left[len(part) :]
+            remaining = remaining[len(part) :]
             if filled == len(line):
                 counts.blocks += len(buffer)
                 yield buffer
                 filled = 0
         if room == 0:
             break
-    whole = filled // length
-    counts.blocks += whole
+    whole_blocks = filled // length
+    counts.blocks += whole_blocks
     counts.dropped = counts.tokens - counts.blocks * length
-    if whole:
-        yield buffer[:whole]
+    if whole_blocks:
+        yield buffer[:whole_blocks]
 
 
 def tokenise(documents: Iterable[str], tokenizer: Any, end_of_text: int) -> Iterator[np.ndarray]:
@@ -309,7 +324,8 @@ def tokenise(documents: Iterable[str], tokenizer: Any, end_of_text: int) -> Iter
 
     def encoded(texts: list[str]) -> list[np.ndarray]:
         return [
-            np.array([*getattr(each, "ids", each), end_of_text], np.int32) for each in encode(texts)
+            np.array([*getattr(encoding, "ids", encoding), end_of_text], np.int32)
+            for encoding in encode(texts)
         ]
 
     return in_threads(documents, encoded)
@@ -325,11 +341,11 @@ def lengths(documents: Iterable[str], tokenizer: Any) -> np.ndarray:
 def histogram(counts: np.ndarray) -> list[tuple[int, int, int]]:
     """At most 24 bins of equal width: the first and the last number of each, and the number of
     counts in it."""
-    first = int(counts.min())
-    width = -(-(int(counts.max()) - first + 1) // 24)
-    in_bins = np.bincount((counts - first) // width)
+    lowest = int(counts.min())
+    width = -(-(int(counts.max()) - lowest + 1) // 24)
+    in_bins = np.bincount((counts - lowest) // width)
     return [
-        (first + width * bin, first + width * (bin + 1) - 1, int(rows))
+        (lowest + width * bin, lowest + width * (bin + 1) - 1, int(rows))
         for bin, rows in enumerate(in_bins)
     ]
 
@@ -371,15 +387,15 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
 
 
 def in_groups(
-    things: Iterable[Made], size: Callable[[Made], int], enough: int
+    items: Iterable[Made], size: Callable[[Made], int], enough: int
 ) -> Iterator[list[Made]]:
     """Lists of items in order. A list ends as soon as its sizes add up to `enough`; the last one
     has the rest."""
     group = list[Made]()
     together = 0
-    for thing in things:
-        group.append(thing)
-        together += size(thing)
+    for item in items:
+        group.append(item)
+        together += size(item)
         if together >= enough:
             yield group
             group = []

@@ -25,7 +25,7 @@ Asked = formats.ChatData | Preferences | Labels | Prompts
 
 
 def prepare(
-    asked: Asked,
+    request: Asked,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
@@ -34,17 +34,17 @@ def prepare(
     """Writes `train.parquet`, `validation.parquet` (columns `full-question`, `messages`, and
     `answer`, `chosen` and `rejected`, or `completion` and `label`) and `report.json`. sample_rows:
     keep at most this many rows, drawn by the seed. Raises Stop if too few rows remain."""
-    return _preparer(asked).prepare(out, tokenizer_for, sample_rows)
+    return _preparer(request).prepare(out, tokenizer_for, sample_rows)
 
 
-def first(asked: Asked) -> Iterator[RenderedExample]:
+def first(request: Asked) -> Iterator[RenderedExample]:
     """The rows as the model will see them, one after the other."""
-    return _preparer(asked).first()
+    return _preparer(request).first()
 
 
-def _preparer(asked: Asked) -> ItemPreparer[Any]:
+def _preparer(request: Asked) -> ItemPreparer[Any]:
     kinds: dict[str, type[ItemPreparer[Any]]] = {"chat": ChatRows, "prompts": PromptRows}
-    return kinds.get(asked.kind, PreferenceRows)(asked)
+    return kinds.get(request.kind, PreferenceRows)(request)
 
 
 Talk = TypeVar("Talk", bound=formats.Conversations)
@@ -62,12 +62,16 @@ class ConversationRows(ItemPreparer[Talk]):
         types = [pa.schema({"role": text, "content": text})]
         for batch in self.spool.batches(np.arange(len(self.spool))):
             tools = tools or any(conversation.tools for conversation in batch)
-            there = {turn.besides for conversation in batch for turn in conversation.turns} - {""}
-            if there:
+            extra_fields = {
+                turn.besides for conversation in batch for turn in conversation.turns
+            } - {""}
+            if extra_fields:
                 # The order of a set differs from run to run, but that of columns must not.
                 types.append(
                     pa.schema(
-                        list(pa.infer_type([json.loads(besides) for besides in sorted(there)]))
+                        list(
+                            pa.infer_type([json.loads(besides) for besides in sorted(extra_fields)])
+                        )
                     )
                 )
         fields = list(pa.unify_schemas(types, promote_options="permissive"))
@@ -77,13 +81,13 @@ class ConversationRows(ItemPreparer[Talk]):
         return pa.schema(columns | ({"tools": text} if tools else {}))
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
-        asked = self.asked
+        request = self.asked
         report = self.report
         # A twin's tokenizer gives other lengths than the model's.
         of_twin = hasattr(tokenizer, "said_as")
         template = getattr(tokenizer, "chat_template", None)
         if (
-            asked.special_tokens.axolotl == formats.OWN
+            request.special_tokens.axolotl == formats.OWN
             and isinstance(template, str)
             and not of_twin
         ):
@@ -96,12 +100,12 @@ class ConversationRows(ItemPreparer[Talk]):
                         line, f"`{name}`, which the tokenizer's chat template does not write"
                     )
             kept = kept[np.array(written)]
-        if asked.special_tokens.axolotl == MISTRAL:
+        if request.special_tokens.axolotl == MISTRAL:
             kept, lengths = self._by_mistral(kept, tokenizer)
         else:
             lengths = self.lengths(kept, tokenizer)
         if len(kept):
-            return self.within(asked.sequence_len, kept, lengths, tokenizer)
+            return self.within(request.sequence_len, kept, lengths, tokenizer)
         return kept
 
     def _by_mistral(self, kept: np.ndarray, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -109,14 +113,16 @@ class ConversationRows(ItemPreparer[Talk]):
         training at others."""
         lengths = []
         for line, conversation in zip(self.where(kept), self.spool.items(kept), strict=True):
-            *asked, answer = formats.behind(self.asked.system_prompt, conversation.turns)
+            *prompt, answer = formats.behind(self.asked.system_prompt, conversation.turns)
             tools = json.loads(conversation.tools or "[]")
             try:
                 # It writes no complete conversation unless it trains; an answer's own end is one
                 # token.
-                said = tokenizer.encode(answer["content"], add_special_tokens=False)
+                answer_tokens = tokenizer.encode(answer["content"], add_special_tokens=False)
                 lengths.append(
-                    len(tokens(tokenizer, asked, asking=True, tools=tools)) + len(said) + 1
+                    len(tokens(tokenizer, prompt, asking=True, tools=tools))
+                    + len(answer_tokens)
+                    + 1
                 )
             except Exception as error:  # its own kinds, and pydantic's
                 self.report.lose(line, "mistral-common cannot write it", first_line(error))
@@ -145,10 +151,12 @@ class ConversationRows(ItemPreparer[Talk]):
 class ChatRows(ConversationRows[formats.ChatData]):
     def items_of(self) -> Iterator[ItemOf]:
         forms = []
-        for stated in self.asked.sets:
-            one = stated.told()
-            forms.append(f"{one.form}{'' if stated.form else ', recognised by the columns'}")
-            yield partial(one.conversation, self.asked.special_tokens.axolotl)
+        for written_set in self.asked.sets:
+            data_set = written_set.told()
+            forms.append(
+                f"{data_set.form}{'' if written_set.form else ', recognised by the columns'}"
+            )
+            yield partial(data_set.conversation, self.asked.special_tokens.axolotl)
         self.report.form = "; ".join(dict.fromkeys(forms))
 
 
@@ -168,13 +176,15 @@ class PreferenceRows(ItemPreparer[Prompted]):
         )
 
     def items_of(self) -> Iterator[ItemOf]:
-        return (one.item for one in self.asked.sets)
+        return (data_set.item for data_set in self.asked.sets)
 
     def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
         kept = super().read(place, sample_rows)
-        seen = {item.answers["label"] for item in self.spool.items(kept) if "label" in item.answers}
-        if len(seen) == 1:
-            (only,) = seen
+        labels = {
+            item.answers["label"] for item in self.spool.items(kept) if "label" in item.answers
+        }
+        if len(labels) == 1:
+            (only,) = labels
             raise Stop(
                 f"Every row has the label {str(only).lower()}, so there is nothing to tell apart.",
                 f"Add rows with the label {str(not only).lower()}.",
@@ -183,14 +193,14 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     def told(self, item: judged.Answered, answer: str = "") -> str:
         """answer: the column of the one that is shown, by default the first."""
-        said = formats.Turn("assistant", str(item.answers[answer or self.answers[0]]))
-        return super().told(replace(item, turns=(*item.turns, said)))
+        answer_turn = formats.Turn("assistant", str(item.answers[answer or self.answers[0]]))
+        return super().told(replace(item, turns=(*item.turns, answer_turn)))
 
     def rendered(self, item: judged.Answered) -> RenderedExample:
-        name, beside = list(item.answers.items())[-1]
+        name, answer_text = list(item.answers.items())[-1]
         if name == "answer":
             name = "reference"
-        return RenderedExample(item.question, f"{self.told(item)}\n\n{name}: {beside}")
+        return RenderedExample(item.question, f"{self.told(item)}\n\n{name}: {answer_text}")
 
     def said(self, item: judged.Answered) -> tuple[Any, ...]:
         answers = [item.answers[name] for name in self.answers]
@@ -203,8 +213,10 @@ class PreferenceRows(ItemPreparer[Prompted]):
         lengths = np.stack([self.lengths(kept, tokenizer, answer=name) for name in self.answers])
         longer = lengths.max(axis=0)
         self.report.token_lengths = blocks.figures(longer)
-        lost = int((lengths - limit).clip(min=0).sum())
-        self.find_too_long(longer, limit, self.where(kept[longer > limit]), lost, "cut in training")
+        lost_tokens = int((lengths - limit).clip(min=0).sum())
+        self.find_too_long(
+            longer, limit, self.where(kept[longer > limit]), lost_tokens, "cut in training"
+        )
         return kept
 
     def table(self, batch: list[judged.Answered]) -> pa.Table:

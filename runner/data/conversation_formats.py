@@ -93,10 +93,10 @@ class Conversation:
 def behind(system_prompt: str | None, turns: Sequence[Turn]) -> list[Message]:
     """The messages of turns, after the system prompt if they have none of their own."""
     if system_prompt and turns[0].role != "system":
-        own = [Turn("system", system_prompt.strip())]
+        system_turns = [Turn("system", system_prompt.strip())]
     else:
-        own = []
-    return [turn.message() for turn in (*own, *turns)]
+        system_turns = []
+    return [turn.message() for turn in (*system_turns, *turns)]
 
 
 def pair(question: str, answer: str) -> tuple[Turn, Turn]:
@@ -133,34 +133,42 @@ class ChatSet(DataSet):
         template."""
         assert self.form is not None
         if self.form != "columns":
-            if not all(map(row.__contains__, COLUMNS[self.form])) and (other := told(row)):
-                raise NoText(f"it has the form {other}, but the others have {self.form}")
-            if row.get("tools"):
-                tools = as_json(row["tools"], "its `tools` are")
-            else:
-                tools = ""
-            said = turns(self.form, row, self.thinking_field or REASONING)
-            if self.drop_system:
-                kept = tuple(turn for turn in said if turn.role != "system")
-            else:
-                kept = said
-            conversation = Conversation(kept, tools)
-            # With mistral-common, Axolotl 0.19.0 does not train the end of a tool call.
-            if template == MISTRAL and (name := unwritten(conversation, "tools")):
-                raise NoText(
-                    f"it has `{name}`, which cannot be learned with `chat_template: {MISTRAL}`"
-                )
-            if template not in (OWN, MISTRAL) and (name := unwritten(conversation, "")):
-                raise NoText(
-                    f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
-                )
-            return conversation
-        question, answer = (
-            templates.fill(each or "", row).strip() for each in (self.question, self.answer)
-        )
+            return self._of_turns(self.form, template, row)
+        question = templates.fill(self.question or "", row).strip()
+        answer = templates.fill(self.answer or "", row).strip()
         if question and answer:
             return Conversation(pair(question, answer))
         return "the question or the answer is empty"
+
+    def _of_turns(self, form: Form, template: str, row: DataRow) -> Conversation:
+        """The conversation of a row in a form other than columns. Raises NoText if the template
+        cannot write it."""
+        if not all(map(row.__contains__, COLUMNS[form])):
+            row_form = told(row)
+            if row_form:
+                raise NoText(f"it has the form {row_form}, but the others have {form}")
+        if row.get("tools"):
+            tools = as_json(row["tools"], "its `tools` are")
+        else:
+            tools = ""
+        kept = turns(form, row, self.thinking_field or REASONING)
+        if self.drop_system:
+            kept = tuple(turn for turn in kept if turn.role != "system")
+        conversation = Conversation(kept, tools)
+        if template == OWN:
+            return conversation
+        # With mistral-common, Axolotl 0.19.0 does not train the end of a tool call.
+        is_mistral = template == MISTRAL
+        name = unwritten(conversation, "tools" if is_mistral else "")
+        if name and is_mistral:
+            raise NoText(
+                f"it has `{name}`, which cannot be learned with `chat_template: {MISTRAL}`"
+            )
+        if name:
+            raise NoText(
+                f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
+            )
+        return conversation
 
     def told(self) -> Self:
         """This data set with the form of its first recognisable row. Raises Stop if its columns
@@ -205,31 +213,31 @@ def turns(form: Form, row: DataRow, thoughts: str = REASONING) -> tuple[Turn, ..
     """The turns of a row in a form other than columns; the last one answers. thoughts: the field
     with these. Raises KeyError with the name of a column that the row lacks, NoText if it is not a
     conversation."""
-    said: list[Any]
+    messages: list[Any]
     if form == "alpaca":
         # Separated by a line end, as in Axolotl's own prompts for Alpaca.
-        asked = "\n".join(
+        question = "\n".join(
             filter(
                 None,
                 (text_in(row["instruction"], "instruction"), text_in(row.get("input"), "input")),
             )
         )
-        said = [
-            {"role": "user", "content": asked},
+        messages = [
+            {"role": "user", "content": question},
             {"role": "assistant", "content": text_in(row["output"], "output")},
         ]
     elif form == "prompt_completion":
-        said = [
+        messages = [
             *turns_in(row["prompt"], "prompt", "user"),
             *turns_in(row["completion"], "completion", "assistant"),
         ]
     else:
         (column,) = COLUMNS[form]
-        said = turns_in(row[column], column)
-    if row.get("system") and _role(said[0], 1) != "system":
-        said.insert(0, {"role": "system", "content": text_in(row["system"], "system")})
+        messages = turns_in(row[column], column)
+    if row.get("system") and _role(messages[0], 1) != "system":
+        messages.insert(0, {"role": "system", "content": text_in(row["system"], "system")})
     kept = []
-    for number, message in enumerate(said, 1):
+    for number, message in enumerate(messages, 1):
         turn = turn_of(message, number, thoughts)
         if turn.content or turn.besides:
             kept.append(turn)
@@ -257,9 +265,9 @@ def turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
             if role is None:
                 raise NoText(f"`{column}` is text that is not JSON") from None
     if role and value is not None:
-        each = turns if isinstance(turns, list) else []
-        if not each or not all(
-            isinstance(one, Mapping) and one.keys() & {"role", "from"} for one in each
+        entries = turns if isinstance(turns, list) else []
+        if not entries or not all(
+            isinstance(entry, Mapping) and entry.keys() & {"role", "from"} for entry in entries
         ):
             return [{"role": role, "content": text_of(value, column)}]
     if not isinstance(turns, list) or not turns:
@@ -270,12 +278,12 @@ def turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
 def _role(message: Any, number: int) -> str:
     if not isinstance(message, dict):
         raise NoText(f"turn {number} is not an object with role and content")
-    named = message.get("role") or message.get("from")
-    if named is None:
+    role_name = message.get("role") or message.get("from")
+    if role_name is None:
         raise NoText(f"turn {number} has no role (`role`, or `from`)")
-    if not isinstance(named, str) or named not in ROLES:
-        raise NoText(f"turn {number} has the role `{named}`; use {listed(ROLES, 'or')}")
-    return ROLES[named]
+    if not isinstance(role_name, str) or role_name not in ROLES:
+        raise NoText(f"turn {number} has the role `{role_name}`; use {listed(ROLES, 'or')}")
+    return ROLES[role_name]
 
 
 def turn_of(message: Any, number: int, thoughts: str = REASONING) -> Turn:
@@ -287,12 +295,8 @@ def turn_of(message: Any, number: int, thoughts: str = REASONING) -> Turn:
     besides = {name: message[name] for name in fields if message.get(name)}
     if CALLS in besides:
         besides[CALLS] = [_call(call, number) for call in turns_in(besides[CALLS], CALLS)]
-    if isinstance(content, list):  # of parts, each `{type: text, text: …}`
-        if not all(
-            isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content
-        ):
-            raise NoText(f"turn {number} contains something other than text")
-        content = "".join(str(part["text"]) for part in content)
+    if isinstance(content, list):
+        content = _text_of_parts(content, number)
     if content is None and not besides:
         raise NoText(f"turn {number} has no content (`content`, or `value`)")
     for name, value in ({"content": content or ""} | besides).items():
@@ -305,6 +309,16 @@ def turn_of(message: Any, number: int, thoughts: str = REASONING) -> Turn:
     return Turn(role, (content or "").strip(), more)
 
 
+def _text_of_parts(parts: list[Any], number: int) -> str:
+    """The text of a turn's parts, each `{type: text, text: …}`."""
+    texts = []
+    for part in parts:
+        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+            raise NoText(f"turn {number} contains something other than text")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
 def _call(call: Any, number: int) -> Message:
     """A tool call with its arguments as JSON, which Axolotl reads."""
     if isinstance(call, Mapping):
@@ -315,14 +329,14 @@ def _call(call: Any, number: int) -> Message:
         raise NoText(
             f"a tool call of turn {number} names no function (`function`, with `name` and `arguments`)"
         )
-    given = as_json(
+    arguments = as_json(
         function.get("arguments") or {}, f"the arguments of a tool call of turn {number} are"
     )
-    plain = {"type": "function", "function": {"name": function["name"], "arguments": given}}
+    plain = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     return plain | ({"id": str(call["id"])} if call.get("id") else {})
 
 
-def as_json(value: Any, what: str) -> str:
+def as_json(value: Any, subject: str) -> str:
     """A value of any shape as JSON, so that different rows fit into one column; text is JSON
     already."""
     if not isinstance(value, str):
@@ -330,7 +344,7 @@ def as_json(value: Any, what: str) -> str:
     try:
         json.loads(value)
     except (ValueError, RecursionError):
-        raise NoText(f"{what} text that is not JSON") from None
+        raise NoText(f"{subject} text that is not JSON") from None
     return value
 
 
@@ -345,21 +359,24 @@ def _without_nulls(value: Any) -> Any:
 
 def unwritten(conversation: Conversation, template: str) -> str | None:
     """A field of a conversation that a template would drop silently, or None."""
-    there = {
-        name for turn in conversation.turns if turn.besides for name in json.loads(turn.besides)
-    }
-    there = there & {*OF_TEMPLATES} | ({"tools"} if conversation.tools else set())
-    return next((name for name in sorted(there) if name not in template), None)
+    names = set[str]()
+    for turn in conversation.turns:
+        if turn.besides:
+            names.update(json.loads(turn.besides))
+    names &= {*OF_TEMPLATES}
+    if conversation.tools:
+        names.add("tools")
+    return next((name for name in sorted(names) if name not in template), None)
 
 
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
     """A conversation as the model will see it. A turn's additional fields come before its words,
     about as long as the model's own template writes them."""
-    besides = ([turn[name] for name in OF_TEMPLATES if turn.get(name)] for turn in conversation)
-    written = (
-        "".join(json.dumps(value, ensure_ascii=False) for value in values) for values in besides
-    )
-    return template.conversation(
-        (turn["role"], before + turn["content"])
-        for turn, before in zip(conversation, written, strict=True)
-    )
+    return template.conversation((turn["role"], _with_fields(turn)) for turn in conversation)
+
+
+def _with_fields(turn: Message) -> str:
+    """A turn's words, after its additional fields as JSON."""
+    values = [turn[name] for name in OF_TEMPLATES if turn.get(name)]
+    fields = "".join(json.dumps(value, ensure_ascii=False) for value in values)
+    return f"{fields}{turn['content']}"

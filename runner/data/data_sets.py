@@ -73,16 +73,18 @@ class DataSets:
 
     @property
     def name(self) -> str:
-        return ", ".join(one.name for one in self.sets)
+        return ", ".join(data_set.name for data_set in self.sets)
 
     @property
     def content(self) -> list[str]:
-        return [one.content for one in self.sets]
+        return [data_set.content for data_set in self.sets]
 
     @property
     def size(self) -> int | None:
         """Bytes of all files together; None if one is not a file."""
-        files = [one.file for one in self.sets if one.file and one.file.is_file()]
+        files = [
+            data_set.file for data_set in self.sets if data_set.file and data_set.file.is_file()
+        ]
         if len(files) == len(self.sets):
             return sum(file.stat().st_size for file in files)
         return None
@@ -170,12 +172,12 @@ def from_hub(source: DataSource, stream: bool) -> Iterator[Any]:
     try:
         from datasets import load_dataset
 
-        how = {
+        options = {
             "split": source.split,
             "revision": source.revision,
             "data_files": source.files and list(source.files),
         }
-        yield load_dataset(source.hub, source.subset, streaming=stream, **how)
+        yield load_dataset(source.hub, source.subset, streaming=stream, **options)
     except Exception as error:
         raise no_dataset(source, error) from None
 
@@ -222,7 +224,7 @@ def licences(source: DataSets) -> str:
 
 
 def no_dataset(source: DataSource, error: Exception) -> Stop:
-    kind = Stop
+    stop_type = Stop
     reason = reason_of(error)
     remedy = "Check `subset`, `split` and `files` of the data set."
     failure = hub_failure(error)
@@ -230,8 +232,8 @@ def no_dataset(source: DataSource, error: Exception) -> Stop:
         reason = failure.reason
         remedy = failure.remedy
         if failure.temporary:
-            kind = Unreachable
-    return kind(
+            stop_type = Unreachable
+    return stop_type(
         f"The data set `{source.hub}` cannot be loaded from the hub: {reason}.",
         f"{remedy} Or download it and name it under `data.path`.",
     )

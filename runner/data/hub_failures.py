@@ -81,12 +81,12 @@ NOT_CONNECTED_TEXTS = (
 def hub_failure(error: BaseException) -> HubFailure | None:
     """Why the hub gave nothing; None for an error of another kind."""
     errors = list(chain(error))
-    for one in errors:
-        failure = _by_answer(one)
+    for cause in errors:
+        failure = _by_answer(cause)
         if failure:
             return failure
-    for one in errors:
-        failure = _by_text(one)
+    for cause in errors:
+        failure = _by_text(cause)
         if failure:
             return failure
     return None
@@ -94,10 +94,10 @@ def hub_failure(error: BaseException) -> HubFailure | None:
 
 def chain(error: BaseException) -> Iterator[BaseException]:
     """An error, and those that it was raised from or after."""
-    seen: list[BaseException] = []
+    visited: list[BaseException] = []
     following: BaseException | None = error
-    while following is not None and following not in seen:
-        seen.append(following)
+    while following is not None and following not in visited:
+        visited.append(following)
         yield following
         following = following.__cause__ or following.__context__
 
@@ -122,14 +122,14 @@ def _by_answer(error: BaseException) -> HubFailure | None:
 
 def _by_text(error: BaseException) -> HubFailure | None:
     """By what an error without an answer says."""
-    kind = type(error).__name__
+    error_type = type(error).__name__
     text = str(error)
     for pattern, failure in BY_TEXT.items():
         if re.search(pattern, text):
             return failure
-    if "OfflineModeIsEnabled" in f"{kind} {text}":
+    if "OfflineModeIsEnabled" in f"{error_type} {text}":
         return OFFLINE
-    if any(sign in kind for sign in NOT_CONNECTED):
+    if any(sign in error_type for sign in NOT_CONNECTED):
         return UNREACHABLE
     if any(sign in text.lower() for sign in NOT_CONNECTED_TEXTS):
         return UNREACHABLE

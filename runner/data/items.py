@@ -53,9 +53,9 @@ class ItemPreparer(ABC, Generic[Asked]):
     spool: Spool
     uncounted = "the base model's tokenizer is not on this machine"
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        self.report = Report.of(asked)
+    def __init__(self, request: Asked) -> None:
+        self.asked = request
+        self.report = Report.of(request)
 
     @abstractmethod
     def items_of(self) -> Iterator[ItemOf]:
@@ -90,11 +90,12 @@ class ItemPreparer(ABC, Generic[Asked]):
         report = self.report
         report.token_lengths = blocks.figures(lengths)
         report.length_bins = blocks.histogram(lengths)
-        if len(whole := lengths[lengths <= limit]):
+        fitting = lengths[lengths <= limit]
+        if len(fitting):
             report.lengths = Lengths(
-                float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99))
+                float(fitting.mean()), float(fitting.std()), float(np.percentile(fitting, 99))
             )
-            report.longest_kept = int(whole.max())
+            report.longest_kept = int(fitting.max())
         lines = self.where(kept[lengths > limit])
         for line in lines:
             report.lose(line, f"longer than {limit} tokens")
@@ -105,27 +106,33 @@ class ItemPreparer(ABC, Generic[Asked]):
         return kept[lengths <= limit]
 
     def find_too_long(
-        self, lengths: np.ndarray, limit: int, lines: list[data_sets.Where], lost: int, fate: str
+        self,
+        lengths: np.ndarray,
+        limit: int,
+        lines: list[data_sets.Where],
+        lost_tokens: int,
+        fate: str,
     ) -> None:
         """Reports rows of more than `limit` tokens. lengths: tokens of each row; lines: of the long
-        ones; lost: tokens that they lose; fate: what happens to them."""
+        ones; lost_tokens: that they lose; fate: what happens to them."""
         if not lines:
             return
         ordered = np.sort(lengths)
         # The first multiple of 256 that keeps 99 % of the rows.
         enough = max(int(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]), limit + 1)
         needed = -(-enough // 256) * 256
-        said = f"{fate}, which loses {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all"
+        effect = f"{fate}, which loses {lost_tokens:,} tokens, {lost_tokens / int(lengths.sum()):.1%} of all"
         still = int((lengths > needed).sum()) or "none"
         remedy = f"With `sequence_len: {needed}`, {still} would be too long. Or shorten them."
-        self.report.findings.append(DataFinding.of("too long", len(lines), said, remedy, lines))
+        self.report.findings.append(DataFinding.of("too long", len(lines), effect, remedy, lines))
 
     def first(self) -> Iterator[RenderedExample]:
         """The items of all rows, one after the other, duplicates included."""
-        for one, item_of in zip(self.asked.sets, self.items_of(), strict=True):
-            for row in rows.good(one, stream=getattr(self.asked, "stream", False)):
+        for data_set, item_of in zip(self.asked.sets, self.items_of(), strict=True):
+            for row in rows.good(data_set, stream=getattr(self.asked, "stream", False)):
                 with suppress(KeyError, NoText):
-                    if not isinstance(item := item_of(row), str):
+                    item = item_of(row)
+                    if not isinstance(item, str):
                         yield self.rendered(item)
 
     def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
@@ -150,15 +157,15 @@ class ItemPreparer(ABC, Generic[Asked]):
                 for number, part in enumerate(parts or [None])
             ]
             with ExitStack() as opened:
-                made: Iterator[tuple[Spool, Report]] = map(_of_rows, jobs)
+                spooled: Iterator[tuple[Spool, Report]] = map(_of_rows, jobs)
                 if parts:
                     # Fresh interpreters, because a fork would copy the locks of threads, but not
                     # the threads.
                     pool = ProcessPoolExecutor(
                         len(parts), get_context("spawn"), _begin, (os.getpid(),)
                     )
-                    made = opened.enter_context(pool).map(_of_rows, jobs)
-                for part, counted in made:
+                    spooled = opened.enter_context(pool).map(_of_rows, jobs)
+                for part, counted in spooled:
                     spools.append(part)
                     report.add(counted)
         files = tuple(file for spool in spools for file in spool.files)
@@ -193,15 +200,15 @@ class ItemPreparer(ABC, Generic[Asked]):
         template = self.asked.special_tokens.axolotl
         base = str(tokenizer.name_or_path)
         # transformers takes mistral-common wherever a model has a file of it.
-        said = tokenizers.unfit(template, base, isinstance(tokenizer, MistralCommonBackend))
-        if said:
-            raise Stop(*said)
+        message = tokenizers.unfit(template, base, isinstance(tokenizer, MistralCommonBackend))
+        if message:
+            raise Stop(*message)
         self.report.tokenizer = getattr(tokenizer, "said_as", base)
         return self.counted(kept, tokenizer)
 
-    def lengths(self, kept: np.ndarray, tokenizer: Any, **how: str) -> np.ndarray:
-        """The tokens of items as the model will see them. how: for `told`."""
-        return blocks.lengths(map(partial(self.told, **how), self.spool.items(kept)), tokenizer)
+    def lengths(self, kept: np.ndarray, tokenizer: Any, **options: str) -> np.ndarray:
+        """The tokens of items as the model will see them. options: of `told`."""
+        return blocks.lengths(map(partial(self.told, **options), self.spool.items(kept)), tokenizer)
 
     def where(self, kept: np.ndarray) -> list[data_sets.Where]:
         """The places of items in the data sets, as messages name them."""
@@ -220,47 +227,36 @@ class ItemPreparer(ABC, Generic[Asked]):
         `report.json`, unless they exist already. sample_rows: of a rehearsal, whose rows are not
         examined. Raises Stop if too few rows are left, or `out` contains Parquet files of another
         origin."""
-        asked = self.asked
+        request = self.asked
         report = self.report
-        # Everything that the result depends on.
-        if asked.tokenizer:
-            tokens = tokenizers.content(asked.tokenizer.base)
-        else:
-            tokens = ""
-        unwritten = partial(
-            data_sets.stated, later=("files",)
-        )  # rows of before this setting still count
-        report.key = content_hash(
-            [asdict(asked, dict_factory=unwritten), asked.content, tokens, sample_rows], 32
-        )
-        known = Report.read(out)
-        if known is None and any(out.glob("*.parquet")):
+        report.key = self.key(sample_rows)
+        existing = Report.read(out)
+        if existing is None and any(out.glob("*.parquet")):
             raise Stop(
                 f"`{out}` contains Parquet files that recipe-runner did not make.",
                 "Name another folder for prepared data.",
             )
         sides = blocks.SIDES
-        if not asked.validation_share:
+        if not request.validation_share:
             sides = ("train",)
-        there = all((out / f"{side}.parquet").is_file() for side in sides)
-        # Tokens that could not be counted without a tokenizer may be counted now.
-        if (
-            known
-            and known.key == report.key
-            and there
-            and (known.token_lengths or tokenizer_for is None)
-        ):
-            return known
+        are_written = all((out / f"{side}.parquet").is_file() for side in sides)
+        if existing and existing.key == report.key and are_written:
+            # Tokens that could not be counted without a tokenizer may be counted now.
+            can_count = tokenizer_for is not None and not existing.token_lengths
+            if not can_count:
+                return existing
         with folder(out) as place:
             kept = self.read(place, sample_rows)
-            report.require_few_lost(report.lost, report.rows_in, asked.max_lost_share, out)
+            report.require_few_lost(report.lost, report.rows_in, request.max_lost_share, out)
             if sample_rows is None:
                 self.look_through(kept)
-            lost = report.lost
+            lost_before = report.lost
             rows_before = len(kept)
             kept = self.measured(kept, tokenizer_for)
-            report.require_few_lost(report.lost - lost, rows_before, asked.max_lost_share, out)
-            is_validation = drawn(self.spool.facts["group"][kept], asked.validation_share)
+            report.require_few_lost(
+                report.lost - lost_before, rows_before, request.max_lost_share, out
+            )
+            is_validation = drawn(self.spool.facts["group"][kept], request.validation_share)
             rows_of = {"train": kept[~is_validation], "validation": kept[is_validation]}
             report.train_rows = len(rows_of["train"])
             report.validation_rows = len(rows_of["validation"])
@@ -269,13 +265,8 @@ class ItemPreparer(ABC, Generic[Asked]):
                     (self.spool.facts["origin"][rows_of["train"]] == index).sum()
                 )
             if not all(len(rows_of[side]) for side in sides):
-                lines = "\n".join(report.lines())
-                if not asked.validation_share:
-                    raise Stop(f"No row remains to train on.\n{lines}")
-                raise Stop(
-                    f"Too few rows remain to train and to validate on.\n{lines}\nAt least two different {report.unit}s are needed."
-                )
-            if not asked.validation_share:
+                raise self.too_few_rows()
+            if not request.validation_share:
                 (out / "validation.parquet").unlink(missing_ok=True)
             for side in sides:
                 with replacing(out / f"{side}.parquet") as begun:
@@ -283,6 +274,27 @@ class ItemPreparer(ABC, Generic[Asked]):
                 report.bytes_after += (out / f"{side}.parquet").stat().st_size
         report.write(out)
         return report
+
+    def key(self, sample_rows: int | None) -> str:
+        """The hash of everything that the prepared rows depend on."""
+        request = self.asked
+        if request.tokenizer:
+            tokens = tokenizers.content(request.tokenizer.base)
+        else:
+            tokens = ""
+        # Rows of before the setting `files` still count.
+        unwritten = partial(data_sets.stated, later=("files",))
+        fields = asdict(request, dict_factory=unwritten)
+        return content_hash([fields, request.content, tokens, sample_rows], 32)
+
+    def too_few_rows(self) -> Stop:
+        """The refusal of rows that leave a side empty."""
+        lines = "\n".join(self.report.lines())
+        if not self.asked.validation_share:
+            return Stop(f"No row remains to train on.\n{lines}")
+        return Stop(
+            f"Too few rows remain to train and to validate on.\n{lines}\nAt least two different {self.report.unit}s are needed."
+        )
 
     def look_through(self, kept: np.ndarray) -> None:
         """Shows the items to the examiners."""
@@ -316,9 +328,9 @@ class Spool:
             with file.open("rb") as lists:
                 while lists.peek(1):
                     batch = pickle.load(lists)
-                    first, last = np.searchsorted(kept, (start, start + len(batch)))
-                    if first < last:
-                        yield [batch[number] for number in (kept[first:last] - start).tolist()]
+                    begin, last = np.searchsorted(kept, (start, start + len(batch)))
+                    if begin < last:
+                        yield [batch[number] for number in (kept[begin:last] - start).tolist()]
                     start += len(batch)
 
     def items(self, kept: np.ndarray) -> Iterator[Any]:
@@ -353,7 +365,7 @@ def spool(
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
     facts = [np.empty(0, FACTS)]
     with file.open("wb") as lists:
-        for held in blocks.in_groups(keyed, lambda each: len(each[1]), BATCH_CHARACTERS):
+        for held in blocks.in_groups(keyed, lambda entry: len(entry[1]), BATCH_CHARACTERS):
             those, keys, *places = zip(*held, strict=True)
             pickle.dump(those, lists, pickle.HIGHEST_PROTOCOL)
             part = np.empty(len(those), FACTS)
@@ -386,26 +398,26 @@ def _of_rows(
                 item = item_of(row)
             except KeyError as column:
                 reason = "a column is missing"
-                why = f"no column `{column.args[0]}`; the row has {listed(list(row)[:10])}"
+                detail = f"no column `{column.args[0]}`; the row has {listed(list(row)[:10])}"
             except NoText as error:
                 reason = "not a conversation"
-                why = str(error)
+                detail = str(error)
             else:
                 if not isinstance(item, str):
                     yield item, number, index
                     continue
                 reason = item
-                why = ""
-            report.lose(data_sets.where(sources, index, number), reason, why)
+                detail = ""
+            report.lose(data_sets.where(sources, index, number), reason, detail)
 
     return spool(items(), sources.seed, file), report
 
 
 def _write(tables: Iterator[pa.Table], file: Path) -> None:
-    first = next(tables)
-    groups = blocks.in_groups(chain([first], tables), lambda table: table.nbytes, GROUP_BYTES)
+    first_table = next(tables)
+    groups = blocks.in_groups(chain([first_table], tables), lambda table: table.nbytes, GROUP_BYTES)
     with (
-        parquet.ParquetWriter(file, first.schema, compression="zstd") as writer,
+        parquet.ParquetWriter(file, first_table.schema, compression="zstd") as writer,
         ThreadPoolExecutor(1) as pool,
     ):
         # A group is compressed while the next is made.
@@ -425,12 +437,12 @@ def drawn(groups: np.ndarray, share: float) -> np.ndarray:
         return np.zeros(len(groups), bool)
     _, number_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     target = max(1, round(share * len(groups)))
-    taken = 0
+    drawn_items = 0
     chosen = list[int]()
     for number, size in enumerate(sizes.tolist()):
-        if taken >= target or len(chosen) == len(sizes) - 1:
+        if drawn_items >= target or len(chosen) == len(sizes) - 1:
             break
-        if not chosen or taken + size <= target:
+        if not chosen or drawn_items + size <= target:
             chosen.append(number)
-            taken += size
+            drawn_items += size
     return np.isin(number_of, chosen)

@@ -42,9 +42,9 @@ def _asked(template: str, row: DataRow, implicit: bool) -> tuple[Turn, ...]:
     """The turns of a prompt. implicit: whether its column also has the answer, as its last turn."""
     turns = _turns_of(template, row, "user")
     turns = turns[:-1] if implicit else turns
-    own = row.get("system")
-    if own and turns and turns[0].role != "system":
-        turns = (Turn("system", text_in(own, "system")), *turns)
+    system_prompt = row.get("system")
+    if system_prompt and turns and turns[0].role != "system":
+        turns = (Turn("system", text_in(system_prompt, "system")), *turns)
     if not turns or turns[-1].role != "user":
         raise NoText(f"`{template}` has no turn of the user before the answer")
     return turns
@@ -55,10 +55,10 @@ def _answer(template: str, row: DataRow, prompt: tuple[Turn, ...]) -> str:
     *before, answer = _turns_of(template, row, "assistant")
     if answer.role != "assistant":
         raise NoText(f"`{template}` ends with the role `{answer.role}`, but an answer must be last")
-    asked, before = (
+    prompt_turns, before = (
         [turn for turn in turns if turn.role != "system"] for turns in (prompt, before)
     )
-    if before not in ([], asked):
+    if before not in ([], prompt_turns):
         raise NoText(f"`{template}` has other turns before its answer than the prompt")
     return answer.content
 
@@ -66,10 +66,10 @@ def _answer(template: str, row: DataRow, prompt: tuple[Turn, ...]) -> str:
 def _turns_of(template: str, row: DataRow, role: str) -> tuple[Turn, ...]:
     """The turns that a template gives: those in its column, or its text as a turn of this role."""
     column = template[1:-1]
-    said = list[Any]()
+    messages = list[Any]()
     if templates.columns(template) == [column]:
-        said = turns_in(row[column], column, role)
-    turns = tuple(turn_of(message, number) for number, message in enumerate(said, 1))
+        messages = turns_in(row[column], column, role)
+    turns = tuple(turn_of(message, number) for number, message in enumerate(messages, 1))
     if any(turn.besides for turn in turns):
         raise NoText(
             f"`{column}` has {listed((REASONING, *BESIDES), 'or')}, which only conversations may have"
@@ -91,9 +91,9 @@ class PreferenceSet(DataSet):
         chosen, rejected = (_answer(answer, row, prompt) for answer in (self.chosen, self.rejected))
         if not prompt[-1].content or not chosen or not rejected:
             return "a part is empty"
-        both = {"chosen": chosen, "rejected": rejected}
+        answers = {"chosen": chosen, "rejected": rejected}
         if chosen != rejected:
-            return Answered(prompt, answers=both)
+            return Answered(prompt, answers=answers)
         return "both answers are the same"
 
 

@@ -50,15 +50,15 @@ def asking(address: str, keys: Mapping[str, str] = MappingProxyType({})) -> Iter
     }
     # No listing is cached, because other processes write too.
     fresh = {"skip_instance_cache": True, "use_listings_cache": False}
-    known = os.environ | keys
-    endpoint = next((value for name in ENDPOINTS if (value := known.get(name))), None)
+    variables = os.environ | keys
+    endpoint = next(filter(None, map(variables.get, ENDPOINTS)), None)
     if keys:
-        own = {"key": keys["AWS_ACCESS_KEY_ID"], "secret": keys["AWS_SECRET_ACCESS_KEY"]}
+        credentials = {"key": keys["AWS_ACCESS_KEY_ID"], "secret": keys["AWS_SECRET_ACCESS_KEY"]}
     else:
-        own = {}
-    place = {"region_name": known.get("AWS_DEFAULT_REGION")}
+        credentials = {}
+    place = {"region_name": variables.get("AWS_DEFAULT_REGION")}
     store = s3fs.S3FileSystem(
-        endpoint_url=endpoint, client_kwargs=place, config_kwargs=patience, **own, **fresh
+        endpoint_url=endpoint, client_kwargs=place, config_kwargs=patience, **credentials, **fresh
     )
     try:
         yield store
@@ -122,47 +122,47 @@ def objects(store: Any, address: str) -> dict[str, Object]:
     """The files at an address, by their names below it; the one at it has its own name. Raises
     FileNotFoundError without any."""
     path = path_of(address)
-    found = {}
+    by_name = {}
     for name, facts in store.find(path, detail=True).items():
         if facts["type"] == "file" and not name.endswith("/"):
             etag = str(facts.get("ETag", "")).strip('"')
             changed = facts["LastModified"].timestamp()
-            below = name.removeprefix(path).lstrip("/") or PurePosixPath(path).name
-            found[below] = Object(name, facts["size"], etag, changed)
-    if not found:
+            relative_name = name.removeprefix(path).lstrip("/") or PurePosixPath(path).name
+            by_name[relative_name] = Object(name, facts["size"], etag, changed)
+    if not by_name:
         raise FileNotFoundError(address)
-    return found
+    return by_name
 
 
-def etags(there: Mapping[str, Object]) -> dict[str, str]:
+def etags(stored_files: Mapping[str, Object]) -> dict[str, str]:
     """What tells one version of these files from another."""
-    return {name: one.etag for name, one in there.items()}
+    return {name: stored.etag for name, stored in stored_files.items()}
 
 
-def download(store: Any, there: Mapping[str, Object], folder: Path) -> None:
+def download(store: Any, stored_files: Mapping[str, Object], folder: Path) -> None:
     """Copies files into a folder, each whole or not at all. A copy that has the time and size of
     its original stays. Raises Stop if a file changes meanwhile."""
-    for name, one in there.items():
+    for name, stored in stored_files.items():
         file = folder / name
         if not file.resolve().is_relative_to(folder.resolve()):
             raise Stop(f"The server named a file outside the folder: {name}")
         if file.is_file() and (file.stat().st_size, file.stat().st_mtime) == (
-            one.size,
-            one.changed,
+            stored.size,
+            stored.changed,
         ):
             continue
         with replacing(file) as partial:
-            store.get_file(one.path, str(partial))
-            now = store.info(one.path)
+            store.get_file(stored.path, str(partial))
+            now = store.info(stored.path)
             if (partial.stat().st_size, str(now.get("ETag", "")).strip('"')) != (
-                one.size,
-                one.etag,
+                stored.size,
+                stored.etag,
             ):
                 raise Stop(
-                    f"`{one.path}` changed while it was copied.",
+                    f"`{stored.path}` changed while it was copied.",
                     "Start again once nobody writes there.",
                 )
-            os.utime(partial, (one.changed, one.changed))
+            os.utime(partial, (stored.changed, stored.changed))
 
 
 @cache
@@ -170,8 +170,8 @@ def local(address: str) -> Path:
     """The file or folder at an address, copied to this machine once for each of its versions.
     Raises Stop if it cannot be read."""
     with asking(address) as store:
-        there = objects(store, address)
-        home = content_hash([address, etags(there)])
+        stored_files = objects(store, address)
+        home = content_hash([address, etags(stored_files)])
         name = PurePosixPath(path_of(address)).name
         # Beside the hub's cache if that has a place of its own, which in pods is on a claim.
         target = Path(os.environ.get("HF_HOME") or cache_folder()) / "s3" / home / name
@@ -179,7 +179,9 @@ def local(address: str) -> Path:
             # Folders get their name once they are whole; several processes may copy at once.
             partial = target.parent.with_name(f".{home}.{uuid.uuid4().hex}.partial")
             try:
-                download(store, there, partial if list(there) == [name] else partial / name)
+                download(
+                    store, stored_files, partial if list(stored_files) == [name] else partial / name
+                )
                 if not target.parent.exists():
                     partial.rename(target.parent)
             finally:

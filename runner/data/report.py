@@ -28,26 +28,26 @@ def numbers(lines: Sequence[Where], count: int) -> str:
     """The first line numbers of `count`, as the end of a line of the report; empty if unknown."""
     if not lines:
         return ""
-    shown = ", ".join(
+    first_lines = ", ".join(
         f"{line:,}" if isinstance(line, int) else line for line in lines[:SHOWN_BAD_LINES]
     )
     if count > SHOWN_BAD_LINES:
         more = f" and {count - SHOWN_BAD_LINES:,} more"
     else:
         more = ""
-    return f": line{'' if count == 1 else 's'} {shown}{more}"
+    return f": line{'' if count == 1 else 's'} {first_lines}{more}"
 
 
-def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
+def require_few(lost_rows: int, of: int, share: float, lines: Iterable[str]) -> None:
     """Raises Stop if more than `share` of the rows are lost. lines: of the report, which name
     them."""
-    if lost <= share * of:
+    if lost_rows <= share * of:
         return
-    said = "\n".join(lines)
-    part = lost / of
+    listing = "\n".join(lines)
+    part = lost_rows / of
     most = math.ceil(part * 100) / 100
     raise Stop(
-        f"{lost:,} of {of:,} rows cannot be used ({part:.1%}), but at most {100 * share:.3g}% may be lost.\n{said}",
+        f"{lost_rows:,} of {of:,} rows cannot be used ({part:.1%}), but at most {100 * share:.3g}% may be lost.\n{listing}",
         f"Fix the rows above. Or allow more in this data's section: `max_lost_share: {most:g}`.",
     )
 
@@ -76,7 +76,7 @@ class DataFinding:
 
     @classmethod
     def of(
-        cls, kind: str, count: int, said: str, remedy: str = "", lines: Sequence[Where] = ()
+        cls, case: str, count: int, effect: str, remedy: str = "", lines: Sequence[Where] = ()
     ) -> Self:
         """A finding with the first of some unsorted lines."""
 
@@ -84,7 +84,7 @@ class DataFinding:
             number, _, of_set = str(line).partition(" of ")
             return of_set, int(number)
 
-        return cls(kind, count, said, remedy, tuple(sorted(lines, key=place)[:MOST_NAMED]))
+        return cls(case, count, effect, remedy, tuple(sorted(lines, key=place)[:MOST_NAMED]))
 
 
 @dataclass
@@ -115,15 +115,17 @@ class Examined:
         counts: dict[str, int] = getattr(self, self.LEFT_OUT)
         counts[reason] = counts.get(reason, 0) + 1
 
-    def lose(self, line: Where, reason: str, why: str = "") -> None:
-        """Leaves out a bad row. why: the message for this line."""
+    def lose(self, line: Where, reason: str, detail: str = "") -> None:
+        """Leaves out a bad row. detail: the message for this line."""
         self.lost += 1
-        self.leave_out(f"{reason}, listed below by line" if why else reason)
-        if why:
+        self.leave_out(f"{reason}, listed below by line" if detail else reason)
+        if detail:
             if len(self.bad_lines) < MOST_NAMED:
-                self.bad_lines.append((line, why))
-        elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
-            named.append(line)
+                self.bad_lines.append((line, detail))
+            return
+        places = self.lost_lines.setdefault(reason, [])
+        if len(places) < MOST_NAMED:
+            places.append(line)
 
     def lines(self, part: str = "lines") -> list[str]:
         """The report, for people; or the part that the macro KIND_`part` writes, such as the rows
@@ -156,19 +158,19 @@ def examiners(report: Examined) -> list[Examiner]:
     return [begin(report) for begin in parts.hooks("examiner")]
 
 
-def lines_of(macro: str, *said: object, template: Path = Examined.TEMPLATE) -> list[str]:
+def lines_of(macro: str, *arguments: object, template: Path = Examined.TEMPLATE) -> list[str]:
     """The lines that a macro writes. template: its file; other files can import the macros of
     `report.txt.jinja`."""
-    known = {"numbers": numbers, "SHOWN": SHOWN_BAD_LINES, "FILE": REPORT_FILE}
-    return str(getattr(macros(template, Examined.TEMPLATE.parent, **known), macro)(*said)).split(
-        "\n"
-    )[:-1]
+    helpers = {"numbers": numbers, "SHOWN": SHOWN_BAD_LINES, "FILE": REPORT_FILE}
+    return str(
+        getattr(macros(template, Examined.TEMPLATE.parent, **helpers), macro)(*arguments)
+    ).split("\n")[:-1]
 
 
-def _form(kind: type) -> Any:
+def _form(report_type: type) -> Any:
     from pydantic import TypeAdapter  # a command that only reads a recipe does not wait for it
 
-    return TypeAdapter(kind)
+    return TypeAdapter(report_type)
 
 
 @dataclass
@@ -208,7 +210,7 @@ class Report(Examined):
 
     @classmethod
     def of(cls, sources: DataSets) -> Self:
-        sets = [SetCounts(one.name, one.share) for one in sources.sets]
+        sets = [SetCounts(data_set.name, data_set.share) for data_set in sources.sets]
         return cls(source=sources.name, sets=sets, bytes_before=sources.size)
 
     def whole(
@@ -228,11 +230,13 @@ class Report(Examined):
             else:
                 self.not_taken += 1
 
-    def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
+    def require_few_lost(self, lost_rows: int, of: int, share: float, folder: Path) -> None:
         """Raises Stop if more than `share` of the rows are lost, and leaves the report, without a
         key, in `folder`."""
         try:
-            require_few(lost, of, share, [*self.lines("left_out"), *lines_of("findings", self)])
+            require_few(
+                lost_rows, of, share, [*self.lines("left_out"), *lines_of("findings", self)]
+            )
         except Stop:
             self.key = ""
             self.write(folder)
@@ -243,8 +247,8 @@ class Report(Examined):
         self.rows_in += part.rows_in
         self.lost += part.lost
         self.not_taken += part.not_taken
-        for known, more in zip(self.sets, part.sets, strict=True):
-            known.rows_in += more.rows_in
+        for counts, more in zip(self.sets, part.sets, strict=True):
+            counts.rows_in += more.rows_in
         self.dropped += part.dropped
         self.bad_lines = [*self.bad_lines, *part.bad_lines][:MOST_NAMED]
         for reason, lines in part.lost_lines.items():
@@ -255,10 +259,11 @@ class Report(Examined):
         names = ("train_rows", "validation_rows", "sampled_from", "lengths")
         longest = self.longest_kept or self.token_lengths.get("max", 0)
         sets = {
-            f"{set_name(index)} {one.name}": one.train_rows for index, one in enumerate(self.sets)
+            f"{set_name(index)} {counts.name}": counts.train_rows
+            for index, counts in enumerate(self.sets)
         }
-        own = {"longest": longest, "sets": parts_of(sets, self.train_rows)}
-        return {name: getattr(self, name) for name in names} | own
+        computed = {"longest": longest, "sets": parts_of(sets, self.train_rows)}
+        return {name: getattr(self, name) for name in names} | computed
 
 
 def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:

@@ -140,11 +140,11 @@ class JsonLines(Json):
         with file.open("rb") as lines:
             part = part or FilePart(0, file.stat().st_size, 1)
             lines.seek(part.start)
-            left = part.end - part.start
+            remaining = part.end - part.start
             for number, line in enumerate(lines, part.first):
-                if left <= 0:
+                if remaining <= 0:
                     break
-                left -= len(line)
+                remaining -= len(line)
                 if not line.isspace():
                     yield (
                         number,
@@ -166,7 +166,8 @@ class JsonLines(Json):
         apart = size // (100 * count)
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 2):
-                if most is not None and (rows := rows + bool(line.strip())) > most:
+                rows += bool(line.strip())
+                if most is not None and rows > most:
                     break
                 place += len(line)
                 if place - marks[-1][0] > apart:
@@ -223,12 +224,12 @@ class JsonList(Json):
         broken = not _whole(text)
         escaped = broken or "\\u" in text
         for number, row in enumerate(rows, 1):
-            named = _named(row, escaped)
+            parsed = _named(row, escaped)
             yield (
                 number,
                 Bad(NOT_UTF8)
-                if broken and isinstance(row, dict) and isinstance(named, Bad)
-                else named,
+                if broken and isinstance(row, dict) and isinstance(parsed, Bad)
+                else parsed,
             )
 
 
@@ -241,11 +242,13 @@ class Documents(RowFile):
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
-            for empty, numbered in groupby(enumerate(lines, 1), lambda each: each[1].isspace()):
+            for empty, numbered in groupby(
+                enumerate(lines, 1), lambda numbered_line: numbered_line[1].isspace()
+            ):
                 if not empty:
-                    first, line = next(numbered)
+                    first_number, line = next(numbered)
                     text = "".join([line, *(line for _, line in numbered)]).rstrip("\n")
-                    yield first, {self.column: text} if _whole(text) else Bad(NOT_UTF8)
+                    yield first_number, {self.column: text} if _whole(text) else Bad(NOT_UTF8)
 
 
 class _Lines(Iterator[str]):
@@ -299,29 +302,34 @@ class Table(RowFile):
                 lines.begin()
                 number = lines.number + 1
                 fields = [""]
-                reason = ""
+                error = ""
                 try:
                     fields = next(reader)
                 except StopIteration:
                     return
-                except csv.Error as error:
-                    reason = f"not CSV ({error})"
-                if not reason and not header:
+                except csv.Error as reason:
+                    error = f"not CSV ({reason})"
+                if not error and not header:
                     header = fields
                     continue
-                if not reason and len(fields) not in (0, len(header)):
-                    reason = f"{len(fields)} columns, but the first line names {len(header)}"
-                behind = len(lines.taken) - 1
-                broken = reason.startswith("not CSV")
-                if reason and behind and (broken or _are_rows(lines.taken[1:], separator, header)):
-                    lines.give_back(behind)
-                    reason = "a quotation mark opens in it and does not close; close it, or write it twice if it belongs to the text"
-                if not reason and not all(field.isascii() or _whole(field) for field in fields):
-                    reason = NOT_UTF8
-                if reason:
-                    yield number, Bad(reason)
+                fault = error
+                if not error and len(fields) not in (0, len(header)):
+                    fault = f"{len(fields)} columns, but the first line names {len(header)}"
+                if fault and _absorbs_rows(lines.taken, separator, header, bool(error)):
+                    lines.give_back(len(lines.taken) - 1)
+                    fault = "a quotation mark opens in it and does not close; close it, or write it twice if it belongs to the text"
+                if not fault and not all(field.isascii() or _whole(field) for field in fields):
+                    fault = NOT_UTF8
+                if fault:
+                    yield number, Bad(fault)
                 elif fields:
                     yield number, dict(zip(header, fields, strict=True))
+
+
+def _absorbs_rows(lines: list[str], separator: str, header: list[str], is_broken: bool) -> bool:
+    """Whether a faulty record of several lines begins with an open quote: it is not CSV, or its
+    further lines are rows."""
+    return len(lines) > 1 and (is_broken or _are_rows(lines[1:], separator, header))
 
 
 def _are_rows(lines: list[str], separator: str, header: list[str]) -> bool:

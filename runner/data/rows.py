@@ -17,11 +17,11 @@ from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
 from runner.tools.problem import Stop, listed
 
 
-def library(name: str, what: str) -> Any:
+def library(name: str, file_kind: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        reason = f"reading {what} needs {name.split('.')[0]}, which is not installed"
+        reason = f"reading {file_kind} needs {name.split('.')[0]}, which is not installed"
         raise Unreadable(reason, "note", packaged.install("train")) from None
 
 
@@ -31,10 +31,10 @@ class Sheet(RowFile):
     def columns(self, file: Path) -> list[str]:
         load = library("openpyxl", "XLSX").load_workbook
         try:
-            first = next(load(file, read_only=True).worksheets[0].iter_rows(values_only=True), ())
+            header = next(load(file, read_only=True).worksheets[0].iter_rows(values_only=True), ())
         except Exception:
             raise Unreadable("it is not XLSX.") from None
-        return [str(name) for name in first if name is not None] or nameless()
+        return [str(name) for name in header if name is not None] or nameless()
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         from zipfile import BadZipFile
@@ -55,8 +55,8 @@ class Sheet(RowFile):
                 if not header:
                     header = fields
                 elif any(field is not None for field in fields):
-                    named = zip(header, fields, strict=False)
-                    yield number, {str(name): field for name, field in named if name is not None}
+                    pairs = zip(header, fields, strict=False)
+                    yield number, {str(name): field for name, field in pairs if name is not None}
 
 
 class Parquet(RowFile):
@@ -73,16 +73,16 @@ class Parquet(RowFile):
 
         try:
             with parquet.ParquetFile(file) as content:
-                *starts, whole = _starts_of_groups(content.metadata)
-                part = part or FilePart(0, whole, 1)
+                *starts, row_count = _starts_of_groups(content.metadata)
+                part = part or FilePart(0, row_count, 1)
                 groups = [
                     index for index, start in enumerate(starts) if part.start <= start < part.end
                 ]
                 batches = content.iter_batches(1000, row_groups=groups)
-                there = islice(
+                rows_of_part = islice(
                     (row for batch in batches for row in batch.to_pylist()), part.end - part.start
                 )
-                yield from enumerate(there, part.first)
+                yield from enumerate(rows_of_part, part.first)
         except ArrowInvalid:
             raise Stop(
                 f"`{file}` is not Parquet.",
@@ -99,8 +99,10 @@ class Parquet(RowFile):
             starts = _starts_of_groups(parquet.read_metadata(file))
         except (ArrowInvalid, OSError):
             return None
-        whole = starts.pop()
-        return [(start, start + 1) for start in starts], whole if most is None else min(whole, most)
+        row_count = starts.pop()
+        return [(start, start + 1) for start in starts], row_count if most is None else min(
+            row_count, most
+        )
 
 
 def _starts_of_groups(facts: Any) -> list[int]:

@@ -52,20 +52,22 @@ class Support:
     def unsupported_questions(self) -> list[str]:
         return [
             question
-            for question, asked in self.questions.items()
-            if self._share(asked) < QUESTION_SHARE
+            for question, question_stems in self.questions.items()
+            if self._share(question_stems) < QUESTION_SHARE
         ]
 
-    def _share(self, asked: frozenset[str]) -> float:
+    def _share(self, question_stems: frozenset[str]) -> float:
         """The share of a question's words that the best row has; 1 if that cannot be judged."""
-        if len(self.rows) < FEWEST_ROWS or len(asked) < FEWEST_QUESTION_WORDS:
+        if len(self.rows) < FEWEST_ROWS or len(question_stems) < FEWEST_QUESTION_WORDS:
             return 1.0
-        counts = Counter(stem for row in self.rows for stem in row & asked)
-        weights = {stem: math.log((len(self.rows) + 1) / (counts[stem] + 1)) for stem in asked}
-        whole = sum(weights.values())
-        best = max(sum(weights[stem] for stem in row & asked) for row in self.rows)
-        if whole:
-            return best / whole
+        counts = Counter(stem for row in self.rows for stem in row & question_stems)
+        weights = {
+            stem: math.log((len(self.rows) + 1) / (counts[stem] + 1)) for stem in question_stems
+        }
+        total = sum(weights.values())
+        best = max(sum(weights[stem] for stem in row & question_stems) for row in self.rows)
+        if total:
+            return best / total
         return 1.0
 
     def prompt_is_unsupported(self) -> bool:
@@ -84,8 +86,8 @@ class Support:
         return len(self.rows) >= FEWEST_ROWS and len(self.subject) >= FEWEST_SUBJECT_WORDS
 
     def _prompt_is_covered(self) -> bool:
-        found = frozenset[str]().union(*self.rows) & self.subject
-        return len(found) >= SUBJECT_SHARE * len(self.subject)
+        covered = frozenset[str]().union(*self.rows) & self.subject
+        return len(covered) >= SUBJECT_SHARE * len(self.subject)
 
     def findings(self) -> Iterator[tuple[str, str]]:
         """What no row supports, each with a remedy."""

@@ -109,10 +109,13 @@ def train(
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     if model:
-        known = (model.eos_token, model.pad_token)
+        model_tokens = (model.eos_token, model.pad_token)
     else:
-        known = ("", "")
-    special = {"eos_token": known[0] or template.end, "pad_token": known[1] or "<|endoftext|>"}
+        model_tokens = ("", "")
+    special = {
+        "eos_token": model_tokens[0] or template.end,
+        "pad_token": model_tokens[1] or "<|endoftext|>",
+    }
     if model and model.bos_token:
         special["bos_token"] = model.bos_token
     trainer = trainers.BpeTrainer(
@@ -148,19 +151,21 @@ def _tekken(tokenizer: Any) -> Mapping[str, Any]:
     merged = sorted(
         (number, token) for token, number in tokenizer.get_vocab().items() if len(token) > 1
     )
-    words = [bytes([byte]) for byte in range(256)]
-    words += [bytes(map(byte_of.__getitem__, token)) for _, token in merged if token not in added]
-    known = packaged.toml(__file__, "tekken.toml")
+    tokens_as_bytes = [bytes([byte]) for byte in range(256)]
+    tokens_as_bytes += [
+        bytes(map(byte_of.__getitem__, token)) for _, token in merged if token not in added
+    ]
+    tekken_table = packaged.toml(__file__, "tekken.toml")
     special = [
         {"rank": rank, "token_str": token, "is_control": True}
-        for rank, token in enumerate(known["special"])
+        for rank, token in enumerate(tekken_table["special"])
     ]
     config = {
-        "pattern": known["pattern"],
-        "num_vocab_tokens": len(words),
-        "default_vocab_size": len(words) + len(special),
+        "pattern": tekken_table["pattern"],
+        "num_vocab_tokens": len(tokens_as_bytes),
+        "default_vocab_size": len(tokens_as_bytes) + len(special),
         "default_num_special_tokens": len(special),
-        "version": known["version"],
+        "version": tekken_table["version"],
     }
     vocabulary = [
         {
@@ -168,12 +173,12 @@ def _tekken(tokenizer: Any) -> Mapping[str, Any]:
             "token_bytes": base64.b64encode(word).decode(),
             "token_str": word.decode(errors="replace"),
         }
-        for rank, word in enumerate(words)
+        for rank, word in enumerate(tokens_as_bytes)
     ]
     return {"config": config, "vocab": vocabulary, "special_tokens": special}
 
 
-def jinja(known: ChatTemplate) -> str:
+def jinja(chat_template: ChatTemplate) -> str:
     """The template in Jinja, as tokenizers have it, for conversations with any roles."""
 
     def filled(part: str, role: str = "", content: str = "message['content']") -> str:
@@ -183,7 +188,7 @@ def jinja(known: ChatTemplate) -> str:
         )
 
     lines = text.template(Path(__file__).with_name("chat_template.jinja"), filled=filled).render(
-        known=known
+        known=chat_template
     )
     return lines.replace("\n", "")
 
@@ -208,8 +213,8 @@ def processes(config: Mapping[str, Any], most: int) -> int:
 def _files(config: Mapping[str, Any]) -> list[Path]:
     paths = [
         Path(data["path"])
-        for kind in ("datasets", "test_datasets")
-        for data in config.get(kind) or ()
+        for key in ("datasets", "test_datasets")
+        for data in config.get(key) or ()
     ]
     return [path for path in paths if path.is_file()]
 

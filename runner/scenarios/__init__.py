@@ -73,15 +73,14 @@ def place(recipe: Recipe, name: str | None = None) -> Place:
     if name and hasattr(target(name), "place"):
         _require_hub_model(recipe)
         return target(name).place(recipe)
-    for first in map(
-        target, parts.table("targets")
-    ):  # imported one by one, because the first is usually enough
-        if hasattr(first, "place") and first.named(recipe):
+    # imported one by one, because the first is usually enough
+    for candidate in map(target, parts.table("targets")):
+        if hasattr(candidate, "place") and candidate.named(recipe):
             _require_hub_model(recipe)
-            there = first.place(recipe)
+            target_place = candidate.place(recipe)
             if name:
-                return there
-            return replace(there, files_dir=None)
+                return target_place
+            return replace(target_place, files_dir=None)
     folder = os.path.abspath(f"{RUNS}/{recipe.name}")
     return Place(f"{folder}/config", f"{folder}/data", folder, f"{folder}/scratch")
 
@@ -89,8 +88,8 @@ def place(recipe: Recipe, name: str | None = None) -> Place:
 def _require_hub_model(recipe: Recipe) -> None:
     """Raises Stop for a base model in a package of this machine's Python, which other machines do
     not have."""
-    for stage, one in (recipe.stage_recipes or {"": recipe}).items():
-        base = str((one.settings.get("model") or {}).get("base", ""))
+    for stage, stage_recipe in (recipe.stage_recipes or {"": recipe}).items():
+        base = str((stage_recipe.settings.get("model") or {}).get("base", ""))
         packaged = catalog.packaged_model(base)
         if packaged:
             raise Stop(
@@ -126,7 +125,7 @@ def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
         kinds = ("RULES", "FILE_RULES")
     else:
         kinds = ("RULES",)
-    return tuple(rule for kind in kinds for rule in _member(scenario, kind, (), "rules"))
+    return tuple(rule for list_name in kinds for rule in _member(scenario, list_name, (), "rules"))
 
 
 def model_facts(scenario: str, settings: Settings) -> Model | None:
@@ -141,8 +140,8 @@ def rehearsal(scenario: str) -> Substitutions:
     """The scenario's own members of Substitutions, else those of language models on rows."""
     usual = importlib.import_module(f"{__name__}.shared.rehearsal")
     names = ("before_data", "after_data", "stands_in", "shown", "judge")
-    own = {name: _member(scenario, name, getattr(usual, name), "rehearsal") for name in names}
-    return cast(Substitutions, SimpleNamespace(**own))
+    members = {name: _member(scenario, name, getattr(usual, name), "rehearsal") for name in names}
+    return cast(Substitutions, SimpleNamespace(**members))
 
 
 def prepare(data: RowsRequest, out: Path, **options: Any) -> Report:
@@ -157,9 +156,9 @@ def preparer(data: RowsRequest) -> ModuleType:
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
     """The rows of a stage as the model will see them, by purpose; empty if they cannot be shown."""
     if stage.data:
-        shown = seen(stage.data)
-        if shown:
-            return {stage.name: shown}
+        rows_shown = seen(stage.data)
+        if rows_shown:
+            return {stage.name: rows_shown}
         return {}
     scenario, _, function = stage.config.get("work", "").partition(".")
     # Work without a scenario prepares rows for the stage that trains, which shows them.
@@ -175,10 +174,10 @@ def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
 
 def seen(data: RowsRequest) -> Iterator[RenderedExample] | None:
     """The rows of a stage's `data` as the model will see them; None if they cannot be shown."""
-    shown = getattr(preparer(data), "first", None)
-    if not shown:
+    show_rows = getattr(preparer(data), "first", None)
+    if not show_rows:
         return None
-    rows: Iterator[RenderedExample] | None = reading(shown)(data)
+    rows: Iterator[RenderedExample] | None = reading(show_rows)(data)
     return rows
 
 
@@ -239,38 +238,46 @@ def foreign_sections() -> Schema:
     return {name: inlined(_pieces()[name]) for name in names}
 
 
-def narrowed(node: Any, key: str, kind: str) -> Any:
+def narrowed(node: Any, key: str, variant: str) -> Any:
     """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists
-    others, with the values of `x-by-KEY`, and with `x-renamed` for the removed settings. kind:
+    others, with the values of `x-by-KEY`, and with `x-renamed` for the removed settings. variant:
     empty for all of them together."""
     if isinstance(node, list):
-        return [narrowed(item, key, kind) for item in node]
+        return [narrowed(item, key, variant) for item in node]
     if not isinstance(node, dict):
         return node
-    for name, value in node.get(f"x-by-{key}", {}).get(kind, {}).items():
+    for name, value in node.get(f"x-by-{key}", {}).get(variant, {}).items():
         node = {**node, name: value}
-    made = {
-        name: one
-        for name, one in node.items()
-        if name not in (f"x-{key}", f"x-by-{key}") and one is not None
+    kept = {
+        name: value
+        for name, value in node.items()
+        if name not in (f"x-{key}", f"x-by-{key}") and value is not None
     }
-    if isinstance(known := made.get("properties"), dict):
-        others = {
-            name: one
-            for name, one in known.items()
-            if kind and one and kind not in one.get(f"x-{key}", (kind,))
-        }
-        made["properties"] = {name: part for name, part in known.items() if name not in others}
-        said = {name: _elsewhere(key, kind, part) for name, part in others.items()}
-        made |= {"x-renamed": said | made.get("x-renamed", {})} if said else {}
+    if variant and isinstance(kept.get("properties"), dict):
+        _remove_others(kept, key, variant)
     # Most values have no parts, and a schema has thousands.
-    inner = ((name, value) for name, value in made.items() if isinstance(value, dict | list))
-    return made | {
-        name: narrowed(value, key, kind) for name, value in inner if not name.startswith("x-by-")
-    }
+    for name, value in kept.items():
+        if isinstance(value, dict | list) and not name.startswith("x-by-"):
+            kept[name] = narrowed(value, key, variant)
+    return kept
 
 
-def _elsewhere(key: str, kind: str, part: Schema) -> str:
+def _remove_others(section: dict[str, Any], key: str, variant: str) -> None:
+    """Removes the settings of a section that are only for other variants, and adds a hint at each
+    of them to `x-renamed`."""
+    properties = {}
+    hints = {}
+    for name, part in section["properties"].items():
+        if part and variant not in part.get(f"x-{key}", (variant,)):
+            hints[name] = _elsewhere(key, variant, part)
+        else:
+            properties[name] = part
+    section["properties"] = properties
+    if hints:
+        section["x-renamed"] = hints | section.get("x-renamed", {})
+
+
+def _elsewhere(key: str, variant: str, part: Schema) -> str:
     says = part.get("x-elsewhere")
     if says:
         return str(says)
@@ -278,11 +285,11 @@ def _elsewhere(key: str, kind: str, part: Schema) -> str:
         return f"It is for the scenario {listed(part['x-scenario'])}."
     ways = {"songs": "delete `songs`", "labels": "write another `objective`"}
     if part["x-rows"] == ["labels"]:
-        other = "write `objective: kto`"
+        alternative = "write `objective: kto`"
     else:
-        other = ways.get(kind, "write another `form`")
+        alternative = ways.get(variant, "write another `form`")
     rows = " and ".join(", ".join(part["x-rows"]).rsplit(", ", 1))
-    return f"It is for {rows}. These rows are {kind}. Delete the line, or {other}."
+    return f"It is for {rows}. These rows are {variant}. Delete the line, or {alternative}."
 
 
 def inlined(node: Any) -> Any:
@@ -294,23 +301,23 @@ def inlined(node: Any) -> Any:
         return node
     while "$ref" in node:
         file, _, name = node["$ref"].partition("#/")
-        whole = not name or name.startswith("properties/")
-        if whole:
+        is_whole_schema = not name or name.startswith("properties/")
+        if is_whole_schema:
             piece = _whole(file.partition("/")[0])
         else:
             piece = _pieces()[name]
-        if whole and name:
+        if is_whole_schema and name:
             piece = value_at(piece, tuple(name.split("/")))
-        beside = {key: value for key, value in node.items() if key != "$ref"}
-        _refuse_second_definitions(node["$ref"], piece, beside)
-        node = merged(piece, beside)
+        own_keys = {key: value for key, value in node.items() if key != "$ref"}
+        _refuse_second_definitions(node["$ref"], piece, own_keys)
+        node = merged(piece, own_keys)
     return {key: inlined(value) for key, value in node.items()}
 
 
-def _refuse_second_definitions(reference: str, piece: Schema, beside: Schema) -> None:
+def _refuse_second_definitions(reference: str, piece: Schema, own_keys: Schema) -> None:
     """Raises Stop if a key beside `$ref` takes a setting from a third file, and the piece defines
     that setting differently: merged, it would be half of one and half of the other."""
-    for name, setting in beside.items():
+    for name, setting in own_keys.items():
         defined = piece.get(name)
         if not isinstance(defined, dict) or not isinstance(setting, dict):
             continue

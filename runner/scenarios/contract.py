@@ -94,7 +94,7 @@ class Substitutions(Protocol):
         """Additions to the data stage's config: what replaces the base model. folder: of the
         run."""
 
-    def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterable[str]:
+    def shown(self, original: Recipe, changes: list[Override], rows: PreparedRows) -> Iterable[str]:
         """The substitutions after the data, in words."""
 
     def judge(self, plan: Plan, summaries: Summaries) -> None:

@@ -30,10 +30,10 @@ def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
             new = {artifact.path: artifact for artifact in target(name).job(alone, stage)}
             artifacts |= {path: artifact for path, artifact in new.items() if path not in artifacts}
         if stage.folder:
-            below = f"{stage.folder}/"
+            prefix = f"{stage.folder}/"
         else:
-            below = ""
-        rendered += [Artifact(f"{below}{file.path}", file.text) for file in artifacts.values()]
+            prefix = ""
+        rendered += [Artifact(f"{prefix}{file.path}", file.text) for file in artifacts.values()]
     return rendered
 
 
@@ -52,16 +52,16 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
         hint = f"`recipe run` needs no rendered files. For a cluster, add `openshift` with a `namespace`{plain}."
         raise Stop(f"The recipe `{recipe.name}` is for this machine: {lacks}.", hint)
     jobs = tuple(name for name in names if hasattr(target(name), "job"))
-    artifacts = []
+    artifacts = list[Artifact]()
     if jobs:
         plan = planned(recipe, jobs[0])
-        artifacts = render(plan, jobs)
-        artifacts += [
-            file for beside in parts.hooks("beside_jobs") for file in beside(recipe, plan)
-        ]
-    return artifacts + [
-        file for name in names if name not in jobs for file in target(name).emitted(recipe)
-    ]
+        artifacts += render(plan, jobs)
+        for beside_jobs in parts.hooks("beside_jobs"):
+            artifacts += beside_jobs(recipe, plan)
+    for name in names:
+        if name not in jobs:
+            artifacts += target(name).emitted(recipe)
+    return artifacts
 
 
 def planned(recipe: Recipe, target: str) -> Plan:

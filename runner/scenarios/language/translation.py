@@ -24,27 +24,37 @@ from runner.tools.problem import Problem, listed, setting
 def translate(recipe: Recipe, place: Place) -> Plan:
     facts = common.batch_facts(recipe)
     return common.plan(
-        recipe, place, lambda at: common.rows_and_training(recipe, at, training(recipe, at)), facts
+        recipe,
+        place,
+        lambda stage_place: common.rows_and_training(
+            recipe, stage_place, training(recipe, stage_place)
+        ),
+        facts,
     )
 
 
 def training(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains."""
-    what = measurable(recipe)[""]
-    whole = config(recipe, place)
+    measured = measurable(recipe)[""]
+    recipe_config = config(recipe, place)
     shared, shared_files = sharding.settings(recipe, place)
-    shared |= own.for_axolotl if (own := recipe.settings.get("sharding")) else {}
+    sharding_section = recipe.settings.get("sharding")
+    if sharding_section:
+        shared |= sharding_section.for_axolotl
+    if place.model_dir and not common.mounted(recipe, place):
+        model = common.fetched_model(recipe)
+    else:
+        model = None
+    plugin = axolotl.plugin(recipe, place, recipe_config)
     return axolotl.stage(
         recipe,
         place,
-        axolotl.with_advanced(recipe, whole | shared | axolotl.plugin(recipe, place, whole)),
-        Evaluation(what.kind, asked=what.asked),
+        axolotl.with_advanced(recipe, recipe_config | shared | plugin),
+        Evaluation(measured.kind, asked=measured.asked),
         name="train",
         data=asdict(rows(recipe, place), dict_factory=stated),
         files=shared_files,
-        model=common.fetched_model(recipe)
-        if place.model_dir and not common.mounted(recipe, place)
-        else None,
+        model=model,
     )
 
 
@@ -52,15 +62,18 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
     """The recipe's settings for Axolotl, without those that follow from its machines."""
     held_out = common.validates(recipe)
     is_text = recipe.rows == TEXT
-    how: EngineConfig = {}
+    technique_settings: EngineConfig = {}
     if recipe.rows == PROMPTS:
-        how = dict(axolotl.own_answers(recipe))
+        technique_settings = dict(axolotl.own_answers(recipe))
     elif "objective" in recipe.train:
-        how = dict(common.table("objectives")[recipe.train.objective])
+        technique_settings = dict(common.table("objectives")[recipe.train.objective])
     elif not is_text:
-        how = axolotl.packing(recipe, place)
+        technique_settings = axolotl.packing(recipe, place)
     fast = axolotl.faster(recipe)
-    own = {**how.pop("recipe_runner", {}), **fast.pop("recipe_runner", {})}
+    plugin_settings = {
+        **technique_settings.pop("recipe_runner", {}),
+        **fast.pop("recipe_runner", {}),
+    }
     config = {
         **axolotl.model(recipe, place),
         **trained(recipe, place),
@@ -77,49 +90,55 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         # Tokenised rows are beside the data if everything is prepared in advance, else on each
         # machine.
         "dataset_prepared_path": f"{place.data_dir if place.prepared else place.scratch_dir}/tokenised",
-        **how,
+        **technique_settings,
         **axolotl.training(recipe, place, held_out),
     }
-    if how.get("rl") == "simpo" and "warmup_ratio" in config:
+    if technique_settings.get("rl") == "simpo" and "warmup_ratio" in config:
         # Axolotl 0.19.0 refuses it here, although its trainer supports it.
-        own["warmup_ratio"] = config.pop("warmup_ratio")
-    if own:
-        config["recipe_runner"] = own
+        plugin_settings["warmup_ratio"] = config.pop("warmup_ratio")
+    if plugin_settings:
+        config["recipe_runner"] = plugin_settings
     return config
 
 
 def rows(recipe: Recipe, place: Place) -> DataSets:
     """The data to prepare."""
-    own = {"sequence_len": recipe.model.sequence_len, "tokenizer": common.tokenizer(recipe, place)}
+    fields = {
+        "sequence_len": recipe.model.sequence_len,
+        "tokenizer": common.tokenizer(recipe, place),
+    }
     if recipe.rows == TEXT:
-        return plain_text(recipe, place, **own)
-    kind: type[DataSets] = ChatData
+        return plain_text(recipe, place, **fields)
+    rows_type: type[DataSets] = ChatData
     if recipe.rows in (PREFERENCES, LABELS, PROMPTS):
         from runner.data import judged  # a check of other rows is faster without it
 
-        kind = judged.KINDS[recipe.rows]
+        rows_type = judged.KINDS[recipe.rows]
     if recipe.rows == SONGS:
-        kind, own["songs"] = parts.hook("of_songs")(recipe)
+        rows_type, fields["songs"] = parts.hook("of_songs")(recipe)
     if recipe.rows == PROMPTS:
-        own["answer_tokens"] = recipe.train.answer_tokens
+        fields["answer_tokens"] = recipe.train.answer_tokens
     tokens = axolotl.special_tokens(recipe)
     if not tokens or recipe.data.chat_template == OWN:
         # The tokenizer's own template is used; ChatML's tokens count for it if nothing else is
         # known.
         tokens = replace(tokens or catalog.chat_template("chatml"), axolotl=OWN)
-    return common.rows(kind, recipe, place, recipe.data, special_tokens=tokens, **own)
+    return common.rows(rows_type, recipe, place, recipe.data, special_tokens=tokens, **fields)
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
     if recipe.rows == SONGS and recipe.data.songs:
-        asked = parts.hook("of_songs")(recipe)[1].asked
+        question_kinds = parts.hook("of_songs")(recipe)[1].asked
     else:
-        asked = {}
+        question_kinds = {}
     # For a model's own answers, each reward.
-    asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
+    question_kinds |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
     return {
         "": Measurable(
-            common.measured_as(recipe.rows), asked, common.validates(recipe), recipe.pretrained
+            common.measured_as(recipe.rows),
+            question_kinds,
+            common.validates(recipe),
+            recipe.pretrained,
         )
     }
 
@@ -127,44 +146,52 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
     """Which weights are trained; empty for all. Layers with an adapter have this model's names."""
     train = recipe.train
-    if "adapter" not in train and "last_layers" not in train:
+    if "adapter" in train:
+        return _adapter(recipe, recipe.facts, place)
+    if "last_layers" not in train:
         return {}
-    facts = recipe.facts
-    if "adapter" not in train:
-        patterns = unfrozen_parameters(
-            facts, train.last_layers, train.lm_head and not recipe.scores
-        )
-        if recipe.scores and patterns:
-            patterns += [f"^{SCORE}$"]
-        if patterns:
-            return {"unfrozen_parameters": patterns}
-        return {}
-    # Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and
-    # value, no code of the model's own, and no weights in 8 bits, and are for models that write.
+    trains_head = train.lm_head and not recipe.scores
+    patterns = unfrozen_parameters(recipe.facts, train.last_layers, trains_head)
+    if recipe.scores and patterns:
+        patterns += [f"^{SCORE}$"]
+    if patterns:
+        return {"unfrozen_parameters": patterns}
+    return {}
+
+
+def _adapter(recipe: Recipe, facts: catalog.Model, place: Place) -> EngineConfig:
+    """Axolotl's settings for a low-rank adapter."""
+    train = recipe.train
+    config: EngineConfig = {}
+    if train.adapter == "qlora":
+        config["load_in_4bit"] = True
+    if train.get("lora_experts"):
+        config["lora_target_parameters"] = list(facts.family.get("experts", ()))
+    # Axolotl does this only with CUDA.
+    if train.get("quantize_experts") and place.accelerator:
+        config["quantize_moe_experts"] = True
+    config["lora_target_modules"] = train.lora_pattern or adapted(facts, train)
+    kernels = ("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel")
+    return config | dict.fromkeys(kernels, _has_fused_adapter(recipe, facts, place))
+
+
+def _has_fused_adapter(recipe: Recipe, facts: catalog.Model, place: Place) -> bool:
+    """Whether Axolotl's fused LoRA kernels, on by default there, can be used. They need a GPU,
+    separate query, key and value, no code of the model's own, and no weights in 8 bits, and are for
+    models that write. Axolotl refuses them beside `nvfp4_merge_aware`."""
+    train = recipe.train
     # With DoRA they would use the weight norms from before the first step, because fused and 8-bit
     # AdamW keep a tensor's version (Axolotl 0.19.0, kernels/lora.py, _compute_dora_scale; torch
-    # 2.13). Axolotl refuses them beside `nvfp4_merge_aware`.
-    fused = place.accelerator and facts.fused_lora and not recipe.model.get("trust_remote_code")
-    fused = fused and not (train.get("use_dora") or train.get("eight_bit_base") or recipe.scores)
-    fused = fused and not (recipe.advanced.plain().get("axolotl") or {}).get("nvfp4_merge_aware")
-    return {
-        **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
-        **(
-            {"lora_target_parameters": list(facts.family.get("experts", ()))}
-            if train.get("lora_experts")
-            else {}
-        ),
-        # Axolotl does this only with CUDA.
-        **(
-            {"quantize_moe_experts": True}
-            if train.get("quantize_experts") and place.accelerator
-            else {}
-        ),
-        "lora_target_modules": train.lora_pattern or adapted(facts, train),
-        **dict.fromkeys(
-            ("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused
-        ),
-    }
+    # 2.13).
+    is_unsuitable = train.get("use_dora") or train.get("eight_bit_base") or recipe.scores
+    advanced = recipe.advanced.plain().get("axolotl") or {}
+    return bool(
+        place.accelerator
+        and facts.fused_lora
+        and not recipe.model.get("trust_remote_code")
+        and not is_unsuitable
+        and not advanced.get("nvfp4_merge_aware")
+    )
 
 
 # the layer that makes a score of an answer's last word (transformers 5.16, modeling_layers.py)
@@ -175,10 +202,12 @@ def unfrozen_parameters(model: catalog.Model, last_layers: int, lm_head: bool) -
     """Patterns, as Axolotl's `unfrozen_parameters` reads them, for the last layers and the LM head;
     none for the whole model. A tied LM head has no parameter of its own: its weight is the
     embedding's, and unfreezing `lm_head` by name would unfreeze nothing."""
-    first = model.num_hidden_layers - last_layers
-    if first == 0 and lm_head:
+    first_layer = model.num_hidden_layers - last_layers
+    if first_layer == 0 and lm_head:
         return []
-    patterns = [f"^{model.layers_path}.{layer}." for layer in range(first, model.num_hidden_layers)]
+    patterns = [
+        f"^{model.layers_path}.{layer}." for layer in range(first_layer, model.num_hidden_layers)
+    ]
     if lm_head:
         patterns.append(f"^{model.embedding if model.tied else model.lm_head}$")
     return patterns
@@ -186,63 +215,74 @@ def unfrozen_parameters(model: catalog.Model, last_layers: int, lm_head: bool) -
 
 def adapted(facts: catalog.Model, train: Any) -> list[str]:
     """The linear layers with an adapter, by their names in a transformer layer. Raises re.error."""
-    whole = train.get("lora_pattern")
-    if whole:
-        return [name for name in facts.named(whole) if name in facts.linear]
-    # A name that matches none of the known layers is passed on unchanged.
+    layer_pattern = train.get("lora_pattern")
+    if layer_pattern:
+        return [name for name in facts.named(layer_pattern) if name in facts.linear]
     if train.get("lora_layers") is None:
-        asked = facts.linear
+        requested = facts.linear
     else:
-        asked = train.lora_layers
-    named = (name for one in asked for name in [*facts.fitting(one)] or [one])
-    return list(dict.fromkeys(named))
+        requested = train.lora_layers
+    layer_names = list[str]()
+    for name in requested:
+        # A name that matches none of the known layers is passed on unchanged.
+        layer_names += [*facts.fitting(name)] or [name]
+    return list(dict.fromkeys(layer_names))
 
 
 def pattern(recipe: Recipe) -> Iterator[Problem]:
     """A pattern that peft would refuse."""
     facts = recipe.model_facts
-    train = recipe.train
-    asked = train.get("lora_pattern")
-    if not asked:
+    lora_pattern = recipe.train.get("lora_pattern")
+    if not lora_pattern:
         return
     try:
-        re.compile(asked)
-        found = facts.matched(asked) if facts else {}
+        re.compile(lora_pattern)
+        matched_layers = facts.matched(lora_pattern) if facts else {}
     except re.error as error:
-        yield recipe.problem("train.lora_pattern", *_no_pattern(asked, error))
+        yield recipe.problem("train.lora_pattern", *_no_pattern(lora_pattern, error))
         return
     # For an architecture outside the catalog, only a trace shows the layers.
     if not facts or facts.model_type not in catalog.model_types():
         return
-    names = facts.named(asked)
+    message = _unfit_pattern(facts, recipe.model.base, lora_pattern, matched_layers)
+    if message:
+        yield recipe.problem("train.lora_pattern", *message)
+
+
+def _unfit_pattern(
+    facts: catalog.Model, base: str, lora_pattern: str, matched_layers: Mapping[str, bool]
+) -> tuple[str, str] | None:
+    """Why a pattern does not fit a model, and the remedy. matched_layers: the modules that it
+    matches, and for each of them whether it is a linear layer."""
+    names = facts.named(lora_pattern)
     missed = facts.family.get("missed", {})
-    name = next((name for name in names if name in missed), "")
-    if name:
-        said = _without_adapter(facts, name)
-    elif other := next((path for path, linear in found.items() if not linear), ""):
-        said = (
-            f"`{asked}` also matches `{other}`, which is no linear layer.",
-            "End the pattern with names of linear layers, such as `[qv]_proj`.",
-        )
-    elif re.fullmatch(asked, head_module(facts)):
-        said = _head_with_adapter(facts, asked)
-    elif not found:
+    for name in names:
+        if name in missed:
+            return _without_adapter(facts, name)
+    for path, is_linear in matched_layers.items():
+        if not is_linear:
+            return (
+                f"`{lora_pattern}` also matches `{path}`, which is no linear layer.",
+                "End the pattern with names of linear layers, such as `[qv]_proj`.",
+            )
+    if re.fullmatch(lora_pattern, head_module(facts)):
+        return _head_with_adapter(facts, lora_pattern)
+    if not matched_layers:
         linear = listed(facts.linear)
         example = facts.linear_path(0, facts.linear[0])
-        said = (
-            f"`{asked}` matches no linear layer of `{recipe.model.base}`, so the adapter would change nothing.",
+        return (
+            f"`{lora_pattern}` matches no linear layer of `{base}`, so the adapter would change nothing.",
             f"It must match a whole name such as `{example}`. The linear layers are {linear}.",
         )
-    elif facts.family.get("names_alone") and (
-        others := facts.matched(facts.pattern_of(names)).keys() - found.keys()
-    ):
-        said = (
-            f"PEFT 0.20 takes only the names from a pattern for models of type `{facts.model_type}`, so it would also adapt `{min(others)}`.",
-            f"Write {listed(names)} as `lora_layers`, which means all layers.",
-        )
-    else:
-        return
-    yield recipe.problem("train.lora_pattern", *said)
+    if not facts.family.get("names_alone"):
+        return None
+    further_layers = facts.matched(facts.pattern_of(names)).keys() - matched_layers.keys()
+    if not further_layers:
+        return None
+    return (
+        f"PEFT 0.20 takes only the names from a pattern for models of type `{facts.model_type}`, so it would also adapt `{min(further_layers)}`.",
+        f"Write {listed(names)} as `lora_layers`, which means all layers.",
+    )
 
 
 def _no_pattern(name: str, error: re.error) -> tuple[str, str]:
@@ -253,10 +293,10 @@ def _no_pattern(name: str, error: re.error) -> tuple[str, str]:
 
 
 def _without_adapter(facts: catalog.Model, name: str) -> tuple[str, str]:
-    why = facts.family["missed"][name.rpartition(".")[2]]
+    reason = facts.family["missed"][name.rpartition(".")[2]]
     linear = listed(facts.linear)
     return (
-        f"`{name}` cannot have an adapter: {why}.",
+        f"`{name}` cannot have an adapter: {reason}.",
         f"Its linear layers are {linear}. Delete `lora_layers` to give each of them an adapter.",
     )
 
@@ -266,14 +306,14 @@ def head_module(facts: catalog.Model) -> str:
     return facts.lm_head.removesuffix(".weight")
 
 
-def _head_with_adapter(facts: catalog.Model, asked: str) -> tuple[str, str]:
+def _head_with_adapter(facts: catalog.Model, setting_value: str) -> tuple[str, str]:
     """Why the LM head gets no adapter. Liger 0.8.1 (`transformers/model/llama.py`) passes
     `lm_head.weight` to the fused loss."""
-    why = "The fused losses multiply by its own weights and skip an adapter, which would learn nothing."
+    reason = "The fused losses multiply by its own weights and skip an adapter, which would learn nothing."
     if facts.tied:
-        why = f"{why} This model also uses these weights as its embedding, which a merge would change, too."
+        reason = f"{reason} This model also uses these weights as its embedding, which a merge would change, too."
     return (
-        f"`{asked}` includes the LM head, which gets no adapter. {why}",
+        f"`{setting_value}` includes the LM head, which gets no adapter. {reason}",
         "Leave it out. To train the LM head itself, use the scenario `last-layers` with `lm_head: true`. "
         f"Layers that can have an adapter: {listed(facts.linear)}.",
     )
@@ -285,28 +325,28 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         return
     for index, name in enumerate(recipe.train.get("lora_layers") or ()):
         try:
-            found = facts.fitting(name)
+            fitting = facts.fitting(name)
         except re.error as error:
-            said = _no_pattern(name, error)
+            message = _no_pattern(name, error)
         else:
-            some = min(found.values(), default=0) % facts.num_hidden_layers
-            if found and not some:
+            first_layer = min(fitting.values(), default=0) % facts.num_hidden_layers
+            if fitting and not first_layer:
                 continue
-            if some:
-                said = (
-                    f"`{name}` matches {some} of the model's {facts.num_hidden_layers} layers, but LoRA adapts all of them.",
-                    f"Write {listed(found)}, and the layers' numbers as `advanced.axolotl.peft_layers_to_transform`. Or write a `lora_pattern`.",
+            if first_layer:
+                message = (
+                    f"`{name}` matches {first_layer} of the model's {facts.num_hidden_layers} layers, but LoRA adapts all of them.",
+                    f"Write {listed(fitting)}, and the layers' numbers as `advanced.axolotl.peft_layers_to_transform`. Or write a `lora_pattern`.",
                 )
             elif name.rpartition(".")[2] in facts.family.get("missed", {}):
-                said = _without_adapter(facts, name)
+                message = _without_adapter(facts, name)
             elif re.fullmatch(rf"(.*\.)?({name})", head_module(facts)):
-                said = _head_with_adapter(facts, name)
+                message = _head_with_adapter(facts, name)
             else:
-                said = (
+                message = (
                     f"`{recipe.model.base}` has no linear layer `{name}`.",
                     f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter.",
                 )
-        yield recipe.problem(("train", "lora_layers", index), *said)
+        yield recipe.problem(("train", "lora_layers", index), *message)
 
 
 # What the table of contradictions can name beside settings; together: the answers that are compared
@@ -322,7 +362,7 @@ ANSWERS: Mapping[str, Callable[[Recipe], Any]] = {
 }
 
 
-def plain_text(recipe: Recipe, place: Place, **own: Any) -> PlainText:
+def plain_text(recipe: Recipe, place: Place, **fields: Any) -> PlainText:
     data = recipe.data
     plain = common.rows(
         PlainText,
@@ -333,12 +373,12 @@ def plain_text(recipe: Recipe, place: Place, **own: Any) -> PlainText:
         epochs=recipe.train.epochs,
         warmup_steps=recipe.train.warmup_steps or 0,  # a share never exceeds the number of steps
         eval_steps=recipe.train.eval_steps if common.validates(recipe) else None,
-        **own,
+        **fields,
     )
     # For the validation loss alone: a split of each data set, or a file.
     split = data.validation_split
     if split:
-        held_out = [replace(one, split=split, share=1.0) for one in plain.sets]
+        held_out = [replace(data_set, split=split, share=1.0) for data_set in plain.sets]
     else:
         held_out = []
     path = common.data_file(recipe, place, data.validation_path)
@@ -355,39 +395,43 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
     if recipe.rows != TEXT:
         return
-    given = [name for name in common.GIVES_VALIDATION if data.get(name)]
-    if len(given) > 1:
+    settings_given = [name for name in common.GIVES_VALIDATION if data.get(name)]
+    if len(settings_given) > 1:
         yield recipe.problem(
-            ("data", given[1]),
-            f"`data` has {listed(given)}, but validation data comes from one place.",
+            ("data", settings_given[1]),
+            f"`data` has {listed(settings_given)}, but validation data comes from one place.",
             "Keep one of these lines.",
         )
     for name, source in (("validation_split", "hub"), ("validation_path", "path")):
         # A file works with any list of data sets; a split must exist in each.
-        lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
+        lacking = [home for home, data_set in recipe.data_sets() if not data_set.get(source)]
         if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
-            said = (
+            yield recipe.problem(
+                ("data", name),
                 f"`{name}` needs `{source}`, but `{setting(lacking[0])}` has no `{source}`.",
                 "Use `validation_share` to take a share of the documents instead.",
             )
-            yield recipe.problem(("data", name), *said)
+    yield from _validates_training_text(recipe)
+
+
+def _validates_training_text(recipe: Recipe) -> Iterator[Problem]:
+    """The problem that the text for validation is the training text."""
+    data = recipe.data
     file = data.get("validation_path")
     split = data.get("validation_split")
-    trained = [
-        (recipe.folder / name).resolve()
-        for _, one in recipe.data_sets()
-        if (name := one.get("path"))
-    ]
-    same_file = file and (recipe.folder / file).resolve() in trained
-    if same_file or (split and split == data.get("split")):
-        text = file if same_file else split
-        said = (
-            f"Validation uses the training text, `{text}`, so the model that memorises it best would win.",
-            "Name another, or use `validation_share` to hold out a share of the documents.",
-        )
-        yield recipe.problem(
-            ("data", "validation_path" if same_file else "validation_split"), *said
-        )
+    paths = (data_set.get("path") for _, data_set in recipe.data_sets())
+    training_files = [(recipe.folder / path).resolve() for path in paths if path]
+    if file and (recipe.folder / file).resolve() in training_files:
+        name = "validation_path"
+    elif split and split == data.get("split"):
+        name = "validation_split"
+    else:
+        return
+    yield recipe.problem(
+        ("data", name),
+        f"Validation uses the training text, `{data[name]}`, so the model that memorises it best would win.",
+        "Name another, or use `validation_share` to hold out a share of the documents.",
+    )
 
 
 RULES = (contradictions(__file__, **ANSWERS), pattern, layers, one_validation)

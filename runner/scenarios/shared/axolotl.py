@@ -162,12 +162,12 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
         "metric_for_best_model": "eval_reward" if rewarded else "eval_loss",
         "greater_is_better": rewarded,
     }
-    named = recipe.settings.get("resume_from")
-    if named:
-        if named.startswith("/"):
-            checkpoint = named
+    checkpoint_name = recipe.settings.get("resume_from")
+    if checkpoint_name:
+        if checkpoint_name.startswith("/"):
+            checkpoint = checkpoint_name
         else:
-            checkpoint = f"{place.checkpoints_dir}/{named}"
+            checkpoint = f"{place.checkpoints_dir}/{checkpoint_name}"
         resumed = {"resume_from_checkpoint": checkpoint, "auto_resume_from_checkpoints": False}
     return {
         **train.for_axolotl,
@@ -195,12 +195,12 @@ def reporting(tool: str, name: str) -> EngineConfig:
 def special_tokens(recipe: Recipe) -> catalog.ChatTemplate | None:
     """The special tokens of each message: the recipe's, else the model's own. None if only the
     tokenizer knows them."""
-    asked = recipe.data.get("chat_template")
-    if asked in ("chatml", None):
-        name = asked
+    requested = recipe.data.get("chat_template")
+    if requested in ("chatml", None):
+        name = requested
     else:
         name = recipe.facts.chat_template
-    if asked == MISTRAL:
+    if requested == MISTRAL:
         return replace(catalog.chat_template("mistral"), axolotl=MISTRAL)
     if name:
         return catalog.chat_template(name)
@@ -221,9 +221,9 @@ def datasets(
         common.table("reads")[rows if rows in common.table("reads") else CONVERSATIONS]
     )
     if reads["type"] == "chat_template":
-        every = sorted(set(conversation_formats.ROLES.values()))
+        roles = sorted(set(conversation_formats.ROLES.values()))
         if train_on == "all":
-            reads["roles_to_train"] = every
+            reads["roles_to_train"] = roles
         else:
             reads["roles_to_train"] = ["assistant"]
         reads |= {"message_field_training": TRAINING} if train_on == "last" else {}
@@ -276,31 +276,36 @@ def own_answers(recipe: Recipe) -> EngineConfig:
         host, _, port = address.rpartition(":")
         trl |= {"vllm_server_host": host, "vllm_server_port": int(port)}
     if recipe.by_features:
-        own = recipe.settings.get("ebft")
-        fast["ebft"] = {"mode": "structured", **(own.plain() if own else {})}
+        ebft_section = recipe.settings.get("ebft")
+        fast["ebft"] = {"mode": "structured", **(ebft_section.plain() if ebft_section else {})}
     return {"rl": train.objective, "trl": trl, **fast}
 
 
 def template(recipe: Recipe) -> EngineConfig:
     """The chat template of conversations and preferences, and its tokens."""
     facts = recipe.facts
-    known = special_tokens(recipe)
+    chat_template = special_tokens(recipe)
     if recipe.data.chat_template == MISTRAL:
         return {"tokenizer_use_mistral_common": True}
     tokens: EngineConfig = {
-        "chat_template": known.axolotl if known and recipe.data.chat_template != OWN else OWN
+        "chat_template": chat_template.axolotl
+        if chat_template and recipe.data.chat_template != OWN
+        else OWN
     }
-    if known and tokens["chat_template"] == "jinja":
-        tokens["chat_template_jinja"] = jinja(known)
-    if known and known.end != facts.eos_token:
+    if chat_template and tokens["chat_template"] == "jinja":
+        tokens["chat_template_jinja"] = jinja(chat_template)
+    if chat_template and chat_template.end != facts.eos_token:
         # Axolotl looks for end-of-text at the end of a turn; with this one untrained, answers would
         # not end.
-        tokens["eot_tokens"] = [known.end]
+        tokens["eot_tokens"] = [chat_template.end]
     if facts.pad_token:
         tokens["special_tokens"] = {"pad_token": facts.pad_token}
-    if recipe.rows == PROMPTS and known and known.end != facts.eos_token:
+    if recipe.rows == PROMPTS and chat_template and chat_template.end != facts.eos_token:
         # TRL 1.9 ends an answer only at this token, and would write more after the end of the turn.
-        tokens["special_tokens"] = {**tokens.get("special_tokens", {}), "eos_token": known.end}
+        tokens["special_tokens"] = {
+            **tokens.get("special_tokens", {}),
+            "eos_token": chat_template.end,
+        }
     return tokens
 
 
@@ -348,9 +353,9 @@ def stage(
     config: EngineConfig,
     evaluation: Evaluation,
     section: str | None = "",
-    **own: Any,
+    **fields: Any,
 ) -> Stage:
-    """A stage that Axolotl trains. evaluation, section: as in `common.measured`; own: further
+    """A stage that Axolotl trains. evaluation, section: as in `common.measured`; fields: further
     fields of the Stage."""
     machines = common.machines(recipe, place)
     gates, evaluation = common.measured(recipe, evaluation, section)
@@ -372,7 +377,7 @@ def stage(
         shm_gib=common.shared_memory_gib(machines),
         gates=gates,
         evaluation=evaluation,
-        **own,
+        **fields,
     )
 
 
@@ -395,60 +400,64 @@ def with_advanced(
     extra = recipe.advanced.plain().get(home) or {}
     if not extra:
         return config
-    wrong: list[tuple[str, tuple[str, str]]] = []
-    if extra.get("plugins"):
-        # The others come in addition to the recipe's own.
-        extra["plugins"] = list(dict.fromkeys([*config["plugins"], *extra["plugins"]]))
-        config = {**config, "plugins": extra["plugins"]}
-    for key, value in extra.items():
-        made = config.get(key)
-        if isinstance(value, dict) and isinstance(made, dict):
-            # Settings inside it that the recipe does not make are added, for example more special
-            # tokens.
-            extra[key] = {**made, **value}
-            config = {
-                **config,
-                key: {**made, **{name: one for name, one in value.items() if name not in made}},
-            }
-    for plugin, settings in catalog.axolotl_settings()["plugins"].items():
-        loaded = any(one.startswith(plugin.rpartition(".")[0]) for one in config["plugins"])
-        for key in () if loaded else [name for name in extra if name in settings]:
-            wrong.append(
-                (
-                    key,
-                    (
-                        f"`{key}` is a setting of Axolotl's plug-in `{plugin}`, which this recipe does not load.",
-                        f"Load it: write `plugins: [{plugin}]` beside the line. Or delete the line.",
-                    ),
-                )
-            )
+    config, extra = _with_additions(config, extra)
+    wrong = _of_other_plugins(config, extra)
     for key, value in extra.items():
         if key in config and config[key] != value:
-            # The recipe's settings that determine this one of Axolotl's.
-            homes = [
-                f"{section}.{name}"
-                for section in sections
-                for name in recipe.settings[section].making(key)
-            ]
             message = f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
+            # The recipe's settings that determine this one of Axolotl's.
+            homes = list[str]()
+            for section in sections:
+                homes += [f"{section}.{name}" for name in recipe.settings[section].making(key)]
             if homes:
                 hint = f"Delete it, and change {listed(homes, 'or')} instead."
             else:
                 hint = "Delete it."
-            wrong.append((key, (message, hint)))
-        others = config | {name: other for name, other in extra.items() if name != key}
-        why = refusal(key, value, others)
-        if why:
-            said = (
-                f"Axolotl {catalog.AXOLOTL_VERSION} cannot use this line here: `{key}` {why}.",
-                "Delete it.",
+            wrong.append((key, message, hint))
+        other_settings = config | {name: extra[name] for name in extra if name != key}
+        reason = refusal(key, value, other_settings)
+        if reason:
+            message = (
+                f"Axolotl {catalog.AXOLOTL_VERSION} cannot use this line here: `{key}` {reason}."
             )
-            wrong.append((key, said))
+            wrong.append((key, message, "Delete it."))
     if wrong:
         raise Stop(
-            recipe.document.problem(("advanced", home, key), *said, key=True) for key, said in wrong
+            recipe.document.problem(("advanced", home, key), message, hint, key=True)
+            for key, message, hint in wrong
         )
     return config | extra
+
+
+def _with_additions(config: EngineConfig, extra: EngineConfig) -> tuple[EngineConfig, EngineConfig]:
+    """Both settings with what only adds to the other: plug-ins, and settings inside a section that
+    the recipe does not make, for example more special tokens."""
+    config = dict(config)
+    extra = dict(extra)
+    if extra.get("plugins"):
+        extra["plugins"] = list(dict.fromkeys([*config["plugins"], *extra["plugins"]]))
+        config["plugins"] = extra["plugins"]
+    for key, value in extra.items():
+        section = config.get(key)
+        if isinstance(value, dict) and isinstance(section, dict):
+            extra[key] = {**section, **value}
+            config[key] = {**section, **value, **section}
+    return config, extra
+
+
+def _of_other_plugins(config: EngineConfig, extra: EngineConfig) -> list[tuple[str, str, str]]:
+    """Settings of Axolotl's plug-ins that are not loaded, each with message and remedy."""
+    wrong = []
+    for plugin, settings in catalog.axolotl_settings()["plugins"].items():
+        package = plugin.rpartition(".")[0]
+        if any(loaded.startswith(package) for loaded in config["plugins"]):
+            continue
+        for key in extra:
+            if key in settings:
+                message = f"`{key}` is a setting of Axolotl's plug-in `{plugin}`, which this recipe does not load."
+                hint = f"Load it: write `plugins: [{plugin}]` beside the line. Or delete the line."
+                wrong.append((key, message, hint))
+    return wrong
 
 
 def refusal(setting: str, value: Any, config: EngineConfig) -> str | None:
@@ -460,14 +469,14 @@ def refusal(setting: str, value: Any, config: EngineConfig) -> str | None:
         values = value
     else:
         values = [value]
-    for known in catalog.table("axolotl-refusals").values():
-        off = not known.get("even_off") and (value is False or value == [])
-        least = known.get("above", math.inf)
-        good = known.get("fine", ())
+    for refusal_row in catalog.table("axolotl-refusals").values():
+        off = not refusal_row.get("even_off") and (value is False or value == [])
+        least = refusal_row.get("above", math.inf)
+        good = refusal_row.get("fine", ())
         fine = values and all(
-            one in good or (isinstance(one, int | float) and one > least) for one in values
+            item in good or (isinstance(item, int | float) and item > least) for item in values
         )
-        refused = setting in known["settings"] and not (off or fine)
-        if refused and applies(config, known.get("when", ()), known.get("unless", ())):
-            return str(known["why"])
+        refused = setting in refusal_row["settings"] and not (off or fine)
+        if refused and applies(config, refusal_row.get("when", ()), refusal_row.get("unless", ())):
+            return str(refusal_row["why"])
     return None

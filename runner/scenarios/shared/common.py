@@ -100,29 +100,29 @@ def by_zero_alone(recipe: Recipe) -> bool:
 def machines(recipe: Recipe, place: Place) -> Machines:
     """The machines of the stages at a place; pods get a part of them. Limits follow from requests
     or the reverse; without either, pods get what the machines can give."""
-    stated = recipe.machines
+    section = recipe.machines
     counts = recipe.gpu_counts
     uneven = counts if len(set(counts)) > 1 else ()
-    size = units.size(stated.memory) / hardware.GIB
-    whole = Machines(
-        stated.nodes, stated.gpus_per_node, stated.gpu, size, stated.cpus, uneven=uneven
+    size = units.size(section.memory) / hardware.GIB
+    machine = Machines(
+        section.nodes, section.gpus_per_node, section.gpu, size, section.cpus, uneven=uneven
     )
     if not place.on_cluster:
-        return whole
+        return machine
     site = recipe.openshift
     assert site is not None  # a place on a cluster follows from it
-    asked = site.requests
+    requests = site.requests
     most = site.limits
-    left = float(hardware.pod_memory_gib(whole.memory_gib * hardware.GIB))
-    memory = gib(asked.memory) or min(left, gib(most.memory) or left)
-    cpus = asked.cpus or min(hardware.pod_cpus(whole.cpus), most.cpus or whole.cpus)
-    limited = replace(whole, memory_gib=gib(most.memory) or memory, cpus=most.cpus or cpus)
+    available = float(hardware.pod_memory_gib(machine.memory_gib * hardware.GIB))
+    memory = gib(requests.memory) or min(available, gib(most.memory) or available)
+    cpus = requests.cpus or min(hardware.pod_cpus(machine.cpus), most.cpus or machine.cpus)
+    limited = replace(machine, memory_gib=gib(most.memory) or memory, cpus=most.cpus or cpus)
     return replace(limited, requested_memory_gib=memory, requested_cpus=cpus)
 
 
-def gib(stated: str | None) -> float | None:
-    if stated:
-        return units.size(stated) / hardware.GIB
+def gib(amount: str | None) -> float | None:
+    if amount:
+        return units.size(amount) / hardware.GIB
     return None
 
 
@@ -135,7 +135,7 @@ def shared_memory_gib(runs_on: Machines) -> int:
 def batch_facts(recipe: Recipe) -> Mapping[str, float]:
     """World size, rows (or tokens, if packed) of a step, and the learning rate before and after
     scaling."""
-    own = recipe.training
+    training_section = recipe.training
     rows = effective_batch_size(recipe)
     return {
         "world_size": world_size(recipe),
@@ -143,10 +143,10 @@ def batch_facts(recipe: Recipe) -> Mapping[str, float]:
         # The data decides how many rows become one packed row.
         **(
             {"effective_batch_tokens": rows * recipe.model.sequence_len}
-            if own.get("packing") == "pack"
+            if training_section.get("packing") == "pack"
             else {}
         ),
-        "base_learning_rate": own.learning_rate,
+        "base_learning_rate": training_section.learning_rate,
         "learning_rate": learning_rate(recipe),
     }
 
@@ -159,7 +159,7 @@ def ddp_bucket_mb(recipe: Recipe) -> int:
 def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
     """The run's facts for the training process, under `recipe_runner` in its config; and the
     settings of the runner's plugin: checkpoints at their own steps, and early stopping."""
-    every, stopping = (recipe.training.get(name) for name in ("save_steps", "early_stopping"))
+    save_steps, stopping = (recipe.training.get(name) for name in ("save_steps", "early_stopping"))
     return {
         "name": recipe.name,
         "fingerprint": recipe.fingerprint,
@@ -168,7 +168,7 @@ def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
         "backend": "nccl" if place.accelerator else "gloo",
         **batch_facts(recipe),
         **time_limit(recipe),
-        **({"save_steps": every} if every else {}),
+        **({"save_steps": save_steps} if save_steps else {}),
         **({"early_stopping": stopping.plain()} if stopping else {}),
     }
 
@@ -176,9 +176,9 @@ def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
 def time_limit(recipe: Recipe) -> dict[str, float]:
     """The recipe's time limit as the training process reads it, in seconds; nothing if there is
     none."""
-    stated = (recipe.settings.get("limits") or {}).get("time")
-    if stated:
-        return {"time_limit_seconds": units.seconds(stated)}
+    limit = (recipe.settings.get("limits") or {}).get("time")
+    if limit:
+        return {"time_limit_seconds": units.seconds(limit)}
     return {}
 
 
@@ -186,17 +186,17 @@ def evaluated(section: Settings, validates: bool = True) -> EngineConfig:
     """Evaluation and saving, by steps or after each epoch: the Trainer keeps the best evaluated
     checkpoint. The runner saves those in between (see `run_facts`). validates: whether there is an
     evaluation."""
-    every = section.get("eval_steps" if validates else "save_steps")
-    if every:
+    interval = section.get("eval_steps" if validates else "save_steps")
+    if interval:
         unit = "steps"
-        steps = {"save_steps": every}
+        steps = {"save_steps": interval}
     else:
         unit = "epoch"
         steps = {}
     saved = {"save_strategy": unit, **steps}
     if not validates:
         return {"eval_strategy": "no", **saved}
-    return {"eval_strategy": unit, **({"eval_steps": every} if every else {}), **saved}
+    return {"eval_strategy": unit, **({"eval_steps": interval} if interval else {}), **saved}
 
 
 # Settings of plain text that give validation data.
@@ -223,30 +223,34 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
     }
 
 
-def made(kind: type[Made], section: Settings, **own: Any) -> Made:
-    """A `kind` with fields from `own`, else from the section's settings of the same names, else
-    defaults."""
-    stated = {}
-    for field in fields(cast(Any, kind)):
+def made(record_type: type[Made], section: Settings, **fields_given: Any) -> Made:
+    """A record with fields from `fields_given`, else from the section's settings of the same names,
+    else defaults."""
+    from_section = {}
+    for field in fields(cast(Any, record_type)):
         value = section.get(field.name)
-        if field.name not in own and (value is not None or field.default is MISSING):
-            stated[field.name] = value
-    return kind(**own, **stated)
+        if field.name not in fields_given and (value is not None or field.default is MISSING):
+            from_section[field.name] = value
+    return record_type(**fields_given, **from_section)
 
 
-def rows(kind: type[Made], recipe: Recipe, place: Place, data: Settings, **own: Any) -> Made:
-    """The rows of a section that names data, as a `kind` of DataSets. own: fields that no setting
-    gives."""
-    of_set = get_args(get_type_hints(kind)["sets"])[0]
+def rows(
+    rows_type: type[Made], recipe: Recipe, place: Place, data: Settings, **fields_given: Any
+) -> Made:
+    """The rows of a section that names data, as a kind of DataSets. fields_given: those
+    that no setting gives."""
+    of_set = get_args(get_type_hints(rows_type)["sets"])[0]
     sets = []
-    for _, one in sets_of((), data):
-        of_file = {"path": data_file(recipe, place, one.get("path"))}
+    for _, data_set in sets_of((), data):
+        of_file = {"path": data_file(recipe, place, data_set.get("path"))}
         if of_set is ChatSet:
-            form = {"form": stated(one["form"], one.get("question"), one.get("answer"))}
+            form = {
+                "form": stated(data_set["form"], data_set.get("question"), data_set.get("answer"))
+            }
         else:
             form = {}
-        sets.append(made(of_set, one, **of_file, **form))
-    return made(kind, data, **{"sets": tuple(sets), **own})
+        sets.append(made(of_set, data_set, **of_file, **form))
+    return made(rows_type, data, **{"sets": tuple(sets), **fields_given})
 
 
 def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
@@ -263,8 +267,8 @@ def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
 
 
 def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
-    named = base_model(recipe, place, fetched=False)
-    return Pretrained(named, recipe.model_revision, bool(recipe.model.get("trust_remote_code")))
+    base = base_model(recipe, place, fetched=False)
+    return Pretrained(base, recipe.model_revision, bool(recipe.model.get("trust_remote_code")))
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
@@ -302,15 +306,15 @@ def work(
 ) -> Stage:
     """A stage of the runner's own work, which needs no GPU. config: `work` names it; pods: how many
     share it."""
-    here = place.below(name)
+    stage_place = place.below(name)
     return Stage(
         name=name,
         engine=plans.RUNNER,
-        config={**config, "run_dir": here.run_dir},
+        config={**config, "run_dir": stage_place.run_dir},
         config_file=WORK_FILE,
         data={},
         files=(),
-        command=("python", "-m", WORK, f"{here.config_dir}/{WORK_FILE}"),
+        command=("python", "-m", WORK, f"{stage_place.config_dir}/{WORK_FILE}"),
         env={"TOKENIZERS_PARALLELISM": "true"},
         machines=replace(machines, nodes=pods, gpus_per_node=0, gpu="GPUs", uneven=()),
         shm_gib=1,
@@ -390,12 +394,12 @@ def proving(
         config = f"{place.below(data.folder).config_dir}/{file}"
         stages[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
         # The stage runs again only if a setting has changed that may affect how rows are trained.
-        known = {
+        learned = {
             name: plans.without_place(value, place)
             for name, value in plans.learned_from(stage.config)
         }
         settings[stage.name] = content_hash(
-            {name: known[name] for name in known if not name.startswith(of_steps)}
+            {name: learned[name] for name in learned if not name.startswith(of_steps)}
         )
     return replace(
         data,
@@ -420,8 +424,10 @@ def mounted(recipe: Recipe, place: Place) -> str:
 
 def fetched_model(recipe: Recipe) -> Mapping[str, object]:
     """The base model to download from the hub, or from its address."""
-    named = {name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")}
-    return named | {"revision": recipe.model_revision}
+    model_settings = {
+        name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")
+    }
+    return model_settings | {"revision": recipe.model_revision}
 
 
 def fetched_ahead(recipe: Recipe, place: Place) -> Mapping[str, object] | None:
@@ -471,31 +477,36 @@ def plan(
             place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare}
         )
         bare = list(stages(place))
-    places = {
-        name: one.plain() for name in ("openshift", "nodes") if (one := recipe.settings.get(name))
-    }
-    whole = Plan(
+    complete_plan = Plan(
         name=recipe.name,
         scenario=recipe.scenario,
         fingerprint=recipe.fingerprint,
         place=place,
         code_from_git=recipe.code_from_git.plain() if recipe.code_from_git else None,
-        site=places.get("openshift", {}),
-        nodes=places.get("nodes", {}),
+        site=_written_section(recipe, "openshift"),
+        nodes=_written_section(recipe, "nodes"),
         facts=dict(facts or {}),
         model_image=mounted(recipe, place),
         has_gates=any(stage.gates for stage in bare),
         stages=tuple(written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),
     )
     if not place.on_cluster:
-        return whole
+        return complete_plan
     guarded = []
-    for stage in whole.stages:
-        file = f"{whole.place_of(stage).config_dir}/{plans.PLAN_FILE}"
+    for stage in complete_plan.stages:
+        file = f"{complete_plan.place_of(stage).config_dir}/{plans.PLAN_FILE}"
         command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, LazyArtifact(plans.PLAN_FILE, whole.upto(stage).as_json))
+        files = (*stage.files, LazyArtifact(plans.PLAN_FILE, complete_plan.upto(stage).as_json))
         guarded.append(replace(stage, command=command, files=files))
-    return replace(whole, stages=tuple(guarded))
+    return replace(complete_plan, stages=tuple(guarded))
+
+
+def _written_section(recipe: Recipe, name: str) -> dict[str, Any]:
+    """A section as plain values; empty if the recipe lacks it."""
+    section: Settings | None = recipe.settings.get(name)
+    if section:
+        return section.plain()
+    return {}
 
 
 def written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:

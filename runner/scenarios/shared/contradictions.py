@@ -26,28 +26,20 @@ from runner.tools.problem import Problem
 
 
 def contradictions(
-    file: str, **own: Callable[[Recipe], Any]
+    file: str, **further_names: Callable[[Recipe], Any]
 ) -> Callable[[Recipe], Iterator[Problem]]:
     """The rule of the `contradictions.toml` beside a module (the one in `runner/check/` explains
-    the entries). file: the module's `__file__`; own: what its rows can name further to DERIVED."""
-    rows = []
-    derived = {**DERIVED, **own}
-    for row in packaged.toml(file, "contradictions.toml")["rows"]:
-        if row["when"][0][0] == "*":
-            homes = TRAINING_SECTIONS
-        else:
-            homes = row.get("each", ("",))
-        terms = {}
-        for home in homes:
-            stated = (row.get(key, ()) for key in ("when", "unless"))
-            terms[home] = [[term.replace("*", home or "*") for term in some] for some in stated]
-        rows.append((row, terms))
+    the entries). file: the module's `__file__`; further_names: what its rows can name further to
+    DERIVED."""
+    table = packaged.toml(file, "contradictions.toml")["rows"]
+    rows = [(row, _terms(row)) for row in table]
+    derived = {**DERIVED, **further_names}
 
     def rule(recipe: Recipe) -> Iterator[Problem]:
         absent = [name for name in TRAINING_SECTIONS if not recipe.sections.get(name)]
         # passed: the sections without a further problem: absent ones, and those that had one, or a
         # setting that the schema refused, in this row or those that an `else` continues.
-        known = Known(recipe=recipe, derived=derived)
+        facts_by_name = Known(recipe=recipe, derived=derived)
         passed = list[str]()
         for row, terms in rows:
             passed = passed if "else" in row else [*absent]
@@ -55,10 +47,10 @@ def contradictions(
                 if home in passed:
                     continue
                 try:
-                    if not applies(known, when, unless):
+                    if not applies(facts_by_name, when, unless):
                         continue
                     passed.append(home)
-                    problem = _problem(recipe, row, known, home, named(when[0]))
+                    problem = _problem(recipe, row, facts_by_name, home, named(when[0]))
                 except (
                     BrokenSetting
                 ):  # nothing to judge, also for the rows that follow; `suppress` takes longer
@@ -69,6 +61,20 @@ def contradictions(
                     break
 
     return rule
+
+
+def _terms(row: Mapping[str, Any]) -> dict[str, tuple[list[str], list[str]]]:
+    """The terms of a row, `when` and `unless`, by the section that each `*` means."""
+    if row["when"][0][0] == "*":
+        homes = TRAINING_SECTIONS
+    else:
+        homes = row.get("each", ("",))
+    terms = {}
+    for home in homes:
+        when = [term.replace("*", home or "*") for term in row["when"]]
+        unless = [term.replace("*", home or "*") for term in row.get("unless", ())]
+        terms[home] = (when, unless)
+    return terms
 
 
 class Known(dict[str, Any]):
@@ -82,16 +88,20 @@ class Known(dict[str, Any]):
         return value
 
 
-def _problem(recipe: Recipe, row: Mapping[str, Any], known: Known, home: str, at: Path_) -> Problem:
+def _problem(
+    recipe: Recipe, row: Mapping[str, Any], facts_by_name: Known, home: str, setting_path: Path_
+) -> Problem:
     """The problem of a row that applies to a section."""
-    known |= {"home": home, "value": value_at(known, at)}
+    facts_by_name |= {"home": home, "value": value_at(facts_by_name, setting_path)}
     texts = (str(row.get(key, "")).replace("[*]", f"[{home}]") for key in ("says", "do", "mending"))
-    says, do, mending = (text.format_map(known) for text in texts)
+    says, do, mending = (text.format_map(facts_by_name) for text in texts)
     if row.get("note"):
-        about = recipe.note
+        problem_at = recipe.note
     else:
-        about = recipe.problem
-    return about(at, says, do, mending=reading.scalar(mending), key=row.get("key", False))
+        problem_at = recipe.problem
+    return problem_at(
+        setting_path, says, do, mending=reading.scalar(mending), key=row.get("key", False)
+    )
 
 
 def _facts(recipe: Recipe) -> Mapping[str, Any]:
@@ -130,22 +140,30 @@ def _lacks_attention(recipe: Recipe) -> bool:
 
 def _optimizers(recipe: Recipe) -> Mapping[str, Any]:
     """The facts about the optimizer of each section that has one."""
-    found = {}
+    by_section = {}
     for name, section in recipe.sections.items():
         try:
-            asked = section.get("optimizer")
+            name_of_optimizer = section.get("optimizer")
         except BrokenSetting:  # the other sections are judged
             continue
-        facts = catalog.optimizers().get(asked or "")
+        facts = catalog.optimizers().get(name_of_optimizer or "")
         if facts:
-            found[name] = vars(facts)
-    return found
+            by_section[name] = vars(facts)
+    return by_section
+
+
+def _other_batch(recipe: Recipe) -> int | None:
+    """The batch that follows from the other lines, if the recipe states another one."""
+    rows = effective_batch_size(recipe)
+    if rows == recipe.train.effective_batch_size:
+        return None
+    return rows
 
 
 def _fitting_steps(recipe: Recipe) -> Mapping[str, int | None]:
     """By section, the longest interval of checkpoints up to its own that fits its evaluations; None
     if its own does."""
-    found = {}
+    by_section = {}
     for name, section in recipe.sections.items():
         try:
             evaluation = section.get("eval_steps") or 0
@@ -156,10 +174,10 @@ def _fitting_steps(recipe: Recipe) -> Mapping[str, int | None]:
         while steps and evaluation % steps:
             steps -= 1
         if steps != saving and name != "pretrain":
-            found[name] = steps
+            by_section[name] = steps
         else:
-            found[name] = None
-    return found
+            by_section[name] = None
+    return by_section
 
 
 # zero_alone: whether one GPU needs DeepSpeed; sharers: GPUs that work on one row; odd_groups: the
@@ -186,11 +204,7 @@ DERIVED: Mapping[str, Callable[[Recipe], Any]] = {
     "groups": lambda recipe: (
         f"{replicas(recipe)}{'' if shared_by(recipe) == (1, 1) else ' groups of'}"
     ),
-    "other_batch": lambda recipe: (
-        rows
-        if (rows := effective_batch_size(recipe)) != recipe.train.effective_batch_size
-        else None
-    ),
+    "other_batch": _other_batch,
     "batch_tokens": lambda recipe: (
         (recipe.train.effective_batch_size or 0) * recipe.model.sequence_len
     ),

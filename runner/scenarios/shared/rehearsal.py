@@ -57,19 +57,14 @@ Row = tuple[str, Any, str]  # of a table: the setting, its value, and the reason
 def table(name: str, file: Path = OWN, **computed: Any) -> list[Row]:
     """A table of rehearsal.toml, or of another file, with what it calls `{name}` from
     `computed`."""
-    filled = {f"{{{one}}}": value for one, value in computed.items()}
-    rows = (
-        (row["of"], row.get("value"), row["why"])
-        for row in packaged.toml(str(file), file.name)[name]
-    )
-    return [
-        (
-            of,
-            filled.get(value, value) if isinstance(value, str) else value,
-            why.format_map(computed),
-        )
-        for of, value, why in rows
-    ]
+    values = {f"{{{placeholder}}}": value for placeholder, value in computed.items()}
+    rows = list[Row]()
+    for row in packaged.toml(str(file), file.name)[name]:
+        value = row.get("value")
+        if isinstance(value, str):
+            value = values.get(value, value)
+        rows.append((row["of"], value, row["why"].format_map(computed)))
+    return rows
 
 
 @cache
@@ -83,52 +78,53 @@ def needs_gpu() -> list[tuple[str, tuple[str, ...], Any, str]]:
         pairs = [(values, value)]
         if values == ("optimizers",):
             pairs = [
-                ((name,), one.whole) for name, one in catalog.optimizers().items() if one.whole
+                ((name,), optimizer.whole)
+                for name, optimizer in catalog.optimizers().items()
+                if optimizer.whole
             ]
         rows += [(row["of"], *pair, row["why"]) for pair in pairs]
     return rows
 
 
-def substitute(setting: str, value: Any, why: str) -> Override:
-    return Override(setting, None, value, BY, why)
+def substitute(setting: str, value: Any, reason: str) -> Override:
+    return Override(setting, None, value, BY, reason)
 
 
 def substitutes(recipe: Recipe, table: Iterable[Row]) -> list[Override]:
     """Overrides of a table, without settings that have no value in the recipe."""
-    return [
-        change
-        for row in table
-        if value_at(recipe.settings, (change := substitute(*row)).path) is not None
-    ]
+    changes = [substitute(*row) for row in table]
+    return [change for change in changes if value_at(recipe.settings, change.path) is not None]
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    made = data(recipe, file)
+    changes = data(recipe, file)
     if recipe.rows != TEXT:
-        return [*made, *split(recipe), *gates(recipe), *kernels(recipe)]
+        return [*changes, *split(recipe), *gates(recipe), *kernels(recipe)]
     one_file = any(
-        change.path[-1] == "path" and change.after for change in made
+        change.path[-1] == "path" and change.after for change in changes
     ) or not common.validates(recipe)
     shortest = min(64, recipe.model.sequence_len)
-    made.append(substitute("model.sequence_len", shortest, "short blocks make quick steps"))
-    made += kernels(recipe)
+    changes.append(substitute("model.sequence_len", shortest, "short blocks make quick steps"))
+    changes += kernels(recipe)
     if one_file and not recipe.data.validation_share:
-        why = "the text is one file, and the rehearsal needs held-out documents"
+        reason = "the text is one file, and the rehearsal needs held-out documents"
         for name, value in (("split", None), ("path", None), ("share", 0.1)):
-            made.append(substitute(f"data.validation_{name}", value, why))
-    return [*made, *split(recipe), *gates(recipe)]
+            changes.append(substitute(f"data.validation_{name}", value, reason))
+    return [*changes, *split(recipe), *gates(recipe)]
 
 
 def kernels(recipe: Recipe) -> list[Override]:
     """The substitutions of settings whose kernels need a GPU."""
-    known = catalog.axolotl_settings()["plugins"]
-    whose = {axolotl.LIGER: "Liger's", "axolotl.integrations.kernels.KernelsPlugin": "the experts'"}
-    found = [
-        (key, f"{owner} kernels need a GPU")
-        for plugin, owner in whose.items()
-        for key in known[plugin]
-    ]
-    return substitutes(recipe, [(f"advanced.axolotl.{key}", None, why) for key, why in found])
+    plugins = catalog.axolotl_settings()["plugins"]
+    owners = {
+        axolotl.LIGER: "Liger's",
+        "axolotl.integrations.kernels.KernelsPlugin": "the experts'",
+    }
+    rows = list[Row]()
+    for plugin, owner in owners.items():
+        reason = f"{owner} kernels need a GPU"
+        rows += [(f"advanced.axolotl.{key}", None, reason) for key in plugins[plugin]]
+    return substitutes(recipe, rows)
 
 
 def real(recipe: Recipe, model: str) -> list[Override]:
@@ -157,10 +153,10 @@ def real(recipe: Recipe, model: str) -> list[Override]:
 
 
 def after_data(
-    recipe: Recipe, rows: PreparedRows, folder: Path, own: Path | None = None
+    recipe: Recipe, rows: PreparedRows, folder: Path, twin_folder: Path | None = None
 ) -> list[Override]:
-    """The substitutions that depend on the rows. own: the folder of the twin, if it is not the
-    usual one."""
+    """The substitutions that depend on the rows. twin_folder: of the twin, if it is not the usual
+    one."""
     joined = "packing" in recipe.train and axolotl.joins_rows(
         recipe, recipe.train, accelerator=True
     )
@@ -184,18 +180,18 @@ def after_data(
     model = table("twin", attention=attention, kernel=kernel, mask=mask)
     graded = min(MAX_GRADED, recipe.demo.get("graded_questions") or 0)
     end = table("twin-end", written=written, graded=graded, pattern=pattern)
-    base = substitute("model.base", str(own or folder / TWIN), _made(recipe))
+    base = substitute("model.base", str(twin_folder or folder / TWIN), _made(recipe))
     train = recipe.train
     if "lora_rank" in train:
         adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha)
     else:
         adapter = []
-    made = [
+    changes = [
         *substitutes(recipe, model),
         *without_kernels(recipe, BY, "speed."),
         *substitutes(recipe, end),
     ]
-    return [*made, *training(recipe, rows), *adapter, base]
+    return [*changes, *training(recipe, rows), *adapter, base]
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
@@ -215,16 +211,9 @@ def judge(plan: Plan, summaries: Summaries) -> None:
     tiny = not plan.stages[0].config.get("real_model")
     for summary in summaries:
         if summary.first_reward is not None:
-            start = summary.first_reward
-            highest = summary.best_reward or 0.0
-            # Of answers to held-out prompts; a twin's must rise by MIN_RISE.
-            if highest - start < (MIN_RISE if tiny else 1e-6):
-                raise Stop(
-                    f"The rehearsal of `{summary.name}` did not learn: the mean reward went from {start:.3f} to {highest:.3f}.",
-                    "Check the samples with their rewards, and the log.",
-                )
+            _require_reward(summary.name, summary.first_reward, summary.best_reward or 0.0, tiny)
             continue
-        first = summary.first_validation_loss
+        first_loss = summary.first_validation_loss
         best = summary.best_validation_loss
         steps = summary.steps
         if tiny and steps < MIN_STEPS and not summary.early_stop:
@@ -232,63 +221,81 @@ def judge(plan: Plan, summaries: Summaries) -> None:
                 f"The rehearsal made {steps} steps, but needs {MIN_STEPS}.",
                 "Give it more rows with `--data`.",
             )
-        if first is None or best is None:
+        if first_loss is None or best is None:
             raise Stop(
                 f"The rehearsal of `{plan.name}` has no verdict, because it has no validation loss.",
                 "Check the held-out rows, and the log.",
             )
         if summary.first_preference_accuracy is not None:
             preferred(summary.first_preference_accuracy, summary.last_preference_accuracy)
-        gain = 1 - best / first if first else 0.0
-        if gain < MIN_GAIN if tiny else gain <= 0:
-            if tiny:
-                needed = f", {gain:.1%} better, but needs {MIN_GAIN:.0%}"
-            else:
-                needed = ""
-            raise Stop(
-                f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}{needed}.",
-                "Check the prepared rows, and which tokens are trained.",
-            )
+        _require_gain(plan.name, first_loss, best, tiny)
 
 
-def preferred(first: float | None, last: float | None) -> None:
+def _require_reward(name: str, start: float, highest: float, tiny: bool) -> None:
+    """Raises Stop unless the reward of answers to held-out prompts rose; a twin's must rise by
+    MIN_RISE."""
+    if highest - start < (MIN_RISE if tiny else 1e-6):
+        raise Stop(
+            f"The rehearsal of `{name}` did not learn: the mean reward went from {start:.3f} to {highest:.3f}.",
+            "Check the samples with their rewards, and the log.",
+        )
+
+
+def _require_gain(name: str, first_loss: float, best: float, tiny: bool) -> None:
+    """Raises Stop unless the validation loss became better; a twin's by MIN_GAIN."""
+    gain = 1 - best / first_loss if first_loss else 0.0
+    if tiny:
+        learned = gain >= MIN_GAIN
+        needed = f", {gain:.1%} better, but needs {MIN_GAIN:.0%}"
+    else:
+        learned = gain > 0
+        needed = ""
+    if not learned:
+        raise Stop(
+            f"The rehearsal of `{name}` did not learn: the validation loss went from {first_loss:.3f} to {best:.3f}{needed}.",
+            "Check the prepared rows, and which tokens are trained.",
+        )
+
+
+def preferred(first_accuracy: float | None, last: float | None) -> None:
     """Raises Stop unless the better answers were preferred more often at the end. first, last: the
     accuracies."""
-    if first is None or last is None or not last > first:
-        raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
+    if first_accuracy is None or last is None or not last > first_accuracy:
+        raise Stop(
+            f"The rehearsal of DPO did not learn: its accuracy went from {first_accuracy} to {last}."
+        )
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
     """Rows from `--data`, else from the recipe's own file, else from its sample."""
     if file:
-        asked = recipe.settings.get("demo") or {}
-        why = "asked about the old data; the demo asks questions of new validation rows"
-        ours = [substitute(f"demo.{name}", None, why) for name in DEMO_QUESTIONS if name in asked]
+        demo = recipe.settings.get("demo") or {}
+        reason = "asked about the old data; the demo asks questions of new validation rows"
+        ours = [substitute(f"demo.{name}", None, reason) for name in DEMO_QUESTIONS if name in demo]
         return [*overrides.from_data_option(file), *ours]
-    other = "`recipe rehearse … --data FILE`, or "
-    return [
-        change
-        for home, one in sets_of(("data",), recipe.data)
-        for change in sample(recipe, home, one, other)
-    ]
+    other_remedy = "`recipe rehearse … --data FILE`, or "
+    changes = list[Override]()
+    for home, data_set in sets_of(("data",), recipe.data):
+        changes += sample(recipe, home, data_set, other_remedy)
+    return changes
 
 
-def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list[Override]:
+def sample(recipe: Recipe, home: Path_, data: Settings, other_remedy: str = "") -> list[Override]:
     """The sample of a data set that is not on this machine, or a share of a large file. other:
     another way to name rows, for the message. Raises Stop if there is neither."""
     name = setting(home)
-    own = data.get("path")
-    if own and (not recipe.elsewhere(own) or (recipe.folder / own).exists()):
+    path = data.get("path")
+    if path and (not recipe.elsewhere(path) or (recipe.folder / path).exists()):
         return _share(recipe, home, data)
     file = data.get("sample")
     if file:
-        why = "the recipe's own sample, so nothing is downloaded"
-        return [substitute(f"{name}.hub", None, why), substitute(f"{name}.path", file, why)]
+        reason = "the recipe's own sample, so nothing is downloaded"
+        return [substitute(f"{name}.hub", None, reason), substitute(f"{name}.path", file, reason)]
     raise Stop(
         recipe.document.problem(
             home,
             f"A rehearsal downloads nothing, but `{name}` names no local file.",
-            f"Name one: {other}`{name}.sample` in the recipe.",
+            f"Name one: {other_remedy}`{name}.sample` in the recipe.",
             key=True,
         )
     )
@@ -304,19 +311,16 @@ def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
         return []
     name = setting(home)
     share = float(f"{data.get('share', 1) * LARGE / size:.2g}")
-    why = f"a seeded draw of {size / 1e6:,.0f} MB"
+    reason = f"a seeded draw of {size / 1e6:,.0f} MB"
     if "sets" in home:
-        return [substitute(f"{name}.share", share, why)]
+        return [substitute(f"{name}.share", share, reason)]
     # Only an entry of `sets` has a share, so the lines about the data set move there.
-    there = {
-        key: value
-        for key in OF_A_FILE
-        if (value := recipe.document.lookup((*home, key))) is not None
-    }
-    one = {key: value for key, value in there.items() if key != "sample"}
+    written = {key: recipe.document.lookup((*home, key)) for key in OF_A_FILE}
+    moved = {key: value for key, value in written.items() if value is not None}
+    entry = {key: value for key, value in moved.items() if key != "sample"}
     return [
-        substitute(f"{name}.sets", [{**one, "share": share}], why),
-        *(substitute(f"{name}.{key}", None, f"moved to `{name}.sets`") for key in there),
+        substitute(f"{name}.sets", [{**entry, "share": share}], reason),
+        *(substitute(f"{name}.{key}", None, f"moved to `{name}.sets`") for key in moved),
     ]
 
 
@@ -324,10 +328,10 @@ def split(recipe: Recipe) -> list[Override]:
     share = recipe.data.get("validation_share")
     if share is None or share >= MIN_VALIDATION_SHARE:
         return []
-    why = "of few rows, enough to judge by"
+    reason = "of few rows, enough to judge by"
     if share == 0:
-        why = "a rehearsal is judged by its validation loss"
-    return [substitute("data.validation_share", MIN_VALIDATION_SHARE, why)]
+        reason = "a rehearsal is judged by its validation loss"
+    return [substitute("data.validation_share", MIN_VALIDATION_SHARE, reason)]
 
 
 def gates(recipe: Recipe) -> Iterator[Override]:
@@ -371,31 +375,35 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     two."""
     several = f"{processes} processes on the CPU, connected by gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
-    here = overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone)
-    return [*here, *substitutes(recipe, table("processes"))]
+    machine_changes = overrides.on_one_machine(
+        recipe, processes, BY, several if processes > 1 else alone
+    )
+    return [*machine_changes, *substitutes(recipe, table("processes"))]
 
 
-def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
+def without_gpu(recipe: Recipe, origin: str) -> Iterator[Override]:
     """The changes that let a recipe train on this machine's processor, in full size, with the same
     computation."""
-    yield from overrides.of_each(recipe, lambda name, one: _without_gpu(one, by))
+    yield from overrides.of_each(
+        recipe, lambda name, stage_recipe: _without_gpu(stage_recipe, origin)
+    )
 
 
-def _without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
-    yield from overrides.on_one_machine(recipe, 1, by, "one process on all CPU cores")
-    yield Override("machines.gpu", None, PROCESSOR, by, "this machine has no GPU")
-    yield from without_kernels(recipe, by)
+def _without_gpu(recipe: Recipe, origin: str) -> Iterator[Override]:
+    yield from overrides.on_one_machine(recipe, 1, origin, "one process on all CPU cores")
+    yield Override("machines.gpu", None, PROCESSOR, origin, "this machine has no GPU")
+    yield from without_kernels(recipe, origin)
     for home, section in recipe.sections.items():
         if section.get("packing") == "pack" and not packs(recipe, section):
-            yield Override(f"{home}.packing", None, "none", by, ONLY_THERE)
-    yield overrides.without_time_limit(by)
+            yield Override(f"{home}.packing", None, "none", origin, ONLY_THERE)
+    yield overrides.without_time_limit(origin)
 
 
-def without_kernels(recipe: Recipe, by: str, beginning: str = "") -> Iterator[Override]:
+def without_kernels(recipe: Recipe, origin: str, beginning: str = "") -> Iterator[Override]:
     """The changes of settings that need a GPU, of those whose names have this beginning."""
-    for name, values, value, why in needs_gpu():
+    for name, values, value, reason in needs_gpu():
         for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
-            change = Override(name.replace("*", home), None, value, by, why)
+            change = Override(name.replace("*", home), None, value, origin, reason)
             now = value_at(recipe.settings, change.path)
             if (
                 change.setting.startswith(beginning)
@@ -409,12 +417,7 @@ def training(recipe: Recipe, rows: PreparedRows, real: bool = False) -> list[Ove
     """One process instead of the machines, and batches small enough for at least 50 steps. real:
     whether a real model trains, not a twin."""
     chosen = recipe.train
-    count = rows.train_rows
-    if packs(recipe, chosen):
-        # Several rows make a packed one; a fifth is reserved for incomplete last blocks.
-        count = max(
-            1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4
-        )
+    count = _rows_of_steps(recipe, rows)
     if real:
         most_rows = 2
         most_batches = 1
@@ -443,15 +446,7 @@ def training(recipe: Recipe, rows: PreparedRows, real: bool = False) -> list[Ove
     while steps() < ENOUGH_STEPS:
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
-    if real:
-        rate = 0.0005
-        larger = "few steps"
-    else:
-        rate = 0.005
-        larger = "a tiny twin needs larger steps"
-    rate *= catalog.optimizers()[chosen.optimizer].rate
-    if recipe.rows in (PREFERENCES, LABELS) or recipe.by_features:
-        rate /= 10
+    rate, larger = _learning_rate(recipe, real)
     if recipe.rows == PROMPTS and not real:
         of_answers = toy_task(recipe)
     else:
@@ -477,6 +472,30 @@ def training(recipe: Recipe, rows: PreparedRows, real: bool = False) -> list[Ove
         *of_answers,
         overrides.without_time_limit(BY),
     ]
+
+
+def _rows_of_steps(recipe: Recipe, rows: PreparedRows) -> int:
+    """How many rows batches are made of: prepared ones, or packed ones of several of these."""
+    count = rows.train_rows
+    if not packs(recipe, recipe.train):
+        return count
+    # A fifth is reserved for incomplete last blocks.
+    packed = int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len)
+    return max(1, packed or count // 4)
+
+
+def _learning_rate(recipe: Recipe, real: bool) -> tuple[float, str]:
+    """The learning rate of a rehearsal, and why it is larger than the recipe's."""
+    if real:
+        rate = 0.0005
+        reason = "few steps"
+    else:
+        rate = 0.005
+        reason = "a tiny twin needs larger steps"
+    rate *= catalog.optimizers()[recipe.train.optimizer].rate
+    if recipe.rows in (PREFERENCES, LABELS) or recipe.by_features:
+        rate /= 10
+    return rate, reason
 
 
 def toy_task(recipe: Recipe) -> list[Override]:
@@ -528,10 +547,10 @@ def _made(recipe: Recipe) -> str:
     return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer made from these rows; it first learns {reads}, but none of your {'answers' if chat else 'texts'}; it avoids repeating words (repetition penalty {twin.REPETITION_PENALTY:g})"
 
 
-def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
+def shown(original: Recipe, changes: list[Override], rows: PreparedRows) -> Iterator[str]:
     """The substitutions in words, a twin first."""
-    if any(override.setting == "model.base" for override in made):
+    if any(override.setting == "model.base" for override in changes):
         yield f"model.base: {original.model.base} → {_made(original)}"
     if rows.sampled_from is not None:
         yield f"rows: {rows.sampled_from:,} → {rows.train_rows + rows.validation_rows}  (a seeded draw)"
-    yield from (str(override) for override in made if override.setting != "model.base")
+    yield from (str(override) for override in changes if override.setting != "model.base")

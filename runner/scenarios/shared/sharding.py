@@ -23,8 +23,12 @@ def settings(
     none, unless something is offloaded. precision: a stage's own."""
     if common.by_fsdp(recipe):
         # FSDP2, full shard, one unit for each transformer layer.
-        own = own_file(recipe)
-        fsdp = {**common.table("fsdp"), **(own.data if own else {}), **fsdp_decided(recipe)}
+        document = own_file(recipe)
+        fsdp = {
+            **common.table("fsdp"),
+            **(document.data if document else {}),
+            **fsdp_decided(recipe),
+        }
         layer_class = recipe.facts.layer_class
         if layer_class:
             fsdp.setdefault("transformer_layer_cls_to_wrap", layer_class)
@@ -49,9 +53,9 @@ def settings(
 def optimizer(recipe: Recipe, chosen: str) -> str:
     """Axolotl's name of it. bitsandbytes does not support FSDP's shards; torchao's 8-bit AdamW is
     the same rule."""
-    other = catalog.optimizers()[chosen].sharded
-    if isinstance(other, str) and common.by_fsdp(recipe):
-        return other
+    sharded_name = catalog.optimizers()[chosen].sharded
+    if isinstance(sharded_name, str) and common.by_fsdp(recipe):
+        return sharded_name
     return chosen
 
 
@@ -99,13 +103,13 @@ def config(recipe: Recipe, precision: str) -> EngineConfig:
     """A DeepSpeed config: the runner's defaults, the user's own file over them, and the recipe over
     both. accelerate fills in `auto` from Axolotl's settings (transformers' DeepSpeed guide)."""
     document = own_file(recipe)
-    own = {
+    file_settings = {
         key: value
         for key, value in (document.data if document else {}).items()
         if key not in NOT_ITS_OWN
     }
-    stated = merged(own, decided(recipe, precision, recipe.training.max_grad_norm))
-    zero = stated["zero_optimization"]
+    chosen = merged(file_settings, decided(recipe, precision, recipe.training.max_grad_norm))
+    zero = chosen["zero_optimization"]
     gpus = common.world_size(recipe)
     defaults: EngineConfig = {}
     for row in common.table("zero")["rows"]:
@@ -121,7 +125,7 @@ def config(recipe: Recipe, precision: str) -> EngineConfig:
         else:
             largest = 0
         sizes["offload_param"] = {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
-    return merged(merged(defaults, {"zero_optimization": sizes}), stated)
+    return merged(merged(defaults, {"zero_optimization": sizes}), chosen)
 
 
 def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
@@ -143,10 +147,10 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
         device = recipe.document.lookup(("sharding", ours))
         if device:
             if device == "nvme":
-                at = {"nvme_path": recipe.document.lookup(("sharding", "nvme_path"))}
+                offload_path = {"nvme_path": recipe.document.lookup(("sharding", "nvme_path"))}
             else:
-                at = {}
-            zero[theirs] = {"device": device, **at}
+                offload_path = {}
+            zero[theirs] = {"device": device, **offload_path}
     return {
         "zero_optimization": zero,
         "bf16": {"enabled": precision in ("bf16", "fp8")},
@@ -157,17 +161,17 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
 
 
 def overruled(
-    own: Mapping[str, Any], decides: Mapping[str, Any], path: Path_ = ()
+    file_settings: Mapping[str, Any], decides: Mapping[str, Any], path: Path_ = ()
 ) -> Iterator[tuple[Path_, Any, Any]]:
     """The contradictions of a user's own file: the path in it, its value, and the value that is
     used."""
-    for key, value in own.items():
-        here = (*path, key)
+    for key, value in file_settings.items():
+        key_path = (*path, key)
         if not path and key in NOT_ITS_OWN:
-            yield here, value, None
+            yield key_path, value, None
         elif key in decides:
             holds = decides[key]
             if isinstance(value, Mapping) and isinstance(holds, Mapping):
-                yield from overruled(value, holds, here)
+                yield from overruled(value, holds, key_path)
             elif value not in (holds, "auto"):
-                yield here, value, holds
+                yield key_path, value, holds

@@ -44,14 +44,14 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
         scale = {}
     groups = max(1, model.num_attention_heads // model.num_key_value_heads)
     # What is 0 in the original, such as experts, is 0 here.
-    own = model.own | {
+    own_sizes = model.own | {
         name: size
         for name, size in model.family.get("twin", {}).items()
         if model.own.get(name, size)
     }
-    kinds = list(dict.fromkeys(own.get("layer_types", ())))
+    kinds = list(dict.fromkeys(own_sizes.get("layer_types", ())))
     if kinds:
-        own["layer_types"] = [kinds[layer % len(kinds)] for layer in range(layers)]
+        own_sizes["layer_types"] = [kinds[layer % len(kinds)] for layer in range(layers)]
     return {
         "hidden_size": WIDTH,
         "intermediate_size": 192,
@@ -63,7 +63,7 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
         "vocab_size": vocabulary,
         "max_position_embeddings": model.max_position_embeddings,
         "tie_word_embeddings": model.tied,
-        **own,
+        **own_sizes,
     }
 
 
@@ -97,33 +97,41 @@ def tokenizer_for(
     )
 
     def tokenizer(texts: Iterable[str]) -> Any:
-        made = tokenizers.train(
+        trained = tokenizers.train(
             chain(texts, besides), folder, of_facts(twin["model"]), template, twin["vocabulary"]
         )
-        made.said_as = str(made.name_or_path)  # rows are not judged by its lengths and its template
-        return made
+        trained.said_as = str(
+            trained.name_or_path
+        )  # rows are not judged by its lengths and its template
+        return trained
 
     return tokenizer
 
 
-def build(twin: Mapping[str, Any], first: Callable[..., None] | None = None) -> None:
-    """Writes the twin's weights beside its tokenizer, unless they exist. first: trains the random
-    weights in place."""
+def build(twin: Mapping[str, Any], warm_up_model: Callable[..., None] | None = None) -> None:
+    """Writes the twin's weights beside its tokenizer, unless they exist. warm_up_model: trains the
+    random weights in place."""
     folder = Path(twin["folder"])
     model = of_facts(twin["model"])
     if (folder / "config.json").is_file():
         return
-    words = tokenizer_in(folder)
+    twin_tokenizer = tokenizer_in(folder)
     numbers = {
-        f"{name}_token_id": getattr(words, f"{name}_token_id") for name in ("bos", "eos", "pad")
+        f"{name}_token_id": getattr(twin_tokenizer, f"{name}_token_id")
+        for name in ("bos", "eos", "pad")
     }
-    if first:
-        ready = partial(first, tokenizer=words)
+    if warm_up_model:
+        ready = partial(warm_up_model, tokenizer=twin_tokenizer)
     else:
         ready = None
     if twin["layers"]:
         _write(
-            model, folder, geometry(model, twin["layers"], len(words)), twin["seed"], numbers, ready
+            model,
+            folder,
+            geometry(model, twin["layers"], len(twin_tokenizer)),
+            twin["seed"],
+            numbers,
+            ready,
         )
     else:
         _write(model, folder, model.sizes, twin["seed"], numbers, dtype="bfloat16")
@@ -187,11 +195,11 @@ def _drawing_once() -> Iterator[None]:
     def repeating(draw: Callable[..., Any]) -> Callable[..., Any]:
         def fill(weights: Any, *args: Any, **kwargs: Any) -> Any:
             numbers = weights.view(-1)
-            known = len(draw(numbers[:DRAWN], *args, **kwargs))
-            while known < len(numbers):
-                rest = numbers[known : 2 * known]
-                rest.copy_(numbers[: len(rest)])
-                known += len(rest)
+            filled = len(draw(numbers[:DRAWN], *args, **kwargs))
+            while filled < len(numbers):
+                repeated = numbers[filled : 2 * filled]
+                repeated.copy_(numbers[: len(repeated)])
+                filled += len(repeated)
             return weights
 
         return fill
@@ -223,8 +231,8 @@ NOT_LEARNED = -100
 
 
 def in_a_row(text: str) -> set[tuple[str, ...]]:
-    found = words(text)
-    return set(zip(*(found[start:] for start in range(OWN_WORDS)), strict=False))
+    text_words = words(text)
+    return set(zip(*(text_words[start:] for start in range(OWN_WORDS)), strict=False))
 
 
 def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path, seed: int) -> None:
@@ -236,13 +244,13 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
     from runner.trainer.generation import taught
 
     prompts = _asked(rows, tokenizer)
-    taken = set[tuple[str, ...]]()
+    taken_phrases = set[tuple[str, ...]]()
     for side in ("train", "validation"):
         if not (rows / f"{side}.parquet").is_file():
             continue  # no row is held back
         for text in taught(_rows(rows / f"{side}.parquet"), tokenizer):
-            taken |= in_a_row(text)
-    texts = list(paragraphs(documents, taken))
+            taken_phrases |= in_a_row(text)
+    texts = list(paragraphs(documents, taken_phrases))
     if not texts:
         return  # the rows are this very text
     blocks = _blocks(texts, prompts, tokenizer, random.Random(seed))
@@ -250,16 +258,16 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
         id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())
     }
     matrices = list[Any]()
-    others = list[Any]()
+    other_weights = list[Any]()
     with torch.no_grad():
         for weights in model.parameters():
-            own = weights.dim() == 2 and id(weights) not in embeddings
-            (matrices if own else others).append(weights)
+            is_matrix = weights.dim() == 2 and id(weights) not in embeddings
+            (matrices if is_matrix else other_weights).append(weights)
             if weights.dim() == 2:
                 weights.normal_(
-                    0.0, MATRIX_SIZE / weights.shape[1] ** 0.5 if own else EMBEDDING_SIZE
+                    0.0, MATRIX_SIZE / weights.shape[1] ** 0.5 if is_matrix else EMBEDDING_SIZE
                 )
-    adamw = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0)
+    adamw = torch.optim.AdamW(other_weights, betas=(0.9, 0.95), weight_decay=0.0)
     momenta = [torch.zeros_like(matrix) for matrix in matrices]
     model.train()
     for step, (read, learned) in enumerate(blocks):
@@ -281,30 +289,34 @@ def _muon(matrix: Any, momentum: Any, rate: float) -> None:
 
     with torch.no_grad():
         momentum.lerp_(matrix.grad, 1 - MOMENTUM)
-        found = matrix.grad.lerp(momentum, MOMENTUM)
-        tall = found.shape[0] > found.shape[1]
-        found = found.T if tall else found
-        found = found / found.norm().clamp(min=1e-7)
+        update = matrix.grad.lerp(momentum, MOMENTUM)
+        tall = update.shape[0] > update.shape[1]
+        update = update.T if tall else update
+        update = update / update.norm().clamp(min=1e-7)
         for _ in range(3):
-            square = found @ found.T
-            found = NEWTON[0] * found + (NEWTON[1] * square + NEWTON[2] * square @ square) @ found
+            square = update @ update.T
+            update = (
+                NEWTON[0] * update + (NEWTON[1] * square + NEWTON[2] * square @ square) @ update
+            )
         matrix.sub_(
-            found.T if tall else found,
+            update.T if tall else update,
             alpha=rate * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5,
         )
 
 
-def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterator[str]:
+def paragraphs(documents: Iterable[str], taken_phrases: set[tuple[str, ...]]) -> Iterator[str]:
     """The paragraphs of prose, without the sentences that have `OWN_WORDS` words in a row in common
-    with `taken`."""
+    with `taken_phrases`."""
     for document in documents:
         for paragraph in document.split("\n\n"):
             if "\n" in paragraph:
                 continue  # a list, a table or code
             sentences = re.split(r"(?<=[.?!])\s+", paragraph)
-            left = " ".join(sentence for sentence in sentences if not in_a_row(sentence) & taken)
-            if len(words(left)) >= SHORTEST:
-                yield left
+            remaining = " ".join(
+                sentence for sentence in sentences if not in_a_row(sentence) & taken_phrases
+            )
+            if len(words(remaining)) >= SHORTEST:
+                yield remaining
 
 
 def _blocks(
@@ -316,8 +328,8 @@ def _blocks(
     answers = [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
     readings = list(zip(answers, answers, strict=True))
     for prompt, answer in zip(prompts, cycle(answers), strict=False):
-        asked = prompt[-ASKED:]
-        readings.append(([*asked, *answer], [NOT_LEARNED] * len(asked) + answer))
+        question = prompt[-ASKED:]
+        readings.append(([*question, *answer], [NOT_LEARNED] * len(question) + answer))
     read = list[int]()
     learned = list[int]()
     size = BLOCKS * LENGTH
@@ -328,7 +340,10 @@ def _blocks(
                 read += numbers
                 learned += labels
         rows = range(0, size, LENGTH)
-        yield [read[at : at + LENGTH] for at in rows], [learned[at : at + LENGTH] for at in rows]
+        yield (
+            [read[start : start + LENGTH] for start in rows],
+            [learned[start : start + LENGTH] for start in rows],
+        )
         read = read[size:]
         learned = learned[size:]
 
@@ -343,7 +358,7 @@ def _asked(rows: Path, tokenizer: Any) -> list[list[int]]:
     prompts = []
     for row in _rows(rows / "train.parquet"):
         turns = takewhile(lambda turn: turn["role"] != "assistant", row.get("messages") or ())
-        asked = [{"role": turn["role"], "content": turn["content"] or ""} for turn in turns]
-        if asked:
-            prompts.append(tokens(tokenizer, asked, asking=True))
+        messages = [{"role": turn["role"], "content": turn["content"] or ""} for turn in turns]
+        if messages:
+            prompts.append(tokens(tokenizer, messages, asking=True))
     return prompts
