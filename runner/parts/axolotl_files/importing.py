@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner import catalog
 from runner.check import by_schema, validate
@@ -30,6 +30,13 @@ OTHER_WORDS = (
 )
 NO_GPU = f"The file names no GPU, so the recipe has {GPU}."
 table = partial(checking.table, "mapping")
+
+
+class ImportedSet(NamedTuple):
+    """A data set as a recipe describes it, and the kind of its rows."""
+
+    settings: dict[str, Any]
+    rows: str
 
 
 @dataclass
@@ -67,13 +74,13 @@ class Import:
     def choose(self, setting: str, value: Any, key: str) -> None:
         """Sets a setting, or refuses the line if the setting has only a few values, and this is
         none of them."""
-        known = by_schema.part("lora", setting).get("enum", [value])
-        if value in known:
+        allowed = by_schema.part("lora", setting).get("enum", [value])
+        if value in allowed:
             self.say(setting, value, key)
         else:
             name = setting.rpartition(".")[2]
-            if len(known) < 9:
-                few = f"{listed(known, 'or')} is possible."
+            if len(allowed) < 9:
+                few = f"{listed(allowed, 'or')} is possible."
             else:
                 few = "The schema of recipes names them all."
             self.refuse((key,), f"Recipes have no {name} `{value}`.", few)
@@ -88,10 +95,10 @@ class Import:
         """A GPU, as other trainers' files name none; if several share a model or rows, as many as
         the file needs."""
         self.say("machines.gpu", GPU)
-        sizes = (self.file.data.get(f"{way}_size") for way in table()["groups"]["sizes"])
+        sizes = (self.file.data.get(f"{group}_size") for group in table()["groups"]["sizes"])
         gpus = max(
             1 + (("distribution",) in self.values),
-            prod(one for one in sizes if isinstance(one, int) and one > 1),
+            prod(size for size in sizes if isinstance(size, int) and size > 1),
         )
         if gpus > 1 and ("machines", "gpus_per_node") not in self.values:
             self.say("machines.gpus_per_node", gpus)
@@ -101,35 +108,41 @@ class Import:
         """Everything else: notes name the settings that the runner decides, and the rest stays
         under Axolotl's names. refused: reasons for settings that no recipe has; more: further
         settings that the runner decides, by group."""
-        for key, why in refused.items():
+        for key, reason in refused.items():
             if self.get(key):
-                self.refuse((key,), why)
-        said = {source[0] for source in self.sources.values()}
-        for name, group in table()["runner"].items():
-            settings = dict.fromkeys((*group["settings"], *more.get(name, ())))
-            there = [
-                key
-                for key in settings
-                if self.file.data.get(key) not in (None, "", False) and key not in said
-            ]
-            self.used.update(settings)
-            if there:
-                self.note((there[0],), f"{group['says']} The recipe leaves out {listed(there)}.")
-        known = catalog.axolotl_settings()["properties"]
-        other = self.trainer != "Axolotl"
+                self.refuse((key,), reason)
+        self._leave_out(more)
+        of_axolotl = catalog.axolotl_settings()["properties"]
+        is_foreign = self.trainer != "Axolotl"
         for key in self.file.data:
-            if (
-                key in self.used
-                or (value := self.get(key)) is None
-                or (other and value in (False, ""))
-            ):
+            if key in self.used:
                 continue
-            if isinstance(value, bool) and "boolean" not in str(known.get(key, "boolean")):
+            value = self.get(key)
+            if value is None or (is_foreign and value in (False, "")):
+                continue
+            if isinstance(value, bool) and "boolean" not in str(of_axolotl.get(key, "boolean")):
                 value = int(value)  # as Axolotl reads it
-            if other and key not in known:
+            if is_foreign and key not in of_axolotl:
                 self.refuse((key,), f"Recipes have no setting for `{key}` of {self.trainer}.")
             else:
                 self.say(("advanced", "axolotl", key), value, key)
+
+    def _leave_out(self, more: Mapping[str, Sequence[str]]) -> None:
+        """Notes on the settings that the runner decides. more: as for `finish`."""
+        in_recipe = {source[0] for source in self.sources.values()}
+        for name, group in table()["runner"].items():
+            settings = dict.fromkeys((*group["settings"], *more.get(name, ())))
+            written_keys = [
+                key
+                for key in settings
+                if self.file.data.get(key) not in (None, "", False) and key not in in_recipe
+            ]
+            self.used.update(settings)
+            if written_keys:
+                self.note(
+                    (written_keys[0],),
+                    f"{group['says']} The recipe leaves out {listed(written_keys)}.",
+                )
 
     def note(self, key: Path_, message: str, hint: str = "") -> None:
         self.notes.append(self.file.problem(key, message, hint, key=True, severity="note"))
@@ -166,7 +179,7 @@ class Import:
     def text(self) -> str:
         """The recipe's text, with the comments of the lines that it comes from."""
         comments = {
-            paths[0]: words for _, paths, _, words in commented(self.file) for _ in paths[:1]
+            paths[0]: comment for _, paths, _, comment in commented(self.file) for _ in paths[:1]
         }
         lines = [
             f"# yaml-language-server: $schema={packaged.schema_file(self.values['scenario',]).name}"
@@ -178,22 +191,24 @@ class Import:
                     written.append(path[:length])
                     lines.append(f"{'  ' * (length - 1)}{path[length - 1]}:")
             line = f"{'  ' * (len(path) - 1)}{path[-1]}: {flow(self.values[path])}"
-            words = comments.get(self.sources.get(path, ()), "")
-            lines.append(f"{line:<38} # {words}" if words else line)
+            comment = comments.get(self.sources.get(path, ()), "")
+            lines.append(f"{line:<38} # {comment}" if comment else line)
         return "\n".join(lines) + "\n"
 
     def _order(self, path: Path_) -> tuple[int, int]:
         """Sections are in the table's order, and their settings in that of the schema."""
-        known = [*by_schema.part(self.values["scenario",], path[:1]).get("properties", ())]
-        return table()["order"].index(str(path[0])), known.index(path[1]) if path[1:2] and path[
-            1
-        ] in known else 0
+        section = str(path[0])
+        settings = [*by_schema.part(self.values["scenario",], path[:1]).get("properties", ())]
+        place = 0
+        if path[1:2] and path[1] in settings:
+            place = settings.index(path[1])
+        return table()["order"].index(section), place
 
     @property
     def recipe(self) -> Document:
         """The recipe as a document whose settings are at the lines of the Axolotl file that they
         come from."""
-        made = reading.parse(self.file.file, self.text)
+        document = reading.parse(self.file.file, self.text)
 
         def source(path: Path_) -> Path_ | None:
             lengths = (
@@ -201,12 +216,12 @@ class Import:
             )
             return next((self.sources[path[:length]] + path[length:] for length in lengths), None)
 
-        places = {path: source(path) for path in (*made.keys, *made.values)}
-        made.keys, made.values = (
-            {path: of[there] for path, there in places.items() if there in of}
-            for of in (self.file.keys, self.file.values)
+        sources = {path: source(path) for path in (*document.keys, *document.values)}
+        document.keys, document.values = (
+            {path: spans[line] for path, line in sources.items() if line in spans}
+            for spans in (self.file.keys, self.file.values)
         )
-        return replace(made, text=self.file.text)
+        return replace(document, text=self.file.text)
 
 
 def read(document: Document) -> Import:
@@ -222,470 +237,528 @@ def read(document: Document) -> Import:
     notes = [
         replace(problem, hint=left_out, severity="note") for problem in errors_of(dropped.values())
     ]
-    made = Import(document, notes=notes, used={str(path[0]) for path in dropped if len(path) == 1})
-    adapter = document.data.get("adapter")
-    objective = _objective(made)
-    rows = _rows(made, objective)
-    if adapter in ("lora", "qlora"):
-        scenario = "lora"
-    elif rows == "text":
-        scenario = "causal-lm"
-    else:
-        scenario = "full"
-    if adapter and scenario != "lora":
-        made.refuse(("adapter",), f"Recipes have no adapter `{adapter}`.")
-    made.begin(scenario)
-    _model(made)
-    _training(made, scenario)
+    draft = Import(document, notes=notes, used={str(path[0]) for path in dropped if len(path) == 1})
+    objective = _objective(draft)
+    rows = _rows(draft, objective)
+    scenario = _scenario(draft, rows)
+    draft.begin(scenario)
+    _model(draft)
+    _training(draft, scenario)
     if objective == "ebft":
-        _features(made, rows)
+        _features(draft, rows)
+    _special_tokens(draft)
+    _machines(draft)
+    draft.finish(table()["refused"])
+    if document.data.get("plugins") == [LIGER] and draft.values["train", "kernels"] == "auto":
+        draft.values.pop(("advanced", "axolotl", "plugins"), None)
+    return draft
+
+
+def _scenario(draft: Import, rows: str) -> str:
+    adapter = draft.file.data.get("adapter")
+    if adapter in ("lora", "qlora"):
+        return "lora"
+    if adapter:
+        draft.refuse(("adapter",), f"Recipes have no adapter `{adapter}`.")
+    if rows == "text":
+        return "causal-lm"
+    return "full"
+
+
+def _special_tokens(draft: Import) -> None:
     tokens = {
         name: token
-        for name, token in (made.get("special_tokens") or {}).items()
+        for name, token in (draft.get("special_tokens") or {}).items()
         if token is not None
     }
     if tokens.pop("pad_token", None):
-        made.note(
+        draft.note(
             ("special_tokens",),
             "The runner pads with the model's own token; padding is never trained.",
         )
     if tokens:
-        made.say("advanced.axolotl.special_tokens", tokens, "special_tokens")
-    _machines(made)
-    made.finish(table()["refused"])
-    if document.data.get("plugins") == [LIGER] and made.values["train", "kernels"] == "auto":
-        made.values.pop(("advanced", "axolotl", "plugins"), None)
-    return made
+        draft.say("advanced.axolotl.special_tokens", tokens, "special_tokens")
 
 
-def _objective(made: Import) -> str | None:
+def _objective(draft: Import) -> str | None:
     """A recipe's name for the loss on preferences; None for the prediction of the next token."""
-    rl = made.get("rl")
-    losses = made.get("dpo_loss_type") or ["sigmoid"]
-    alpha = made.file.data.get("cpo_alpha")
-    if made.get("reward_model"):
-        made.used.update(common.table("objectives")["reward"])
-        made.say("train.objective", "reward", "reward_model")
+    rl = draft.get("rl")
+    losses = draft.get("dpo_loss_type") or ["sigmoid"]
+    alpha = draft.file.data.get("cpo_alpha")
+    if draft.get("reward_model"):
+        draft.used.update(common.table("objectives")["reward"])
+        draft.say("train.objective", "reward", "reward_model")
         return "reward"
     for name, config in common.table("objectives").items() if rl else ():
         same = config.get("rl") == rl and config.get("dpo_loss_type", losses) == losses
         if (same and config.get("cpo_alpha", alpha) == alpha) or name == rl == "ipo":
-            made.used.add("cpo_alpha")
-            made.say("train.objective", name, "rl")
+            draft.used.add("cpo_alpha")
+            draft.say("train.objective", name, "rl")
             return name
     if rl:
-        made.refuse(("rl",), f"Recipes cannot learn by `{rl}` from a file of Axolotl.")
+        draft.refuse(("rl",), f"Recipes cannot learn by `{rl}` from a file of Axolotl.")
     return None
 
 
-def _model(made: Import) -> None:
-    made.say("model.base", made.get("base_model"), "base_model")
+def _model(draft: Import) -> None:
+    draft.say("model.base", draft.get("base_model"), "base_model")
     for setting, key in table()["switches"].items():
-        value = made.get(key)
+        value = draft.get(key)
         if value:
-            made.say(setting, value, key)
+            draft.say(setting, value, key)
     # Axolotl's default is bf16.
     key = next(
-        (key for key in ("bf16", "fp16") if made.get(key)),
-        None if "bf16" in made.file.data else "bf16",
+        (key for key in ("bf16", "fp16") if draft.get(key)),
+        None if "bf16" in draft.file.data else "bf16",
     )
-    made.say("model.precision", key or "fp32", key or "bf16")
+    draft.say("model.precision", key or "fp32", key or "bf16")
     old = table()["attention"]
-    key = next((key for key in old if made.get(key)), "attn_implementation")
-    made.choose("model.attention", old.get(key) or made.get(key) or "sdpa", key)
-    checkpointing = made.get("gradient_checkpointing", False)
+    key = next((key for key in old if draft.get(key)), "attn_implementation")
+    draft.choose("model.attention", old.get(key) or draft.get(key) or "sdpa", key)
+    checkpointing = draft.get("gradient_checkpointing", False)
     offload = {"offload": True, "offload_disk": "disk"}.get(str(checkpointing))
     if offload:
-        made.say("advanced.axolotl.activation_offloading", offload, "gradient_checkpointing")
-    made.say("model.gradient_checkpointing", bool(checkpointing), "gradient_checkpointing")
+        draft.say("advanced.axolotl.activation_offloading", offload, "gradient_checkpointing")
+    draft.say("model.gradient_checkpointing", bool(checkpointing), "gradient_checkpointing")
 
 
-def _training(made: Import, scenario: str) -> None:
+def _training(draft: Import, scenario: str) -> None:
     """The settings that the schema maps unchanged, and those that follow from several."""
-    for home in ("model", "train"):
-        for name, part in by_schema.part(scenario, home)["properties"].items():
+    for section in ("model", "train"):
+        for name, part in by_schema.part(scenario, section)["properties"].items():
             key = part.get("x-axolotl")
-            path = (home, name)
-            if not key or path in made.values or key in made.used:
-                continue
-            value = made.get(key)
-            if value is None and key == "rl_beta" and (value := made.get("dpo_beta")):
-                key = "dpo_beta"
-            if value is None or (key.startswith(("lora", "peft")) and value is False):
-                default = table()["defaults"].get(f"{home}.{name}", "")
-                if default != "":
-                    made.say(path, default)
-            else:
-                made.choose(f"{home}.{name}", value, key)
+            if key and (section, name) not in draft.values and key not in draft.used:
+                _mapped_setting(draft, (section, name), key)
     try:
-        made.say("train.learning_rate", float(made.get("learning_rate", "")), "learning_rate")
+        draft.say("train.learning_rate", float(draft.get("learning_rate", "")), "learning_rate")
     except ValueError:
-        there = "learning_rate" in made.file.data
-        made.refuse(
-            ("learning_rate",),
-            "This is not a number." if there else "Axolotl needs a line `learning_rate`.",
-        )
-    made.used.update(("load_in_4bit", "sample_packing", "batch_flattening"))
-    optimizer = made.get("optimizer", "adamw_torch_fused")
-    made.choose("train.optimizer", table()["optimizers"].get(optimizer, optimizer), "optimizer")
-    if ("train", "warmup_steps") not in made.values and (
-        "train",
-        "warmup_ratio",
-    ) not in made.values:
-        made.say("train.warmup_ratio", 0.03)
+        if "learning_rate" in draft.file.data:
+            message = "This is not a number."
+        else:
+            message = "Axolotl needs a line `learning_rate`."
+        draft.refuse(("learning_rate",), message)
+    draft.used.update(("load_in_4bit", "sample_packing", "batch_flattening"))
+    optimizer = draft.get("optimizer", "adamw_torch_fused")
+    draft.choose("train.optimizer", table()["optimizers"].get(optimizer, optimizer), "optimizer")
+    if not draft.values.keys() & {("train", "warmup_steps"), ("train", "warmup_ratio")}:
+        draft.say("train.warmup_ratio", 0.03)
     if scenario == "lora":
-        _layers(made)
+        _layers(draft)
     kernels = [key for key in table()["runner"]["kernels"]["settings"] if key.startswith("liger")]
-    made.say("train.kernels", "auto" if any(map(made.file.data.get, kernels)) else "none")
-    if ("train", "objective") not in made.values:
-        fused = made.get("liger_fused_linear_cross_entropy")
-        chunked = made.get("chunked_cross_entropy")
-        made.say("train.cross_entropy", "fused" if fused else "chunked" if chunked else "plain")
-        if made.values.get(("data", "form")) != "text":
-            packed = made.get("sample_packing")
-            flat = made.get("batch_flattening")
-            facts = catalog.model(str(made.get("base_model")))
-            if (
-                (packed or flat)
-                and facts
-                and facts.mixes_rows(str(made.values.get(("model", "attention"))))
-            ):
-                made.note(
-                    ("sample_packing" if packed else "batch_flattening",),
-                    *worded("axolotl_files.mixes-rows"),
-                )
-                packed = flat = False
-            made.say(
-                "train.packing",
-                "pack" if packed else "flatten" if flat else "none",
-                "sample_packing",
-            )
-    patience = made.get("early_stopping_patience")
+    draft.say("train.kernels", "auto" if any(map(draft.file.data.get, kernels)) else "none")
+    if ("train", "objective") not in draft.values:
+        _cross_entropy(draft)
+        if draft.values.get(("data", "form")) != "text":
+            _packing(draft)
+    _intervals(draft)
+    tools = (
+        tool for tool, keys in table()["curves"].items() if any(map(draft.file.data.get, keys))
+    )
+    draft.say("train.report_to", next(tools, "none"))
+
+
+def _mapped_setting(draft: Import, path: tuple[str, str], key: str) -> None:
+    """A setting with the value of Axolotl's setting `key`, or with Axolotl's default."""
+    setting = ".".join(path)
+    value = draft.get(key)
+    if value is None and key == "rl_beta":
+        value = draft.get("dpo_beta")
+        if value:
+            key = "dpo_beta"
+    if value is None or (key.startswith(("lora", "peft")) and value is False):
+        default = table()["defaults"].get(setting, "")
+        if default != "":
+            draft.say(path, default)
+    else:
+        draft.choose(setting, value, key)
+
+
+def _cross_entropy(draft: Import) -> None:
+    loss = "plain"
+    if draft.get("chunked_cross_entropy"):
+        loss = "chunked"
+    if draft.get("liger_fused_linear_cross_entropy"):
+        loss = "fused"
+    draft.say("train.cross_entropy", loss)
+
+
+def _packing(draft: Import) -> None:
+    """How short rows are handled: as they are for a model whose class mixes joined rows."""
+    packing = "none"
+    if draft.get("batch_flattening"):
+        packing = "flatten"
+    if draft.get("sample_packing"):
+        packing = "pack"
+    facts = catalog.model(str(draft.get("base_model")))
+    attention = str(draft.values.get(("model", "attention")))
+    if packing != "none" and facts and facts.mixes_rows(attention):
+        key = "sample_packing" if packing == "pack" else "batch_flattening"
+        draft.note((key,), *worded("axolotl_files.mixes-rows"))
+        packing = "none"
+    draft.say("train.packing", packing, "sample_packing")
+
+
+def _intervals(draft: Import) -> None:
+    """Early stopping, and the steps between evaluations and between checkpoints."""
+    patience = draft.get("early_stopping_patience")
     if patience:
-        made.say("train.early_stopping", {"patience": patience}, "early_stopping_patience")
+        draft.say("train.early_stopping", {"patience": patience}, "early_stopping_patience")
     steps = {
-        key: one
+        key: interval
         for key in ("eval_steps", "save_steps")
-        if isinstance(one := made.get(key), int) and one >= 1
+        if isinstance(interval := draft.get(key), int) and interval >= 1
     }
     # Each evaluation also writes a checkpoint, so the recipe saves at least as often as it
     # evaluates.
-    for key, one in steps.items():
-        if steps.get("eval_steps", one) % one == 0:
-            made.say(("train", key), one, key)
-    tools = (tool for tool, keys in table()["curves"].items() if any(map(made.file.data.get, keys)))
-    made.say("train.report_to", next(tools, "none"))
+    for key, interval in steps.items():
+        if steps.get("eval_steps", interval) % interval == 0:
+            draft.say(("train", key), interval, key)
 
 
-def _features(made: Import, rows: str) -> None:
+def _features(draft: Import, rows: str) -> None:
     """The settings of energy-based fine-tuning: those of features, and of the model's own answers
     to prompts."""
-    own = made.get("ebft")
-    known = by_schema.schema("lora", rows)["properties"]["ebft"]["properties"]
-    if own.pop("mode", "structured") == "strided":
-        made.refuse(("ebft", "mode"), *worded("axolotl_files.strided"))
-    for key, value in own.items():
-        if key in known or value:
-            made.say(
-                ("ebft", key) if key in known else ("advanced", "axolotl", "ebft", key),
-                value,
-                "ebft",
-                key,
-            )
-    made.note(("rl",), *worded("axolotl_files.ends-of-turns"))
-    left = made.get("trl", {})
+    settings = draft.get("ebft")
+    of_recipes = by_schema.schema("lora", rows)["properties"]["ebft"]["properties"]
+    if settings.pop("mode", "structured") == "strided":
+        draft.refuse(("ebft", "mode"), *worded("axolotl_files.strided"))
+    for key, value in settings.items():
+        if key in of_recipes:
+            draft.say(("ebft", key), value, "ebft", key)
+        elif value:
+            draft.say(("advanced", "axolotl", "ebft", key), value, "ebft", key)
+    draft.note(("rl",), *worded("axolotl_files.ends-of-turns"))
+    _own_answers(draft)
+
+
+def _own_answers(draft: Import) -> None:
+    """TRL's settings of a model's own answers. Those that no recipe has stay under their names."""
+    trl = draft.get("trl", {})
     for key, setting in table()["answers"].items():
-        value = left.pop(key, None)
+        value = trl.pop(key, None)
         if value is not None:
-            made.say(("train", setting), value, "trl", key)
-    if left.get("use_vllm") and left.get("vllm_mode", "server") == "server":
-        left = {key: value for key, value in left.items() if key not in ("use_vllm", "vllm_mode")}
-        made.say("train.generator", "vllm-server", "trl", "use_vllm")
-        host = left.pop("vllm_server_host", None)
-        port = left.pop("vllm_server_port", None)
+            draft.say(("train", setting), value, "trl", key)
+    if trl.get("use_vllm") and trl.get("vllm_mode", "server") == "server":
+        trl = {key: value for key, value in trl.items() if key not in ("use_vllm", "vllm_mode")}
+        draft.say("train.generator", "vllm-server", "trl", "use_vllm")
+        host = trl.pop("vllm_server_host", None)
+        port = trl.pop("vllm_server_port", None)
         if host or port:
-            made.say("train.vllm_server", f"{host or '0.0.0.0'}:{port or 8000}", "trl")
-    for key, value in left.items():
-        made.say(("advanced", "axolotl", "trl", key), value, "trl", key)
+            draft.say("train.vllm_server", f"{host or '0.0.0.0'}:{port or 8000}", "trl")
+    for key, value in trl.items():
+        draft.say(("advanced", "axolotl", "trl", key), value, "trl", key)
 
 
-def _layers(made: Import) -> None:
-    named = made.get("lora_target_modules")
-    every = made.get("lora_target_linear")
-    if every or named == "all-linear":
+def _layers(draft: Import) -> None:
+    modules = draft.get("lora_target_modules")
+    is_every_layer = draft.get("lora_target_linear")
+    if is_every_layer or modules == "all-linear":
         return
-    if isinstance(named, list) and named:
-        made.say("train.lora_layers", named, "lora_target_modules")
-    elif named:
-        made.say("train.lora_pattern", named, "lora_target_modules")
-    elif made.file.data.get("lora_target_parameters"):
-        made.say("train.lora_layers", [], "lora_target_parameters")
+    if isinstance(modules, list) and modules:
+        draft.say("train.lora_layers", modules, "lora_target_modules")
+    elif modules:
+        draft.say("train.lora_pattern", modules, "lora_target_modules")
+    elif draft.file.data.get("lora_target_parameters"):
+        draft.say("train.lora_layers", [], "lora_target_parameters")
     else:
-        made.name_no_layers("adapter")
+        draft.name_no_layers("adapter")
 
 
-def _rows(made: Import, objective: str | None) -> str:
+def _rows(draft: Import, objective: str | None) -> str:
     """Sets the data sets, in the forms of recipes; returns the kind of rows."""
-    sets = made.get("datasets") or []
-    found = list[tuple[dict[str, Any], str]]()
-    for index, one in enumerate(sets):
-        if one in sets[:index]:
-            made.note(("datasets", index), *worded("axolotl_files.same-data"))
-        else:
-            found.append(_set(made, ("datasets", index), one, objective))
-    for index, one in enumerate(made.get("pretraining_dataset") or ()):
-        path = ("pretraining_dataset", index)
-        text = {key: value for key, value in one.items() if key not in ("text_column", "type")}
-        found.append(
-            _set(
-                made,
-                path,
-                {"field": one.get("text_column"), **text, "type": "completion"},
-                objective,
-            )
-        )
-        made.note(path, *worded("axolotl_files.not-streamed"))
-    kinds = list(dict.fromkeys(rows for _, rows in found))
+    entries = draft.get("datasets") or []
+    data_sets = _data_sets(draft, entries, objective)
+    kinds = list(dict.fromkeys(data_set.rows for data_set in data_sets))
     if len(kinds) > 1:
-        made.refuse(
+        draft.refuse(
             ("datasets",),
             "Recipes do not mix rows of different kinds: text, conversations and preferences.",
         )
-    kind = kinds[0] if kinds else "conversations"
-    if kind != "conversations":
-        made.say("data.form", kind)
-    single = ("datasets" if sets else "pretraining_dataset", 0)
-    made.say_sets([data for data, _ in found], *(single if len(found) == 1 else ("datasets",)))
-    if made.get("train_on_inputs") and kind == "conversations":
-        made.say("data.train_on", "all", "train_on_inputs")
-    if kind != "text":
-        _template(made, sets)
-    if made.get("val_set_size") or kind != "text":
-        made.hold_out("val_set_size", "val_set_size")
-    return kind
+    rows = kinds[0] if kinds else "conversations"
+    if rows != "conversations":
+        draft.say("data.form", rows)
+    source: tuple[str | int, ...] = ("datasets",)
+    if len(data_sets) == 1:
+        source = ("datasets" if entries else "pretraining_dataset", 0)
+    draft.say_sets([data_set.settings for data_set in data_sets], *source)
+    if draft.get("train_on_inputs") and rows == "conversations":
+        draft.say("data.train_on", "all", "train_on_inputs")
+    if rows != "text":
+        _template(draft, entries)
+    if draft.get("val_set_size") or rows != "text":
+        draft.hold_out("val_set_size", "val_set_size")
+    return rows
 
 
-def _template(made: Import, sets: list[Any]) -> None:
-    if made.get("tokenizer_use_mistral_common"):
-        made.say("data.chat_template", MISTRAL, "tokenizer_use_mistral_common")
+def _data_sets(draft: Import, entries: list[Any], objective: str | None) -> list[ImportedSet]:
+    """The data sets of the file, each once. entries: those of `datasets`."""
+    data_sets = list[ImportedSet]()
+    for index, entry in enumerate(entries):
+        if entry in entries[:index]:
+            draft.note(("datasets", index), *worded("axolotl_files.same-data"))
+        else:
+            data_sets.append(_data_set(draft, ("datasets", index), entry, objective))
+    for index, entry in enumerate(draft.get("pretraining_dataset") or ()):
+        path = ("pretraining_dataset", index)
+        text = {key: value for key, value in entry.items() if key not in ("text_column", "type")}
+        as_completion = {"field": entry.get("text_column"), **text, "type": "completion"}
+        data_sets.append(_data_set(draft, path, as_completion, objective))
+        draft.note(path, *worded("axolotl_files.not-streamed"))
+    return data_sets
+
+
+def _template(draft: Import, entries: list[Any]) -> None:
+    """The chat template. entries: those of `datasets`."""
+    if draft.get("tokenizer_use_mistral_common"):
+        draft.say("data.chat_template", MISTRAL, "tokenizer_use_mistral_common")
         return
-    named = made.get("chat_template")
-    base = made.file.data["base_model"]
-    if base in catalog.model_ids():
-        facts = catalog.model(base)
-    else:
-        facts = None
-    if facts and facts.chat_template:
-        own = catalog.chat_template(facts.chat_template).axolotl
-    else:
-        own = None
-    if named is None:
+    template = draft.get("chat_template")
+    if template is None:
         templated = all(
-            str(one.get("type")).startswith("chat_template")
-            for one in sets
-            if isinstance(one, dict)
+            str(entry.get("type")).startswith("chat_template")
+            for entry in entries
+            if isinstance(entry, dict)
         )
-        made.say("data.chat_template", "tokenizer_default" if templated else "auto")
+        draft.say("data.chat_template", "tokenizer_default" if templated else "auto")
         return
-    if named in ("chatml", "tokenizer_default"):
-        known = named
-    elif named == own:
-        known = "auto"
+    if template in ("chatml", "tokenizer_default"):
+        of_recipe = template
+    elif template == _template_of_model(draft.file.data["base_model"]):
+        of_recipe = "auto"
     else:
-        known = "tokenizer_default"
-    made.say("data.chat_template", known, "chat_template")
-    if known not in (named, "auto"):
-        made.note(("chat_template",), *worded("axolotl_files.other-template", named=named))
+        of_recipe = "tokenizer_default"
+    draft.say("data.chat_template", of_recipe, "chat_template")
+    if of_recipe not in (template, "auto"):
+        draft.note(("chat_template",), *worded("axolotl_files.other-template", named=template))
 
 
-def _set(
-    made: Import, path: Path_, one: dict[str, Any], objective: str | None
-) -> tuple[dict[str, Any], str]:
-    """A data set as a recipe describes it, and the kind of its rows. path: of its lines in the
-    file."""
+def _template_of_model(base: str) -> str | None:
+    """Axolotl's name for the chat template of a model; None if the catalog does not have it."""
+    facts = catalog.model(base) if base in catalog.model_ids() else None
+    if facts and facts.chat_template:
+        return catalog.chat_template(facts.chat_template).axolotl
+    return None
+
+
+def _data_set(
+    draft: Import, path: Path_, entry: dict[str, Any], objective: str | None
+) -> ImportedSet:
+    """A data set as a recipe describes it. path: of its lines in the file."""
     idle = table()["idle"]
-    left = {
+    # Each function below takes out the options that it handles.
+    options = {
         key: value
-        for key, value in one.items()
+        for key, value in entry.items()
         if value is not None and value not in idle.get(key, ("",))
     }
-    data = dict[str, Any]()
-    source = str(left.pop("path", ""))
-    files = left.pop("data_files", None)
-    if isinstance(files, str):
-        files = [files]
-    else:
-        files = files or []
-    if len(files) == 1 and source in ("json", "csv", "parquet"):
-        source = files[0]
-        files = []
-    local = source.startswith((".", "/", "~")) or re.search(
-        r"\.(jsonl|json|csv|tsv|parquet|xlsx|txt)$", source
-    )
-    data["path" if local else "hub"] = source
-    for theirs, ours in (("name", "subset"), ("split", "split"), ("revision", "revision")):
-        value = left.pop(theirs, None)
-        if value is not None and not local:
-            data[ours] = value
-    if files and "/" in source and not local:
-        data["files"] = files
-    elif files:
-        made.refuse((*path, "data_files"), "Recipes name each file of this machine as a `path`.")
-    written = left.pop("type", None)
-    kind = str(written or "")
+    settings = _source(draft, path, options)
+    written_type = options.pop("type", None)
+    type_name = str(written_type or "")
+    style, _, ending = type_name.replace(":", ".").partition(".")
     rows = "conversations"
-    named = isinstance(written, dict)
-    style, _, ending = kind.replace(":", ".").partition(".")
     if objective == "ebft":
         rows = "prompts"
-        columns = table()["features"].get(kind.removesuffix(".transform"))
-        data |= columns or {}
-        if columns is None:
-            made.refuse(
-                (*path, "type"),
-                f"Recipes have no form for rows of the type `{kind}`.",
-                "Convert the rows.",
-            )
+        settings |= _columns_of_prompts(draft, path, type_name)
     elif objective:
         rows = "preferences"
-        if objective == "kto":
-            judged = "labels"
-        else:
-            judged = "preferences"
-        columns = table()[judged].get(style if objective == "reward" else ending)
-        if judged == rows and style == "chat_template" and ending in ("", "default"):
-            turns = left.pop("field_messages", "messages")
-            chosen = left.pop("field_chosen", "chosen")
-            columns = [f"[{turns}]", f"[{chosen}]", f"[{left.pop('field_rejected', 'rejected')}]"]
-            _shape(made, path, left, {"role": "role", "content": "content"})
-        if not columns:
-            made.refuse(
-                (*path, "type"), f"Recipes have no form for preferences of the type `{kind}`."
-            )
-        else:
-            data |= dict(zip(table()["judged"][judged], columns, strict=True))
-    elif named or written is None:
-        fields = written or {}
-        if (
-            not {"field_instruction", "field_output"} <= {*fields}
-            or "format" in fields
-            or "field_input" in fields
-        ):
-            made.refuse((*path, "type"), *worded("axolotl_files.own-form"))
-        else:
-            data |= {
-                "question": f"[{fields['field_instruction']}]",
-                "answer": f"[{fields['field_output']}]",
-            }
-            made.note((*path, "type"), OTHER_WORDS)
+        settings |= _columns_of_preferences(draft, path, options, objective, type_name)
+    elif isinstance(written_type, dict) or written_type is None:
+        settings |= _columns_of_own_type(draft, path, written_type or {})
     elif style == "completion":
-        rows, data["text"] = "text", left.pop("field", "text")
-        made.note(
+        rows = "text"
+        settings["text"] = options.pop("field", "text")
+        draft.note(
             (*path, "type"),
             "Recipes join texts, short ones too, and cut them into blocks of equal length.",
         )
     elif style == "chat_template" and not ending:
-        turns = left.pop("field_messages", "messages")
-        forms = table()["turns"]
-        form = next((form for form, (column, _, _) in forms.items() if column == turns), None)
-        if form is None:
-            hint = (
-                f"Rename the column to {listed((column for column, _, _ in forms.values()), 'or')}."
-            )
-            made.refuse(
-                (*path, "field_messages"), f"Recipes read no turns from a column `{turns}`.", hint
-            )
-        else:
-            data["form"] = form
-            _shape(made, path, left, dict(zip(("role", "content"), forms[form][1:], strict=True)))
-        if left.get("roles_to_train") == ["assistant"]:
-            left.pop("roles_to_train")
-        if left.pop("drop_system_message", False):
-            data["drop_system"] = True
-        thoughts = by_schema.part("lora", "data.thinking_field")["enum"]
-        if left.get("field_thinking") == left.get("template_thinking_key") in thoughts:
-            data["thinking_field"] = left.pop("field_thinking")
-            left.pop("template_thinking_key")
+        settings |= _turns(draft, path, options)
     elif style in ("alpaca", "alpaca_chat"):
-        data["form"] = "alpaca"
-        made.note((*path, "type"), OTHER_WORDS)
+        settings["form"] = "alpaca"
+        draft.note((*path, "type"), OTHER_WORDS)
     else:
-        made.refuse(
-            (*path, "type"),
-            f"Recipes have no form for rows of the type `{kind}`.",
-            "Convert the rows.",
+        _refuse_type(draft, path, type_name)
+    for key in options:
+        draft.refuse((*path, key), f"Recipes have no line for `{key}` of a data set.")
+    return ImportedSet(settings, rows)
+
+
+def _refuse_type(draft: Import, path: Path_, type_name: str) -> None:
+    message = f"Recipes have no form for rows of the type `{type_name}`."
+    draft.refuse((*path, "type"), message, "Convert the rows.")
+
+
+def _source(draft: Import, path: Path_, options: dict[str, Any]) -> dict[str, Any]:
+    """Where the rows of a data set come from: a path here, or a name on the hub and what is taken
+    of it."""
+    source = str(options.pop("path", ""))
+    files = options.pop("data_files", None) or []
+    if isinstance(files, str):
+        files = [files]
+    if len(files) == 1 and source in ("json", "csv", "parquet"):
+        source = files[0]
+        files = []
+    is_local = source.startswith((".", "/", "~")) or re.search(
+        r"\.(jsonl|json|csv|tsv|parquet|xlsx|txt)$", source
+    )
+    settings = {"path" if is_local else "hub": source}
+    for of_axolotl, of_recipe in (("name", "subset"), ("split", "split"), ("revision", "revision")):
+        value = options.pop(of_axolotl, None)
+        if value is not None and not is_local:
+            settings[of_recipe] = value
+    if files and "/" in source and not is_local:
+        settings["files"] = files
+    elif files:
+        draft.refuse((*path, "data_files"), "Recipes name each file of this machine as a `path`.")
+    return settings
+
+
+def _columns_of_prompts(draft: Import, path: Path_, type_name: str) -> dict[str, Any]:
+    """The columns for energy-based fine-tuning."""
+    columns = table()["features"].get(type_name.removesuffix(".transform"))
+    if columns is None:
+        _refuse_type(draft, path, type_name)
+    return columns or {}
+
+
+def _columns_of_preferences(
+    draft: Import, path: Path_, options: dict[str, Any], objective: str, type_name: str
+) -> dict[str, Any]:
+    style, _, ending = type_name.replace(":", ".").partition(".")
+    if objective == "kto":
+        judged_as = "labels"
+    else:
+        judged_as = "preferences"
+    columns = table()[judged_as].get(style if objective == "reward" else ending)
+    is_chat = style == "chat_template" and ending in ("", "default")
+    if judged_as == "preferences" and is_chat:
+        turns = options.pop("field_messages", "messages")
+        chosen = options.pop("field_chosen", "chosen")
+        rejected = options.pop("field_rejected", "rejected")
+        columns = [f"[{turns}]", f"[{chosen}]", f"[{rejected}]"]
+        _refuse_other_turns(draft, path, options, {"role": "role", "content": "content"})
+    if not columns:
+        draft.refuse(
+            (*path, "type"), f"Recipes have no form for preferences of the type `{type_name}`."
         )
-    for key in left:
-        made.refuse((*path, key), f"Recipes have no line for `{key}` of a data set.")
-    return data, rows
+        return {}
+    return dict(zip(table()["judged"][judged_as], columns, strict=True))
 
 
-def _shape(made: Import, path: Path_, left: dict[str, Any], usual: dict[str, str]) -> None:
-    """Refuses turns whose parts have other names than `usual`, by Axolotl's names for them."""
-    names = {"role": "role", "content": "content"} | dict(left.pop("message_property_mappings", {}))
-    names |= {
-        part: named
-        for part in ("role", "content")
-        if (named := left.pop(f"message_field_{part}", None))
+def _columns_of_own_type(draft: Import, path: Path_, fields: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a type that the file itself describes."""
+    has_both = {"field_instruction", "field_output"} <= fields.keys()
+    if not has_both or fields.keys() & {"format", "field_input"}:
+        draft.refuse((*path, "type"), *worded("axolotl_files.own-form"))
+        return {}
+    draft.note((*path, "type"), OTHER_WORDS)
+    return {
+        "question": f"[{fields['field_instruction']}]",
+        "answer": f"[{fields['field_output']}]",
     }
-    other = {key: name for key, name in names.items() if usual.get(key, key) != name}
+
+
+def _turns(draft: Import, path: Path_, options: dict[str, Any]) -> dict[str, Any]:
+    """The form of conversations, and how their turns are read."""
+    settings = dict[str, Any]()
+    column = options.pop("field_messages", "messages")
+    forms = table()["turns"]
+    form = next((form for form, names in forms.items() if names[0] == column), None)
+    if form is None:
+        columns = listed((names[0] for names in forms.values()), "or")
+        draft.refuse(
+            (*path, "field_messages"),
+            f"Recipes read no turns from a column `{column}`.",
+            f"Rename the column to {columns}.",
+        )
+    else:
+        settings["form"] = form
+        usual_names = dict(zip(("role", "content"), forms[form][1:], strict=True))
+        _refuse_other_turns(draft, path, options, usual_names)
+    if options.get("roles_to_train") == ["assistant"]:
+        options.pop("roles_to_train")
+    if options.pop("drop_system_message", False):
+        settings["drop_system"] = True
+    thoughts = by_schema.part("lora", "data.thinking_field")["enum"]
+    if options.get("field_thinking") == options.get("template_thinking_key") in thoughts:
+        settings["thinking_field"] = options.pop("field_thinking")
+        options.pop("template_thinking_key")
+    return settings
+
+
+def _refuse_other_turns(
+    draft: Import, path: Path_, options: dict[str, Any], usual_names: dict[str, str]
+) -> None:
+    """Refuses turns whose parts have other names than the usual ones, by Axolotl's names for
+    them."""
+    names = {"role": "role", "content": "content"}
+    names |= dict(options.pop("message_property_mappings", {}))
+    for part in ("role", "content"):
+        field_name = options.pop(f"message_field_{part}", None)
+        if field_name:
+            names[part] = field_name
+    unusual = {key: name for key, name in names.items() if usual_names.get(key, key) != name}
     # The runner reads both spellings of a turn in either column.
-    if other and [names.get("role"), names.get("content")] not in [
+    if unusual and [names.get("role"), names.get("content")] not in [
         form[1:] for form in table()["turns"].values()
     ]:
-        made.refuse(
+        draft.refuse(
             (*path, "message_property_mappings"),
-            f"Recipes read no turns with {listed(other.values())}.",
+            f"Recipes read no turns with {listed(unusual.values())}.",
         )
-    for role, words in (left.pop("roles", None) or {}).items():
-        strange = [word for word in words if ROLES.get(word) != role]
+    for role, aliases in (options.pop("roles", None) or {}).items():
+        strange = [alias for alias in aliases if ROLES.get(alias) != role]
         if strange:
-            made.refuse((*path, "roles"), f"Recipes know no role {listed(strange)} of the {role}.")
+            draft.refuse((*path, "roles"), f"Recipes know no role {listed(strange)} of the {role}.")
 
 
-def _machines(made: Import) -> None:
-    deepspeed = str(made.file.data.get("deepspeed") or "")
-    way = re.search("zero([123])", deepspeed)
-    fsdp = made.file.data.get("fsdp_config")
+def _machines(draft: Import) -> None:
+    """How GPUs share the work."""
+    deepspeed = str(draft.file.data.get("deepspeed") or "")
+    zero = re.search("zero([123])", deepspeed)
+    key = "deepspeed"
     offloaded = ""
-    if fsdp or made.file.data.get("fsdp"):
-        if "fsdp_config" in made.file.data:
-            key = "fsdp_config"
-        else:
-            key = "fsdp"
-        named, few = (made.values.get(("train", line)) for line in ("optimizer", "eight_bit_base"))
-        lacking = named and not catalog.optimizers()[named].sharded and not few
-        made.say("distribution", "zero3" if lacking else "fsdp", key)
-        if lacking:
-            made.note((key,), *worded("axolotl_files.zero-for-fsdp", optimizer=named))
-        if isinstance(fsdp, dict) and fsdp.get("offload_params"):
-            offloaded = "all"
-        else:
-            offloaded = ""
-    elif deepspeed and way:
-        made.say("distribution", f"zero{way[1]}", key := "deepspeed")
+    if draft.file.data.get("fsdp_config") or draft.file.data.get("fsdp"):
+        key = "fsdp_config" if "fsdp_config" in draft.file.data else "fsdp"
+        offloaded = _by_fsdp(draft, key)
+    elif zero:
+        draft.say("distribution", f"zero{zero[1]}", key)
         # Axolotl's own files have names such as zero3_bf16_cpuoffload_all.json.
         offloaded = deepspeed.partition("cpuoffload_")[2].partition(".")[0]
         if not deepspeed.startswith("deepspeed_configs/"):
-            made.note(("deepspeed",), *worded("axolotl_files.own-deepspeed", way=way[1]))
+            draft.note(("deepspeed",), *worded("axolotl_files.own-deepspeed", way=zero[1]))
     elif deepspeed:
-        made.refuse_deepspeed(deepspeed)
+        draft.refuse_deepspeed(deepspeed)
     for part in {"all": ("optimizer", "weights"), "params": ("weights",)}.get(offloaded, ()):
-        made.say(f"sharding.offload_{part}", "cpu", key)
+        draft.say(f"sharding.offload_{part}", "cpu", key)
     for name, part in by_schema.part("full", "sharding")["properties"].items():
         if "x-axolotl" in part:
-            size = made.get(part["x-axolotl"])
-        else:
-            size = 1
-        if size and size > 1:
-            made.say(("sharding", name), size, name)
-    made.name_gpu()
+            size = draft.get(part["x-axolotl"])
+            if size and size > 1:
+                draft.say(("sharding", name), size, name)
+    draft.name_gpu()
 
 
-def judged(made: Import, changes: Iterable[Override] = ()) -> list[Problem]:
+def _by_fsdp(draft: Import, key: str) -> str:
+    """Sets FSDP, or ZeRO-3 for an optimizer that cannot change split weights; returns what is
+    offloaded. key: of the line that asks for FSDP."""
+    optimizer = draft.values.get(("train", "optimizer"))
+    is_split = optimizer and catalog.optimizers()[optimizer].sharded
+    if not optimizer or is_split or draft.values.get(("train", "eight_bit_base")):
+        draft.say("distribution", "fsdp", key)
+    else:
+        draft.say("distribution", "zero3", key)
+        draft.note((key,), *worded("axolotl_files.zero-for-fsdp", optimizer=optimizer))
+    fsdp = draft.file.data.get("fsdp_config")
+    if isinstance(fsdp, dict) and fsdp.get("offload_params"):
+        return "all"
+    return ""
+
+
+def judged(imported: Import, changes: Iterable[Override] = ()) -> list[Problem]:
     """The recipe's errors after the changes, without those of its base model, which may be unknown
     here."""
-    recipe, _ = validate.override(with_known_model(made.recipe), changes)
+    recipe, _ = validate.override(with_known_model(imported.recipe), changes)
     return errors_of(validate.examined(recipe, allowed=validate.ALLOWED)[1])
 
 
@@ -693,9 +766,9 @@ def with_known_model(document: Document) -> Document:
     """The recipe with another base model, if the catalog does not have its own."""
     if document.data["model"]["base"] not in catalog.model_ids():
         lines = document.data["model"].get("attention"), document.data["data"].get("chat_template")
-        known = table()["stand_ins"]
+        stand_ins = table()["stand_ins"]
         document.data["model"]["base"] = next(
-            (known[line] for line in lines if line in known), known["otherwise"]
+            (stand_ins[line] for line in lines if line in stand_ins), stand_ins["otherwise"]
         )
         for layers in ("lora_layers", "lora_pattern"):  # which the other one may not have
             if document.data["train"].get(layers):
