@@ -192,8 +192,8 @@ BOUNDS = Density(
     comprehensions_per_1000_lines=54.5,
     walruses_per_1000_lines=3,
     tuple_assignments_per_1000_lines=4,
-    vague_names_percent=5.2,
-    complex_functions_per_1000=22.5,
+    vague_names_percent=3.7,
+    complex_functions_per_1000=20,
     untyped_parameters_per_1000_functions=190,
 )
 AIMS = Density(

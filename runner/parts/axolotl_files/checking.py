@@ -35,10 +35,10 @@ def problems(document: Document) -> list[Problem] | None:
 def faults(document: Document) -> tuple[list[Problem], dict[Path_, Problem]]:
     """The problems that Axolotl's schema and validation refuse; and, by their paths, those of lines
     that Axolotl does not know and silently drops, which are only notes if the lines are empty."""
-    found = list(_settings(document))
-    refused = [problem for path, problem in found if path is None]
+    problems_by_path = list(_settings(document))
+    refused = [problem for path, problem in problems_by_path if path is None]
     return [*refused, *contradictions(document)], {
-        path: problem for path, problem in found if path is not None
+        path: problem for path, problem in problems_by_path if path is not None
     }
 
 
@@ -49,20 +49,20 @@ Found = tuple[Path_ | None, Problem]
 def _settings(document: Document) -> Iterator[Found]:
     schema = catalog.axolotl_settings()
     plugins = loaded(document)
-    every = {key: name for name, settings in schema["plugins"].items() for key in settings}
-    known = schema["properties"] | {
-        key: schema["plugins"][name][key] for key, name in every.items() if name in plugins
+    plugin_of = {key: name for name, settings in schema["plugins"].items() for key in settings}
+    available = schema["properties"] | {
+        key: schema["plugins"][name][key] for key, name in plugin_of.items() if name in plugins
     }
     # A foreign plug-in may have settings of its own.
     foreign = [name for name in plugins if name not in schema["plugins"]]
     for key, value in document.data.items():
-        if key in known:
-            yield from _judged(document, (key,), known[key], value)
-        elif key in every and value is not None:
-            message = worded("axolotl_files.plug-in-not-loaded", key=key, plugin=every[key])
+        if key in available:
+            yield from _judged(document, (key,), available[key], value)
+        elif key in plugin_of and value is not None:
+            message = worded("axolotl_files.plug-in-not-loaded", key=key, plugin=plugin_of[key])
             yield (key,), document.problem((key,), *message, key=True)
-        elif not foreign and key not in every:
-            yield _dropped(document, (key,), known)
+        elif not foreign and key not in plugin_of:
+            yield _dropped(document, (key,), available)
 
 
 def _judged(document: Document, path: Path_, part: catalog.Schema, value: Any) -> Iterator[Found]:
@@ -76,55 +76,55 @@ def _judged(document: Document, path: Path_, part: catalog.Schema, value: Any) -
         yield from _section(document, path, definitions["FSDPConfig"]["properties"], value)
     elif path[0] in DATA_SETS and len(path) == 1 and isinstance(value, list):
         parts: dict[str, list[catalog.Schema]] = {}
-        for kind in table()["data_sets"]:
-            for key, one in definitions[kind]["properties"].items():
-                parts.setdefault(key, []).append(one)
-        known = {key: {"anyOf": ways} for key, ways in parts.items()}
-        for index, one in enumerate(value):
-            yield from _section(document, (*path, index), known, one)
+        for definition in table()["data_sets"]:
+            for key, schema in definitions[definition]["properties"].items():
+                parts.setdefault(key, []).append(schema)
+        schemas = {key: {"anyOf": forms} for key, forms in parts.items()}
+        for index, entry in enumerate(value):
+            yield from _section(document, (*path, index), schemas, entry)
     else:
         part = {**part, "$defs": definitions}
-        found = list(schema_errors.values(document, path, part, value, AXOLOTL, name))
+        problems = list(schema_errors.values(document, path, part, value, AXOLOTL, name))
         # Axolotl turns texts and switches into numbers where it needs numbers.
-        if found and list(
+        if problems and list(
             schema_errors.values(document, path, part, _as_numbers(value), AXOLOTL, name)
         ):
-            yield from ((None, problem) for problem in found)
+            yield from ((None, problem) for problem in problems)
 
 
 def _section(
-    document: Document, path: Path_, known: Mapping[str, catalog.Schema], value: Any
+    document: Document, path: Path_, schemas: Mapping[str, catalog.Schema], value: Any
 ) -> Iterator[Found]:
-    """The problems of settings in a section. known: their schemas; FSDP's also have old names, with
+    """The problems of settings in a section. schemas: of each; FSDP's also have old names, with
     `fsdp_` before them."""
     if not isinstance(value, dict):
         yield None, document.problem(path, *worded("axolotl_files.no-section"))
         return
-    for key, one in value.items():
-        if key in known or path != ("fsdp_config",):
+    for key, setting in value.items():
+        if key in schemas or path != ("fsdp_config",):
             name = key
         else:
             name = key.removeprefix("fsdp_")
-        if name in known:
-            yield from _judged(document, (*path, key), known[name], one)
+        if name in schemas:
+            yield from _judged(document, (*path, key), schemas[name], setting)
         else:
-            yield _dropped(document, (*path, key), known)
+            yield _dropped(document, (*path, key), schemas)
 
 
-def _dropped(document: Document, path: Path_, known: Iterable[str]) -> Found:
+def _dropped(document: Document, path: Path_, settings: Iterable[str]) -> Found:
     key = str(path[-1])
     if len(path) > 1:
         home = f" under `{path[0]}`"
     else:
         home = ""
-    near = nearest(key, known, cutoff=0.75)
+    near = nearest(key, settings, cutoff=0.75)
     if near:
-        meant = f"Did you mean `{near}`?"
+        remedy = f"Did you mean `{near}`?"
     else:
-        meant = "Delete the line. Axolotl's own documentation lists its settings."
+        remedy = "Delete the line. Axolotl's own documentation lists its settings."
     message = f"{AXOLOTL} has no setting `{key}`{home}, and drops it without a message."
     empty = value_at(document.data, path) is None
-    hint = table()["called"].get(key) or meant
+    hint = table()["called"].get(key) or remedy
     return path, document.problem(
         path, message, hint, key=True, severity="note" if empty else "error"
     )
@@ -133,9 +133,9 @@ def _dropped(document: Document, path: Path_, known: Iterable[str]) -> Found:
 def _as_numbers(value: Any) -> Any:
     """A value in which texts of numbers, and switches, are numbers."""
     if isinstance(value, dict):
-        return {key: _as_numbers(one) for key, one in value.items()}
+        return {key: _as_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_as_numbers(one) for one in value]
+        return [_as_numbers(item) for item in value]
     if isinstance(value, bool):
         return int(value)
     try:
@@ -149,9 +149,11 @@ def _as_numbers(value: Any) -> Any:
 def as_axolotl_reads(document: Document, path: Path_, value: Any) -> Any:
     """A value as PyYAML reads it, for which `yes` is true and `500_000` a number."""
     if isinstance(value, dict):
-        return {key: as_axolotl_reads(document, (*path, key), one) for key, one in value.items()}
+        return {key: as_axolotl_reads(document, (*path, key), item) for key, item in value.items()}
     if isinstance(value, list):
-        return [as_axolotl_reads(document, (*path, index), one) for index, one in enumerate(value)]
+        return [
+            as_axolotl_reads(document, (*path, index), item) for index, item in enumerate(value)
+        ]
     if not isinstance(value, str) or document.written(path) != value:
         return value
     if re.fullmatch("[-+]?[1-9][0-9_]*", value):
@@ -164,12 +166,12 @@ def loaded(document: Document) -> list[str]:
     written = document.data.get("plugins")
     homes = {name.rpartition(".")[0]: name for name in catalog.axolotl_settings()["plugins"]}
     if isinstance(written, list):
-        texts = [one for one in written if isinstance(one, str)]
+        texts = [text for text in written if isinstance(text, str)]
     else:
         texts = []
     # Axolotl finds a plug-in's class in its package or in the package's module `plugin`.
     return [
-        next((homes[home] for home in homes if one.startswith(f"{home}.")), one) for one in texts
+        next((homes[home] for home in homes if text.startswith(f"{home}.")), text) for text in texts
     ]
 
 

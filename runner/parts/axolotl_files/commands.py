@@ -30,17 +30,17 @@ def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
     """The recipe that another trainer's file would become, for commands that only look at it, and a
     note on what that leaves out; None for any other file. Raises Stop with what no recipe can
     say."""
-    made = made_of(document)
-    if made is None:
+    imported = made_of(document)
+    if imported is None:
         return None
-    if made.refused:
-        raise Stop(made.refused)
-    unmodelled = [str(path[-1]) for path in made.values if path[:2] == ("advanced", "axolotl")]
-    message = f"This file of {made.trainer} is read as a recipe."
+    if imported.refused:
+        raise Stop(imported.refused)
+    unmodelled = [str(path[-1]) for path in imported.values if path[:2] == ("advanced", "axolotl")]
+    message = f"This file of {imported.trainer} is read as a recipe."
     if unmodelled:
         message += f" A plan does not count {listed(unmodelled)}."
     hint = f"`recipe import {document.file}` writes the recipe, and names every change of meaning."
-    return made.recipe, [Problem(document.file, 0, 0, message, hint, severity="note")]
+    return imported.recipe, [Problem(document.file, 0, 0, message, hint, severity="note")]
 
 
 @command
@@ -68,48 +68,50 @@ def import_(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[s
     for key in left_out:
         del document.data[key]
     if script:
-        made = others.read(document, "trl")
+        imported = others.read(document, "trl")
     else:
-        made = made_of(document) or importing.read(document)
-    recipe, changes = validate.override(made.recipe, changing.from_options(sets))
-    problems = made.refused or importing.judged(made, changes)
+        imported = made_of(document) or importing.read(document)
+    recipe, changes = validate.override(imported.recipe, changing.from_options(sets))
+    problems = imported.refused or importing.judged(imported, changes)
     if problems:
         raise Stop("\n\n".join(map(str, problems)), f"\n{worded('axolotl_files.not-imported')[0]}")
     target = Path(out or f"{recipe.data['name']}.yaml")
     if target.exists():
         raise Stop(f"`{target}` already exists.", "Choose another name: `-o NAME.yaml`.")
     if not checking.is_axolotls(document):
-        _paths_from(made, target.parent)
+        _paths_from(imported, target.parent)
     scenario = recipe.data["scenario"]
-    target.write_text(edited(made.text, changes), encoding="utf-8")
+    target.write_text(edited(imported.text, changes), encoding="utf-8")
     target.with_name(packaged.schema_file(scenario).name).write_text(
         by_schema.schema_text(scenario), encoding="utf-8"
     )
     own_gpu = any(change.path[0] == "machines" for change in changes)
-    made.notes = [note for note in made.notes if not (own_gpu and note.message == importing.NO_GPU)]
-    for note in sorted(made.notes, key=lambda note: note.line):
+    imported.notes = [
+        note for note in imported.notes if not (own_gpu and note.message == importing.NO_GPU)
+    ]
+    for note in sorted(imported.notes, key=lambda note: note.line):
         say(f"{path}:{note.line}: {note.message} {note.hint}".rstrip())
-    if made.notes:
-        said = f"{len(made.notes)} notes above name what changed."
+    if imported.notes:
+        changes_sentence = f"{len(imported.notes)} notes above name what changed."
     else:
-        said = "Nothing changed its meaning."
+        changes_sentence = "Nothing changed its meaning."
     base = recipe.data["model"]["base"]
-    done = f"The recipe is in `{target}`. {said}"
+    done = f"The recipe is in `{target}`. {changes_sentence}"
     if base not in catalog.model_ids() and not catalog.model(base, target.parent):
         end(f"{done} Its model must be recorded once.", "models", "add", base, "--recipe", target)
     else:
         end(done, "check", target)
 
 
-def _paths_from(made: importing.Import, folder: Path) -> None:
+def _paths_from(imported: importing.Import, folder: Path) -> None:
     """Files of rows are named from the folder of the recipe, and no longer from that of the
     trainer's file."""
-    sets = made.values.get(("data", "sets"), [made.values])
-    for one in sets:
+    sets = imported.values.get(("data", "sets"), [imported.values])
+    for data_set in sets:
         key: Any
-        if one is not made.values:
+        if data_set is not imported.values:
             key = "path"
         else:
             key = ("data", "path")
-        if key in one and not one[key].startswith(("/", "~")):
-            one[key] = os.path.relpath(Path(made.file.file).parent / one[key], folder)
+        if key in data_set and not data_set[key].startswith(("/", "~")):
+            data_set[key] = os.path.relpath(Path(imported.file.file).parent / data_set[key], folder)

@@ -601,7 +601,7 @@ def _source(draft: Import, path: Path_, options: dict[str, Any]) -> dict[str, An
     is_local = source.startswith((".", "/", "~")) or re.search(
         r"\.(jsonl|json|csv|tsv|parquet|xlsx|txt)$", source
     )
-    settings = {"path" if is_local else "hub": source}
+    settings: dict[str, Any] = {"path" if is_local else "hub": source}
     for of_axolotl, of_recipe in (("name", "subset"), ("split", "split"), ("revision", "revision")):
         value = options.pop(of_axolotl, None)
         if value is not None and not is_local:

@@ -37,20 +37,20 @@ def _xml(text: str) -> str:
     )  # late, because every check loads this module for the names of its formats
 
     return "".join(
-        f"&#{ord(each)};" if each in "\r\n\t" else each
-        for each in escape(re.sub(_NO_XML, "\ufffd", text))
+        f"&#{ord(character)};" if character in "\r\n\t" else character
+        for character in escape(re.sub(_NO_XML, "\ufffd", text))
     )
 
 
 def written(name: str, files: Sequence[str], verdict: CheckReport) -> str:
     """The text of a template. names: the tests of JUnit."""
-    known = {
+    filters = {
         "json": json.dumps,
         "relative": _relative,
         "quoted": quote,
         "fingerprint": _fingerprint,
     }
-    form = template(Path(__file__).with_name(name), **known, xml=_xml)
+    form = template(Path(__file__).with_name(name), **filters, xml=_xml)
     names = [STANDARD_INPUT if file == "-" else file for file in files]
     names += dict.fromkeys(
         problem.file for problem in verdict.problems if problem.file not in names

@@ -42,12 +42,14 @@ class Request:
         self, forge: str, number: int | str, base: str, environment: Mapping[str, str]
     ) -> None:
         self.base = base
-        words = {"RECIPE_TOKEN": ""} | dict(environment) | {"number": number}
-        how = packaged.toml(__file__, "forges.toml")[forge]
-        self.comments = how["comments"].format_map(words)
-        self.each = how["each"].format_map(words)
-        self.updating: str = how["updating"]
-        self.headers = {name: value.format_map(words) for name, value in how["headers"].items()}
+        placeholders = {"RECIPE_TOKEN": ""} | dict(environment) | {"number": number}
+        settings = packaged.toml(__file__, "forges.toml")[forge]
+        self.comments = settings["comments"].format_map(placeholders)
+        self.each = settings["each"].format_map(placeholders)
+        self.updating: str = settings["updating"]
+        self.headers = {
+            name: value.format_map(placeholders) for name, value in settings["headers"].items()
+        }
 
     @classmethod
     def of(cls, forge: str, environment: Mapping[str, str]) -> Self | None:
@@ -67,19 +69,20 @@ class Request:
 
     def comment(self, text: str) -> None:
         """Updates our comment, or creates it unless the text is empty. Raises OSError."""
-        own = None
+        comment_id = None
         page = 1
-        while own is None and (
-            found := self._ask("GET", f"{self.comments}?per_page=100&page={page}")
+        while comment_id is None and (
+            comments := self._ask("GET", f"{self.comments}?per_page=100&page={page}")
         ):
-            own = next(
-                (one["id"] for one in found if (one.get("body") or "").startswith(MARK)), None
+            comment_id = next(
+                (entry["id"] for entry in comments if (entry.get("body") or "").startswith(MARK)),
+                None,
             )
             page += 1
-        if own is not None:
+        if comment_id is not None:
             self._ask(
                 self.updating,
-                f"{self.each}/{own}",
+                f"{self.each}/{comment_id}",
                 {"body": text or f"{MARK}\nNo recipe changes any more."},
             )
         elif text:
@@ -95,8 +98,8 @@ class Request:
             "Content-Type": "application/json",
             "User-Agent": "recipe-runner",
         }
-        asked = urllib.request.Request(address, data, headers, method=method)
-        with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+        request = urllib.request.Request(address, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             return json.load(answer)
 
 
@@ -107,11 +110,11 @@ def changed(base: str, paths: Iterable[str]) -> dict[str, str | None]:
         _git("cat-file", "-e", f"{base}^{{commit}}")
     except Stop:
         _git("fetch", "--quiet", "--depth=1", "origin", base)
-    told = _git(
+    status_lines = _git(
         "diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths
     )
-    fields = iter(told.split("\0")[:-1])
-    found: dict[str, str | None] = {}
+    fields = iter(status_lines.split("\0")[:-1])
+    changed_recipes: dict[str, str | None] = {}
     for status in fields:
         before = next(fields)
         if status.startswith("R"):
@@ -119,8 +122,8 @@ def changed(base: str, paths: Iterable[str]) -> dict[str, str | None]:
         else:
             file = before
         if file.endswith(ENDINGS) and Path(file).name != lock.LOCK and is_meant(Path(file)):
-            found[file] = None if status == "A" else before
-    return found
+            changed_recipes[file] = None if status == "A" else before
+    return changed_recipes
 
 
 def _git(*arguments: str) -> str:
@@ -136,13 +139,11 @@ def _git(*arguments: str) -> str:
     return done.stdout
 
 
-def told(recipes: Mapping[str, str | None], base: str) -> str:
+def comment_text(recipes: Mapping[str, str | None], base: str) -> str:
     """The comment about what `changed` found; empty if no recipe has changed."""
     text = f"{MARK}\n\n## What changes in recipes"
     for file, former in recipes.items():
-        text += (
-            f"\n\n### `{' '.join(file.replace('`', '').split())}`\n\n{_told(file, former, base)}"
-        )
+        text += f"\n\n### `{' '.join(file.replace('`', '').split())}`\n\n{recipe_changes(file, former, base)}"
     if len(text) > MOST_LETTERS:
         text = f"{text[:MOST_LETTERS].rpartition(chr(10))[0]}\n\nThe rest is too long for a comment: `recipe diff --plan` shows it."
     if recipes:
@@ -150,15 +151,18 @@ def told(recipes: Mapping[str, str | None], base: str) -> str:
     return ""
 
 
-def _told(file: str, former: str | None, base: str) -> str:
+def recipe_changes(file: str, former: str | None, base: str) -> str:
     """The changes of a recipe. former: its file at the base, None for a new recipe."""
     try:
         after = reading.read(file)
         before = None
         if former is not None:
             with suppress(Stop):  # it had errors
-                valid(known := reading.parse(file, _git("show", f"{base}:./{former}")), look=False)
-                before = known
+                valid(
+                    former_recipe := reading.parse(file, _git("show", f"{base}:./{former}")),
+                    look=False,
+                )
+                before = former_recipe
         if before:
             settings = diff.in_settings(before, after)
         else:
@@ -167,12 +171,14 @@ def _told(file: str, former: str | None, base: str) -> str:
     except Stop:
         return "It has errors, so it has no plan; the errors are beside its lines."
     if former is None:
-        kind = "A new recipe."
+        heading = "A new recipe."
     elif before is None:
-        kind = "Before, it had errors."
+        heading = "Before, it had errors."
     else:
-        kind = ""
-    return "\n\n".join(filter(None, (kind or ("" if settings else "No setting differs."), tables)))
+        heading = ""
+    return "\n\n".join(
+        filter(None, (heading or ("" if settings else "No setting differs."), tables))
+    )
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -199,7 +205,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     else:
         Path(REPORT).write_text(formats.written(formats.GITLAB, files, verdict), encoding="utf-8")
     if request and environment.get("RECIPE_COMMENT", "true") == "true":
-        text = told(recipes, request.base)
+        text = comment_text(recipes, request.base)
         summary = environment.get("GITHUB_STEP_SUMMARY")
         if summary:
             with open(summary, "a", encoding="utf-8") as out:

@@ -52,12 +52,12 @@ def edit(text: str, changes: Iterable[Override]) -> str:
         if change.after is None:
             home = document.values.get(path[:-1])
             if path in document.keys and home and document.text[home.start : home.start + 1] == "{":
-                left = {
+                remaining = {
                     key: value
                     for key, value in document.lookup(path[:-1]).items()
                     if key != path[-1]
                 }
-                text = _replace(document, {path[:-1]: left})
+                text = _replace(document, {path[:-1]: remaining})
             elif path in document.keys:
                 text = _without(document, path)
             elif path in document.values:
@@ -104,12 +104,13 @@ def rewrite(document: Document, changes: Iterable[Override]) -> str:
 def faithful(
     document: Document,
     changes: Iterable[Override],
-    way: Callable[[str, Iterable[Override]], str] = edit,
+    editor: Callable[[str, Iterable[Override]], str] = edit,
 ) -> str | None:
-    """The text with the changes; None if its form does not allow them. way: `edit` or `edited`."""
+    """The text with the changes; None if its form does not allow them. editor: `edit` or
+    `edited`."""
     expected, _ = apply(document, changes := list(changes))
     try:
-        text = way(document.text, changes)
+        text = editor(document.text, changes)
         if parse(document.file, text).data == expected.data:
             return text
         return None
@@ -170,37 +171,41 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
             comment = re.match(r"[|>][-+0-9]*(\s+#.*)\n", old)
             new += comment[1] if comment else ""
             if old.startswith(("{", "[")):
-                rest = text[end:]
+                text_after = text[end:]
             else:
-                rest = "\n" + text[end:].partition("\n")[2]
+                text_after = "\n" + text[end:].partition("\n")[2]
         else:
             new = new if old else f" {new}"
-            rest = text[end:]
-            gap = len(rest) - len(rest.lstrip(" "))
-            if rest[gap : gap + 1] == "#":
+            text_after = text[end:]
+            gap = len(text_after) - len(text_after.lstrip(" "))
+            if text_after[gap : gap + 1] == "#":
                 # The comment stays in its column if there is room.
-                rest = " " * max(1, gap + len(old) - len(new)) + rest[gap:]
-        text = text[:start] + new + rest
+                text_after = " " * max(1, gap + len(old) - len(new)) + text_after[gap:]
+        text = text[:start] + new + text_after
     return text
 
 
 def _without(document: Document, path: Path_) -> str:
     lines = document.text.splitlines(keepends=True)
-    first = document.keys[path].line - 1
-    last = document.text.count("\n", 0, _end(document, path))
+    first_line = document.keys[path].line - 1
+    last_line = document.text.count("\n", 0, _end(document, path))
     if (
-        first
-        and not lines[first - 1].strip()
-        and lines[last + 1 : last + 2]
-        and not lines[last + 1].strip()
+        first_line
+        and not lines[first_line - 1].strip()
+        and lines[last_line + 1 : last_line + 2]
+        and not lines[last_line + 1].strip()
     ):
-        last += 1  # the blank line after it too, because the one before remains
-    dash = lines[first][: document.keys[path].column - 1]
-    if "-" in dash and last + 1 < len(lines) and lines[last + 1].startswith(" " * len(dash)):
-        lines[last + 1] = (
-            dash + lines[last + 1][len(dash) :]
+        last_line += 1  # the blank line after it too, because the one before remains
+    dash = lines[first_line][: document.keys[path].column - 1]
+    if (
+        "-" in dash
+        and last_line + 1 < len(lines)
+        and lines[last_line + 1].startswith(" " * len(dash))
+    ):
+        lines[last_line + 1] = (
+            dash + lines[last_line + 1][len(dash) :]
         )  # the next setting begins the list entry
-    return "".join(lines[:first] + lines[last + 1 :])
+    return "".join(lines[:first_line] + lines[last_line + 1 :])
 
 
 def _end(document: Document, path: Path_) -> int:
@@ -231,8 +236,8 @@ def _shortened(document: Document, path: Path_, value: Any) -> str:
     if not shorter or text[document.values[path].start] != "-":
         return ""
     dash = f"\n{' ' * (document.values[path].column - 1)}-"
-    first = text.rindex(dash, 0, document.values[(*path, len(value))].start) + 1
-    return text[:first] + text[_end(document, path) :].partition("\n")[2]
+    cut = text.rindex(dash, 0, document.values[(*path, len(value))].start) + 1
+    return text[:cut] + text[_end(document, path) :].partition("\n")[2]
 
 
 def flow(value: Any) -> str:
@@ -261,7 +266,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
     lines = document.text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"
-    at = len(lines)
+    line_index = len(lines)
     section = document.lookup(path[:-1])
     if len(parents) == 1 and section is None:
         added = f"{parents[0]}:\n  {added}"
@@ -274,13 +279,15 @@ def _with(document: Document, path: Path_, change: Override) -> str:
         start = document.values[path[:-1]].start
         if document.text[start] == "{":
             return f"{document.text[: start + 1]}{key}: {flow(change.after)}, {document.text[start + 1 :]}"
-        first = (*parents, next(iter(section)))
-        at = document.keys[first].line - 1
-        indent = document.keys[first].column - 1
-        if lines[at][:indent].strip() == "-":  # the first key of an item stays after its dash
-            at = document.text.count("\n", 0, _end(document, first)) + 1
+        first_setting = (*parents, next(iter(section)))
+        line_index = document.keys[first_setting].line - 1
+        indent = document.keys[first_setting].column - 1
+        if (
+            lines[line_index][:indent].strip() == "-"
+        ):  # the first key of an item stays after its dash
+            line_index = document.text.count("\n", 0, _end(document, first_setting)) + 1
         added = " " * indent + added
-    return "".join([*lines[:at], added, *lines[at:]])
+    return "".join([*lines[:line_index], added, *lines[line_index:]])
 
 
 # A number by itself, not part of a name or of a number format.
@@ -294,7 +301,7 @@ def edited(text: str, changes: Iterable[Override]) -> str:
     before = parse("the copy", text)
     text = edit(text, changes)
     after = parse("the copy", text)
-    made = {
+    changed_paths = {
         change.path for change in changes if before.lookup(change.path) != after.lookup(change.path)
     }
     reasons = {change.path: change.why for change in changes if change.why and change.by == NEW}
@@ -302,32 +309,35 @@ def edited(text: str, changes: Iterable[Override]) -> str:
     lines = text.splitlines(keepends=True)
     scenario = before.data.get("scenario", "")
     for number, paths, column, comment in commented(after):
-        own = next((reasons[path] for path in paths if path in made and path in reasons), None)
-        words = own or _words(paths, comment, after, made, scenario)
-        if words != comment:
+        reason = next(
+            (reasons[path] for path in paths if path in changed_paths and path in reasons), None
+        )
+        new_comment = reason or _comment_after(paths, comment, after, changed_paths, scenario)
+        if new_comment != comment:
             setting = lines[number][:column]
-            rest = lines[number][column:]
-            gap = rest[: len(rest) - len(rest.lstrip())]
+            ending = lines[number][column:]
+            gap = ending[: len(ending) - len(ending.lstrip())]
             lines[number] = (
                 setting
-                + (f"{gap}# {words}" if words else "")
-                + ("\n" if rest.endswith("\n") else "")
+                + (f"{gap}# {new_comment}" if new_comment else "")
+                + ("\n" if ending.endswith("\n") else "")
             )
     return "".join(lines)
 
 
-def _words(
-    paths: list[Path_], comment: str, document: Document, made: set[Path_], scenario: str
+def _comment_after(
+    paths: list[Path_], comment: str, document: Document, changed_paths: set[Path_], scenario: str
 ) -> str:
-    """The comment of a line with the settings at `paths`, now that the settings `made` are
+    """The comment of a line with the settings at `paths`, now that those at `changed_paths` are
     changed."""
-    changed = next((one for one in paths if one in made), None)
+    changed = next((candidate for candidate in paths if candidate in changed_paths), None)
     path = changed or paths[0]
     value = document.lookup(path)
     if changed and (isinstance(value, bool) or not isinstance(value, int | float)):
         return _sentence(path, scenario)
     if not changed and (
-        isinstance(path[-1], int) or not any(_reckoned_from(change, path) for change in made)
+        isinstance(path[-1], int)
+        or not any(_reckoned_from(change, path) for change in changed_paths)
     ):
         return comment
     true = "; ".join(clause for clause in comment.split("; ") if not _FIGURE.search(clause))
@@ -337,12 +347,12 @@ def _words(
 def _sentence(path: Path_, scenario: str) -> str:
     """What is true for any value of the setting, without a full stop; empty if unknown."""
     if isinstance(path[-1], int):
-        words = ""
+        sentence = ""
     else:
-        words = by_schema.sentence(scenario, path)
-    if words[1:2].islower():
-        return words[:1].lower() + words[1:]
-    return words
+        sentence = by_schema.sentence(scenario, path)
+    if sentence[1:2].islower():
+        return sentence[:1].lower() + sentence[1:]
+    return sentence
 
 
 def _reckoned_from(change: Path_, path: Path_) -> bool:
@@ -365,9 +375,9 @@ def commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]
             by_line.setdefault(place.line - 1, []).append((path, place))
     lines = document.text.splitlines()
     for number, places in sorted(by_line.items()):
-        found = _COMMENT.search(
+        comment = _COMMENT.search(
             lines[number], max(place.column - 1 + place.width for _, place in places)
         )
-        if found:
+        if comment:
             paths = sorted({path for path, _ in places}, key=len)
-            yield number, paths, found.start(), found[0].lstrip().removeprefix("#").strip()
+            yield number, paths, comment.start(), comment[0].lstrip().removeprefix("#").strip()

@@ -249,7 +249,7 @@ def test_a_recipe_that_had_errors_is_planned_anew(repository, tmp_path):
     base = git(home, "rev-parse", "HEAD").strip()
     recipe(home, "kept.yaml")
     commit(home)
-    text = pull_request.told(changed(base, ["."]), base)
+    text = pull_request.comment_text(changed(base, ["."]), base)
     assert "### `kept.yaml`\n\nBefore, it had errors.\n\n| plan |" in text
 
 
@@ -258,7 +258,7 @@ def test_a_long_comment_is_cut_at_a_line(repository, monkeypatch):
     recipe(home, "new.yaml", "name: ", "name: new-")
     commit(home)
     monkeypatch.setattr(pull_request, "MOST_LETTERS", 200)
-    text = pull_request.told(changed(base, ["."]), base)
+    text = pull_request.comment_text(changed(base, ["."]), base)
     assert len(text) < 300 and text.endswith(
         "|\n\nThe rest is too long for a comment: `recipe diff --plan` shows it."
     )
