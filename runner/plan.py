@@ -260,10 +260,10 @@ class OnClaim:
     def below(self, name: str) -> OnClaim:
         return OnClaim(self.claim, f"{self.path}/{name}".lstrip("/"))
 
-    def path_from(self, above: OnClaim) -> str:
+    def path_from(self, folder: OnClaim) -> str:
         """Its path from a folder of the same claim that contains it; empty for that folder
         itself."""
-        return self.path.removeprefix(above.path).strip("/")
+        return self.path.removeprefix(folder.path).strip("/")
 
 
 def claim_of(folder: str, claims: Iterable[Section] | None) -> Section | None:
@@ -271,10 +271,10 @@ def claim_of(folder: str, claims: Iterable[Section] | None) -> Section | None:
     or the image."""
     # As texts: `check` asks this for every file of a recipe, and pathlib takes ten times as long.
     path = f"{normal(folder)}/"
-    around = (
+    parent = (
         claim for claim in claims or () if path.startswith(f"{normal(claim['mount']).rstrip('/')}/")
     )
-    return max(around, key=lambda claim: len(normal(claim["mount"])), default=None)
+    return max(parent, key=lambda claim: len(normal(claim["mount"])), default=None)
 
 
 def on_claim(folder: str, claims: Iterable[Section] | None) -> OnClaim | None:
@@ -320,10 +320,10 @@ class Plan:
 
     def claim_gib(self, name: str) -> int:
         """The size to request for a claim: the recipe's, else the estimate's, else a usual one."""
-        stated = next(claim for claim in self.site["claims"] if claim["name"] == name).get(
+        written = next(claim for claim in self.site["claims"] if claim["name"] == name).get(
             "size_gib"
         )
-        return stated or self.claims_gib.get(name, USUAL_CLAIM_GIB)
+        return written or self.claims_gib.get(name, USUAL_CLAIM_GIB)
 
     def claim_of(self, folder: str) -> Section | None:
         return claim_of(folder, self.site.get("claims"))
@@ -352,13 +352,21 @@ class Plan:
             if name not in behind:
                 behind.add(name)
                 names += self.stage(name).reads
-        return [other for other in self.stages if other.name in behind and other.gates]
+        return [
+            stage_before
+            for stage_before in self.stages
+            if stage_before.name in behind and stage_before.gates
+        ]
 
     def upto(self, stage: Stage) -> Plan:
         """The plan for the pod of a stage: this stage and those before it, without the texts of
         their files."""
-        known = self.stages[: [other.name for other in self.stages].index(stage.name) + 1]
-        return replace(self, stages=tuple(replace(other, files=()) for other in known))
+        names = self.stages[
+            : [stage_before.name for stage_before in self.stages].index(stage.name) + 1
+        ]
+        return replace(
+            self, stages=tuple(replace(stage_before, files=()) for stage_before in names)
+        )
 
     def as_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
@@ -377,7 +385,7 @@ class Plan:
             return replace(self, stages=(stage,))
         job = self.site.get("job_name")
         site = dict(self.site) | ({"job_name": f"{job}-{stage.name}"} if job else {})
-        most = max(other.machines.nodes for other in self.stages)
+        most = max(stage_before.machines.nodes for stage_before in self.stages)
         place = self.place_of(stage)
         name = f"{self.name}-{stage.name}"
         return replace(self, name=name, place=place, stages=(stage,), site=site, most_nodes=most)
@@ -439,13 +447,17 @@ def keys(stages: Iterable[Stage], place: Place) -> dict[str, dict[str, str]]:
     included: under "" for all results, and under each name of `Stage.parts` for that part."""
     by_stage: dict[str, dict[str, str]] = {}
     for stage in stages:
-        own = {name: without_place(value, place) for name, value in learned_from(stage.config)}
+        stage_key = {
+            name: without_place(value, place) for name, value in learned_from(stage.config)
+        }
         before = {
             name: read_keys(by_stage[name], beginnings) for name, beginnings in stage.reads.items()
         }
-        by_stage[stage.name] = {"": content_hash([stage.name, own, before])}
+        by_stage[stage.name] = {"": content_hash([stage.name, stage_key, before])}
         for part, settings in stage.parts.items():
-            chosen = {name: value for name, value in own.items() if name.split(".")[0] in settings}
+            chosen = {
+                name: value for name, value in stage_key.items() if name.split(".")[0] in settings
+            }
             by_stage[stage.name][part] = content_hash([stage.name, part, chosen, before])
     return by_stage
 

@@ -126,13 +126,13 @@ KERNEL = 64 / 4096
 
 def memory(size: float) -> float:
     """Allocatable memory of a machine with `size` bytes, in bytes."""
-    counted = left = size * (1 - KERNEL)
+    counted = remaining = size * (1 - KERNEL)
     reserved = 0.0
     facts = table("reserved")["memory"]
     for step, share in facts["steps"]:
-        part = min(left, step * GIB)
+        part = min(remaining, step * GIB)
         reserved = reserved + share * part
-        left = left - part
+        remaining = remaining - part
     return float(counted - reserved - facts["eviction"])
 
 

@@ -130,17 +130,17 @@ class LogReading:
 
 def read_logs(logs: Iterable[str]) -> LogReading:
     """Reads the logs of all machines of a job, each from its beginning or from anywhere later."""
-    whole = LogReading()
+    reading = LogReading()
     for log in logs:
         reader = _LogReader()
         for raw in log.splitlines():
             reader.read(raw)
         endings = reader.last_endings()
         stops = [reader.stop, *(ending.stop for ending in endings)]
-        whole.stop = whole.stop or next(filter(None, stops), "")
-        whole.endings += endings
-        whole.evidence += "".join(f"{line}\n" for line in reader.evidence)
-    return whole
+        reading.stop = reading.stop or next(filter(None, stops), "")
+        reading.endings += endings
+        reading.evidence += "".join(f"{line}\n" for line in reader.evidence)
+    return reading
 
 
 def read_line(raw: str) -> Line:
@@ -156,12 +156,12 @@ def read_line(raw: str) -> Line:
     if _RAISED.match(text):
         return Line(text, process)
     for form, levels in ((_NCCL, _NCCL_LEVELS), (_LETTER, _LETTERS), (_WORD, _WORDS)):
-        found = form.match(text)
-        if found:
-            level = levels[found["level"]]
+        match = form.match(text)
+        if match:
+            level = levels[match["level"]]
             if level == WARNING and _ABOUT_OTHERS.search(text):
                 level = ERROR
-            return Line(text[found.end() :], process, level, by_logger=True)
+            return Line(text[match.end() :], process, level, by_logger=True)
     return Line(text, process)
 
 
@@ -196,8 +196,12 @@ class _LogReader:
         """The last error of each process, but for a launcher's about its child."""
         last = []
         for endings in self.endings.values():
-            own = [one for one in endings if one.messages and not _LAUNCHERS.search(one.error)]
-            last += own[-1:]
+            reasons = [
+                ending
+                for ending in endings
+                if ending.messages and not _LAUNCHERS.search(ending.error)
+            ]
+            last += reasons[-1:]
         return last
 
     def _read_event(self, line: Line) -> None:

@@ -121,27 +121,28 @@ class Model:
             usual = "mlp"
         return f"{self.layers_path}.{layer}.{self.family.get('homes', {}).get(name, usual)}.{name}"
 
-    def fitting(self, asked: str) -> dict[str, int]:
+    def fitting(self, name_or_pattern: str) -> dict[str, int]:
         """The linear layers that a name or pattern matches, by peft's rule for lists, each counted.
         Raises re.error."""
-        pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
+        pattern = re.compile(rf"(?:.*\.)?(?:{name_or_pattern})")
         paths = {
-            name: [self.linear_path(at, name) for at in range(self.num_hidden_layers)]
+            name: [self.linear_path(layer, name) for layer in range(self.num_hidden_layers)]
             for name in self.linear
         }
-        found = {
-            name: sum(bool(pattern.fullmatch(path)) for path in own) for name, own in paths.items()
+        counts = {
+            name: sum(bool(pattern.fullmatch(path)) for path in layer_paths)
+            for name, layer_paths in paths.items()
         }
-        return {name: times for name, times in found.items() if times}
+        return {name: times for name, times in counts.items() if times}
 
     def matched(self, pattern: str) -> dict[str, bool]:
         """The modules that a pattern matches by peft's rule for a text, and whether each is linear.
         Raises re.error."""
-        every = (self._modules(layer) for layer in range(self.num_hidden_layers))
+        modules_by_layer = (self._modules(layer) for layer in range(self.num_hidden_layers))
         return {
             path: linear
-            for one in every
-            for path, linear in one.items()
+            for modules in modules_by_layer
+            for path, linear in modules.items()
             if re.fullmatch(pattern, path)
         }
 
@@ -168,16 +169,22 @@ class Model:
     def _modules(self, layer: int) -> dict[str, bool]:
         """The known modules of a transformer layer, by their paths, and whether each is a linear
         layer."""
-        at = f"{self.layers_path}.{layer}"
-        known = self.family.get("layer", {})
-        weights = [f"{at}.{name}" for kind in self.kinds(layer) for name in known.get(kind, ())]
+        layer_path = f"{self.layers_path}.{layer}"
+        weight_names = self.family.get("layer", {})
+        weights = [
+            f"{layer_path}.{name}"
+            for layer_kind in self.kinds(layer)
+            for name in weight_names.get(layer_kind, ())
+        ]
         paths = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
         paths = paths or [self.linear_path(layer, name) for name in self.linear]
         if self.family.get("head_norms"):
-            paths += [f"{at}.self_attn.{name}" for name in ("q_norm", "k_norm")]
+            paths += [f"{layer_path}.self_attn.{name}" for name in ("q_norm", "k_norm")]
         homes = {path.rpartition(".")[0]: False for path in paths}
         return (
-            {at: False} | homes | {path: path.rpartition(".")[2] in self.linear for path in paths}
+            {layer_path: False}
+            | homes
+            | {path: path.rpartition(".")[2] in self.linear for path in paths}
         )
 
 
@@ -248,7 +255,7 @@ def packaged_models() -> tuple[PackagedModel, ...]:
 
 
 def packaged_model(name: str) -> PackagedModel | None:
-    return next((one for one in packaged_models() if one.name == name), None)
+    return next((packaged for packaged in packaged_models() if packaged.name == name), None)
 
 
 def teaching(name: str, on_processor: bool) -> Teaching | None:
@@ -271,9 +278,9 @@ def _facts(name: str) -> Facts:
     """A model's facts, with those that it shares with another; empty if the catalog does not have
     it."""
     facts = dict(table("models").get(name, {}))
-    like = facts.pop("like", "")
-    if like:
-        return {**_facts(like), **facts}
+    original = facts.pop("like", "")
+    if original:
+        return {**_facts(original), **facts}
     return facts
 
 
@@ -290,12 +297,12 @@ def model_types() -> frozenset[str]:
 def near_model(name: str) -> str | None:
     """The catalog's model most like `name`, with or without its owner, preferably one that begins
     with it, or None."""
-    without_owner = {known.partition("/")[2]: known for known in model_ids()}
+    without_owner = {model_id.partition("/")[2]: model_id for model_id in model_ids()}
     low = name.lower()
     begins = (
-        known
-        for short, known in without_owner.items()
-        if any(one.lower().startswith(low) for one in (short, known))
+        model_id
+        for short, model_id in without_owner.items()
+        if any(candidate.lower().startswith(low) for candidate in (short, model_id))
     )
     return (
         next(begins, None)
@@ -313,15 +320,15 @@ def unsuitable(name: str, folder: Path | None = None) -> tuple[str, str] | None:
 def unsuitable_type(config: ModelConfig, name: str) -> tuple[str, str] | None:
     """The same by the content of a `config.json`, if the name is not in the table."""
     rows = table("unsuitable")
-    kind = config.get("model_type")
-    of_type = (facts for facts in rows.values() if facts["model_type"] == kind)
-    facts = rows.get(name) or (next(of_type, None) if kind else None)
+    model_type = config.get("model_type")
+    of_type = (facts for facts in rows.values() if facts["model_type"] == model_type)
+    facts = rows.get(name) or (next(of_type, None) if model_type else None)
     if facts is None:
         return None
-    others = f"Use {listed(facts['instead'], 'or')} instead; the first is the nearest in size and licence."
+    alternatives = f"Use {listed(facts['instead'], 'or')} instead; the first is the nearest in size and licence."
     return (
         f"The packages that recipe-runner uses cannot train `{name}`.",
-        f"{facts['why']}. {others}",
+        f"{facts['why']}. {alternatives}",
     )
 
 
@@ -352,9 +359,9 @@ def of_facts(facts: Mapping[str, Any]) -> Model:
 def model(name: str, folder: Path | None = None) -> Model | None:
     """The catalog's model of that name, else that of `config.json` in the folder `name` (below
     `folder`), or None."""
-    known = _known(name)
-    if known:
-        return known
+    catalogued = _known(name)
+    if catalogued:
+        return catalogued
     config = config_of(name, folder)
     if config:
         with suppress(*NO_GEOMETRY):
@@ -427,7 +434,7 @@ def from_config(name: str, config: ModelConfig) -> Model:
     # The settings that the shapes of an architecture need, under the names that its class has for
     # them.
     pairs = (entry.partition("=") for entry in family.get("config", ()))
-    needed = {name: config.get(name, config.get(other)) for name, _, other in pairs}
+    needed = {name: config.get(name, config.get(usual_name)) for name, _, usual_name in pairs}
     for size in (*_SIZES, *(name for name in _OPTIONAL if config.get(name) is not None)):
         if not isinstance(config[size], int) or config[size] < 1:
             raise ValueError(f"{size} is not a count")
@@ -483,37 +490,44 @@ def _by_usual_names(config: ModelConfig) -> Facts:
     kinds = next(
         (config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ()
     )
-    known: Facts = {
+    sizes_found: Facts = {
         "intermediate_size": 0,
         "num_attention_heads": 1,
         "max_position_embeddings": UNBOUNDED,
     }
-    known |= {"num_hidden_layers": len(kinds)} if kinds else {}
-    for name, others in other_names.items():
-        sizes = (config.get(other) for other in (name, *others))
-        known |= next(({name: size} for size in sizes if isinstance(size, int) and size > 0), {})
-    if "hidden_size" in known:
-        known["intermediate_size"] = known["intermediate_size"] or 4 * known["hidden_size"]
+    sizes_found |= {"num_hidden_layers": len(kinds)} if kinds else {}
+    for name, other_names_of_size in other_names.items():
+        sizes = (config.get(other_name) for other_name in (name, *other_names_of_size))
+        sizes_found |= next(
+            ({name: size} for size in sizes if isinstance(size, int) and size > 0), {}
+        )
+    if "hidden_size" in sizes_found:
+        sizes_found["intermediate_size"] = (
+            sizes_found["intermediate_size"] or 4 * sizes_found["hidden_size"]
+        )
     if config.get(
         "block_auto_adjust_ff_dim"
     ):  # LFM2's class makes its feed-forward part this much narrower
         step = config.get("block_multiple_of", 256)
         factor = config.get("block_ffn_dim_multiplier") or 1
-        narrow = int(factor * int(2 * known["intermediate_size"] / 3))
-        known |= {"intermediate_size": -(-narrow // step) * step, "block_auto_adjust_ff_dim": False}
+        narrow = int(factor * int(2 * sizes_found["intermediate_size"] / 3))
+        sizes_found |= {
+            "intermediate_size": -(-narrow // step) * step,
+            "block_auto_adjust_ff_dim": False,
+        }
     # Lists of values by layer are dropped.
     odd = {name for name in _OPTIONAL if not isinstance(config.get(name), int)}
     return {
         key: value for key, value in config.items() if key not in odd and key not in other_names
-    } | known
+    } | sizes_found
 
 
 def _usual_glu(config: ModelConfig) -> bool:
-    own = config.get("hidden_activation") or config.get("hidden_act") or "silu"
+    activation = config.get("hidden_activation") or config.get("hidden_act") or "silu"
     gemma = str(config["model_type"]).startswith("gemma")
-    return own in (("gelu_pytorch_tanh",) if gemma else ("silu", "swish")) and not config.get(
-        "mlp_bias"
-    )
+    return activation in (
+        ("gelu_pytorch_tanh",) if gemma else ("silu", "swish")
+    ) and not config.get("mlp_bias")
 
 
 @dataclass(frozen=True)
@@ -557,10 +571,10 @@ class ChatTemplate:
 
     def message(self, role: str, content: str) -> str:
         if role == "assistant":
-            named = self.assistant
+            role_name = self.assistant
         else:
-            named = role
-        return self.turn_of(role).replace("{role}", named).replace("{content}", content)
+            role_name = role
+        return self.turn_of(role).replace("{role}", role_name).replace("{content}", content)
 
     @property
     def reply(self) -> str:
@@ -620,39 +634,39 @@ def described(name: str, fetch: Fetch) -> Model:
     try:
         model = from_config(name, config)
     except NO_GEOMETRY as error:
-        kind = config.get("model_type", "no type")
+        model_type = config.get("model_type", "no type")
         if isinstance(error, KeyError):
             lacks = f"lacks {error}"
         else:
             lacks = "has sizes that are not numbers"
         raise Stop(
-            f"recipe-runner does not know `{name}` ({kind}) as a language model for text: its `{CONFIG}` {lacks}.",
+            f"recipe-runner does not know `{name}` ({model_type}) as a language model for text: its `{CONFIG}` {lacks}.",
             "Models that also read images, and mixtures of experts of other sizes, cannot be trained here.",
         ) from None
-    words, ends = (_json(fetch(file), name) for file in BESIDE[:2])
+    tokenizer_config, ends = (_json(fetch(file), name) for file in BESIDE[:2])
     file = fetch(BESIDE[2])
     if file:
-        own = file.read_text(encoding="utf-8", errors="replace")
+        written_template = file.read_text(encoding="utf-8", errors="replace")
     else:
-        own = words.get("chat_template") or ""
-    said: Facts = {
-        key: _token(words.get(key)) or getattr(model, key)
+        written_template = tokenizer_config.get("chat_template") or ""
+    special_tokens: Facts = {
+        key: _token(tokenizer_config.get(key)) or getattr(model, key)
         for key in SPOKEN
         if key != "chat_template"
     }
     number = ends.get("eos_token_id")
     if isinstance(number, list) and number:
-        first = number[0]
+        end_number = number[0]
     else:
-        first = number
-    said["eos_token"] = said["eos_token"] or _token(
-        (words.get("added_tokens_decoder") or {}).get(str(first))
+        end_number = number
+    special_tokens["eos_token"] = special_tokens["eos_token"] or _token(
+        (tokenizer_config.get("added_tokens_decoder") or {}).get(str(end_number))
     )
-    said["pad_token"] = said["pad_token"] or said["eos_token"]
-    said["chat_template"] = _template(
-        model.chat_template, json.dumps(own, ensure_ascii=False), words
+    special_tokens["pad_token"] = special_tokens["pad_token"] or special_tokens["eos_token"]
+    special_tokens["chat_template"] = _template(
+        model.chat_template, json.dumps(written_template, ensure_ascii=False), tokenizer_config
     )
-    return replace(model, **said)
+    return replace(model, **special_tokens)
 
 
 def _json(file: Path | None, name: str) -> Mapping[str, Any]:
@@ -680,21 +694,23 @@ def _token(value: Any) -> str:
     return ""
 
 
-def _template(kin: str, own: str, words: Mapping[str, Any]) -> str:
+def _template(kin: str, written_template: str, tokenizer_config: Mapping[str, Any]) -> str:
     """The catalog's template whose tokens are all in the model's own template: that of related
     models (`kin`) if it fits, else the one with the most tokens. A model without a template gets
     `kin` if its tokenizer has the tokens. Empty if none fits; then its own is used."""
-    known = {name: chat_template(name).tokens for name in table("templates")}
-    added = {_token(value) for value in (words.get("added_tokens_decoder") or {}).values()}
-    if own in ('""', "[]"):
-        if kin and set(known[kin]) <= added:
+    tokens_by_template = {name: chat_template(name).tokens for name in table("templates")}
+    added = {
+        _token(value) for value in (tokenizer_config.get("added_tokens_decoder") or {}).values()
+    }
+    if written_template in ('""', "[]"):
+        if kin and set(tokens_by_template[kin]) <= added:
             return kin
         return ""
     fitting = [
         name
-        for name, tokens in known.items()
-        if len(tokens) > 1 and all(token in own for token in tokens)
+        for name, tokens in tokens_by_template.items()
+        if len(tokens) > 1 and all(token in written_template for token in tokens)
     ]
     if kin in fitting:
         return kin
-    return max(fitting, key=lambda name: len(known[name]), default="")
+    return max(fitting, key=lambda name: len(tokens_by_template[name]), default="")

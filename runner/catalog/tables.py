@@ -83,23 +83,23 @@ def dataset_of(data: Mapping[str, Any]) -> Facts:
 def near_dataset(name: str) -> str | None:
     """The data set of the catalog that a misspelt name means, or one without its owner; None for an
     exact name, or without a similar one."""
-    known = {known.partition(":")[0] for known in table("datasets")}
-    if name in known:
+    full_names = {full_names.partition(":")[0] for full_names in table("datasets")}
+    if name in full_names:
         return None
     if "/" in name:
-        return nearest(name, known, ALIKE)
-    without_owner = {full_name.partition("/")[2]: full_name for full_name in known}
+        return nearest(name, full_names, ALIKE)
+    without_owner = {full_name.partition("/")[2]: full_name for full_name in full_names}
     near = nearest(name, without_owner, ALIKE)
     if near:
         return without_owner[near]
     return None
 
 
-def setting_called(word: str, known: Iterable[str]) -> str | None:
-    """The first of the `known` settings that another tool's name may mean, or None."""
-    meant: list[str] = table("synonyms")["settings"].get(word.lower().replace("-", "_"), [])
-    there = set(known)
-    return next((name for name in meant if name in there), None)
+def setting_called(word: str, names: Iterable[str]) -> str | None:
+    """The first of these settings that another tool's name may mean, or None."""
+    candidates: list[str] = table("synonyms")["settings"].get(word.lower().replace("-", "_"), [])
+    existing = set(names)
+    return next((name for name in candidates if name in existing), None)
 
 
 @cache

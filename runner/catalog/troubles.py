@@ -61,52 +61,50 @@ class Trouble(NamedTuple):
         return self.name.replace(" ", "-")
 
     def found_in(
-        self, text: str, words: Mapping[str, str], whole: str = "", anywhere: bool = False
+        self, text: str, values: Mapping[str, str], log: str = "", anywhere: bool = False
     ) -> FoundTrouble | None:
-        """The last match in a text, or None. whole: the log that the text is from, for the reader;
-        by default the text. anywhere: for a text of unknown origin, whose line must show its
-        kind."""
-        if self.needs and not words.get(self.needs):
+        """The last match in a text, or None. log: the one that the text is from, for the reader; by
+        default the text. anywhere: for a text of unknown origin, whose line must show its kind."""
+        if self.needs and not values.get(self.needs):
             return None
-        places = table("trouble-places")
-        if anywhere:
-            kinds = [places.get(place, {"shown_by": ""})["shown_by"] for place in self.places]
-        else:
-            kinds = [""]
+        signs = self._signs() if anywhere else [""]
         for pattern in self.patterns:
-            found = pattern.finditer(text)
             matches = [
-                one
-                for one in found
-                if any(re.search(kind, _line(text, one.start())) for kind in kinds)
+                match for match in pattern.finditer(text) if _has_sign(text, match.start(), signs)
             ]
             if matches:
-                groups = {
-                    name: said
-                    for match in matches
-                    for name, said in match.groupdict().items()
-                    if said
-                }
-                firsts = dict.fromkeys(match[1] for match in matches if pattern.groups and match[1])
-                at = matches[-1].start()
-                line = _line(text, at)
-                # A long line is shown from the match on.
-                line = (
-                    line if len(line) <= SHOWN else text[at : at + len(line)].splitlines()[0]
-                ).strip()[:SHOWN]
-                if self.reads:
-                    own = _READERS[self.reads](whole or text, groups | dict(words))
-                else:
-                    own = {}
-                said = line.rstrip(".")
-                known = {
-                    "said": said,
-                    "claims": said,
-                    "less": "the recipe",
-                    "all": ", ".join(firsts),
-                }
-                return FoundTrouble(self, line, known | groups | own | dict(words))
+                return self._found(text, matches, values, log or text)
         return None
+
+    def _signs(self) -> list[str]:
+        """Patterns of lines from its places."""
+        places = table("trouble-places")
+        return [places.get(place, {"shown_by": ""})["shown_by"] for place in self.places]
+
+    def _found(
+        self, text: str, matches: list[re.Match[str]], values: Mapping[str, str], log: str
+    ) -> FoundTrouble:
+        groups: dict[str, str] = {}
+        for match in matches:
+            groups |= {name: value for name, value in match.groupdict().items() if value}
+        firsts = dict.fromkeys(match[1] for match in matches if match.re.groups and match[1])
+        start = matches[-1].start()
+        line = _line(text, start)
+        if len(line) > SHOWN:
+            line = text[start : start + len(line)].splitlines()[0]  # from the match on
+        line = line.strip()[:SHOWN]
+        if self.reads:
+            values_read = _READERS[self.reads](log, groups | dict(values))
+        else:
+            values_read = {}
+        sentence = line.rstrip(".")
+        usual_values = {
+            "said": sentence,
+            "claims": sentence,
+            "less": "the recipe",
+            "all": ", ".join(firsts),
+        }
+        return FoundTrouble(self, line, usual_values | groups | values_read | dict(values))
 
 
 @dataclass(frozen=True)
@@ -120,8 +118,8 @@ class FoundTrouble:
     @property
     def sentences(self) -> tuple[str, str]:
         """Its meaning and its remedy. A missing word is shown as `…`, unless it is optional."""
-        words = defaultdict(lambda: "…", dict.fromkeys(_SPARE, "") | dict(self.words))
-        return self.trouble.means.format_map(words), self.trouble.remedy.format_map(words)
+        values = defaultdict(lambda: "…", dict.fromkeys(_SPARE, "") | dict(self.words))
+        return self.trouble.means.format_map(values), self.trouble.remedy.format_map(values)
 
     def __str__(self) -> str:
         return self.told()
@@ -129,8 +127,8 @@ class FoundTrouble:
     def told(self, evidence: str = "") -> str:
         """Its sentences, with the evidence between them, and its code."""
         means, remedy = self.sentences
-        words = f"{means} {evidence} {remedy}".split()
-        return re.sub(r"\.\.+", ".", " ".join(words)) + f" ({self.trouble.code})"
+        text_words = f"{means} {evidence} {remedy}".split()
+        return re.sub(r"\.\.+", ".", " ".join(text_words)) + f" ({self.trouble.code})"
 
 
 @cache
@@ -142,17 +140,19 @@ def known() -> tuple[Trouble, ...]:
             patterns = [entry["pattern"]]
         else:
             patterns = entry["pattern"]
-        rest = {key: value for key, value in entry.items() if key not in ("in", "pattern")}
-        rows.append(Trouble(name, tuple(entry["in"]), tuple(map(re.compile, patterns)), **rest))
+        fields = {key: value for key, value in entry.items() if key not in ("in", "pattern")}
+        rows.append(Trouble(name, tuple(entry["in"]), tuple(map(re.compile, patterns)), **fields))
     return tuple(rows)
 
 
-def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
-    """The first trouble of the table that a cluster's message shows, of these places. words: the
+def find(text: str, *places: str, **values: str) -> FoundTrouble | None:
+    """The first trouble of the table that a cluster's message shows, of these places. values: the
     caller's, for the sentences."""
     for trouble in known():
-        if set(trouble.places) & set(places) and (found := trouble.found_in(text, words)):
-            return found
+        if set(trouble.places) & set(places):
+            trouble_found = trouble.found_in(text, values)
+            if trouble_found:
+                return trouble_found
     return None
 
 
@@ -182,8 +182,8 @@ class Diagnosis:
         return self.error
 
 
-def diagnose(logs: str | Sequence[str], *places: str, **words: str) -> Diagnosis:
-    """Why a process failed, by the logs of all its machines. places: LOG by default. words: as in
+def diagnose(logs: str | Sequence[str], *places: str, **values: str) -> Diagnosis:
+    """Why a process failed, by the logs of all its machines. places: LOG by default. values: as in
     `find`.
 
     The runner's own reason counts first. Then the errors that ended processes, with all of their
@@ -191,35 +191,35 @@ def diagnose(logs: str | Sequence[str], *places: str, **words: str) -> Diagnosis
     are in the logs of successful runs as well."""
     if isinstance(logs, str):
         logs = [logs]
-    return _diagnose(read_logs(logs), places or (LOG,), words)
+    return _diagnose(read_logs(logs), places or (LOG,), values)
 
 
-def diagnose_anything(text: str, **words: str) -> Diagnosis:
+def diagnose_anything(text: str, **values: str) -> Diagnosis:
     """What a text shows whose origin is unknown: a log, or events and descriptions of a cluster.
-    words: as in `find`."""
+    values: as in `find`."""
     reading = read_logs([text])
-    found = _diagnose(reading, (LOG, SERVER), words)
-    if found.meaning or reading.has_trace:
-        return found
-    of_cluster = [one for one in known() if not {LOG, SERVER} & set(one.places)]
-    trouble = _first(of_cluster, reading.evidence, words, anywhere=True)
-    return replace(found, trouble=trouble)
+    diagnosis = _diagnose(reading, (LOG, SERVER), values)
+    if diagnosis.meaning or reading.has_trace:
+        return diagnosis
+    of_cluster = [candidate for candidate in known() if not {LOG, SERVER} & set(candidate.places)]
+    trouble = _first(of_cluster, reading.evidence, values, anywhere=True)
+    return replace(diagnosis, trouble=trouble)
 
 
-def _diagnose(reading: LogReading, places: tuple[str, ...], words: Mapping[str, str]) -> Diagnosis:
+def _diagnose(reading: LogReading, places: tuple[str, ...], values: Mapping[str, str]) -> Diagnosis:
     if reading.stop:
         return Diagnosis(stop=reading.stop)
-    troubles = [one for one in known() if set(one.places) & set(places)]
+    troubles = [candidate for candidate in known() if set(candidate.places) & set(places)]
     # A cause on one machine comes before what it brings about on the others.
-    causes = [one for one in troubles if not one.follows]
-    effects = [one for one in troubles if one.follows]
-    own = [ending for ending in reading.endings if _has_own_reason(ending, effects)]
-    if not own:
-        found = _first([*causes, *effects], reading.evidence, words)
-        return Diagnosis(trouble=found, error=_last_error(reading))
+    causes = [candidate for candidate in troubles if not candidate.follows]
+    effects = [candidate for candidate in troubles if candidate.follows]
+    reasons = [ending for ending in reading.endings if _has_own_reason(ending, effects)]
+    if not reasons:
+        trouble = _first([*causes, *effects], reading.evidence, values)
+        return Diagnosis(trouble=trouble, error=_last_error(reading))
     errors = "\n".join(ending.with_place for ending in reading.endings)
     return Diagnosis(
-        trouble=_first(causes, errors, words, reading.evidence), error=own[-1].error[:SHOWN]
+        trouble=_first(causes, errors, values, reading.evidence), error=reasons[-1].error[:SHOWN]
     )
 
 
@@ -232,12 +232,12 @@ def _has_own_reason(ending: Ending, effects: Sequence[Trouble]) -> bool:
 def _first(
     troubles: Iterable[Trouble],
     text: str,
-    words: Mapping[str, str],
-    whole: str = "",
+    values: Mapping[str, str],
+    log: str = "",
     anywhere: bool = False,
 ) -> FoundTrouble | None:
     return next(
-        filter(None, (one.found_in(text, words, whole, anywhere) for one in troubles)), None
+        filter(None, (trouble.found_in(text, values, log, anywhere) for trouble in troubles)), None
     )
 
 
@@ -272,18 +272,24 @@ def spoken(text: str) -> list[str]:
     return [line for line in lines if not (line.startswith("{") and line.endswith("}"))]
 
 
-def _line(text: str, at: int) -> str:
-    end = text.find("\n", at)
-    return text[text.rfind("\n", 0, at) + 1 : end if end >= 0 else len(text)]
+def _has_sign(text: str, offset: int, signs: Iterable[str]) -> bool:
+    """Whether the line at an offset shows one of these signs."""
+    line = _line(text, offset)
+    return any(re.search(sign, line) for sign in signs)
 
 
-def _package(_text: str, words: Mapping[str, str]) -> dict[str, str]:
+def _line(text: str, offset: int) -> str:
+    end = text.find("\n", offset)
+    return text[text.rfind("\n", 0, offset) + 1 : end if end >= 0 else len(text)]
+
+
+def _package(_text: str, values: Mapping[str, str]) -> dict[str, str]:
     """A missing package, and how to install it. Code that comes with a model may need one outside
     the extras."""
-    package = words["module"].partition(".")[0]
+    package = values["module"].partition(".")[0]
     extra = packaged.bringing(package)
-    own = f"pip install {table('distributions')['packages'].get(package, package)}"
-    return {"package": package, "install": packaged.install(extra) if extra else own}
+    command = f"pip install {table('distributions')['packages'].get(package, package)}"
+    return {"package": package, "install": packaged.install(extra) if extra else command}
 
 
 _READERS: Mapping[str, Callable[[str, Mapping[str, str]], dict[str, str]]] = {
@@ -302,38 +308,40 @@ def late(text: str, world_size: int = 0) -> str:
     """Which rank came late to a collective that never ended, as a sentence; empty if the logs do
     not show who waited. text: the log of one machine or, with `world_size` (ranks), of all of them
     together."""
-    found = _WAITED.findall(text)
-    if not found:
+    waits = _WAITED.findall(text)
+    if not waits:
         return ""
     # By rank: the number of the collective that it waited for first, and of the last one that it
     # has begun.
-    waited = {int(rank): int(number) for rank, number, _, _ in reversed(found)}
+    waited = {int(rank): int(number) for rank, number, _, _ in reversed(waits)}
     reached = {int(rank): int(number) for rank, number in _REACHED.findall(text)}
     writing = {int(rank) for rank in _WRITES.findall(text)} | set(waited) | set(reached)
-    known = list(range(world_size))
+    ranks = list(range(world_size))
     if not world_size:
         # All ranks of the machine that has these. Every machine has the same number of ranks, in
         # sequence.
-        first = min(writing)
+        lowest = min(writing)
         last = max(writing)
         count = next(
-            count for count in range(last - first + 1, last + 2) if first // count == last // count
+            count
+            for count in range(last - lowest + 1, last + 2)
+            if lowest // count == last // count
         )
-        known = list(range(first // count * count, (first // count + 1) * count))
-    missing = [rank for rank in known if rank not in waited]
+        ranks = list(range(lowest // count * count, (lowest // count + 1) * count))
+    missing = [rank for rank in ranks if rank not in waited]
     for numbers in (waited, reached):
         if not missing and len(set(numbers.values())) > 1:
             missing = sorted(
                 rank for rank, number in numbers.items() if number == min(numbers.values())
             )
-    _, _, what, milliseconds = found[0]
-    at = f"collective {max(waited.values())} ({what}), for {int(milliseconds) / 60_000:g} minutes"
+    _, _, operation, milliseconds = waits[0]
+    collective = f"collective {max(waited.values())} ({operation}), for {int(milliseconds) / 60_000:g} minutes"
     if missing:
-        others = numbered("rank", sorted(set(waited) - set(missing)))
-        return f"{numbered('Rank', missing)} came late or never: {others} waited at {at}."
+        waiting_ranks = numbered("rank", sorted(set(waited) - set(missing)))
+        return f"{numbered('Rank', missing)} came late or never: {waiting_ranks} waited at {collective}."
     if not world_size:
-        return f"{numbered('Rank', known)} waited at {at}. The logs of the other machines may show for which rank."
-    return f"All of {numbered('rank', known)} were at {at}. None was late, so the network or a GPU had stopped."
+        return f"{numbered('Rank', ranks)} waited at {collective}. The logs of the other machines may show for which rank."
+    return f"All of {numbered('rank', ranks)} were at {collective}. None was late, so the network or a GPU had stopped."
 
 
 def numbered(word: str, numbers: list[int]) -> str:

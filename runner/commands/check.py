@@ -28,21 +28,21 @@ def check(
 
     `check` needs no network, unless you add `--online`. `recipe submit` always asks the hub.
     """
-    recipes, others = batch.find(paths, strict)
+    recipes, other_files = batch.find(paths, strict)
     verdict = batch.judged(
         recipes, changing.from_options(sets), online, allowed, jobs or batch.processes(recipes)
     )
     errors = len(verdict.errors)
     if quiet:
-        shown = replace(verdict, problems=verdict.errors)
+        shown_verdict = replace(verdict, problems=verdict.errors)
     else:
-        shown = verdict
+        shown_verdict = verdict
     if style != "text":
-        text = batch.formats()[style](recipes, shown)
+        text = batch.formats()[style](recipes, shown_verdict)
         if text:
             say(text)
         return code(verdict)
-    for problem in shown.problems:
+    for problem in shown_verdict.problems:
         say(f"{problem}\n")
     if not quiet:
         notes = len(verdict.problems) - errors
@@ -50,10 +50,12 @@ def check(
         say(
             f"{counted(verdict.checked, 'recipe')} checked, {counts if errors or notes else 'no problems'}."
         )
-        if others:
-            left = counted(len(others), "other YAML file")
-            do = "does" if len(others) == 1 else "do"
-            say(f"Skipped {left}, which {do} not look like a recipe. `--strict` checks all files.")
+        if other_files:
+            skipped = counted(len(other_files), "other YAML file")
+            do = "does" if len(other_files) == 1 else "do"
+            say(
+                f"Skipped {skipped}, which {do} not look like a recipe. `--strict` checks all files."
+            )
         if errors:
             if errors == 1:
                 fix = "it"
@@ -67,8 +69,8 @@ def check(
                 same=same,
             )
         elif verdict.checked == 1:
-            named = ["RECIPE" if name == "-" else name for name in paths]
-            end("The recipe is valid, as far as it can be checked before it runs.", "plan", *named)
+            names = ["RECIPE" if name == "-" else name for name in paths]
+            end("The recipe is valid, as far as it can be checked before it runs.", "plan", *names)
         else:
             end(
                 "The recipes are valid, as far as they can be checked before they run.",
@@ -86,5 +88,5 @@ def code(verdict: batch.CheckReport) -> int:
     return 0
 
 
-def counted(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

@@ -30,11 +30,11 @@ ORDER = tuple(name for names in GROUPS.values() for name in names)
 @cache
 def commands() -> dict[str, tuple[str, str]]:
     """The line of `recipe --help` for each command, and its module."""
-    known = {
-        name: (told, f"runner.commands.{module}") for name, (module, told) in CORE.items()
+    by_name = {
+        name: (summary, f"runner.commands.{module}") for name, (module, summary) in CORE.items()
     } | parts.commands()
     return {
-        name: known[name] for name in sorted(known, key=lambda name: (*ORDER, name).index(name))
+        name: by_name[name] for name in sorted(by_name, key=lambda name: (*ORDER, name).index(name))
     }
 
 
@@ -49,8 +49,10 @@ class _Commands(click.Group):
         if name not in commands():
             return None
         module = importlib.import_module(commands()[name][1])
-        there = (each for each in vars(module).values() if isinstance(each, click.Command))
-        return next(each for each in there if each.name == name)
+        click_commands = (
+            value for value in vars(module).values() if isinstance(value, click.Command)
+        )
+        return next(value for value in click_commands if value.name == name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -61,8 +63,8 @@ class _Commands(click.Group):
             part = parts.missing("commands", args[0])
             if part:
                 raise Stop(parts.not_here(args[0], part), parts.INSTALL, code=2)
-            others = tables.table("synonyms")["commands"]  # other tools' names for our commands
-            near = others.get(args[0].lower().replace("_", "-")) or nearest(args[0], commands())
+            synonyms = tables.table("synonyms")["commands"]  # other tools' names for our commands
+            near = synonyms.get(args[0].lower().replace("_", "-")) or nearest(args[0], commands())
             if near:
                 hint = f" Did you mean `{near}`?"
             else:
@@ -74,9 +76,11 @@ class _Commands(click.Group):
         """Completes without the commands' modules, whose import takes too long while somebody
         types."""
         begun = [
-            (name, told) for name, (told, _) in commands().items() if name.startswith(incomplete)
+            (name, summary)
+            for name, (summary, _) in commands().items()
+            if name.startswith(incomplete)
         ]
-        return [CompletionItem(name, help=told) for name, told in begun]
+        return [CompletionItem(name, help=summary) for name, summary in begun]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, names in {
@@ -145,10 +149,10 @@ def _code(arguments: list[str] | None) -> int:
             _tell("Run the command in a terminal, or answer with options: `--help` lists them.")
             return 1
         # click replaces the exception for ^C, and keeps the original as its cause.
-        told = next(
-            (each for each in (ended, ended.__cause__) if isinstance(each, Interrupted)), None
+        interrupted = next(
+            (cause for cause in (ended, ended.__cause__) if isinstance(cause, Interrupted)), None
         )
-        _tell(str(told or "Stopped by ^C. The same command starts again."))
+        _tell(str(interrupted or "Stopped by ^C. The same command starts again."))
         return 130
     except SystemExit:
         return 0  # click's own exit when the reader of a pipe (`| head`) stops

@@ -71,6 +71,6 @@ def trains_in_a_day(recipe: Recipe) -> bool:
         ).predictions.values()
     except Stop:
         return False
-    known = [prediction.seconds for prediction in predictions if prediction.seconds is not None]
+    seconds = [prediction.seconds for prediction in predictions if prediction.seconds is not None]
     fits = not any(prediction.too_large for prediction in predictions)
-    return fits and bool(known) and sum(known) < LONGEST
+    return fits and bool(seconds) and sum(seconds) < LONGEST

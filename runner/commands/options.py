@@ -32,13 +32,14 @@ Completing = Callable[[click.Context, click.Parameter, str], list[CompletionItem
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
-def _words(begun: str, known: Iterable[str]) -> list[CompletionItem]:
-    """The known words that begin with `begun`, in any case; if none does, those that contain it."""
-    words = list(known)
+def _words(begun: str, names: Iterable[str]) -> list[CompletionItem]:
+    """The names that begin with `begun`, in any case; if none does, those that contain it."""
+    all_names = list(names)
     low = begun.lower()
-    first = [word for word in words if word.lower().startswith(low)]
+    beginning = [word for word in all_names if word.lower().startswith(low)]
     return [
-        CompletionItem(word) for word in first or [word for word in words if low in word.lower()]
+        CompletionItem(word)
+        for word in beginning or [word for word in all_names if low in word.lower()]
     ]
 
 
@@ -78,9 +79,13 @@ def complete_setting(
             ending = "="
         else:
             ending = ""
-        settings = (f"{each}{ending}" for one in having for each, _ in by_schema.settings(one))
+        settings = (
+            f"{setting_name}{ending}"
+            for scenario in having
+            for setting_name, _ in by_schema.settings(scenario)
+        )
         return _words(begun, dict.fromkeys(settings))
-    parts = [part for one in having if (part := by_schema.part(one, name))]
+    parts = [part for scenario in having if (part := by_schema.part(scenario, name))]
     of_kind = {"boolean": ("true", "false")}
     values = (
         choice
@@ -100,8 +105,8 @@ def _scenarios(context: click.Context) -> Sequence[str]:
     readable one."""
     # `args` has the words that click could not assign yet, because the option before them lacks its
     # value.
-    words = [context.params.get("path"), context.params.get("source"), *context.args]
-    for file in (packaged.named().get(str(word), Path(str(word))) for word in words if word):
+    arguments = [context.params.get("path"), context.params.get("source"), *context.args]
+    for file in (packaged.named().get(str(word), Path(str(word))) for word in arguments if word):
         with suppress(Stop, OSError):
             if (
                 file.is_file()
@@ -129,18 +134,20 @@ def with_options(function: Command) -> Command:
     None can be left out. The tables `options.toml`, here and beside its module, say the rest.
     Raises LookupError for a parameter that they do not have."""
     ours = _beside(Path(__file__))
-    own = _beside(Path(getfile(function)))
-    layers = (ours["shared"], own.get("shared", {}), own.get(function.__name__, {}))
-    for one in reversed([*signature(function, eval_str=True).parameters.values()]):
-        if one.kind is not one.VAR_KEYWORD:
+    own_tables = _beside(Path(getfile(function)))
+    layers = (ours["shared"], own_tables.get("shared", {}), own_tables.get(function.__name__, {}))
+    for function_parameter in reversed([*signature(function, eval_str=True).parameters.values()]):
+        if function_parameter.kind is not function_parameter.VAR_KEYWORD:
             entry = {
-                key: value for layer in layers for key, value in layer.get(one.name, {}).items()
+                key: value
+                for layer in layers
+                for key, value in layer.get(function_parameter.name, {}).items()
             }
             if not entry:
                 raise LookupError(
-                    f"{OPTIONS} lacks the parameter `{one.name}` of the command `{function.__name__}`."
+                    f"{OPTIONS} lacks the parameter `{function_parameter.name}` of the command `{function.__name__}`."
                 )
-            parameter(one.name, one.annotation, **entry)(function)
+            parameter(function_parameter.name, function_parameter.annotation, **entry)(function)
     return function
 
 
@@ -160,43 +167,45 @@ def parameter(
     choices: str | Sequence[str] = (),
     range: Sequence[Any] = (),
     complete: str = "",
-    **told: Any,
+    **entries: Any,
 ) -> Callable[[Command], Command]:
-    """Click's argument or option for a parameter. of: its type in the signature; told: the entries
+    """Click's argument or option for a parameter. of: its type in the signature; entries: those
     that click knows itself."""
     several = get_origin(of) is tuple
     optional = NoneType in get_args(of)
     if several or optional:
-        one = get_args(of)[0]
+        value_type = get_args(of)[0]
     else:
-        one = of
+        value_type = of
     if choices:
-        told["type"] = click.Choice(_named(choices) if isinstance(choices, str) else choices)
+        entries["type"] = click.Choice(_named(choices) if isinstance(choices, str) else choices)
     elif range:
-        told["type"] = {int: click.IntRange, float: click.FloatRange}[one](*range)
+        entries["type"] = {int: click.IntRange, float: click.FloatRange}[value_type](*range)
     else:
-        if one is Path:
-            told["type"] = click.Path(dir_okay=False, path_type=Path)
+        if value_type is Path:
+            entries["type"] = click.Path(dir_okay=False, path_type=Path)
         else:
-            told["type"] = one
+            entries["type"] = value_type
     if complete:
-        told["shell_complete"] = _named(complete)
+        entries["shell_complete"] = _named(complete)
     else:
-        told["shell_complete"] = None
+        entries["shell_complete"] = None
     if argument:
-        if optional and "metavar" in told:
-            told["metavar"] = f"[{told['metavar']}]"
+        if optional and "metavar" in entries:
+            entries["metavar"] = f"[{entries['metavar']}]"
         return click.argument(
             name,
             nargs=-1 if several else 1,
-            required=not optional and "default" not in told,
-            **told,
+            required=not optional and "default" not in entries,
+            **entries,
         )
-    if one is bool:
-        told["is_flag"] = True
-    told["required"] = one is not bool and not (several or optional or "default" in told)
-    words = option.split() or [f"--{name.replace('_', '-')}"]
-    return click.option(*words, name, multiple=several, **told)
+    if value_type is bool:
+        entries["is_flag"] = True
+    entries["required"] = value_type is not bool and not (
+        several or optional or "default" in entries
+    )
+    flags = option.split() or [f"--{name.replace('_', '-')}"]
+    return click.option(*flags, name, multiple=several, **entries)
 
 
 def _named(dotted: str) -> Any:
@@ -225,9 +234,9 @@ def say(text: str = "", err: bool = False) -> None:
 BESIDE, KEEPS = 30, 12
 
 
-def table(rows: Sequence[Sequence[str]], below: Collection[str] = ()) -> None:
-    """Prints rows in columns. In a narrow terminal the columns `below`, else the last, move under
-    the others."""
+def table(rows: Sequence[Sequence[str]], movable: Collection[str] = ()) -> None:
+    """Prints rows in columns. In a narrow terminal the columns `movable`, else the last, move
+    under the others."""
     titles = rows[0]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     # A narrow terminal would break lines anywhere; piped output keeps one line for each row.
@@ -238,37 +247,39 @@ def table(rows: Sequence[Sequence[str]], below: Collection[str] = ()) -> None:
     room = columns - sum(width + 2 for width in widths[:-1])
     last = len(widths) - 1
     if room < widths[last]:
-        under = [at for at, title in enumerate(titles) if title in below]
+        moved = [index for index, title in enumerate(titles) if title in movable]
     else:
-        under = []
-    if not under and room < min(BESIDE, widths[last]):
-        under = [last]
+        moved = []
+    if not moved and room < min(BESIDE, widths[last]):
+        moved = [last]
     widths[last] = min(widths[last], room)
-    firsts = [at for at in range(len(widths)) if at not in under]
-    while sum(widths[at] + 2 for at in firsts) - 2 > columns:
+    firsts = [index for index in range(len(widths)) if index not in moved]
+    while sum(widths[index] + 2 for index in firsts) - 2 > columns:
         # Names in the first column are copied, so they are wrapped last.
-        widths[max(firsts, key=lambda at: (at > 0 and widths[at] > KEEPS, widths[at]))] -= 1
+        widths[
+            max(firsts, key=lambda index: (index > 0 and widths[index] > KEEPS, widths[index]))
+        ] -= 1
     for row in rows:
         several = zip_longest(
-            *(textwrap.wrap(row[at], max(1, widths[at])) for at in firsts), fillvalue=""
+            *(textwrap.wrap(row[index], max(1, widths[index])) for index in firsts), fillvalue=""
         )
         padded = [
-            [cell.ljust(widths[at]) for cell, at in zip(cells, firsts, strict=True)]
+            [cell.ljust(widths[index]) for cell, index in zip(cells, firsts, strict=True)]
             for cells in several
         ]
-        rest = "".join(row[at] for at in under)
-        if len(under) > 1:
+        moved_text = "".join(row[index] for index in moved)
+        if len(moved) > 1:
             if row is not titles:
-                rest = " · ".join(f"{titles[at]}: {row[at]}" for at in under)
+                moved_text = " · ".join(f"{titles[index]}: {row[index]}" for index in moved)
             else:
-                rest = ""
-        elif len(padded) == 1 and len(rest) <= room:
-            padded[0].append(rest)
-            rest = ""
+                moved_text = ""
+        elif len(padded) == 1 and len(moved_text) <= room:
+            padded[0].append(moved_text)
+            moved_text = ""
         for cells in padded:
             say("  ".join(cells).rstrip())
-        if rest:
-            say(textwrap.fill(rest, columns, initial_indent="    ", subsequent_indent="    "))
+        if moved_text:
+            say(textwrap.fill(moved_text, columns, initial_indent="    ", subsequent_indent="    "))
 
 
 # The commands about a recipe that have no `--set`, and those that have `--run`.
@@ -276,22 +287,24 @@ _WITHOUT_SET = {"edit", "export", "push", "register", "report"}
 _WITH_RUN = {"ask", "chat", "compare", "evaluate", "gate", "merge", "promote", "serve"}
 
 
-def end(said: str, verb: str, *then: object, same: bool = True) -> None:
+def end(outcome: str, verb: str, *then: object, same: bool = True) -> None:
     """The last two lines of a command, for people: the result, and the next command to type. They
     go to standard error, because programs read the output. same: with this command's `--set` and
     `--run`, if it is about the same recipe."""
     context = click.get_current_context(silent=True)
-    words = [verb, *map(str, then)]
-    given = context.params if context else {}
-    shared = [path for path in (given.get("path"), *given.get("paths", ())) if path in words[1:]]
+    arguments = [verb, *map(str, then)]
+    options = context.params if context else {}
+    shared = [
+        path for path in (options.get("path"), *options.get("paths", ())) if path in arguments[1:]
+    ]
     if same and shared and verb not in _WITHOUT_SET:
         run: tuple[str, ...] = ()
-        if given.get("run_dir") and verb in _WITH_RUN:
-            run = ("--run", given["run_dir"])
-        at = words.index(shared[0], 1) + 1
-        words[at:at] = [*set_words(given.get("sets", ())), *run]
-    command = " ".join(word if word.isupper() else shlex.quote(word) for word in words)
-    say(f"\n{said}\nNext: recipe {command}", err=True)
+        if options.get("run_dir") and verb in _WITH_RUN:
+            run = ("--run", options["run_dir"])
+        position = arguments.index(shared[0], 1) + 1
+        arguments[position:position] = [*set_words(options.get("sets", ())), *run]
+    command = " ".join(word if word.isupper() else shlex.quote(word) for word in arguments)
+    say(f"\n{outcome}\nNext: recipe {command}", err=True)
 
 
 def open_recipe(
@@ -307,11 +320,11 @@ def open_recipe(
     `more`, in this order. Prints what changed. look: whether to read the files that it names.
     aside: print on standard error."""
     wished = os.environ if environment else {}
-    recipe, made, notes = load(path, [*from_options(sets), *(more or [])], wished, look)
+    recipe, effective, notes = load(path, [*from_options(sets), *(more or [])], wished, look)
     print_notes(notes)
-    for change in made:
+    for change in effective:
         say(f"{change}", err=aside)
-    return recipe, made
+    return recipe, effective
 
 
 def print_notes(problems: Iterable[Problem]) -> None:
@@ -320,10 +333,10 @@ def print_notes(problems: Iterable[Problem]) -> None:
             say(f"{problem}\n", err=True)
 
 
-def with_section(recipe: Recipe, section: str, by: str) -> Recipe:
-    """The recipe with a section that it may lack, if its scenario has one. by: the option that
-    needs it."""
+def with_section(recipe: Recipe, section: str, origin: str) -> Recipe:
+    """The recipe with a section that it may lack, if its scenario has one. origin: the option
+    that needs it."""
     if section in recipe.settings or not recipe.settings.knows(section):
         return recipe
-    document, _ = override(recipe.document, [Override(section, None, {}, by=by)])
+    document, _ = override(recipe.document, [Override(section, None, {}, by=origin)])
     return valid(document, look=False)[0]

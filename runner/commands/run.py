@@ -39,7 +39,7 @@ EVENTS = "RECIPE_EVENTS"
 
 @contextmanager
 def at_work(
-    kind: str,
+    run_kind: str,
     path: str,
     sets: tuple[str, ...],
     out: str | None,
@@ -50,12 +50,12 @@ def at_work(
     """The recipe, the user's changes, and its locked run folder: `out`, else OUTPUT_DIR. At the
     end, successful or not, parts do their work, such as the page. data_below: the folder in
     DATA_DIR; more: further changes."""
-    recipe, made = open_recipe(path, sets, environment=True, more=more)
+    recipe, changes = open_recipe(path, sets, environment=True, more=more)
     output_dir = os.environ.get("OUTPUT_DIR")
     data_dir = os.environ.get("DATA_DIR")
     if output_dir and not out:
         say(f"run folder: {output_dir}  (OUTPUT_DIR={output_dir})")
-    home = folder(recipe.name, kind, out or output_dir)
+    home = folder(recipe.name, run_kind, out or output_dir)
     if data_dir:
         data = os.path.abspath(os.path.join(data_dir, data_below))
     else:
@@ -64,9 +64,9 @@ def at_work(
         say(f"prepared data: {data}  (DATA_DIR={data_dir})")
     with session(home, recipe.name, fresh, data), ExitStack() as all_of_them:
         all_of_them.callback(send_results, home)  # last, because the run's page is sent too
-        for around in parts.hooks("at_the_end"):
-            all_of_them.enter_context(around(home, say))
-        yield recipe, made, home
+        for at_the_end in parts.hooks("at_the_end"):
+            all_of_them.enter_context(at_the_end(home, say))
+        yield recipe, changes, home
 
 
 def send_results(run: RunFolder) -> None:
@@ -121,15 +121,15 @@ def watch(brief: bool = False) -> Iterator[Callable[[Event], None]]:
 
 
 def _lines(brief: bool) -> Callable[[Event], None]:
-    shown = -1
+    last_tenth = -1
 
     def show(event: Event) -> None:
-        nonlocal shown
+        nonlocal last_tenth
         if (
             event["event"] == "step"
-            and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown
+            and (tenth := event["step"] * 10 // max(1, event["steps"])) > last_tenth
         ):
-            shown = tenth
+            last_tenth = tenth
             say(f"  step {event['step']} of {event['steps']}, {_step(event)}")
         if brief:
             return
@@ -165,10 +165,12 @@ STYLES = packaged.toml(__file__, "styles.toml")
 def proof_lines(folder: str, rows: bool = False) -> Iterator[Styled]:
     """The lines of a folder's proof, with tokens in colour. click removes colours if the output is
     not a terminal. rows: whether to show its rows, token by token."""
-    for line in chain.from_iterable(shown(folder, rows) for shown in parts.hooks("shown")):
-        words = ((printable(text), STYLES.get(kind)) for kind, text in line)
+    for line in chain.from_iterable(
+        show_proof(folder, rows) for show_proof in parts.hooks("shown")
+    ):
+        tokens = ((printable(text), STYLES.get(token_kind)) for token_kind, text in line)
         yield Styled(
-            "  " + "".join(click.style(text, **style) if style else text for text, style in words)
+            "  " + "".join(click.style(text, **style) if style else text for text, style in tokens)
         )
 
 
@@ -203,7 +205,7 @@ def run(
     yes: bool,
     out: str | None,
     stage: str | None,
-    first: str | None,
+    first_stage: str | None,
     last: str | None,
     fresh: bool,
     brief: bool,
@@ -211,18 +213,18 @@ def run(
     """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An
     interrupted run continues where it stopped."""
     watching = partial(watch, brief)
-    with at_work("run", path, sets, out, fresh) as (recipe, made, home), forking():
+    with at_work("run", path, sets, out, fresh) as (recipe, changes, home), forking():
         running.run(
             recipe,
             home,
-            Selection(stage, first, last),
+            Selection(stage, first_stage, last),
             say,
             watching,
-            made,
+            changes,
             partial(confirm, yes),
             brief,
         )
-    part = stage or first or last
+    part = stage or first_stage or last
     done = f"{'The chosen stages are finished' if part else 'Training finished'}. The results are in {home.shown}."
     if brief and not part:
         end(done, "chat", path, "--page")
@@ -238,7 +240,7 @@ def rehearse(
     model: str | None,
     out: str | None,
     stage: str | None,
-    first: str | None,
+    first_stage: str | None,
     last: str | None,
     fresh: bool,
     yes: bool,
@@ -247,13 +249,13 @@ def rehearse(
     download."""
     watch_parent()  # of the page, which may be killed
     with (
-        at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home),
+        at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, changes, home),
         forking(),
     ):
-        chosen = Selection(stage, first, last)
+        chosen = Selection(stage, first_stage, last)
         asks = partial(confirm, yes, instead="")
-        running.rehearse(recipe, home, data, chosen, say, watch, made, model, confirm=asks)
-    done = f"Rehearsal passed: {'these stages work' if stage or first or last else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
+        running.rehearse(recipe, home, data, chosen, say, watch, changes, model, confirm=asks)
+    done = f"Rehearsal passed: {'these stages work' if stage or first_stage or last else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
     end(done, *after_rehearsal(recipe, path, model))
 
 
@@ -267,10 +269,10 @@ def prepare(
         raise one_file()
     recipe, _ = open_recipe(path, sets, more=from_data_option(data))
     place = folder(recipe.name, "run").place(str(Path(out).resolve()) if out else None)
-    first = translate(recipe, place).stages[0]
-    packaged_models.make_ready([first], say)
+    first_stage = translate(recipe, place).stages[0]
+    packaged_models.make_ready([first_stage], say)
     # The trained tokens are proven on request, and again before a stage reserves a GPU.
-    preparing.carry_out({**first.config, "proofs": None}, say)
+    preparing.carry_out({**first_stage.config, "proofs": None}, say)
     if show:
         for proven in parts.hook("show_rows")(recipe, place, show, say):
             for line in proof_lines(proven, rows=True):
@@ -314,7 +316,7 @@ def ask(
                 "There is no original model to ask: this model started from random weights.",
                 "Leave out `--base`.",
             )
-        said = inference.shares(classes(Path(question).expanduser()))
+        answer = inference.shares(classes(Path(question).expanduser()))
         formatted = "It read the picture as in training."
         say(
             f"The model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.shown}"
@@ -330,7 +332,7 @@ def ask(
         say(f"The model that `{folder.stage.name}` {did} in this {folder.run.kind}: {chat.model}")
         if folder.run.is_of_twin:
             formatted = "It is a rehearsal's tiny twin, so it writes fragments."
-        said = inference.answers_of(chat, [question])[0]
+        answer = inference.answers_of(chat, [question])[0]
     say()
-    say(said)
+    say(answer)
     end(f"The {'original' if base else 'trained'} model has answered. {formatted}", "compare", path)

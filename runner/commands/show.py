@@ -29,11 +29,11 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     recipe, _, notes = validate.load(file, changing.from_options(sets), os.environ)
     print_notes(notes)
     recipe = scenarios.in_stages(recipe)
-    found = dict(origins.computed(recipe))
+    computed = dict(origins.computed(recipe))
     if style == "json":
         figures = {
-            ".".join(map(str, where)): {"value": one.value, "how": one.how}
-            for where, one in found.items()
+            ".".join(map(str, where)): {"value": value.value, "how": value.how}
+            for where, value in computed.items()
         }
         values = recipe.settings.plain()
         say(
@@ -51,7 +51,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
         "# The comments show where each value comes from: a line of that file, a change, or the default."
     )
     say("# Lines that begin with # are computed from other settings.")
-    say(origins.as_yaml(recipe, by_schema.schema(recipe.scenario), found).rstrip("\n"))
+    say(origins.as_yaml(recipe, by_schema.schema(recipe.scenario), computed).rstrip("\n"))
     then: tuple[str, ...]
     if file == Path(path):
         then = ("check", path)
@@ -86,17 +86,20 @@ def render(
     for module in parts.modules("rules"):
         for rule in getattr(module, "RENDER_NOTES", ()):
             print_notes(rule(recipe))
-    said = f"{len(written)} {'file is' if len(written) == 1 else 'files are'} in {folder}/."
+    outcome = f"{len(written)} {'file is' if len(written) == 1 else 'files are'} in {folder}/."
     if "openshift" in recipe.settings:
         then = {"kserve": ("serve", path, "--cluster"), "kfp": ("status", path)}
         if targets == ("kfp",):
-            how = " The first lines of `kfp/pipeline.yaml` show how to start it."
+            remark = " The first lines of `kfp/pipeline.yaml` show how to start it."
         else:
-            how = ""
-        end(f"{said}{how}", *then.get(targets[0] if len(targets) == 1 else "", ("submit", path)))
+            remark = ""
+        end(
+            f"{outcome}{remark}",
+            *then.get(targets[0] if len(targets) == 1 else "", ("submit", path)),
+        )
     else:
         end(
-            f"{said} Copy them to every machine, check each machine, and start its script there.",
+            f"{outcome} Copy them to every machine, check each machine, and start its script there.",
             "doctor",
             path,
         )
@@ -108,13 +111,13 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
     try:
         recipe, _, _ = validate.load(path, look=False)
     except Stop:
-        said = f"`recipe check {path}` shows its problems"
+        description = f"`recipe check {path}` shows its problems"
         return {
             "name": name or str(path),
             "scenario": "-",
             "model": "-",
             "machines": "-",
-            "description": said,
+            "description": description,
         }
     machines = recipe.machines
     model = recipe.settings.get("model") or {}
@@ -152,16 +155,20 @@ def list_(style: str) -> None:
     minimal = [
         facts(path, name) for name, path in packaged.named().items() if path in packaged.minimal()
     ]
-    own = [facts(path, str(path)) for path in batch.within(Path())]
-    made = list(map(run_row, all_here()))
+    recipes_here = [facts(path, str(path)) for path in batch.within(Path())]
+    runs = list(map(run_row, all_here()))
     if style == "json":
-        say(json_text({"starters": starters, "minimal": minimal, "recipes": own, "runs": made}))
+        say(
+            json_text(
+                {"starters": starters, "minimal": minimal, "recipes": recipes_here, "runs": runs}
+            )
+        )
         return
     _table(starters)
     if minimal:
         say("\nShort recipes, with defaults for everything else:")
-        table([(each["name"], each["description"]) for each in minimal])
-    for title, rows in (("Your recipes here", own), ("Your runs here", made)):
+        table([(row["name"], row["description"]) for row in minimal])
+    for title, rows in (("Your recipes here", recipes_here), ("Your runs here", runs)):
         if rows:
             say(f"\n{title}:")
             _table(rows)
@@ -175,4 +182,4 @@ def list_(style: str) -> None:
 
 
 def _table(rows: list[dict[str, str]]) -> None:
-    table([tuple(key.upper() for key in rows[0]), *(tuple(each.values()) for each in rows)])
+    table([tuple(key.upper() for key in rows[0]), *(tuple(row.values()) for row in rows)])

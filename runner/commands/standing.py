@@ -20,11 +20,11 @@ def standing(path: str) -> int:
     following = ["check"] if verdict.errors else []
     if not verdict.errors:
         recipe, _, _ = validate.load(path, [], {})
-        for kind, command, done in (
+        for run_kind, command, done in (
             ("rehearsal", "rehearse", "rehearsed"),
             ("run", training_verb(recipe), "trained"),
         ):
-            text, next_command = _progress(folder(recipe.name, kind), recipe, command)
+            text, next_command = _progress(folder(recipe.name, run_kind), recipe, command)
             rows.append((done, text))
             if next_command:
                 following += [next_command]

@@ -86,9 +86,11 @@ def write_rows(work: Work, tell: Tell) -> None:
         documents = general_documents()
         tokenizer_for = twins.tokenizer_for(twin, documents)
     else:
-        named = data.get("tokenizer")
+        tokenizer_settings = data.get("tokenizer")
         tokenizer_for = partial(
-            _tokenizer, tokenizers.Pretrained(**named) if named else None, work["model"]
+            _tokenizer,
+            tokenizers.Pretrained(**tokenizer_settings) if tokenizer_settings else None,
+            work["model"],
         )
     report = scenarios.prepare(
         data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows")
@@ -98,7 +100,7 @@ def write_rows(work: Work, tell: Tell) -> None:
     lines = list(report.lines())
     if work.get("questions") and work.get("sample_rows") is None:
         judged = support.of_prepared(out, work["questions"], data.get("system_prompt") or "")
-        lines += [f"{said} {remedy}" for said, remedy in judged.findings()]
+        lines += [f"{finding} {remedy}" for finding, remedy in judged.findings()]
     for line in lines:
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
@@ -108,33 +110,34 @@ def write_rows(work: Work, tell: Tell) -> None:
 def require_columns(data: RowsRequest) -> None:
     """Raises Stop before downloading if a dataset on the hub lacks a named column, or has those of
     no form."""
-    for one in data.get("sets", [data]):
-        if one["path"]:
+    for data_set in data.get("sets", [data]):
+        if data_set["path"]:
             continue
         source = data_sets.DataSource(
-            **{field.name: one.get(field.name) for field in fields(data_sets.DataSource)}
+            **{field.name: data_set.get(field.name) for field in fields(data_sets.DataSource)}
         )
         with suppress(Unreachable):  # it may be in the cache of this machine
-            there = data_sets.hub_columns(source)
-            if "form" in one:
-                form = one["form"] or conversation_formats.told(there)
+            columns = data_sets.hub_columns(source)
+            if "form" in data_set:
+                form = data_set["form"] or conversation_formats.told(columns)
             else:
                 form = "columns"
             if form is None:
                 remedy = conversation_formats.NO_FORM
                 raise Stop(
-                    f"The columns of the data set `{source.hub}` match no form. They are {listed(there)}.",
+                    f"The columns of the data set `{source.hub}` match no form. They are {listed(columns)}.",
                     remedy,
                 )
             settings = {
-                column: f"`{user}`" for column, user in templates.needed({**data, **one}).items()
+                column: f"`{user}`"
+                for column, user in templates.needed({**data, **data_set}).items()
             }
             used = settings | dict.fromkeys(
                 conversation_formats.COLUMNS.get(form, ()), f"the form {form}"
             )
             for column, user in used.items():
-                if column not in there:
-                    hint = f"{did_you_mean(column, there)}Its columns are {listed(there)}."
+                if column not in columns:
+                    hint = f"{did_you_mean(column, columns)}Its columns are {listed(columns)}."
                     raise Stop(
                         f"The data set `{source.hub}` has no column `{column}`, which {user} names.",
                         hint,
@@ -142,16 +145,18 @@ def require_columns(data: RowsRequest) -> None:
 
 
 def _tokenizer(
-    named: tokenizers.Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]
+    pretrained: tokenizers.Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]
 ) -> Any:
     """The base model's tokenizer, from the downloaded model, this machine or the hub; None if there
     is none."""
-    if named is None:
+    if pretrained is None:
         return None
-    trust = named.trust_remote_code
+    trust = pretrained.trust_remote_code
     if fetched:
         return tokenizers.load(fetched["folder"], None, trust, local_only=True)
-    return tokenizers.load(named.base, None if Path(named.base).is_dir() else named.revision, trust)
+    return tokenizers.load(
+        pretrained.base, None if Path(pretrained.base).is_dir() else pretrained.revision, trust
+    )
 
 
 def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
@@ -172,7 +177,7 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
             tell(f"The hub now calls {model['base']} {facts.id}. Write the new name in the recipe.")
         # From here on the commit counts, so that a branch that moves meanwhile does not mix two
         # versions.
-        here = {
+        sizes_here = {
             str(file.relative_to(folder)): file.stat().st_size
             for file in folder.rglob("*")
             if file.is_file()
@@ -181,7 +186,7 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
             file.size or 0
             for file in facts.siblings or ()
             if any(Path(file.rfilename).match(pattern) for pattern in MODEL_FILES)
-            and here.get(file.rfilename) != file.size
+            and sizes_here.get(file.rfilename) != file.size
         )
         require_space(folder, missing + RESERVE, f"the model {model['base']}")
         tell(f"Downloading {model['base']} at {facts.sha}, {missing / 2**30:.1f} GiB")
@@ -193,12 +198,12 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
             first_line(error).rstrip("."), "Check its name and the network.", temporary=True
         )
         failure = hub_failure(error) or unknown
-        kind: type[Stop]
+        stop_type: type[Stop]
         if failure.temporary:
-            kind = Unreachable
+            stop_type = Unreachable
         else:
-            kind = Stop
-        raise kind(
+            stop_type = Stop
+        raise stop_type(
             f"The model `{model['base']}` at `{model['revision']}` cannot be downloaded: {failure.reason}.",
             failure.remedy,
         ) from None
@@ -218,32 +223,32 @@ def copy_model(model: Mapping[str, Any], folder: Path, tell: Tell) -> None:
             "Here, name a folder with the model, its name on the hub, or an `s3://` address: `--set model.base=…`.",
         )
     with object_store.asking(base) as store:
-        every = object_store.objects(store, base)
-        there = {
-            name: one
-            for name, one in every.items()
+        objects_there = object_store.objects(store, base)
+        model_files = {
+            name: stored
+            for name, stored in objects_there.items()
             if any(Path(name).match(form) for form in MODEL_FILES)
         }
-        if "config.json" not in there:
+        if "config.json" not in model_files:
             raise Stop(
                 f"`{base}` contains no model, because it has no `config.json`.",
                 "Name the folder that contains the model's `config.json` and its weights.",
             )
-        size = sum(one.size for one in there.values())
+        size = sum(stored.size for stored in model_files.values())
         require_space(folder, size + RESERVE, f"the model {base}")
         tell(f"Downloading {base}, {size / 2**30:.1f} GiB")
-        object_store.download(store, there, folder)
-    version = content_hash(object_store.etags(there), 40)
+        object_store.download(store, model_files, folder)
+    version = content_hash(object_store.etags(model_files), 40)
     write_json(folder / FETCHED, {"base": base, "revision": model["revision"], "commit": version})
 
 
-def require_space(folder: Path, size: int, what: str) -> None:
+def require_space(folder: Path, size: int, content: str) -> None:
     """Raises Stop if the disk that holds `folder` has less than `size` bytes free."""
-    there = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
-    free = shutil.disk_usage(there).free
+    existing_folder = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
+    free = shutil.disk_usage(existing_folder).free
     if free < size:
         raise Stop(
-            f"{there} has {free / 2**30:.1f} GiB free, and {what} needs {size / 2**30:.1f} GiB.",
+            f"{existing_folder} has {free / 2**30:.1f} GiB free, and {content} needs {size / 2**30:.1f} GiB.",
             "Raise `openshift.claims[].size_gib` of that claim, or delete old runs from it. Files that are already there stay.",
         )
 

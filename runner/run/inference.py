@@ -29,11 +29,11 @@ def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
     try:
         return translate(changed(recipe, run.overrides, look=False)[0], run.place())
     except Stop:
-        other = run.state.recipe
-        if other == recipe.name:
+        owner = run.state.recipe
+        if owner == recipe.name:
             raise
         raise Stop(
-            f"`{run.path}` is a {run.kind} of the recipe `{other}`.", "Name that recipe."
+            f"`{run.path}` is a {run.kind} of the recipe `{owner}`.", "Name that recipe."
         ) from None
 
 
@@ -65,8 +65,8 @@ def of_pictures(folder: StageFolder) -> Callable[[Path], Mapping[str, float]] | 
     weights = next(iter(folder.path.glob(BEST_IMAGES)), None)
     if module is None or weights is None:
         return None
-    known: Callable[[Path], Mapping[str, float]] = importlib.import_module(module).load(weights)
-    return known
+    classify: Callable[[Path], Mapping[str, float]] = importlib.import_module(module).load(weights)
+    return classify
 
 
 def shares(classes: Mapping[str, float]) -> str:
@@ -99,15 +99,15 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     packaged_models.make_ready([stage])
     if demo["base_model"].startswith("/") and not Path(demo["base_model"]).is_dir():
         # The run was moved, or fetched from a claim that has the base model.
-        told = stage.config["recipe_runner"]["demo"]
+        demo_settings = stage.config["recipe_runner"]["demo"]
         demo |= {
-            "base_model": told["base_model"],
-            "revision": told.get("revision", demo["revision"]),
+            "base_model": demo_settings["base_model"],
+            "revision": demo_settings.get("revision", demo["revision"]),
         }
     # A rehearsal has its own length of answers, shorter than the recipe's.
-    stated = recipe.settings.get("demo")
-    if stated and folder.run.kind == "run":
-        length = stated.max_new_tokens
+    section = recipe.settings.get("demo")
+    if section and folder.run.kind == "run":
+        length = section.max_new_tokens
     else:
         length = demo["max_new_tokens"]
     before, after = chats(folder.path, demo)
@@ -116,8 +116,8 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
 
 def questions_of(recipe: Recipe, folder: StageFolder) -> list[str]:
     """The recipe's own questions, or else those from validation rows that the run has asked."""
-    own = [question for _, question in recipe.demo_questions]
-    return own or list((read_json(folder.path / DEMO) or {}).get("questions") or ())
+    recipe_questions = [question for _, question in recipe.demo_questions]
+    return recipe_questions or list((read_json(folder.path / DEMO) or {}).get("questions") or ())
 
 
 def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
@@ -150,10 +150,10 @@ def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:
         width=width, force_terminal=terminal, color_system="standard" if terminal else None
     )
 
-    def answer(text: str, own: Iterable[str] = ()) -> Text:
+    def answer(text: str, learned_words: Iterable[str] = ()) -> Text:
         marked = Text()
         mark = "" if terminal else "*"
-        for piece, ours in pieces(printable(text) or "(nothing)", set(own)):
+        for piece, ours in pieces(printable(text) or "(nothing)", set(learned_words)):
             marked.append(f"{mark}{piece}{mark}" if ours else piece, "bold" if ours else "")
         return marked
 

@@ -160,8 +160,8 @@ def particular(visible: str | None, numbers: Sequence[int], count: int) -> dict[
     its name in CUDA_VISIBLE_DEVICES: those that are here, as the others are other users'. If none
     is (no numbers, another machine, names such as `GPU-8f6b…`), all count."""
     names = device_names(visible, count)
-    named = {names.index(str(number)): str(number) for number in numbers if str(number) in names}
-    return named or dict(enumerate(names))
+    chosen = {names.index(str(number)): str(number) for number in numbers if str(number) in names}
+    return chosen or dict(enumerate(names))
 
 
 def end(process: subprocess.Popen[str] | fork_server.Forked) -> None:

@@ -46,12 +46,12 @@ class Selection(NamedTuple):
                 "`--stage` selects one stage, so it excludes `--from` and `--until`.", code=2
             )
         if self.stage is None:
-            first = self.first
+            first_name = self.first
             last = self.last
         else:
-            first = self.stage
+            first_name = self.stage
             last = self.stage
-        start = plan.stages.index(plan.stages[0] if first is None else plan.stage(first))
+        start = plan.stages.index(plan.stages[0] if first_name is None else plan.stage(first_name))
         end = plan.stages.index(plan.stages[-1] if last is None else plan.stage(last))
         if start > end:
             raise Stop(f"`--from {self.first}` comes after `--until {self.last}`.", code=2)
@@ -81,15 +81,17 @@ def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
     decisions = []
     for stage in stages:
         folder = StageFolder(plan, stage)
-        above = []
+        repeated_inputs = []
         decision = decision_on(folder)
         for name in (name for name in stage.reads if name in repeated):
             before = folder.other(name)
             # Of a stage with parts, those that are read may stay as they are.
             if not before.stage.parts or decision_on(before, stage.reads[name]).action != "keep":
-                above.append(name)
-        if decision.action in ("keep", "go on") and above:
-            decision = Decision(stage, "again", (f"{listed(above)} before it runs again",))
+                repeated_inputs.append(name)
+        if decision.action in ("keep", "go on") and repeated_inputs:
+            decision = Decision(
+                stage, "again", (f"{listed(repeated_inputs)} before it runs again",)
+            )
         if decision.action != "keep":
             repeated.add(stage.name)
         decisions.append(decision)
@@ -142,13 +144,14 @@ def _changed(folder: StageFolder, read: tuple[str, ...]) -> list[str]:
     settings = {
         setting for text in read for setting in folder.stage.parts.get(text.split("/")[0], ())
     }
-    made = folder.state.inputs
+    recorded = folder.state.inputs
     now = inputs(folder.plan, folder.stage)
     if settings:
-        made, now = (
-            {name: of[name] for name in of if name.split(".")[0] in settings} for of in (made, now)
+        recorded, now = (
+            {name: of[name] for name in of if name.split(".")[0] in settings}
+            for of in (recorded, now)
         )
-    return differences(made, now)
+    return differences(recorded, now)
 
 
 def carry_out(
@@ -215,17 +218,17 @@ def require_earlier(folder: StageFolder, tell: Tell) -> None:
                 f"The stage `{stage.name}` builds on `{name}`, which is not finished.",
                 f"Run it first: `--from {name}`, or leave out `--stage` and `--from`.",
             )
-    made = (
-        (name, f"was made from other inputs than now: {'; '.join(how[:4])}")
-        for name, how in _stale(folder)
+    outdated = (
+        (name, f"was made from other inputs than now: {'; '.join(reasons[:4])}")
+        for name, reasons in _stale(folder)
     )
     wrong = ((name, folder.other(name).changed_outputs(read)) for name, read in stage.reads.items())
     kept = (
         (name, f"has changed since it was made (`{files[0]}`)") for name, files in wrong if files
     )
-    for name, what in itertools.chain(made, kept):
+    for name, complaint in itertools.chain(outdated, kept):
         raise Stop(
-            f"The stage `{stage.name}` builds on `{name}`, and `{name}` {what}.",
+            f"The stage `{stage.name}` builds on `{name}`, and `{name}` {complaint}.",
             f"`--from {name}` runs it again; so does the command without `--stage` and `--from`.",
         )
     guard(folder, tell)
@@ -243,14 +246,14 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     # that starts over.
     before = plan.stages[: plan.stages.index(stage) + (not over)]
     if limit:
-        used = elapsed_seconds({plan.place_of(other).run_dir for other in before})
+        used = elapsed_seconds({plan.place_of(stage_before).run_dir for stage_before in before})
     else:
         used = 0.0
     if limit and used >= limit:
-        whole, taken = map(units.duration, (limit, used))
+        limit_time, used_time = map(units.duration, (limit, used))
         more = MORE_TIME[folder.run.kind].format(point="here")
         raise Stop(
-            f"The time limit of {whole} is used up, so `{stage.name}` does not start. Training has taken {taken} so far.",
+            f"The time limit of {limit_time} is used up, so `{stage.name}` does not start. Training has taken {used_time} so far.",
             more,
         )
     if over:
@@ -296,14 +299,14 @@ def keep_what_took_training(plan: Plan, decisions: list[Decision], remedy: str) 
         ]
         for folder in (StageFolder(plan, stage) for stage in concerned if not stage.folder):
             if folder.has_trained:
-                why = "; ".join(
-                    f"{other.stage.name}: {', '.join(other.why)}"
-                    for other in decisions
-                    if other.why
+                reasons = "; ".join(
+                    f"{stage_decision.stage.name}: {', '.join(stage_decision.why)}"
+                    for stage_decision in decisions
+                    if stage_decision.why
                 )
-                why = why or "its inputs are not on record"
+                reasons = reasons or "its inputs are not on record"
                 raise Stop(
-                    f"`{folder.path}` contains a {folder.run.kind} of this recipe from before it changed ({why}).",
+                    f"`{folder.path}` contains a {folder.run.kind} of this recipe from before it changed ({reasons}).",
                     remedy,
                 )
 
@@ -312,34 +315,36 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
     """Runs the stage's engine. ^C becomes a message about where it ended, and where the same
     command continues."""
     name = folder.stage.name
-    seen = {"step": 0, "steps": 0}
+    progress_seen = {"step": 0, "steps": 0}
 
     def note(event: Event) -> None:
-        seen.update((name, event[name]) for name in seen if event.get(name))
+        progress_seen.update((name, event[name]) for name in progress_seen if event.get(name))
         progress(event)
 
     try:
         with watch() as progress:
             launch(folder.stage, folder.place, note)
     except KeyboardInterrupt:
-        step = seen["step"]
-        steps = seen["steps"]
+        step = progress_seen["step"]
+        steps = progress_seen["steps"]
         if not steps:
             raise Interrupted(
                 f"Interrupted during `{name}`. The same command continues it."
             ) from None
         # An engine saves at its end if it has time.
-        found = Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")
-        saved = max((int(file.parent.name.rpartition("-")[2]) for file in found), default=0)
+        complete_marks = Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")
+        saved = max(
+            (int(file.parent.name.rpartition("-")[2]) for file in complete_marks), default=0
+        )
         begins = f"the last saved step, or starts `{name}` again"
         if saved:
             if saved >= step > 0:
                 begins = "there"
             else:
                 begins = f"step {saved:,}, the last saved one"
-        at = f"step {max(step, saved):,} of {steps:,}"
+        reached = f"step {max(step, saved):,} of {steps:,}"
         raise Interrupted(
-            f"Interrupted at {at}. The same command continues from {begins}."
+            f"Interrupted at {reached}. The same command continues from {begins}."
         ) from None
     except Stop as stop:
         if not folder.stage.trains:
@@ -373,7 +378,7 @@ def finish(folder: StageFolder) -> Iterable[str]:
             model = folder.weights_files[0]
         early = f"The time limit of {limit} has ended `{stage.name}` after step {summary.steps:,}. Its current model is in `{model}`."
         remedy = MORE_TIME[folder.run.kind].format(point="this step")
-        if any(stage.name in other.reads for other in folder.plan.stages):
+        if any(stage.name in later_stage.reads for later_stage in folder.plan.stages):
             raise Stop(f"{early} Later stages do not start.", remedy)
         return [early, remedy]
     if folder.run.kind == "run":
@@ -414,7 +419,7 @@ def _complete(folder: StageFolder) -> None:
     # `run_manifest`.
     foreseen = read_record(run.path / PLANNED).get("foreseen")
     if isinstance(foreseen, list):
-        stages = [each for each in foreseen if isinstance(each, Mapping)]
+        stages = [forecast for forecast in foreseen if isinstance(forecast, Mapping)]
     else:
         stages = []
     replace(
@@ -424,7 +429,7 @@ def _complete(folder: StageFolder) -> None:
         changes=run.state.changes,
         substitutions=run.state.substitutions,
         sets=PreparedRows.read(Path(folder.plan.place.data_dir, folder.stage.folder)).sets,
-        planned=next((each for each in stages if each.get("stage") == name), None),
+        planned=next((forecast for forecast in stages if forecast.get("stage") == name), None),
     ).write(folder.path)
 
 

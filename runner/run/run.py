@@ -132,16 +132,16 @@ def _require_patience(
     Stop after a no, or if this machine's memory is too small."""
     total = 0.0
     for decision in (decision for decision in decide(plan, stages) if decision.stage.trains):
-        each = predictions.get(decision.stage.name, Prediction(decision.stage.name))
-        this_machine.require_memory(each, instead)
-        needs = this_machine.needs(each)
+        prediction = predictions.get(decision.stage.name, Prediction(decision.stage.name))
+        this_machine.require_memory(prediction, instead)
+        needs = this_machine.needs(prediction)
         if needs:
             tell(needs)
         if decision.action not in ("keep", "go on"):
-            if each.seconds is None:
+            if prediction.seconds is None:
                 total += math.inf
             else:
-                total += each.seconds
+                total += prediction.seconds
     takes = "How long training takes on this machine's CPU is unknown."
     if total < math.inf:
         takes = f"Training takes about {units.duration(total)} on this machine's CPU."
@@ -151,21 +151,21 @@ def _require_patience(
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
     """Prints a note if the planned precision does not fit this machine's GPU."""
-    here = catalog.gpu(catalog.label_of(gpus[0]))
-    if here is None:
+    card = catalog.gpu(catalog.label_of(gpus[0]))
+    if card is None:
         return
-    for kind, chosen_precision in plan.facts.get("precision", {}).items():
+    for stage_kind, chosen_precision in plan.facts.get("precision", {}).items():
         if chosen_precision == "fp8":
-            able = here.fp8
+            able = card.fp8
         else:
-            able = here.bf16 or chosen_precision == "fp32"
+            able = card.bf16 or chosen_precision == "fp32"
         if not able:
             tell(
-                f"  {kind}: planned in {chosen_precision}, which {here.title} does not support; set `model.precision`"
+                f"  {stage_kind}: planned in {chosen_precision}, which {card.title} does not support; set `model.precision`"
             )
-        elif here.fp8 and chosen_precision == "bf16" and kind in plan.facts["fp8_stages"]:
+        elif card.fp8 and chosen_precision == "bf16" and stage_kind in plan.facts["fp8_stages"]:
             tell(
-                f"  {kind}: planned in bf16; {here.title} could do fp8 with `machines.gpu: {here.name}`"
+                f"  {stage_kind}: planned in bf16; {card.title} could do fp8 with `machines.gpu: {card.name}`"
             )
 
 
@@ -173,15 +173,17 @@ def _print_changes(recipe: Recipe, local: LocalRun, tell: Tell) -> None:
     """Prints what changes so that the recipe runs on this machine."""
     if local.on_processor:
         if recipe.machines.gpu == NO_GPU:
-            why = "The recipe names no GPU"
+            reason = "The recipe names no GPU"
         else:
-            why = "This machine has no GPU"
-        tell(f"{why}, so training uses this machine's CPU. Settings that need a GPU are replaced:")
-    known = catalog.gpu(recipe.machines.gpu)
+            reason = "This machine has no GPU"
+        tell(
+            f"{reason}, so training uses this machine's CPU. Settings that need a GPU are replaced:"
+        )
+    planned_gpu = catalog.gpu(recipe.machines.gpu)
     for name in sorted(set(local.gpus)):
         if catalog.label_of(name) != recipe.machines.gpu:
             tell(
-                f"The recipe is for {known.title if known else recipe.machines.gpu}, and this machine has {name}."
+                f"The recipe is for {planned_gpu.title if planned_gpu else recipe.machines.gpu}, and this machine has {name}."
             )
     for override in local.substitutions:
         tell(f"  {override}")
@@ -202,7 +204,7 @@ def rehearse(
     watch: Watch,
     changes: Iterable[Override] = (),
     model: str | None = None,
-    own: Substitutions | None = None,
+    scenario_rehearsal: Substitutions | None = None,
     env: dict[str, str] | None = None,
     confirm: Callable[[str], bool] = lambda takes: True,
 ) -> None:
@@ -210,30 +212,33 @@ def rehearse(
 
     data: a file with rows to use instead of the recipe's sample. changes: the person's changes of
     the recipe. model: a real model, a packaged one or a folder, that is trained instead of a twin.
-    own: in the place of the scenario's substitutions; env: of training beside. confirm: asks the
-    user whether a real model may train for more than a quarter of an hour. Raises Stop if anything
-    fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
+    scenario_rehearsal: in the place of the scenario's substitutions; env: of training beside.
+    confirm: asks the user whether a real model may train for more than a quarter of an hour. Raises
+    Stop if anything fails, a gate does not open, or too little is learned (see the scenario's
+    `rehearsal`).
     """
-    own = own or scenarios.rehearsal(recipe.scenario)
+    scenario_rehearsal = scenario_rehearsal or scenarios.rehearsal(recipe.scenario)
     place = run.place()
-    first = own.before_data(recipe, data)
-    rehearsed, made = changed(recipe, [*first, *(rehearsal.real(recipe, model) if model else ())])
+    before_data = scenario_rehearsal.before_data(recipe, data)
+    rehearsed, substitutions = changed(
+        recipe, [*before_data, *(rehearsal.real(recipe, model) if model else ())]
+    )
     plan = translate(rehearsed, place)
     chosen.of(plan)  # an unknown stage is reported before the long list
     # The first stage also makes the twin of the base model, from the rows that it prepares.
-    beside: Mapping[str, object]
+    additions: Mapping[str, object]
     if model:
-        beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True}
+        additions = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True}
     else:
-        beside = own.stands_in(recipe, run.path)
-    prepares, *others = plan.stages
+        additions = scenario_rehearsal.stands_in(recipe, run.path)
+    prepares, *further_stages = plan.stages
     prepares = common.written(
-        recipe, replace(prepares, config={**prepares.config, **beside}, files=())
+        recipe, replace(prepares, config={**prepares.config, **additions}, files=())
     )
-    plan = replace(plan, stages=(prepares, *others))
+    plan = replace(plan, stages=(prepares, *further_stages))
 
     def carried(stages: list[Stage]) -> list[Summary]:
-        facts = run.made_with(changes, made, run.state.processor)
+        facts = run.made_with(changes, substitutions, run.state.processor)
         return carry_out(
             plan, stages, tell, watch, facts, partial(keep, run, recipe, plan, rehearsed)
         )
@@ -242,10 +247,10 @@ def rehearse(
     listed = model is not None or run.kind != "rehearsal"
     if listed:
         tell(f"Substitutions for the {run.kind}")
-        for override in made:
+        for override in substitutions:
             tell(f"  {override}")
     _introduce(plan, tell)
-    if own.after_data is not None:
+    if scenario_rehearsal.after_data is not None:
         # More substitutions depend on the rows, so the rows come first; meanwhile the engine is
         # imported.
         stages = chosen.of(plan)
@@ -260,32 +265,35 @@ def rehearse(
         if model:
             following = rehearsal.training(rehearsed, rows, real=True)
         else:
-            following = own.after_data(rehearsed, rows, run.path)
+            following = scenario_rehearsal.after_data(rehearsed, rows, run.path)
         rehearsed, more = changed(rehearsed, following)
         if listed:
             tell("More substitutions, which depend on the rows")
-            for line in own.shown(recipe, more, rows):
+            for line in scenario_rehearsal.shown(recipe, more, rows):
                 tell(f"  {line}")
-        made += more
+        substitutions += more
         # The stage that prepared the rows stays as it ran, before the twin replaced the model.
         plan = replace(plan, stages=(prepares, *translate(rehearsed, place).stages[1:]))
     plan = _with_env(plan, env or ({"OMP_NUM_THREADS": str(threads())} if model else {}))
     if model:
-        predictions = {each.stage: each for each in forecasting().on_processor(rehearsed, plan)}
+        predictions = {
+            prediction.stage: prediction
+            for prediction in forecasting().on_processor(rehearsed, plan)
+        }
         instead = "`--set train.epochs=1` takes less time, and so do fewer rows."
         _require_patience(
             plan, chosen.of(plan), predictions, UNASKED_REHEARSAL, instead, tell, confirm
         )
     elif not listed:
         tell(
-            f"{len(made)} settings are replaced, so that a tiny twin of the model trains on this CPU. The result page lists them."
+            f"{len(substitutions)} settings are replaced, so that a tiny twin of the model trains on this CPU. The result page lists them."
         )
     done = carried(chosen.of(plan))
     if run.kind == "rehearsal":
         for line in report(plan):
             tell(line)
     try:
-        own.judge(plan, done)
+        scenario_rehearsal.judge(plan, done)
     except Stop as stop:
         run.mark(run.state.status, fault=stop.text)
         raise
@@ -294,9 +302,9 @@ def rehearse(
 def _introduce(plan: Plan, tell: Tell) -> None:
     """Prints the size and the tokens of a model that is trained from random weights."""
     if "tokens_in_all" in plan.facts:
-        each = ", ".join(f"{name} {count:,}" for name, count in plan.facts["tokens"].items())
+        by_length = ", ".join(f"{name} {count:,}" for name, count in plan.facts["tokens"].items())
         tell(
-            f"{plan.facts['parameters']:,} parameters; {plan.facts['tokens_in_all']:,} tokens to train on ({each})"
+            f"{plan.facts['parameters']:,} parameters; {plan.facts['tokens_in_all']:,} tokens to train on ({by_length})"
         )
 
 
@@ -305,16 +313,16 @@ def report(plan: Plan) -> Iterator[str]:
     overridden gates."""
     run = StageFolder(plan, plan.stages[0]).run
     trained = summaries(plan)
-    words = macros(Path(__file__).with_name("report.jinja"))
+    templates = macros(Path(__file__).with_name("report.jinja"))
     yield from str(
-        words.details(*trained) if len(trained) == 1 else words.several(trained)
+        templates.details(*trained) if len(trained) == 1 else templates.several(trained)
     ).splitlines()
     # In pretraining, the trainer counts tokens over all context lengths.
     lengths = [summary for summary in trained if summary.stage in plan.facts.get("tokens", ())]
     if lengths:
-        seen = lengths[-1].tokens
+        token_count = lengths[-1].tokens
         last = lengths[-1].stage
-        yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
+        yield f"{token_count:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
     if run.kind == "rehearsal" and not plan.stages[0].config.get("real_model"):
         yield from _what_a_twin_proves(plan)
     else:
@@ -348,11 +356,11 @@ def _answers(plan: Plan) -> Iterator[str]:
                     marked = "in *asterisks*"
                 yield f"Words {marked} were learned from the training rows."
         for row in rows:
-            shown = {**row, "learned": row.get("learned", ()) if rehearsed else ()}
+            shortened_row = {**row, "learned": row.get("learned", ()) if rehearsed else ()}
             for side in SIDES:
                 if side in row:
-                    shown[side] = shortened(row[side], GLANCE)
-            yield from inference.side_by_side([shown])
+                    shortened_row[side] = shortened(row[side], GLANCE)
+            yield from inference.side_by_side([shortened_row])
         if rows:
             yield from _verdict_on_answers(plan, stage)
 

@@ -96,7 +96,7 @@ class RunFolder:
     def is_of_twin(self) -> bool:
         """Whether a tiny stand-in was trained instead of the recipe's model."""
         return self.kind == "rehearsal" and all(
-            made.by != REAL for made in self.state.substitutions
+            override.by != REAL for override in self.state.substitutions
         )
 
     @property
@@ -117,10 +117,10 @@ class RunFolder:
         """The substitutions of a rehearsal or of this machine; paths in this folder follow the
         folder when it moves."""
         state = self.state
-        here = str(self.path)
+        current_folder = str(self.path)
         return [
-            replace(made, after=moved(made.after, state.folder, here))
-            for made in state.substitutions
+            replace(override, after=moved(override.after, state.folder, current_folder))
+            for override in state.substitutions
         ]
 
     def mark(self, status: str, **facts: Any) -> None:
@@ -138,8 +138,8 @@ class RunFolder:
         return {
             "folder": str(self.path),
             "processor": processor,
-            "changes": [asdict(made) for made in changes],
-            "substitutions": [asdict(made) for made in substitutions],
+            "changes": [asdict(override) for override in changes],
+            "substitutions": [asdict(override) for override in substitutions],
         }
 
     def place(self, data_dir: str | None = None) -> Place:
@@ -168,26 +168,26 @@ class RunFolder:
             yield
 
 
-def moved(value: Any, there: str, here: str) -> Any:
-    """A value from JSON in which every path in the folder `there` is in `here` instead."""
+def moved(value: Any, old_folder: str, new_folder: str) -> Any:
+    """A value from JSON in which every path in `old_folder` is in `new_folder` instead."""
     if isinstance(value, dict):
-        return {name: moved(item, there, here) for name, item in value.items()}
+        return {name: moved(item, old_folder, new_folder) for name, item in value.items()}
     if isinstance(value, list):
-        return [moved(item, there, here) for item in value]
-    inside = there and isinstance(value, str) and f"{value}/".startswith(f"{there}/")
+        return [moved(item, old_folder, new_folder) for item in value]
+    inside = old_folder and isinstance(value, str) and f"{value}/".startswith(f"{old_folder}/")
     if inside:
-        return here + value.removeprefix(there)
+        return new_folder + value.removeprefix(old_folder)
     return value
 
 
-def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
+def folder(name: str, run_kind: str, out: str | None = None) -> RunFolder:
     """The folder of a recipe's run or rehearsal: `out`, or `runs/<name>` below the current
     folder."""
     if out:
         path = Path(out)
     else:
-        path = ROOT / (name if kind == "run" else f"{name}-{kind}")
-    return RunFolder(Path(os.path.abspath(path)), kind)
+        path = ROOT / (name if run_kind == "run" else f"{name}-{run_kind}")
+    return RunFolder(Path(os.path.abspath(path)), run_kind)
 
 
 @contextmanager
@@ -216,10 +216,10 @@ def session(
             is_gone = not (run.path / run_files.LOCK).exists()
             # What still works in a deleted folder creates it again, without most of its files.
             if run.path.is_dir():
-                left = {entry.name for entry in run.path.iterdir()}
+                remaining = {entry.name for entry in run.path.iterdir()}
             else:
-                left = set()
-            if made_here and left <= unused:
+                remaining = set()
+            if made_here and remaining <= unused:
                 shutil.rmtree(run.path, ignore_errors=True)
             if is_gone and isinstance(error, Exception):
                 raise Stop(
@@ -263,22 +263,22 @@ def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
 def all_here() -> list[RunFolder]:
     """Every run below `runs/`, and every trial of a search there, the latest first."""
     files = [*ROOT.glob(f"*/{run_files.RUN}"), *ROOT.glob(f"*/*/{run_files.RUN}")]
-    found = [RunFolder.at(Path(os.path.abspath(file.parent))) for file in files]
-    return sorted(found, key=lambda run: (run.path / run_files.RUN).stat().st_mtime, reverse=True)
+    runs = [RunFolder.at(Path(os.path.abspath(file.parent))) for file in files]
+    return sorted(runs, key=lambda run: (run.path / run_files.RUN).stat().st_mtime, reverse=True)
 
 
-def find(name: str, given: str | None) -> RunFolder:
+def find(name: str, run_dir: str | None) -> RunFolder:
     """The run that a reading command means: `--run DIR`, or the recipe's latest, preferably one
     that has trained. Raises Stop if there is none."""
-    if given:
-        if (Path(given) / run_files.RUN).is_file():
-            return RunFolder.at(Path(os.path.abspath(given)))
+    if run_dir:
+        if (Path(run_dir) / run_files.RUN).is_file():
+            return RunFolder.at(Path(os.path.abspath(run_dir)))
         raise Stop(
-            f"`{given}` is not a run folder.",
+            f"`{run_dir}` is not a run folder.",
             "A run folder contains `run.json`. `recipe rehearse` and `recipe run` create one.",
         )
-    both = (folder(name, kind) for kind in ("run", "rehearsal"))
-    runs = [run for run in both if (run.path / run_files.RUN).is_file()]
+    candidates = (folder(name, run_kind) for run_kind in ("run", "rehearsal"))
+    runs = [run for run in candidates if (run.path / run_files.RUN).is_file()]
     if not runs:
         raise Stop(
             f"There is no run of `{name}` below `{ROOT}/`.",
@@ -489,9 +489,11 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
             by_name[name] = without_place(value, place)
             if name.split(".")[-1] == "path" and str(value).startswith(object_store.S3):
                 # Where no pod or person has the keys, the file counts as unchanged.
-                made = StageFolder(plan, stage).state.inputs.get(content := f"{name} (its content)")
+                recorded = StageFolder(plan, stage).state.inputs.get(
+                    content := f"{name} (its content)"
+                )
                 by_name |= (
-                    {content: now} if (now := object_store.version(str(value)) or made) else {}
+                    {content: now} if (now := object_store.version(str(value)) or recorded) else {}
                 )
     for name, beginnings in stage.reads.items():
         before = StageFolder(plan, plan.stage(name))
@@ -541,10 +543,10 @@ def check_weights(folder: Path) -> None:
         raise Stop(f"`{folder}` contains no weights.")
     index = read_json(folder / "model.safetensors.index.json")
     if isinstance(index, dict):
-        named = set(index["weight_map"].values())
+        indexed_files = set(index["weight_map"].values())
     else:
-        named = set()
-    missing = sorted(named - {file.name for file in files})
+        indexed_files = set()
+    missing = sorted(indexed_files - {file.name for file in files})
     if missing:
         raise Stop(f"`{folder}` lacks the weight file `{missing[0]}`.")
     for file in files:

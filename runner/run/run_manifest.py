@@ -64,14 +64,16 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
     rehearsal or of this machine, to which the plan belongs; the recipe itself if it is None."""
     # Without the texts of the stages' files, which are beside it.
     write_text(run.path / CONFIG / PLAN_FILE, plan.upto(plan.stages[-1]).as_json())
-    known = RunManifest.read(run.path)
-    same = known.fingerprint == recipe.fingerprint and known.at
+    existing = RunManifest.read(run.path)
+    same = existing.fingerprint == recipe.fingerprint and existing.at
     provenance = (of(recipe) for of in parts.hooks("provenance"))
     model = recipe.settings.get("model") or {}
     forecast = forecasting().predictions
     RunManifest(
         file=recipe.file.name,
-        at=known.at if same else datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        at=existing.at
+        if same
+        else datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         fingerprint=recipe.fingerprint,
         scenario=recipe.scenario,
         description=recipe.settings.get("description") or "",

@@ -89,9 +89,9 @@ def _on_this_machine(
         substitutions = changes_for(recipe, gpus)
     else:
         substitutions = folder.overrides
-    on_machine, made = changed(recipe, substitutions)
+    on_machine, effective = changed(recipe, substitutions)
     return LocalRun(
-        gpus, visible_gpus, on_processor, made, on_machine, translate(on_machine, place)
+        gpus, visible_gpus, on_processor, effective, on_machine, translate(on_machine, place)
     )
 
 
@@ -104,10 +104,10 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
 
     os.environ.update(launch.BY_BUS | os.environ)  # before CUDA counts
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    mine = launch.particular(
+    usable = launch.particular(
         os.environ.get("CUDA_VISIBLE_DEVICES"), launch.gpus_of(recipe), len(names)
     )
-    return [names[index] for index in mine], ",".join(mine.values())
+    return [names[index] for index in usable], ",".join(usable.values())
 
 
 def changes_for(recipe: Recipe, gpus: list[str]) -> list[Override]:
@@ -116,16 +116,16 @@ def changes_for(recipe: Recipe, gpus: list[str]) -> list[Override]:
     planned = common.world_size(recipe)
     count = min(planned, len(gpus)) or 1
     numbers = launch.gpus_of(recipe)[:count]
-    why = f"{len(gpus)} GPUs are here"
+    reason = f"{len(gpus)} GPUs are here"
     changes = overrides.on_one_machine(
-        recipe, count, BY, why, numbers if len(numbers) == count else None
+        recipe, count, BY, reason, numbers if len(numbers) == count else None
     )
     if not gpus:
         changes = list(rehearsal.without_gpu(recipe, BY))
     if count != planned:
         batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")
         changes += overrides.of_each(
-            recipe, lambda name, one: [batch] if "train" in one.settings else []
+            recipe, lambda name, stage_recipe: [batch] if "train" in stage_recipe.settings else []
         )
     if gpus and count % (common.world_size(recipe) // common.replicas(recipe)):
         changes.append(

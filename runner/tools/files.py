@@ -43,8 +43,11 @@ def in_image(path: object) -> bool:
 
 
 def _own_folder(variable: str, usual: str) -> Path:
-    named = os.environ.get(variable, "")
-    return Path(named if os.path.isabs(named) else os.path.expanduser(usual)) / "recipe-runner"
+    configured = os.environ.get(variable, "")
+    return (
+        Path(configured if os.path.isabs(configured) else os.path.expanduser(usual))
+        / "recipe-runner"
+    )
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """Creates an empty folder, which replaces `path` when the block succeeds; else nothing is left.
     For one process at a time; it deletes the folder that a killed one left."""
     partial = path.with_name(f".{path.name}.partial")
-    above = [each for each in path.parents if not each.exists()]
+    missing_parents = [parent for parent in path.parents if not parent.exists()]
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
@@ -100,8 +103,8 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         with suppress(OSError):  # they hold the result
-            for each in above:
-                each.rmdir()
+            for parent in missing_parents:
+                parent.rmdir()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -151,21 +154,21 @@ class Record:
     def of(cls, facts: Mapping[str, Any]) -> Self:
         """A record from JSON of any version or tool. A missing or wrong field gets its default."""
         kinds = get_type_hints(cls)
-        known = {}
+        values = {}
         for name in (field.name for field in fields(cls) if field.name in facts):
             with suppress(TypeError):
-                known[name] = _as(kinds[name], facts[name])
-        return cls(**known)
+                values[name] = _as(kinds[name], facts[name])
+        return cls(**values)
 
 
-def _as(kind: Any, value: Any) -> Any:
+def _as(field_type: Any, value: Any) -> Any:
     """A JSON value as a value of a type. Raises TypeError if it is not one."""
-    outer = get_origin(kind) or kind
-    inner = get_args(kind)
+    outer = get_origin(field_type) or field_type
+    inner = get_args(field_type)
     if outer is UnionType:
-        for each in inner:
+        for alternative in inner:
             with suppress(TypeError):
-                return _as(each, value)
+                return _as(alternative, value)
     elif outer is Any or type(value) is outer or (outer is float and type(value) is int):
         return value
     elif outer is tuple and isinstance(value, list):
@@ -174,7 +177,7 @@ def _as(kind: Any, value: Any) -> Any:
         return {name: _as(inner[1], item) for name, item in value.items()}
     elif isinstance(outer, type) and issubclass(outer, Record) and isinstance(value, dict):
         return outer.of(value)
-    raise TypeError(kind)
+    raise TypeError(field_type)
 
 
 def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
@@ -231,11 +234,11 @@ def table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, str]]:
     with file.open("rb") as start:
         utf16 = start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     with file.open(encoding="utf-16" if utf16 else "utf-8-sig", errors=errors, newline="") as lines:
-        first = lines.readline(1_000_000)
+        first_line = lines.readline(1_000_000)
         lines.seek(0)
         yield (
             lines,
-            max(",;\t|", key=lambda mark: len(next(csv.reader([first], delimiter=mark), ()))),
+            max(",;\t|", key=lambda mark: len(next(csv.reader([first_line], delimiter=mark), ()))),
         )
 
 

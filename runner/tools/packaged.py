@@ -72,22 +72,22 @@ def _toml_problem(file: Path, text: str, error: str) -> Problem:
     lines = text.splitlines()
     number = int(place[1])
     line = lines[number - 1]
-    first = lines.index(line) + 1
-    if line.startswith("[") and first < number:
-        message = f"The table `{line}` is in this file twice, first in line {first}."
+    first_number = lines.index(line) + 1
+    if line.startswith("[") and first_number < number:
+        message = f"The table `{line}` is in this file twice, first in line {first_number}."
         return Problem(str(file), number, 1, message, "Delete one of them.", line, len(line))
     message = f"This file is not valid TOML: {error.replace(place[0], '')}."
     return Problem(str(file), number, int(place[2]), message, "Fix this line.", line)
 
 
 @cache
-def folder(kind: str) -> Path:
+def folder(folder_name: str) -> Path:
     """The folder `recipes` or `schemas` that came with this installation."""
-    here = Path(__file__).resolve().parents[1]
-    in_wheel = here / "_packaged" / kind
+    package_folder = Path(__file__).resolve().parents[1]
+    in_wheel = package_folder / "_packaged" / folder_name
     if in_wheel.is_dir():
         return in_wheel
-    return here.parent / kind
+    return package_folder.parent / folder_name
 
 
 def starters() -> list[Path]:
@@ -140,13 +140,13 @@ def install(extra: str) -> str:
         return f"pip install{options} -c {shlex.quote(f'{root}/constraints.txt')} -e {shlex.quote(f'{root}[{extra}]')}"
     from importlib.metadata import PackageNotFoundError, requires
 
-    stated: list[str] = []
+    requirements: list[str] = []
     with suppress(PackageNotFoundError):
-        stated += requires("recipe-runner") or []
-    marked = (line.partition(";") for line in stated)
+        requirements += requires("recipe-runner") or []
+    marked = (line.partition(";") for line in requirements)
     wanted = [
-        what.strip()
-        for what, _, marker in marked
+        requirement.strip()
+        for requirement, _, marker in marked
         if re.search(rf"""extra == ['"]{extra}['"]""", marker)
     ]
     if not wanted:

@@ -21,9 +21,9 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def worded(name: str, /, **words: object) -> tuple[str, str]:
-    """A message and its remedy, with words filled in. name: `ROOM.MESSAGE`, in `messages.toml` of a
-    room or a part."""
+def worded(name: str, /, **placeholders: object) -> tuple[str, str]:
+    """A message and its remedy, with its placeholders filled in. name: `ROOM.MESSAGE`, in
+    `messages.toml` of a room or a part."""
     room, _, message = name.partition(".")
     code = Path(__file__).parents[1]
     core = code / room / "messages.toml"
@@ -32,7 +32,9 @@ def worded(name: str, /, **words: object) -> tuple[str, str]:
     else:
         file = code / "parts" / room / "messages.toml"
     sentences = _read_messages(file)[message]
-    return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)
+    return sentences["text"].format(**placeholders), sentences.get("remedy", "").format(
+        **placeholders
+    )
 
 
 @cache
@@ -69,19 +71,19 @@ class Problem:
         lines = [f"{place}{'note: ' if self.severity == 'note' else ''}{self.message}"]
         if self.source.strip():
             # The part of the line around the caret.
-            first = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN))
-            line = self.source[first : first + SHOWN]
+            start = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN))
+            line = self.source[start : start + SHOWN]
             line = "".join(
                 letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd"
                 for letter in line
             )
-            cut = "…" if first else ""
-            before = cut + line[: self.column - 1 - first]
+            cut = "…" if start else ""
+            before = cut + line[: self.column - 1 - start]
             blanks = "".join("\t" if letter == "\t" else " " for letter in before)
-            shown = f"{cut}{line}{'…' if first + SHOWN < len(self.source) else ''}"
+            excerpt = f"{cut}{line}{'…' if start + SHOWN < len(self.source) else ''}"
             number = f"{self.line:>5}"
-            width = max(1, min(self.width, len(shown) - len(before)))
-            lines += [f"{number} | {shown}", f"{' ' * len(number)} | {blanks}{'^' * width}"]
+            width = max(1, min(self.width, len(excerpt) - len(before)))
+            lines += [f"{number} | {excerpt}", f"{' ' * len(number)} | {blanks}{'^' * width}"]
         if self.hint:
             lines.append(self.hint)
         return "\n".join(lines)
@@ -141,29 +143,29 @@ def report_bug() -> str:
     return f"This is a bug in recipe-runner, not in your recipe. {name} has the details; please report it."
 
 
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name most similar to `word`, or None. cutoff: the least similarity, from 0 to 1
-    (equal)."""
+def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The one of these names most similar to `word`, or None. cutoff: the least similarity, from
+    0 to 1 (equal)."""
     import difflib  # late, because recipes without mistakes do not need it
 
-    by_lower = {name.lower(): name for name in known}
+    by_lower = {name.lower(): name for name in names}
     matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     if matches:
         return by_lower[matches[0]]
     return None
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str]) -> str:
     """The beginning of a hint, with the nearest name and a space at its end; empty without one."""
-    near = nearest(word, known)
+    near = nearest(word, names)
     if near:
         return f"Did you mean `{near}`? "
     return ""
 
 
-def listed(words: Iterable[str], joint: str = "and") -> str:
+def listed(names: Iterable[str], joint: str = "and") -> str:
     """Names as a list for people: `a`, `b` and `c`."""
-    quoted = [f"`{word}`" for word in words]
+    quoted = [f"`{word}`" for word in names]
     if len(quoted) == 1:
         return quoted[0]
     if quoted:

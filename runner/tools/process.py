@@ -45,12 +45,12 @@ def without_gpu_kernels() -> None:
 
 def memory_gib() -> float:
     """Main memory in GiB, or the container's limit if that is lower."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = _line(file)
         if text.isdigit():
-            whole = min(whole, int(text))
-    return whole / 2**30
+            size = min(size, int(text))
+    return size / 2**30
 
 
 def cores() -> int:
@@ -112,10 +112,10 @@ def bound_port(port: int) -> "socket":
     except OSError as error:
         held.close()
         if error.errno == errno.EADDRINUSE:
-            why = "is in use"
+            reason = "is in use"
         else:
-            why = f"cannot be used: {error.strerror}"
-        message = f"Port {port} of this machine {why}."
+            reason = f"cannot be used: {error.strerror}"
+        message = f"Port {port} of this machine {reason}."
         raise Stop(message, "Name another with `--port`, or `--port 0` for any.") from None
     return held
 

@@ -45,24 +45,24 @@ def json_text(value: object) -> str:
 
 
 @cache
-def template(file: Path, *beside: Path, **known: Any) -> "Template":
+def template(file: Path, *folders: Path, **helpers: Any) -> "Template":
     """A Jinja template. Those of pages and pictures escape all texts, because anybody can write
-    questions and answers. beside: folders of templates that it imports; known: what all of them
-    know by name, and as filters."""
+    questions and answers. folders: of templates that it imports; helpers: what all of them know
+    by name, and as filters."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     shelf = Environment(
-        loader=FileSystemLoader((file.parent, *beside)), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        loader=FileSystemLoader((file.parent, *folders)), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=lambda name: str(name).endswith((".html.jinja", ".svg.jinja")),
     )  # fmt: skip
-    shelf.globals |= known
-    shelf.filters |= known
+    shelf.globals |= helpers
+    shelf.filters |= helpers
     return shelf.get_template(file.name)
 
 
-def macros(file: Path, *beside: Path, **known: Any) -> Any:
+def macros(file: Path, *folders: Path, **helpers: Any) -> Any:
     """The macros of a `template`, each a function to text."""
-    return template(file, *beside, **known).module
+    return template(file, *folders, **helpers).module
 
 
 class Styled(str):
@@ -98,30 +98,30 @@ def yaml_text(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
 
 
-def from_template(file: Path, /, **words: object) -> str:
+def from_template(file: Path, /, **values: object) -> str:
     """The text of a file with its blanks, `$NAME` or `${NAME}`, filled in. Raises KeyError if a
     blank lacks its word, and TypeError if a word lacks its blank."""
     template = Blanks(file.read_text(encoding="utf-8"))
-    refuse_unused(file, words, template.get_identifiers())
-    return template.substitute(words)
+    refuse_unused(file, values, template.get_identifiers())
+    return template.substitute(values)
 
 
-def refuse_unused(file: Path, words: Iterable[str], places: Iterable[str]) -> None:
+def refuse_unused(file: Path, names: Iterable[str], places: Iterable[str]) -> None:
     """Raises TypeError if a template has no place for a word."""
-    unused = sorted(set(words) - set(places))
+    unused = sorted(set(names) - set(places))
     if unused:
         raise TypeError(
             f"{file.name} has no place for {', '.join(unused)}; its places are {', '.join(sorted(places))}"
         )
 
 
-def filled(forms: Iterable[str], words: Mapping[str, Any]) -> Iterator[str]:
+def filled(forms: Iterable[str], values: Mapping[str, Any]) -> Iterator[str]:
     """The forms with their `{words}` filled in, without those of which a word is missing or
     None."""
-    known = {name: value for name, value in words.items() if value is not None}
+    present = {name: value for name, value in values.items() if value is not None}
     for form in forms:
         with suppress(KeyError):
-            yield form.format_map(known)
+            yield form.format_map(present)
 
 
 # The project's own general text: every model is measured on it, and a twin first learns from it.
@@ -143,9 +143,9 @@ def learned(after: str, before: str, question: str, taught: Collection[str]) -> 
     ]
 
 
-def pieces(text: str, own: Collection[str]) -> Iterator[tuple[str, bool]]:
+def pieces(text: str, wanted: Collection[str]) -> Iterator[tuple[str, bool]]:
     """A text in pieces, and whether each is one of these words."""
-    return ((piece, piece.casefold() in own) for piece in _WORD.split(text) if piece)
+    return ((piece, piece.casefold() in wanted) for piece in _WORD.split(text) if piece)
 
 
 def same(text: str) -> str:
@@ -157,9 +157,9 @@ def hub_name(address: str) -> str | None:
     """The name of a model or data set, from the address of its page on the hub; None for any other
     text."""
     page = r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?:datasets/)?([^/?#\s]+/[^/?#\s]+)"
-    found = re.match(page, address.strip())
-    if found:
-        return found[1]
+    match = re.match(page, address.strip())
+    if match:
+        return match[1]
     return None
 
 

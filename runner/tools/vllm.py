@@ -42,9 +42,9 @@ def refusals(adapter: Mapping[str, Any]) -> Iterator[str]:
     full stop. adapter: PEFT's facts, as in `adapter_config.json`."""
     if room_for(rank := rank_of(adapter)) is None:
         yield f"its rank is {rank}, and vLLM serves ranks up to {RANKS[-1]}"
-    whole = adapter.get("modules_to_save")
-    if whole:
-        yield f"it contains whole layers ({listed(whole)}, `modules_to_save`), which vLLM does not load with an adapter"
+    layers = adapter.get("modules_to_save")
+    if layers:
+        yield f"it contains whole layers ({listed(layers)}, `modules_to_save`), which vLLM does not load with an adapter"
     bias = adapter.get("bias", "none")
     if bias != "none":
         yield f"it contains biases (`bias: {bias}`), which vLLM does not load with an adapter"

@@ -173,34 +173,34 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
             continue
         asker = Connection(listener.accept()[0].detach())
         with suppress(OSError, EOFError):  # the client may be gone
-            asked = asker.recv()
-            if asked["group"] is None:
-                to_import.extend(asked["before"])
+            request = asker.recv()
+            if request["group"] is None:
+                to_import.extend(request["before"])
                 continue
             output = recv_handle(asker)
-            for name in asked["before"]:
+            for name in request["before"]:
                 _import(name)
             gc.freeze()  # forks need not search for garbage in imported modules
             pid = os.fork()
             if pid == 0:
                 listener.close()
-                os.setpgid(0, asked["group"])
-                os.chdir(asked["folder"])
+                os.setpgid(0, request["group"])
+                os.chdir(request["folder"])
                 for file in (1, 2):
                     os.dup2(output, file)
                 os.close(output)
                 # Variables that imports have set stay; the server's other variables do not.
-                own = {
+                set_by_imports = {
                     name: value
                     for name, value in os.environ.items()
                     if begun_with.get(name) != value
                 }
                 os.environ.clear()
-                os.environ.update(asked["env"] | own)
+                os.environ.update(request["env"] | set_by_imports)
                 _take_threads()
                 asker.send((True, os.getpid()))
                 asker.close()
-                return asked["module"], asked["arguments"]
+                return request["module"], request["arguments"]
             os.close(output)
             threading.Thread(target=_tell_end, args=(pid, asker), daemon=True).start()
 

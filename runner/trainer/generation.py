@@ -45,13 +45,13 @@ class Chat:
     adapter: str | None = None
 
 
-def cannot_load(what: str, error: Exception) -> Stop:
-    """The message that a model, or an adapter, cannot be loaded. what: its folder or name."""
-    if Path(what).is_dir():
+def cannot_load(name: str, error: Exception) -> Stop:
+    """The message that a model, or an adapter, cannot be loaded. name: or its folder."""
+    if Path(name).is_dir():
         where = "the run folder"
     else:
         where = "the network, or the run folder"
-    return Stop(f"The model `{what}` cannot be loaded: {first_line(error)}", f"Check {where}.")
+    return Stop(f"The model `{name}` cannot be loaded: {first_line(error)}", f"Check {where}.")
 
 
 def repetition_penalty(chat: Chat) -> float:
@@ -59,10 +59,12 @@ def repetition_penalty(chat: Chat) -> float:
     from transformers import GenerationConfig
 
     try:
-        own = GenerationConfig.from_pretrained(chat.model, revision=chat.revision or "main")
+        generation_settings = GenerationConfig.from_pretrained(
+            chat.model, revision=chat.revision or "main"
+        )
     except OSError:
         return 1.0
-    return float(own.repetition_penalty or 1.0)
+    return float(generation_settings.repetition_penalty or 1.0)
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,14 @@ class LoadedModel:
         import torch
 
         if self.chat.chat:
-            asked = tokens(
+            prompt = tokens(
                 self.tokenizer,
                 messages(self.chat.system_prompt, question, earlier=earlier),
                 asking=True,
             )
         else:
-            asked = self.tokenizer(question, add_special_tokens=False)["input_ids"]
-        read = torch.tensor([asked], device=self.model.device)
+            prompt = self.tokenizer(question, add_special_tokens=False)["input_ids"]
+        read = torch.tensor([prompt], device=self.model.device)
         ends = end_tokens(self.tokenizer, self.chat.turn_end)
         pad = self.tokenizer.pad_token_id
         with self.alone, self.switched(), torch.no_grad():
@@ -105,7 +107,7 @@ class LoadedModel:
                 streamer=streamer,
                 stopping_criteria=stop,
             )
-        return self.said(output[0, len(asked) :])
+        return self.said(output[0, len(prompt) :])
 
     def said(self, tokens: Any) -> str:
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
@@ -194,12 +196,12 @@ def messages(
         system = [{"role": "system", "content": system_prompt.strip()}]
     else:
         system = []
-    said = [*chain.from_iterable(earlier), question]
+    texts = [*chain.from_iterable(earlier), question]
     return [
         *system,
         *(
             {"role": role, "content": text}
-            for role, text in zip(cycle(("user", "assistant")), said)
+            for role, text in zip(cycle(("user", "assistant")), texts)
         ),
     ]
 
@@ -210,12 +212,12 @@ def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     best = str(run_dir / BEST_MODEL)
     adapter = run_dir / ADAPTER
     names = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
-    own = {name: demo[name] for name in names if name in demo}
+    settings = {name: demo[name] for name in names if name in demo}
     if Path(demo["base_model"]).is_dir():
         revision = None
     else:
         revision = demo["revision"]
-    before = Chat(demo["base_model"], revision, best, **own)
+    before = Chat(demo["base_model"], revision, best, **settings)
     if (adapter / "adapter_config.json").is_file():
         added = str(adapter)
     else:
@@ -280,7 +282,9 @@ def main(run_dir: Path, taught_files: Sequence[str], new_files: Sequence[str]) -
         "new": list(grading.questions_with_answers(rows_new)),
     }
     from_rows = {
-        row.question: (kind, row.answer) for kind in ("new", "taught") for row in by_kind[kind]
+        row.question: (origin, row.answer)
+        for origin in ("new", "taught")
+        for row in by_kind[origin]
     }
     categories = demo.get("categories") or {}
     answers = []

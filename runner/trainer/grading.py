@@ -48,15 +48,15 @@ def is_right(answer: str, expected: str) -> bool:
 def questions_with_answers(rows: Iterable[Mapping[str, Any]]) -> Iterator[QuestionAndAnswer]:
     """The question and the answer of each prepared row that has one of each. A question counts
     once, with its first answer."""
-    seen = set[str]()
+    known_questions = set[str]()
     for row in rows:
         turns = [turn for turn in row.get("messages") or () if turn["role"] != "system"]
         if [turn["role"] for turn in turns] != ["user", "assistant"]:
             continue
         question = turns[0]["content"]
         answer = turns[1]["content"]
-        if question and answer and question not in seen:
-            seen.add(question)
+        if question and answer and question not in known_questions:
+            known_questions.add(question)
             yield QuestionAndAnswer(question, answer)
 
 
@@ -82,10 +82,10 @@ def grade(
     counts = {"taught_asked": 0, "taught_right": 0, "new_asked": 0, "new_right": 0}
     deadline = time.monotonic() + MOST_SECONDS
     for of_taught, of_new in zip_longest(asked_taught, asked_new):
-        for kind, row in (("taught", of_taught), ("new", of_new)):
+        for origin, row in (("taught", of_taught), ("new", of_new)):
             if row is None or time.monotonic() > deadline:
                 continue
-            counts[f"{kind}_asked"] += 1
+            counts[f"{origin}_asked"] += 1
             if is_right(answer(row.question), beginning(row.answer)):
-                counts[f"{kind}_right"] += 1
+                counts[f"{origin}_right"] += 1
     return GradedAnswers(**counts)

@@ -15,9 +15,9 @@ PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": 
 Base = tuple[str, str | None]
 
 
-def base_of(adapter: Path, known: Base | None = None) -> Base:
-    """Name (or folder) and revision of an adapter's base model: `known`, else the adapter's. Raises
-    Stop if there is none."""
+def base_of(adapter: Path, named_base: Base | None = None) -> Base:
+    """Name (or folder) and revision of an adapter's base model: `named_base`, else the adapter's.
+    Raises Stop if there is none."""
     facts = read_json(adapter / "adapter_config.json")
     hint = "A finished run of scenario `lora` has one in `lora_adapter/`."
     if not isinstance(facts, dict) or not list(adapter.glob("adapter_model.*")):
@@ -25,7 +25,7 @@ def base_of(adapter: Path, known: Base | None = None) -> Base:
             f"`{adapter}` contains no adapter (adapter_config.json and adapter_model.safetensors).",
             hint,
         )
-    base, revision = known or (facts.get("base_model_name_or_path"), facts.get("revision"))
+    base, revision = named_base or (facts.get("base_model_name_or_path"), facts.get("revision"))
     if not base:
         raise Stop(f"`{adapter}/adapter_config.json` does not name the base model.", hint)
     return base, None if Path(base).is_dir() else revision
@@ -36,30 +36,30 @@ def merge(
     out: Path,
     precision: str = "auto",
     trust_remote_code: bool = False,
-    known: Base | None = None,
+    named_base: Base | None = None,
 ) -> Path:
     """Adds an adapter's weights to those of its base model and writes the whole model, with its
-    tokenizer, into `out`. precision: of the written weights; `auto` is the base model's own. known:
-    the base, if it is not the one that the adapter names. The base is read unquantised, even for an
-    adapter that was trained on 4 bits, and must fit into main memory. Raises Stop as above; OSError
-    or ValueError if a file cannot be read, or adapter and base do not match."""
+    tokenizer, into `out`. precision: of the written weights; `auto` is the base model's own.
+    named_base: if it is not the one that the adapter names. The base is read unquantised, even for
+    an adapter that was trained on 4 bits, and must fit into main memory. Raises Stop as above;
+    OSError or ValueError if a file cannot be read, or adapter and base do not match."""
     from peft import PeftModel
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     without_gpu_kernels()
-    base, revision = base_of(adapter, known)
+    base, revision = base_of(adapter, named_base)
     options: dict[str, Any]
     if revision:
         options = {"revision": revision}
     else:
         options = {}
-    kind = AutoModelForCausalLM
+    model_class = AutoModelForCausalLM
     if read_record(adapter / "adapter_config.json").get("task_type") == "SEQ_CLS":  # a reward model
-        kind = AutoModelForSequenceClassification
+        model_class = AutoModelForSequenceClassification
         options = {**options, "num_labels": 1}
     try:
-        model = kind.from_pretrained(
+        model = model_class.from_pretrained(
             base, dtype=PRECISIONS[precision], trust_remote_code=trust_remote_code, **options
         )
         merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()

@@ -61,7 +61,9 @@ class RecipePlugin(BasePlugin):
                 # would join them without naming a backend.
                 PartialState(cpu=True)
         settings = run_settings(cfg)
-        self.trackers = [one for begin in parts.hooks("trackers") for one in begin(cfg, settings)]
+        self.trackers = [
+            tracker for begin in parts.hooks("trackers") for tracker in begin(cfg, settings)
+        ]
         if settings.warmup_ratio is not None:
             cfg.warmup_ratio = settings.warmup_ratio  # after Axolotl's own rules
         if cfg.rl == "orpo":
@@ -123,9 +125,13 @@ class RecipePlugin(BasePlugin):
         # A resumed run has its first evaluation in its history; only a time limit needs to time one
         # again.
         checkpoint = cfg.resume_from_checkpoint and Path(cfg.resume_from_checkpoint)
-        own = checkpoint and checkpoint.parent == Path(cfg.output_dir)
+        is_own_run = checkpoint and checkpoint.parent == Path(cfg.output_dir)
         return {
-            **({"eval_on_start": False} if own and settings.time_limit_seconds is None else {}),
+            **(
+                {"eval_on_start": False}
+                if is_own_run and settings.time_limit_seconds is None
+                else {}
+            ),
             # Axolotl 0.19.0 honours its own setting only when saving and evaluating by steps.
             "load_best_model_at_end": bool(cfg.load_best_model_at_end),
             **results.TABLES["arguments"],
@@ -185,10 +191,15 @@ class RecipePlugin(BasePlugin):
             measure = records.REWARD
         else:
             measure = records.LOSS
-        own = self.trackers
+        trackers = self.trackers
         before = self.resumed_from
         return stopping.callbacks(
-            settings, self.history, of_words=of_words, measure=measure, resumed_from=before, own=own
+            settings,
+            self.history,
+            of_words=of_words,
+            measure=measure,
+            resumed_from=before,
+            engine_callbacks=trackers,
         )
 
     def post_train_unload(self, cfg: DictDefault) -> None:
@@ -206,11 +217,15 @@ def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:
 
     def read_one(sample: dict[str, Any], tokenizer: Any = None) -> dict[str, Any]:
         answer = sample["completion"]
-        both = read(
+        two_answers = read(
             {"messages": sample["messages"], "chosen": answer, "rejected": answer},
             tokenizer=tokenizer,
         )
-        return {"prompt": both["prompt"], "completion": both["chosen"], "label": sample["label"]}
+        return {
+            "prompt": two_answers["prompt"],
+            "completion": two_answers["chosen"],
+            "label": sample["label"],
+        }
 
     return read_one, {"remove_columns": "__all__"}
 
@@ -218,12 +233,12 @@ def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:
 def scored(strategy: ChatTemplateStrategy, row: dict[str, Any]) -> dict[str, Any]:
     """The tokens of a prompt with each of two answers, at most `max_length`. Axolotl's own reader
     has no earlier turns."""
-    made = {}
+    columns = {}
     for side in ("chosen", "rejected"):
         messages = [*row["messages"], {"role": "assistant", "content": row[side]}]
         tokens = ChatTemplateStrategy._tokenize_single_prompt(strategy, {"messages": messages})
-        made[f"{side}_ids"] = tokens["input_ids"][: strategy.prompter.max_length]
-    return made
+        columns[f"{side}_ids"] = tokens["input_ids"][: strategy.prompter.max_length]
+    return columns
 
 
 def by_features(cfg: DictDefault) -> TrainDatasetMeta:
@@ -246,12 +261,12 @@ def by_features(cfg: DictDefault) -> TrainDatasetMeta:
             args.ebft_use_whitening = whitened
 
     EBFTMixin._feature_matching_reward = features
-    made = load_preference_datasets(cfg=cfg)
+    datasets = load_preference_datasets(cfg=cfg)
     for side in ("train_dataset", "eval_dataset"):
-        there = getattr(made, side)
-        if there is not None:
-            setattr(made, side, there.rename_column("answer", "ground_truth"))
-    return made
+        dataset = getattr(datasets, side)
+        if dataset is not None:
+            setattr(datasets, side, dataset.rename_column("answer", "ground_truth"))
+    return datasets
 
 
 def stop_convolutions(model: Any) -> None:
@@ -264,27 +279,30 @@ def stop_convolutions(model: Any) -> None:
     plain = home.causal_conv1d_fn
 
     def with_places(
-        _: Any, given: tuple[Any, ...], named: dict[str, Any]
+        _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        return given, {**named, "seq_idx": named.get("position_ids")}
+        return arguments, {**keywords, "seq_idx": keywords.get("position_ids")}
 
     def within_rows(
         states: Tensor, weight: Tensor, bias: Tensor | None = None, seq_idx: Tensor | None = None
     ) -> Tensor:
         # states, made: (batch, channels, tokens). weight: (channels, taps). seq_idx: each token's
         # place in its row.
-        made: Tensor = plain(states, weight, bias)
+        output: Tensor = plain(states, weight, bias)
         # Generation may put the states of earlier tokens before them.
         if seq_idx is not None and seq_idx.shape[-1] == states.shape[-1]:
             taps = weight.shape[-1]
             places = seq_idx.expand(len(states), -1)
             row, token = (places < taps - 1).nonzero(as_tuple=True)
-            first = torch.zeros_like(made[row, :, token]) + (0 if bias is None else bias)
+            first_tokens = torch.zeros_like(output[row, :, token]) + (0 if bias is None else bias)
             for back in range(taps):
-                own = (places[row, token] >= back)[:, None]
-                first = first + own * states[row, :, (token - back).clamp(0)] * weight[:, -1 - back]
-            made[row, :, token] = first.to(made.dtype)
-        return made
+                in_row = (places[row, token] >= back)[:, None]
+                first_tokens = (
+                    first_tokens
+                    + in_row * states[row, :, (token - back).clamp(0)] * weight[:, -1 - back]
+                )
+            output[row, :, token] = first_tokens.to(output.dtype)
+        return output
 
     home.causal_conv1d_fn = within_rows
     model.base_model.register_forward_pre_hook(with_places, with_kwargs=True)
@@ -301,8 +319,8 @@ def keep_gradients(model: torch.nn.Module) -> None:
 
 def run_settings(cfg: DictDefault) -> RunSettings:
     if hasattr(cfg.recipe_runner, "to_dict"):
-        own = cfg.recipe_runner.to_dict()
+        plain_settings = cfg.recipe_runner.to_dict()
     else:
-        own = cfg.recipe_runner
-    settings: RunSettings = RunSettings.model_validate(own)
+        plain_settings = cfg.recipe_runner
+    settings: RunSettings = RunSettings.model_validate(plain_settings)
     return settings

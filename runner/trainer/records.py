@@ -53,14 +53,14 @@ def early_stop(
     improvement by more than `least`; else None. evaluations: all in order, with the one before the
     first step; each with `step` and the measure."""
     sign = -1 if measure == LOSS else 1
-    seen = [
+    values = [
         (sign * entry[measure], entry["step"])
         for entry in evaluations
         if entry.get(measure) is not None
     ]
     best = -math.inf
     waited = 0
-    for value, _ in seen:
+    for value, _ in values:
         if value - best > least:
             best = value
             waited = 0
@@ -68,7 +68,10 @@ def early_stop(
             waited = waited + 1
     if step >= steps or waited < patience:
         return None
-    _, kept = max((one for one in seen if one[1]), key=lambda one: (one[0], -one[1]))
+    _, kept = max(
+        (evaluation for evaluation in values if evaluation[1]),
+        key=lambda evaluation: (evaluation[0], -evaluation[1]),
+    )
     return EarlyStop(patience, step, steps, kept)
 
 
@@ -216,9 +219,9 @@ class Summary(Record):
     def losses(self) -> str:
         """The first and the last validation loss, or reward, in words; empty if there was none."""
         losses = ("validation loss", self.first_validation_loss, self.last_validation_loss)
-        for name, first, last in (losses, ("mean reward", self.first_reward, self.last_reward)):
-            if first is not None and last is not None:
-                return f"{name} {first:.3f} → {last:.3f}"
+        for name, at_start, last in (losses, ("mean reward", self.first_reward, self.last_reward)):
+            if at_start is not None and last is not None:
+                return f"{name} {at_start:.3f} → {last:.3f}"
         return ""
 
 
@@ -276,8 +279,8 @@ class Proof(Record):
         """Tokens that are trained, seen and cut: the name, the count, and the share of all."""
         counts = (("trained", self.trained), ("seen", self.seen), ("cut", self.cut))
         return [
-            (kind, count, count / max(1, sum(number for _, number in counts)))
-            for kind, count in counts
+            (name, count, count / max(1, sum(number for _, number in counts)))
+            for name, count in counts
         ]
 
     @property
@@ -322,21 +325,21 @@ def keep_held_out(dataset: Any, folder: Path) -> None:
         (n for n in range(len(rows), 1, -1) if sum(evenly(lengths, n)) <= HELD_OUT_TOKENS), 1
     )
     kept = [dataset[row] for row in evenly(rows, fewer)]
-    kind = pa.list_(pa.int32())
+    column_type = pa.list_(pa.int32())
     columns = {
         name: [list(map(int, row[name])) for row in kept] for name in ("input_ids", "labels")
     }
-    table = pa.table({name: pa.array(column, kind) for name, column in columns.items()})
+    table = pa.table({name: pa.array(column, column_type) for name, column in columns.items()})
     with replacing(file) as partial:
         parquet.write_table(
             table.replace_schema_metadata({IN_ALL: str(count)}), partial, compression="zstd"
         )
 
 
-def evenly(things: Sequence[Thing], count: int) -> list[Thing]:
+def evenly(items: Sequence[Thing], count: int) -> list[Thing]:
     """`count` of them at even distances; all of them if they are fewer."""
-    count = min(count, len(things))
-    return [things[number * len(things) // count] for number in range(count)]
+    count = min(count, len(items))
+    return [items[number * len(items) // count] for number in range(count)]
 
 
 def read_held_out(file: Path) -> HeldOut | None:

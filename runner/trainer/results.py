@@ -158,7 +158,7 @@ class History(TrainerCallback):
             ),
         }
         self.measured = {}
-        self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [
+        self.epochs = [epoch for epoch in self.epochs if epoch["step"] != state.global_step] + [
             entry
         ]
         self.last_time = time.monotonic()  # evaluations do not count as training time
@@ -188,13 +188,13 @@ def _peaks(logs: Logged, before: Logged) -> Logged:
     and then resets PyTorch's counters (0.19.0, utils/bench.py)."""
     if not torch.cuda.is_available():
         return dict.fromkeys(TABLES["peaks"])
-    own = {
+    torch_peaks = {
         "gpu_memory_gib": torch.cuda.max_memory_allocated(),
         "gpu_reserved_gib": torch.cuda.max_memory_reserved(),
     }
     read = TABLES["peaks"].items()
     return {
-        name: max(before.get(name, 0.0), logs.get(key, 0.0), round(own[name] / 2**30, 2))
+        name: max(before.get(name, 0.0), logs.get(key, 0.0), round(torch_peaks[name] / 2**30, 2))
         for name, key in read
     }
 
@@ -202,8 +202,8 @@ def _peaks(logs: Logged, before: Logged) -> Logged:
 def _measured(logs: Logged, names: Mapping[str, str], rewards: str) -> dict[str, Any]:
     """TRL's measures by our names, and the mean of each reward; its key begins with `rewards`."""
     means = [key for key in logs if key.startswith(rewards) and key.endswith("/mean")]
-    each = {f"reward.{key[len(rewards) : -len('/mean')]}": logs[key] for key in means}
-    return {name: logs[key] for name, key in names.items() if key in logs} | each
+    by_reward = {f"reward.{key[len(rewards) : -len('/mean')]}": logs[key] for key in means}
+    return {name: logs[key] for name, key in names.items() if key in logs} | by_reward
 
 
 def count_parameters(model: Any) -> dict[str, int]:
@@ -343,8 +343,10 @@ def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
         # Of the first rows, as the answers that are shown beside them: there may be millions.
         rows = first_rows(_parquet_files(config, "datasets"))
         of_training = _short(row[COLUMN].strip() for row in rows if row.get(COLUMN))
-        known = set(held_out)
-        taught = [question for question in of_training if question and question not in known]
+        held_out_questions = set(held_out)
+        taught = [
+            question for question in of_training if question and question not in held_out_questions
+        ]
     if taught:
         most_new = demo.of_rows - round(demo.of_rows * TAUGHT_SHARE)
     else:
@@ -356,7 +358,7 @@ def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
 
 
 def _parquet_files(config: EngineConfig, name: str) -> list[Path]:
-    paths = (Path(one["path"]) for one in config.get(name) or ())
+    paths = (Path(data_set["path"]) for data_set in config.get(name) or ())
     return [path for path in paths if path.suffix == ".parquet" and path.is_file()]
 
 
@@ -366,9 +368,9 @@ def _questions(files: Iterable[Path], demo: Demo, run_dir: Path) -> list[str]:
 
 def _short(questions: Iterable[str]) -> list[str]:
     """Each question once; only the short ones, if there are any."""
-    asked = dict.fromkeys(questions)
-    short = [question for question in asked if len(question) <= GLANCE]
-    return short or list(asked)
+    distinct = dict.fromkeys(questions)
+    short = [question for question in distinct if len(question) <= GLANCE]
+    return short or list(distinct)
 
 
 def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
@@ -389,10 +391,10 @@ def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
         index + 1 for index, token in enumerate(block) if token == tokenizer.eos_token_id
     ):
         document = block[start : start + TOKENS]
-        words = tokenizer.decode(list(document), skip_special_tokens=True).split()
+        text_words = tokenizer.decode(list(document), skip_special_tokens=True).split()
         # The last word may continue in the part that was not read.
-        if tokenizer.eos_token_id not in document and len(words) > WORDS:
-            yield " ".join(words[:WORDS])
+        if tokenizer.eos_token_id not in document and len(text_words) > WORDS:
+            yield " ".join(text_words[:WORDS])
 
 
 def keep_template(demo: Demo, model: Path) -> None:
@@ -414,12 +416,12 @@ def _alone(module: str, *arguments: str) -> None:
     memory at its end."""
     names = TABLES["names"]["launcher"]
     prefixes = tuple(TABLES["names"]["launcher-prefixes"])
-    own = {
+    plain_environment = {
         name: value
         for name, value in os.environ.items()
         if name not in names and not name.startswith(prefixes)
     }
-    fork_server.run([sys.executable, "-m", module, *arguments], own)
+    fork_server.run([sys.executable, "-m", module, *arguments], plain_environment)
 
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:

@@ -32,12 +32,12 @@ def several() -> bool:
     return bool(torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1)
 
 
-def any_of(here: bool, device: torch.device) -> bool:
-    """Whether `here` is true on any process; the result is the same on all of them. Every process
+def any_of(is_true: bool, device: torch.device) -> bool:
+    """Whether `is_true` holds on any process; the result is the same on all of them. Every process
     must call it."""
     if not several():
-        return here
-    flag = torch.tensor([float(here)], device=device)
+        return is_true
+    flag = torch.tensor([float(is_true)], device=device)
     torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
     return bool(flag.item())
 
@@ -51,10 +51,10 @@ def wait() -> None:
 def step_of(checkpoint: Path) -> int | None:
     """The step of a complete checkpoint; None for anything else."""
     mark = read_json(checkpoint / COMPLETE)
-    whole = isinstance(mark, dict) and isinstance(
+    is_complete = isinstance(mark, dict) and isinstance(
         read_json(checkpoint / "trainer_state.json"), dict
     )
-    if not whole:
+    if not is_complete:
         return None
     step: int | None = mark.get("step")
     return step
@@ -63,14 +63,14 @@ def step_of(checkpoint: Path) -> int | None:
 def last_good(folder: Path, resumed_from: str | None = None) -> Path | None:
     """The latest complete checkpoint in `folder`; resumed_from: only of those after a resume from
     this one."""
-    whole = [
+    complete = [
         (step, path)
         for path in folder.glob("checkpoint-*")
         if (step := step_of(path)) is not None
         and resumed_from in (None, read_record(path / COMPLETE).get("resumed_from"))
     ]
-    if whole:
-        return max(whole)[1]
+    if complete:
+        return max(complete)[1]
     return None
 
 
@@ -85,25 +85,25 @@ def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]
     """Sets `cfg.resume_from_checkpoint` if there is a checkpoint to resume from. Returns the
     checkpoint that the recipe names, which marks the checkpoints that follow it; empty for none.
     stop: ends the run with a reason, if a context length cannot continue the one before."""
-    own = Path(cfg.output_dir)
+    run_checkpoints = Path(cfg.output_dir)
     if cfg.resume_from_checkpoint:
-        named = Path(cfg.resume_from_checkpoint)
+        requested = Path(cfg.resume_from_checkpoint)
         # so that the run folder can move
-        if named.parent == own:
-            name = named.name
+        if requested.parent == run_checkpoints:
+            name = requested.name
         else:
-            name = str(named)
+            name = str(requested)
         cfg.resume_from_checkpoint = str(
-            last_good(own, name) or named
+            last_good(run_checkpoints, name) or requested
         )  # after a kill, the latest since then
         return name
     if not cfg.auto_resume_from_checkpoints:
         return ""
     if int(os.environ.get("RANK", "0")) == 0:
-        for path in own.glob("checkpoint-*"):
+        for path in run_checkpoints.glob("checkpoint-*"):
             if step_of(path) is None:  # incomplete
                 shutil.rmtree(path, ignore_errors=True)
-    checkpoint = last_good(own)
+    checkpoint = last_good(run_checkpoints)
     if checkpoint is None and (blocks := settings.blocks) and (before := blocks.continue_from):
         checkpoint = last_good(Path(before))
         if checkpoint:
@@ -165,15 +165,15 @@ class Watchdog(TrainerCallback):
         self.vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
         # Processes that are not connected would each train everything alone, and exit 0.
         expected = self.settings.world_size
-        here = PartialState()
-        if here.num_processes != expected:
+        process_state = PartialState()
+        if process_state.num_processes != expected:
             self.stop(
-                f"The plan needs {expected} processes that train together, but {here.num_processes} connected. Each would train on all the data alone.",
+                f"The plan needs {expected} processes that train together, but {process_state.num_processes} connected. Each would train on all the data alone.",
                 "Start them with the launcher that the plan names.",
             )
         if expected > 1:
             together = (
-                here.distributed_type not in (DistributedType.NO,)
+                process_state.distributed_type not in (DistributedType.NO,)
                 and torch.distributed.is_initialized()
             )
             if together:
@@ -193,17 +193,17 @@ class Watchdog(TrainerCallback):
         else:
             ignorance = math.inf
         step = state.global_step
-        for name, what in (("loss", "loss"), ("eval_loss", "validation loss")):
+        for name, loss_name in (("loss", "loss"), ("eval_loss", "validation loss")):
             if name not in (logs or {}):
                 continue
             if not math.isfinite(loss := float(logs[name])):
                 self.stop(
-                    f"The {what} at step {step} is {loss}: training has diverged.",
+                    f"The {loss_name} at step {step} is {loss}: training has diverged.",
                     "Lower `learning_rate`, or use `precision: bf16` (`fp32` on a GPU without bf16).",
                 )
             if loss == 0 and self.of_words:
                 self.stop(
-                    f"The {what} at step {step} is exactly 0, which no real text gives. The model's weights or the data's labels are broken.",
+                    f"The {loss_name} at step {step} is exactly 0, which no real text gives. The model's weights or the data's labels are broken.",
                     "Check the prepared data, and the model that training started from.",
                 )
             if (
@@ -212,7 +212,7 @@ class Watchdog(TrainerCallback):
                 and loss > (ceiling := CEILING * ignorance)
             ):
                 self.stop(
-                    f"The first {what} is {loss:.2f}, above {ceiling:.2f}; a model that knows nothing has {ignorance:.2f}. The weights that training started from are broken or were not loaded.",
+                    f"The first {loss_name} is {loss:.2f}, above {ceiling:.2f}; a model that knows nothing has {ignorance:.2f}. The weights that training started from are broken or were not loaded.",
                     "",
                 )
             self.first_loss_seen = True
@@ -297,12 +297,12 @@ class Patience(TrainerCallback):
 
     def _judge(self, state: Any, control: Any) -> None:
         """Ends training if too many evaluations have brought no improvement."""
-        seen = (
+        evaluations = (
             {"step": entry["step"], self.measure: entry.get(f"eval_{self.measure}")}
             for entry in state.log_history
         )
         wanted = (self.wanted.patience, self.wanted.min_improvement, self.measure)
-        ended = records.early_stop(seen, *wanted, state.global_step, state.max_steps)
+        ended = records.early_stop(evaluations, *wanted, state.global_step, state.max_steps)
         self.history.early_stop = ended
         control.should_training_stop |= ended is not None
         if ended and state.is_world_process_zero:
@@ -341,11 +341,11 @@ class Pace(TrainerCallback):
         """Seconds of this training so far, with those before a restart."""
         return self.before + time.monotonic() - self.began
 
-    def _took(self, what: str) -> None:
+    def _took(self, phase: str) -> None:
         """Evaluations and checkpoints begin where a step (or training) began or ended; nothing else
         takes long."""
         now = time.monotonic()
-        self.longest[what] = max(self.longest[what], now - self.last)
+        self.longest[phase] = max(self.longest[phase], now - self.last)
         self.last = now
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -467,14 +467,14 @@ class Preemption(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.waits and self._decide(args):
             if state.is_world_process_zero:
-                said = " ".join(
+                message = " ".join(
                     (
                         "Training was asked to stop (SIGTERM). A cluster does this when it takes a machine back.",
                         f"Step {state.global_step:,} is saved, and the same command continues from there.",
                     )
                 )
-                print(said, flush=True)
-                write_json(self.run_dir / STOPPED, {"message": said})
+                print(message, flush=True)
+                write_json(self.run_dir / STOPPED, {"message": message})
             # A launcher that sees one process end ends the others, which may still write.
             wait()
             raise SystemExit(ENDED)
@@ -487,14 +487,14 @@ def callbacks(
     of_words: bool,
     measure: str = records.LOSS,
     resumed_from: str = "",
-    own: Sequence[TrainerCallback] = (),
+    engine_callbacks: Sequence[TrainerCallback] = (),
 ) -> list[TrainerCallback]:
     """All callbacks of a training, in their order: those that watch, those that end it, the one
     that asks for checkpoints and marks them, and those that act on what the others asked for.
-    of_words, measure, resumed_from: arguments of Watchdog, Patience, Pace. own: the engine's, which
+    of_words, measure, resumed_from: arguments of Watchdog, Patience, Pace. engine_callbacks: these
     watch too."""
     return [
-        *(Watchdog(settings, of_words), history, *own),
+        *(Watchdog(settings, of_words), history, *engine_callbacks),
         *(callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)),
         Pace(settings, resumed_from),
         *([Patience(settings.early_stopping, history, measure)] if settings.early_stopping else []),

@@ -74,7 +74,7 @@ def test_the_signature_says_what_is_required_repeated_or_a_flag():
         sets: tuple[str, ...],
         fresh: bool,
         style: str,
-        first: str,
+        first_stage: str,
         price: float | None,
         **more: str,
     ) -> None:

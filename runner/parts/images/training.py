@@ -83,7 +83,11 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets can be
         # memorised.
         callbacks=stopping.callbacks(
-            settings, history, of_words=False, measure=ACCURACY, own=[weights, *trackers]
+            settings,
+            history,
+            of_words=False,
+            measure=ACCURACY,
+            engine_callbacks=[weights, *trackers],
         ),
     )
     stopping.no_step_more(trainer)

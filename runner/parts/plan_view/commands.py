@@ -345,7 +345,7 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         say(json_text(all_cards))
         return
     titles, *facts = views.rows("cards", all_cards)
-    table([titles, *facts], below=titles[-2:])
+    table([titles, *facts], movable=titles[-2:])
     say("\nMEMORY is the part that PyTorch can use.")
     say("TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
     end(f"{len(all_cards)} GPUs can be named in a recipe.", "gpus", "RECIPE")

@@ -192,7 +192,7 @@ def measure(
         say,
         watch,
         changes,
-        own=Measured(gpus, run.path, blocks),
+        scenario_rehearsal=Measured(gpus, run.path, blocks),
         env=env,
     )
     plan = inference.plan_of(recipe, run)

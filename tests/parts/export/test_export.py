@@ -181,7 +181,7 @@ def test_a_merge_of_dora_is_proven_with_the_lengths_that_its_rows_have_learned(
             if "lora_" in name:
                 part.mul_(1 + 0.1 * torch.rand_like(part)).add_(0.02 * torch.randn_like(part))
     model.save_pretrained(tmp_path / "adapter")
-    merging.merge(tmp_path / "adapter", out, precision, known=base)
+    merging.merge(tmp_path / "adapter", out, precision, named_base=base)
     folder = trained_model.AdapterFolder(tmp_path / "adapter")
     proof = trained_model.merged(out, folder, base)
     assert proof["changed_tensors"] == 4 and proof["largest_difference"] < 0.1

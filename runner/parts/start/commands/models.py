@@ -182,7 +182,7 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
         "LICENCE",
         "FROM",
     )
-    table([titles, *rows], below=(*titles[3:7], "FROM"))
+    table([titles, *rows], movable=(*titles[3:7], "FROM"))
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
     else:
