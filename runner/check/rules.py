@@ -20,11 +20,11 @@ from runner.catalog import Schema, models
 from runner.catalog.hardware import LIKE_NO_GPU, NO_GPU
 from runner.check import by_schema, schema_errors, sources
 from runner.data.tokenizers import MISTRAL, unfit
+from runner.parts.contract import Rule
 from runner.recipe import lock, units
 from runner.recipe.document import Path_, path_of
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import STAGES
-from runner.scenarios.contract import Rule
 from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged

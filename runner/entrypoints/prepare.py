@@ -26,9 +26,9 @@ from runner.data import (
 from runner.data.hub_failures import HubFailure, hub_failure
 from runner.data.prepared import require_room
 from runner.data.report import rows_of
+from runner.parts.contract import Work
 from runner.plan import RowsRequest
 from runner.recipe import templates
-from runner.scenarios.contract import Work
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process

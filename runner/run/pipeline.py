@@ -437,23 +437,23 @@ def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
     """Raises Stop if a stage must not start. where: the option that names the place of the run."""
     # Without the part that judges gates, every gate is closed, whatever other parts' hooks do.
     if any(folder.plan.guards(folder.stage)):
-        parts.require("sections", "gates")
-    for guards in parts.hooks("before_stage"):
-        guards(folder, tell, where)
+        parts.require("evaluate")
+    for hooks in parts.stage_hooks():
+        hooks.before_stage(folder, tell, where)
 
 
 def judge(folder: StageFolder, tell: Tell) -> None:
     """Raises Stop if no later stage may use a finished stage's results."""
     if folder.stage.gates:
-        parts.require("sections", "gates")
-    for after_stage in parts.hooks("after_stage"):
-        after_stage(folder, tell)
+        parts.require("evaluate")
+    for hooks in parts.stage_hooks():
+        hooks.after_stage(folder, tell)
 
 
 def send(folder: StageFolder, tell: Tell) -> None:
     """Sends what a stage has left to where the recipe reports to. It never makes a run fail."""
-    for send_results in parts.hooks("send_results"):
-        send_results(folder, tell)
+    for hooks in parts.stage_hooks():
+        hooks.send_results(folder, tell)
 
 
 def summaries(plan: Plan) -> list[Summary]:

@@ -14,6 +14,7 @@ from runner.catalog.hardware import NO_GPU
 from runner.check.validate import changed
 from runner.data import packaged_models
 from runner.data.prepared import PreparedRows
+from runner.parts.contract import Substitutions
 from runner.plan import Place, Plan, Prediction, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Override, Recipe
@@ -23,7 +24,6 @@ from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import keep
 from runner.run.this_machine import LocalRun
 from runner.scenarios import forecasting, translate
-from runner.scenarios.contract import Substitutions
 from runner.scenarios.shared import common, rehearsal
 from runner.tools.files import read_json
 from runner.tools.problem import Stop, Tell, shortened
@@ -95,9 +95,13 @@ def run(
             tell(line)
         tell("")
         return
-    after = (line for after_run in parts.hooks("after_run") for line in after_run(recipe, folder))
-    for line in (*report(plan), *after):
+    for line in report(plan):
         tell(line)
+    if parts.has("planner"):
+        from runner.parts.planner import calibration
+
+        for line in calibration.after(recipe, folder):
+            tell(line)
 
 
 def _nothing(line: str) -> None:
@@ -327,8 +331,8 @@ def report(plan: Plan) -> Iterator[str]:
         yield from _what_a_twin_proves(plan)
     else:
         yield from _answers(plan)
-    for on_record in parts.hooks("on_record"):
-        yield from on_record(plan)
+    for hooks in parts.stage_hooks():
+        yield from hooks.report_lines(plan)
     yield ""
     yield f"All results are in {run.shown}/"
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import __version__, catalog, parts
 from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
+from runner.parts.contract import Forecasting, Measurable, Rule, Substitutions, Target, Work
 from runner.plan import RUNS, Place, Plan, RowsRequest, Stage
 from runner.recipe import reading as yaml_file
 from runner.recipe.document import merged, value_at
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.contract import Forecasting, Measurable, Rule, Substitutions, Target, Work
 from runner.tools.problem import Stop, listed
 
 if TYPE_CHECKING:

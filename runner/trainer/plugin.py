@@ -61,9 +61,7 @@ class RecipePlugin(BasePlugin):
                 # would join them without naming a backend.
                 PartialState(cpu=True)
         settings = run_settings(cfg)
-        self.trackers = [
-            tracker for begin in parts.hooks("trackers") for tracker in begin(cfg, settings)
-        ]
+        self.trackers = stopping.trackers(cfg, settings)
         if settings.warmup_ratio is not None:
             cfg.warmup_ratio = settings.warmup_ratio  # after Axolotl's own rules
         if cfg.rl == "orpo":
@@ -101,13 +99,15 @@ class RecipePlugin(BasePlugin):
             return by_features(cfg)
         if settings.blocks is None:
             return None
+        parts.require("pretrain")
+        from runner.parts.pretrain import training as pretraining
+
         checkpoint = cfg.resume_from_checkpoint
-        load = parts.hook("blocks")
         if checkpoint:
             reached = stopping.step_of(Path(checkpoint)) or 0
         else:
             reached = 0
-        train, validation, cfg.max_steps = load(
+        train, validation, cfg.max_steps = pretraining.load(
             settings.blocks, settings.effective_batch_size, reached
         )
         return TrainDatasetMeta(train, validation, cfg.max_steps)
@@ -169,10 +169,12 @@ class RecipePlugin(BasePlugin):
             if cfg.load_in_4bit:
                 keep_gradients(trainer.model)
         stopping.no_step_more(trainer)
-        for judge in parts.hooks("before_training"):
-            complaint = judge(cfg, trainer, settings)
-            if complaint:
-                stopping.Watchdog(settings).stop(complaint)
+        if parts.has("proof"):
+            from runner.parts.proof import prove
+
+            proof = prove.prove(cfg, trainer, settings)
+            if proof.complaint:
+                stopping.Watchdog(settings).stop(proof.complaint)
         if settings.proof.only:
             sys.exit(0)
         if int(os.environ.get("RANK", "0")) == 0:

@@ -17,6 +17,7 @@ from accelerate.utils import DistributedType
 from transformers import TrainerCallback
 
 from runner import parts
+from runner.plan import EngineConfig
 from runner.tools import child_process
 from runner.tools.files import read_json, read_record, write_json
 from runner.tools.run_files import COMPLETE, STOPPED
@@ -480,6 +481,16 @@ class Preemption(TrainerCallback):
             raise SystemExit(ENDED)
 
 
+def trackers(config: EngineConfig, settings: RunSettings) -> list[TrainerCallback]:
+    """Callbacks that send curves to a server, instead of those of the engine, whose config they
+    change."""
+    if not parts.has("tracking"):
+        return []
+    from runner.parts.tracking import training
+
+    return training.trackers(config, settings)
+
+
 def callbacks(
     settings: RunSettings,
     history: History,
@@ -495,7 +506,7 @@ def callbacks(
     watch too."""
     return [
         *(Watchdog(settings, of_words), history, *engine_callbacks),
-        *(callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)),
+        *(callback for of_part in parts.callbacks() for callback in of_part(settings, history)),
         Pace(settings, resumed_from),
         *([Patience(settings.early_stopping, history, measure)] if settings.early_stopping else []),
         *(Preemption(settings), Phases()),

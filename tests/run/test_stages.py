@@ -344,8 +344,7 @@ def test_without_the_part_that_reads_gates_every_gate_is_closed(tmp_path, monkey
     plan = plan_in(tmp_path, "seven-b")
     finish(plan)
     there = {name: part for name, part in parts.found().items() if name != "evaluate"}
-    parts.hooks.cache_clear()
-    parts.missing.cache_clear()
+    parts.stage_hooks.cache_clear()
     monkeypatch.setattr(parts, "found", lambda: there)
     try:
         for act in (pipeline.guard, pipeline.judge):
@@ -353,5 +352,4 @@ def test_without_the_part_that_reads_gates_every_gate_is_closed(tmp_path, monkey
                 act(StageFolder(plan, plan.stage("sft")), print)
         pipeline.guard(StageFolder(plan, plan.stage("data")), print)
     finally:
-        parts.hooks.cache_clear()
-        parts.missing.cache_clear()
+        parts.stage_hooks.cache_clear()

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from runner import catalog, scenarios
+from runner.parts.contract import Measurable
 from runner.plan import Evaluation, Gate
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Override, Recipe
-from runner.scenarios.contract import Measurable
 from runner.tools import packaged
 from runner.tools.problem import (
     ALIKE,

@@ -13,11 +13,11 @@ from typing import Any
 from runner import catalog
 from runner.data.data_sets import stated
 from runner.data.prepared import PreparedRows
+from runner.parts.contract import Measurable, Summaries
 from runner.parts.images.data import ImageSet, class_folders, class_names, named_classes
 from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe import overrides
 from runner.recipe.recipe import Override, Recipe
-from runner.scenarios.contract import Measurable, Summaries
 from runner.scenarios.shared import common, rehearsal
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged

@@ -12,6 +12,7 @@ from typing import Any
 
 from runner.check.validate import as_written
 from runner.data.data_sets import stated
+from runner.parts.contract import Measurable, Summaries
 from runner.parts.pretrain import architecture
 from runner.parts.pretrain.architecture import (
     AFTER,
@@ -28,7 +29,6 @@ from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.recipe import PREFERENCES, Override, Recipe, sets_of
 from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
-from runner.scenarios.contract import Measurable, Summaries
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged

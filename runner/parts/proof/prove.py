@@ -475,11 +475,6 @@ class Prover:
             self.faults.add("accumulation", f"{at_once:.6f} and {accumulated:.6f}")
 
 
-def before_training(cfg: DictDefault, trainer: Any, settings: RunSettings) -> str:
-    """The problem of the rows before training; empty for none."""
-    return prove(cfg, trainer, settings).complaint
-
-
 def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
     """Judges rows and batches in every process, because some figures need all of them; the first
     writes `proof.json`."""

@@ -17,6 +17,7 @@ from runner.commands import show
 from runner.commands.options import command, end, open_recipe, say, table
 from runner.parts.report import facts, page, sentences
 from runner.recipe.document import differing, flat
+from runner.run import provenance
 from runner.run.launch import end_of
 from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
@@ -135,7 +136,7 @@ def _no_runs(name: str | None, no_jobs: bool) -> Stop:
 
 def _without_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that can tell runs apart."""
-    return {setting: value for setting, value in settings.items() if setting not in page.OWN}
+    return {setting: value for setting, value in settings.items() if setting not in provenance.OWN}
 
 
 def _table_rows(rows: Sequence[Mapping[str, Any]], same_recipe: bool) -> list[list[str]]:

@@ -429,7 +429,7 @@ def _send(search: Search, submit: bool) -> None:
         files.append(recipe.file.with_name(f"{recipe.file.stem}-{tried.trial.number}.yaml"))
         _write(search, tried, files[-1], f"{recipe.name}-{tried.trial.number}")
     if submit:
-        parts.require("commands", "submit")
+        parts.require("openshift")
         context = click.get_current_context()
         send = cast(click.Group, context.find_root().command).get_command(context, "submit")
         for file in files:

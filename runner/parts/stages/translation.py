@@ -9,11 +9,11 @@ from typing import Any
 from runner import scenarios
 from runner.data.prepared import PreparedRows
 from runner.data.tokenizers import Pretrained
+from runner.parts.contract import Summaries
 from runner.plan import Place, Plan, Stage
 from runner.recipe.overrides import of_each
 from runner.recipe.recipe import CONVERSATIONS, Override, Recipe
 from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_base, one_file, starts
-from runner.scenarios.contract import Summaries
 from runner.scenarios.language import translation as language
 from runner.scenarios.shared import common, rehearsal
 from runner.tools.files import in_image, remote

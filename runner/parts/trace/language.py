@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from runner import parts
 from runner.parts.planner import parameters
 from runner.parts.planner.formulas import Traced
 from runner.parts.planner.workload import Adapter, Run, Workload
@@ -33,6 +34,7 @@ def trace(run: Run, operations: bool = True) -> Traced:
     model can be built."""
     if isinstance(run, Workload):
         return _measured(run, partial(build, run), partial(forward, run), operations)
+    parts.require("images")
     from runner.parts.images import network
     from runner.parts.images.formulas import Images
 

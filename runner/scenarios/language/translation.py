@@ -13,9 +13,9 @@ from typing import Any
 from runner import catalog, parts
 from runner.data.conversation_formats import OWN, ChatData
 from runner.data.data_sets import DataSets, PlainText, TextSet, stated
+from runner.parts.contract import Measurable
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
-from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, sharding
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools.problem import Problem, listed, setting

@@ -12,6 +12,7 @@ from typing import Any
 from runner import catalog, parts
 from runner.catalog.hardware import PROCESSOR
 from runner.data.prepared import PreparedRows
+from runner.parts.contract import Summaries
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_, value_at
@@ -27,7 +28,6 @@ from runner.recipe.recipe import (
     Settings,
     sets_of,
 )
-from runner.scenarios.contract import Summaries
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.problem import Stop, setting

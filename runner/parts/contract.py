@@ -41,31 +41,66 @@ is run as `python -m MODULE CONFIG`, by torchrun for several processes; of `form
 engine, or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which
 returns a function from a file to the share of each answer; of `targets` is a Target. `forecast`
 names a Forecasting, `rules` a module with rules for every recipe, `rules_of` modules with those of
-a setting. `hooks` names functions by the moment at which they are called; `runner/parts/hooks.toml`
-lists all moments, with the arguments, and what the function does or returns.
+a setting. `stage_hooks` names a class, a StageHooks, and `callbacks` a function, a Callbacks.
+
+This module imports nothing when it runs, so every room and every part may import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runner.plan import Kind, Place, Plan, Prediction, Stage
-from runner.recipe.recipe import Override, Recipe
-from runner.tools.files import Artifact
-from runner.tools.problem import Problem
-
 if TYPE_CHECKING:
-    from runner.data.prepared import PreparedRows
-    from runner.trainer.records import Summary
+    from transformers import TrainerCallback
 
-Rule = Callable[[Recipe], Iterator[Problem]]
+    from runner.data.prepared import PreparedRows
+    from runner.plan import Kind, Place, Plan, Prediction, Stage
+    from runner.recipe.recipe import Override, Recipe
+    from runner.run.run_folder import StageFolder
+    from runner.tools.files import Artifact
+    from runner.tools.problem import Problem, Tell
+    from runner.trainer.records import Summary
+    from runner.trainer.results import History
+    from runner.trainer.settings import RunSettings
+
 Summaries = list["Summary"]  # of the stages of a rehearsal
 Work = Mapping[
     str, Any
 ]  # what a stage that trains nothing does: the dataclass of a function in `work.py`, as JSON
+
+
+class Rule(Protocol):
+    """Judges every recipe, or those with a setting."""
+
+    def __call__(self, recipe: Recipe, /) -> Iterable[Problem]: ...
+
+
+class StageHooks:
+    """What a part does before and after a stage of a run, on every kind of machine. Each method
+    does nothing here; a part's own class has those that it needs."""
+
+    def before_stage(self, folder: StageFolder, tell: Tell, where: str) -> None:
+        """Raises Stop if the stage must not start. where: the option that names the place of the
+        run, such as ` --cluster`."""
+
+    def after_stage(self, folder: StageFolder, tell: Tell) -> None:
+        """Raises Stop if no later stage may use the results of the finished stage."""
+
+    def send_results(self, folder: StageFolder, tell: Tell) -> None:
+        """Sends what the stage has left to another server. Never raises."""
+
+    def report_lines(self, plan: Plan) -> Iterable[str]:
+        """Lines for the end of a run, from the records in its folder."""
+        return ()
+
+
+class Callbacks(Protocol):
+    """More callbacks for a training, in the training process."""
+
+    def __call__(self, settings: RunSettings, history: History) -> list[TrainerCallback]: ...
 
 
 @dataclass(frozen=True)
