@@ -13,7 +13,8 @@ import pytest
 
 from runner.check.validate import load
 from runner.parts.openshift import site
-from runner.scenarios.render import emit, planned
+from runner.scenarios import planned
+from runner.scenarios.render import emit
 from tests.conftest import (
     ASKING,
     COLLECTED,

@@ -44,7 +44,27 @@ SOFT = {
         "proof": "judges the engine's own rows before the first step",
         "tracking": "sends curves to a server",
     },
+    "data": {"data_doctor": "looks for problems in rows"},
+    "scenarios": {
+        "evaluate": "gates and evaluations of stages",
+        "openshift": "files beside the jobs of a render",
+        "rewards": "the rewards of a model's own answers",
+        "songs": "songs as rows",
+    },
+    "check": {
+        "axolotl_files": "reads files of other trainers",
+        "jobs": "values under `openshift` that a recipe leaves out",
+        "nodes": "counts that follow the list of machines",
+    },
     "run": {"planner": "compares a run with its forecast"},
+    "entrypoints": {"proof": "judges the engine's rows before a GPU is reserved"},
+    "commands": {
+        "ci": "formats for programs of CI",
+        "openshift": "whether there is a login",
+        "proof": "shows what is trained",
+        "report": "the page at the end of a run",
+        "serve": "asks the models behind a server",
+    },
     "trace": {"images": "traces the models of that part"},
     "images": {"planner": "its formulas, which the planner alone imports"},
 }

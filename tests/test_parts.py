@@ -47,7 +47,7 @@ def test_a_hook_that_no_part_has_is_a_message():
 
 
 def test_a_broken_format_breaks_only_the_check():
-    """Other packages add formats, so the commands beside `check` must not load them."""
+    """Only `check` has formats, so the other commands must not load them."""
     code = "import runner.commands.show, sys; sys.exit('runner.parts.ci.formats' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 

@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from runner import parts
 from runner.catalog import Schema
 from runner.plan import Section
 from runner.recipe.document import Document, Path_, leaves, value_at
 from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import common
 
 # The column of comments, and the longest list on one line.
 COLUMN, SHORT = 46, 60
@@ -130,32 +128,3 @@ def _fits_block(text: str) -> bool:
     lines = text.removesuffix("\n").split("\n")
     plain = all(line.isprintable() and line == line.rstrip() for line in lines)
     return len(lines) > 1 and plain and bool(lines[-1]) and lines[0][:1] not in ("", " ")
-
-
-def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
-    """Values that follow from several lines: batches, learning rates, layers, and requests to a
-    cluster."""
-    gpus = common.replicas(recipe)
-    many = (
-        f"{gpus} {'GPU' if gpus == common.world_size(recipe) else 'group'}{'s' if gpus > 1 else ''}"
-    )
-    for name, part in recipe.sections.items():
-        if not part.knows("gradient_accumulation_steps"):
-            continue
-        micro = part["micro_batch_size"]
-        accumulation = part["gradient_accumulation_steps"]
-        factors = f"{micro} × {accumulation} × {many}"
-        yield (name, "effective_batch_size"), Computed(micro * accumulation * gpus, factors)
-        if part.get("learning_rate_scaling") == "linear":
-            yield (name, "learning_rate"), Computed(common.learning_rate(recipe), f"times {many}")
-        if (
-            part.knows("lora_layers")
-            and part.get("lora_layers") is None
-            and not part.get("lora_pattern")
-        ):
-            yield (
-                (name, "lora_layers"),
-                Computed(list(recipe.facts.linear), "every linear layer of the base model"),
-            )
-    for more in parts.hooks("computed"):
-        yield from more(recipe)

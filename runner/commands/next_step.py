@@ -22,13 +22,20 @@ LONGEST = 24 * 3600  # seconds of training on a processor that are worth proposi
 def training_verb(recipe: Recipe) -> str:
     """The command that begins the real training, on the machines that the recipe names, if they can
     be reached."""
-    if "openshift" in recipe.settings and any(
-        logged_in() for logged_in in parts.hooks("logged_in")
-    ):
+    if "openshift" in recipe.settings and _logged_in():
         return "submit"
     if "nodes" in recipe.settings:
         return "render"
     return "run"
+
+
+def _logged_in() -> bool:
+    """Whether this user has a login to a cluster, which may have expired."""
+    if not parts.has("openshift"):
+        return False
+    from runner.parts.openshift import login
+
+    return login.logged_in()
 
 
 def after_rehearsal(recipe: Recipe, path: str, model: str | None) -> tuple[str, ...]:

@@ -20,8 +20,9 @@ from pyarrow import parquet
 
 from runner.data import Made, RenderedExample, data_sets, rows, tokenizers
 from runner.data.data_sets import PlainText
+from runner.data.examining import Examiner, examiners
 from runner.data.prepared import Lengths
-from runner.data.report import Examined, Examiner, examiners, lines_of, parts_of, require_few
+from runner.data.report import Examined, lines_of, parts_of, require_few
 from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import content_hash, replacing

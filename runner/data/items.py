@@ -25,9 +25,10 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from runner.data import RenderedExample, blocks, conversation_formats, data_sets, rows, tokenizers
+from runner.data.examining import examiners
 from runner.data.judged import Judged
 from runner.data.prepared import Lengths
-from runner.data.report import MOST_NAMED, DataFinding, Report, examiners
+from runner.data.report import MOST_NAMED, DataFinding, Report
 from runner.data.row_files import DataRow, FilePart
 from runner.recipe.templates import NoText
 from runner.tools import child_process

@@ -60,9 +60,10 @@ def carry_out(work: Work, tell: Tell) -> None:
         scenarios.work(work["work"])(work, tell)
     require_room(Path(work["out"]))
     proofs = work.get("proofs")
-    if proofs and not helping_pod():
-        for prove in parts.hooks("prove"):
-            prove(proofs, tell)
+    if proofs and not helping_pod() and parts.has("proof"):
+        from runner.parts.proof import hooks
+
+        hooks.prove(proofs, tell)
 
 
 def write_rows(work: Work, tell: Tell) -> None:

@@ -178,6 +178,14 @@ def of_each(recipe: Recipe, changes: Callable[[str, Recipe], Iterable[Override]]
     return list(overrides.values())
 
 
+REHEARSAL = "rehearsal"  # the origin of its substitutions
+
+
+def substitute(setting: str, value: Any, reason: str) -> Override:
+    """A rehearsal's own value of a setting."""
+    return Override(setting, None, value, REHEARSAL, reason)
+
+
 def without_time_limit(origin: str) -> Override:
     """Removes the time limit, which was not set for this machine."""
     return Override(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.check import by_schema, origins
+from runner.check.computed import computed_values
 from runner.plan import PLAN_FILE, Plan, Prediction
 from runner.recipe.recipe import Recipe
 from runner.run import provenance
@@ -68,7 +69,7 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
         description=recipe.settings.get("description") or "",
         settings=recipe.settings.plain(),
         text=origins.as_yaml(
-            recipe, by_schema.schema(recipe.scenario), dict(origins.computed(recipe))
+            recipe, by_schema.schema(recipe.scenario), dict(computed_values(recipe))
         ),
         model=str(model.get("base") or model.get("architecture") or ""),
         revision=recipe.model_revision if model.get("base") else "",

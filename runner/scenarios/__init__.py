@@ -200,6 +200,13 @@ def forecasting() -> Forecasting:
     return cast("Forecasting", next(iter(parts.modules("forecast")), SimpleNamespace(**_UNKNOWN)))
 
 
+def planned(recipe: Recipe, target: str) -> Plan:
+    """The plan that a target gets, with its estimated needs: sizes of claims, memory. It depends
+    only on recipe and catalog, not on this machine. Raises Stop if the recipe lacks the target's
+    section."""
+    return forecasting().sized(recipe, translate(recipe, place(recipe, target)))
+
+
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = Mapping[str, Any]
 

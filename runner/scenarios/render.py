@@ -4,7 +4,7 @@ parts."""
 from runner import parts
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios import forecasting, place, target, translate
+from runner.scenarios import planned, target
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, listed
 
@@ -56,16 +56,11 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
     if jobs:
         plan = planned(recipe, jobs[0])
         artifacts += render(plan, jobs)
-        for beside_jobs in parts.hooks("beside_jobs"):
-            artifacts += beside_jobs(recipe, plan)
+        if parts.has("openshift"):
+            from runner.parts.openshift import site
+
+            artifacts += site.beside_jobs(recipe, plan)
     for name in names:
         if name not in jobs:
             artifacts += target(name).emitted(recipe)
     return artifacts
-
-
-def planned(recipe: Recipe, target: str) -> Plan:
-    """The plan that a target gets, with its estimated needs: sizes of claims, memory. It depends
-    only on recipe and catalog, not on this machine. Raises Stop if the recipe lacks the target's
-    section."""
-    return forecasting().sized(recipe, translate(recipe, place(recipe, target)))

@@ -34,8 +34,8 @@ from runner.parts.start.commands.explain import COPIES
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.recipe.recipe import Override, Recipe
-from runner.scenarios import names, place, translate
-from runner.scenarios.render import emit, named, planned
+from runner.scenarios import names, place, planned, translate
+from runner.scenarios.render import emit, named
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 from tests.check.test_every_leaf import LONG, leaves, with_section

@@ -24,8 +24,8 @@ from runner.parts.jobs import kubernetes, podspec
 from runner.parts.planner import forecast, storage
 from runner.plan import Place, Plan
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import emit, planned
+from runner.scenarios import planned, translate
+from runner.scenarios.render import emit
 from runner.scenarios.shared import twin
 from runner.tools.files import write_text
 from runner.tools.problem import Stop

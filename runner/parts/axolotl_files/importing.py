@@ -1,7 +1,7 @@
 """A recipe from an Axolotl file, by the schema's mapping read backwards."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner import catalog
-from runner.check import by_schema, validate
+from runner.check import by_schema
 from runner.data.conversation_formats import ROLES
 from runner.data.tokenizers import MISTRAL
 from runner.parts.axolotl_files import checking
 from runner.parts.edits.copying import commented, flow
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_, path_of
-from runner.recipe.recipe import Override
 from runner.scenarios.shared import common
 from runner.scenarios.shared.axolotl import LIGER
 from runner.tools import packaged
@@ -753,13 +752,6 @@ def _by_fsdp(draft: Import, key: str) -> str:
     if isinstance(fsdp, dict) and fsdp.get("offload_params"):
         return "all"
     return ""
-
-
-def judged(imported: Import, changes: Iterable[Override] = ()) -> list[Problem]:
-    """The recipe's errors after the changes, without those of its base model, which may be unknown
-    here."""
-    recipe, _ = validate.override(with_known_model(imported.recipe), changes)
-    return errors_of(validate.examined(recipe, allowed=validate.ALLOWED)[1])
 
 
 def with_known_model(document: Document) -> Document:

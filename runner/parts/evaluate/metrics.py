@@ -13,6 +13,7 @@ from runner import catalog, scenarios
 from runner.parts.contract import Measurable
 from runner.plan import Evaluation, Gate
 from runner.recipe.document import Path_
+from runner.recipe.overrides import substitute
 from runner.recipe.recipe import Override, Recipe
 from runner.tools import packaged
 from runner.tools.problem import (
@@ -318,10 +319,6 @@ def measured(
 def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
     """Gates with thresholds for a tiny model, and a sample task for tasks of the hub. Raises Stop
     if it has no file."""
-    from runner.scenarios.shared.rehearsal import (
-        substitute,
-    )  # imports the twin, which only a rehearsal needs
-
     section = recipe.settings.get("evaluation") or {}
     tasks = section.get("tasks") or ()
     if tasks and not section.get("sample_task"):

@@ -144,7 +144,7 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
             )
             if count and count != recipe.model.classes:
                 why = "those of the sample, which is of other images"
-                made.append(rehearsal.substitute("model.classes", count, why))
+                made.append(overrides.substitute("model.classes", count, why))
     return [*made, *rehearsal.gates(recipe)]
 
 
@@ -164,9 +164,9 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         "rows": rows.train_rows,
     }
     return [
-        *(rehearsal.substitute(*row) for row in rehearsal.table("twin", REHEARSAL, **computed)),
+        *(overrides.substitute(*row) for row in rehearsal.table("twin", REHEARSAL, **computed)),
         *rehearsal.on_processors(recipe, processes),
-        *(rehearsal.substitute(*row) for row in rehearsal.table("training", REHEARSAL, **computed)),
+        *(overrides.substitute(*row) for row in rehearsal.table("training", REHEARSAL, **computed)),
         overrides.without_time_limit(rehearsal.BY),
     ]
 

@@ -14,7 +14,7 @@ from runner.plan import Place, Plan, Section, Stage, tracker
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.units import gib
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact, content_hash, in_image
 from runner.tools.problem import Stop

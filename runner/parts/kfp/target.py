@@ -16,7 +16,7 @@ import yaml
 from runner.parts.jobs import kubernetes, podspec
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.tools.files import Artifact
 from runner.tools.text import from_template, template, yaml_text
 

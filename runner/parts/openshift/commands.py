@@ -35,8 +35,7 @@ from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run import run_folder
 from runner.run.run_manifest import keep
-from runner.scenarios import forecasting, place, translate
-from runner.scenarios.render import planned
+from runner.scenarios import forecasting, place, planned, translate
 from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import write_all
 from runner.tools.problem import Stop, Tell, errors_of

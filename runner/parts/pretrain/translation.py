@@ -451,7 +451,7 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
                 each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one)
             )
     sizes = twin.geometry(recipe.facts, 2, VOCABULARY) | {"rows": VOCABULARY + 64}
-    changes = (rehearsal.substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
+    changes = (overrides.substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
     made += [change for change in changes if recipe.settings.get(str(change.path[0])) is not None]
     made += [*rehearsal.on_processors(recipe, 1), overrides.without_time_limit(rehearsal.BY)]
     for kind in filter(recipe.settings.get, TRAINED):
@@ -465,7 +465,7 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
         for name, value, why in rehearsal.table(kind, REHEARSAL):
             for bound, limit in value.items() if isinstance(value, dict) else ():
                 value = {"most": min, "least": max}[bound](limit, section[name])
-            made.append(rehearsal.substitute(f"{kind}.{name}", value, why))
+            made.append(overrides.substitute(f"{kind}.{name}", value, why))
     return [*made, *rehearsal.gates(recipe)]
 
 

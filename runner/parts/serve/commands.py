@@ -21,7 +21,7 @@ from runner.parts.serve.introduction import OfferedQuestion
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run import inference
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.tools.problem import Stop, errors_of, listed, worded
 from runner.tools.text import json_text, macros, printable
 

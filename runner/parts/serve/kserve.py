@@ -15,7 +15,7 @@ from runner.parts.serve import serving
 from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.tools.files import Artifact, content_hash
 from runner.tools.problem import Problem, Stop, first_line, listed, worded
 from runner.tools.run_files import ADAPTER, BEST_MODEL, SERVED_TEMPLATE

@@ -115,7 +115,10 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
 
         rows_type = judged.KINDS[recipe.rows]
     if recipe.rows == SONGS:
-        rows_type, fields["songs"] = parts.hook("of_songs")(recipe)
+        parts.require("songs")
+        from runner.parts.songs import tasks
+
+        rows_type, fields["songs"] = tasks.of_songs(recipe)
     if recipe.rows == PROMPTS:
         fields["answer_tokens"] = recipe.train.answer_tokens
     tokens = axolotl.special_tokens(recipe)
@@ -128,7 +131,10 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
     if recipe.rows == SONGS and recipe.data.songs:
-        question_kinds = parts.hook("of_songs")(recipe)[1].asked
+        parts.require("songs")
+        from runner.parts.songs import tasks
+
+        question_kinds = tasks.of_songs(recipe)[1].asked
     else:
         question_kinds = {}
     # For a model's own answers, each reward.

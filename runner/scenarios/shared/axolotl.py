@@ -253,7 +253,10 @@ def own_answers(recipe: Recipe) -> EngineConfig:
     if recipe.by_features:
         rewarded = {}
     else:
-        rewarded = parts.hook("rewarded")(recipe)
+        parts.require("rewards")
+        from runner.parts.rewards import rules
+
+        rewarded = rules.rewarded(recipe)
     trl = {
         "num_generations": train.generations,
         # Rows of all processes together; without it, Axolotl 0.19.0 would compare the rows of one.

@@ -448,9 +448,11 @@ def measured(
 ) -> tuple[tuple[Gate, ...], Evaluation]:
     """A stage's gates and how it is measured. section: with the gates, "" for the recipe itself,
     None for none."""
-    for hook in parts.hooks("measured"):
-        return cast(tuple[tuple[Gate, ...], Evaluation], hook(recipe, evaluation, section))
-    return (), evaluation
+    if not parts.has("evaluate"):
+        return (), evaluation
+    from runner.parts.evaluate import metrics
+
+    return metrics.measured(recipe, evaluation, section)
 
 
 def plan(

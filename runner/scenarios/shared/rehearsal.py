@@ -16,6 +16,7 @@ from runner.parts.contract import Summaries
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_, value_at
+from runner.recipe.overrides import substitute
 from runner.recipe.recipe import (
     DEMO_QUESTIONS,
     LABELS,
@@ -32,7 +33,8 @@ from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.problem import Stop, setting
 
-BY, OWN = "rehearsal", Path(__file__).with_suffix(".toml")
+BY = overrides.REHEARSAL
+OWN = Path(__file__).with_suffix(".toml")
 TWIN = "base_model"
 MAX_ROWS = 240
 MAX_GRADED = 3  # questions of rows; gates may need the result, but its answers are fragments
@@ -84,10 +86,6 @@ def needs_gpu() -> list[tuple[str, tuple[str, ...], Any, str]]:
             ]
         rows += [(row["of"], *pair, row["why"]) for pair in pairs]
     return rows
-
-
-def substitute(setting: str, value: Any, reason: str) -> Override:
-    return Override(setting, None, value, BY, reason)
 
 
 def substitutes(recipe: Recipe, table: Iterable[Row]) -> list[Override]:
@@ -336,8 +334,10 @@ def split(recipe: Recipe) -> list[Override]:
 
 def gates(recipe: Recipe) -> Iterator[Override]:
     """Substitutions of gates. Raises Stop if that is not possible."""
-    for in_rehearsal in parts.hooks("in_rehearsal"):
-        yield from in_rehearsal(recipe)
+    if parts.has("evaluate"):
+        from runner.parts.evaluate import metrics
+
+        yield from metrics.in_rehearsal(recipe)
 
 
 PLAIN = "eager"  # attention that every class has, by a mask

@@ -22,8 +22,8 @@ from runner.parts.jobs import kubernetes, podspec
 from runner.parts.openshift import controller, diagnose, helper_pod, pipeline, site
 from runner.recipe import units
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import emit, planned
+from runner.scenarios import planned, translate
+from runner.scenarios.render import emit
 from runner.tools.files import Artifact, write_all
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text

@@ -24,8 +24,7 @@ from runner.plan import PLAN_FILE, Plan, Stage, read_keys
 from runner.recipe.overrides import from_options
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder, StageFolder, inputs
-from runner.scenarios import translate
-from runner.scenarios.render import planned
+from runner.scenarios import planned, translate
 from runner.tools import child_process
 from runner.tools.problem import Stop
 from runner.trainer.settings import Demo

@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.catalog import UnknownArchitecture, tables
 from runner.check import by_schema, origins, schema_errors
+from runner.check.computed import computed_values
 from runner.check.validate import changed, load
 from runner.commands.options import OFFERED, command, end, say, table
 from runner.parts.planner.planned import Planned
@@ -134,7 +135,7 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
     path = path_of(explained.setting)
     value = value_at(recipe.settings.plain(), path)
     if value is None:
-        made = dict(origins.computed(recipe)).get(path)
+        made = dict(computed_values(recipe)).get(path)
     else:
         made = None
     if made:
