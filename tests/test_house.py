@@ -65,8 +65,25 @@ SOFT = {
         "report": "the page at the end of a run",
         "serve": "asks the models behind a server",
     },
-    "trace": {"images": "traces the models of that part"},
+    "editor": {"report": "the page of a run"},
+    "evaluate": {
+        "openshift": "overrules a gate on the cluster",
+        "serve": "measures the models behind a server",
+    },
+    "export": {"tracking": "sends an exported model to the server that has its curves"},
     "images": {"planner": "its formulas, which the planner alone imports"},
+    "jobs": {"evaluate": "the gate in a pod", "report": "the page of a run in a pod"},
+    "nodes": {"planner": "compares a run with its forecast"},
+    "openshift": {
+        "evaluate": "the key that pods seal evaluations with",
+        "report": "the page of a run that was fetched",
+    },
+    "plan_view": {"serve": "what a server needs", "trace": "exact memory"},
+    "proof": {"rewards": "tries the rewards"},
+    "report": {"openshift": "jobs on the cluster"},
+    "search": {"report": "the page of all trials"},
+    "start": {"openshift": "a model on a claim"},
+    "trace": {"images": "traces the models of that part"},
 }
 # These are imported at the top, by a module that only the other part imports.
 FOR_THE_OTHER = {"runner.parts.images.formulas": "planner"}

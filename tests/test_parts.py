@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,17 +31,10 @@ USES = {
 }
 
 
-def test_the_list_of_hooks_has_every_hook_that_is_called_or_named_by_a_part():
-    listed = tomllib.loads((ROOT / "runner" / "parts" / "hooks.toml").read_text("utf-8"))["moments"]
-    code = "".join(file.read_text("utf-8") for file in (ROOT / "runner").rglob("*.py"))
-    called = re.findall(r"parts\.hooks?\(\s*\"(\w+)\"", code)
-    assert sorted(name.partition("(")[0] for name in listed) == sorted({*called})
-    assert {moment for part in parts.found().values() for moment in part.hooks} <= {*called}
-
-
-def test_a_hook_that_no_part_has_is_a_message():
-    with pytest.raises(Stop):
-        parts.hook("of_no_part")
+def test_a_part_that_is_not_here_is_a_message():
+    with pytest.raises(Stop, match=r"This needs the part `gone`, which is not installed here\."):
+        parts.require("gone")
+    assert not parts.has("gone") and parts.has("evaluate")
 
 
 def test_a_broken_format_breaks_only_the_check():

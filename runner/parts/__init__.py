@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from runner.parts.contract import Callbacks, StageHooks
 
 GROUP, TABLE = "recipe_runner.parts", "part.toml"
-OWNED = ("sections", "scenarios", "commands", "hooks")
+OWNED = ("sections", "scenarios", "commands")
 INSTALL = (
     "Install all of recipe-runner again: `pip install --force-reinstall` brings every part back."
 )
@@ -66,9 +66,6 @@ class Part:
     stage_hooks: str = ""
     # The function, MODULE.FUNCTION, that adds callbacks to a training.
     callbacks: str = ""
-    # Functions, MODULE.FUNCTION, that are called around runs and stages, by the name of their
-    # moment.
-    hooks: Mapping[str, str] = field(default_factory=dict)
     # Lines of `recipe --help` by command; its module is `commands/NAME.py`, or `command_module`,
     # which has all of them.
     commands: Mapping[str, str] = field(default_factory=dict)
@@ -175,28 +172,6 @@ def _members(entry: str) -> tuple[Any, ...]:
 
 
 @cache
-def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
-    """The functions of all parts for a moment of a run, such as `before_stage`; `hooks.toml` lists
-    the moments."""
-    named = (
-        part.module(part.hooks[moment]).rpartition(".")
-        for part in found().values()
-        if moment in part.hooks
-    )
-    return tuple(
-        getattr(importlib.import_module(module), function) for module, _, function in named
-    )
-
-
-def hook(moment: str) -> Callable[..., Any]:
-    """The function of the one part that has it. Raises Stop if no part does."""
-    known = hooks(moment)
-    if not known:
-        raise _not_installed(missing("hooks", moment))
-    return known[0]
-
-
-@cache
 def commands() -> dict[str, tuple[str, str]]:
     """What `recipe --help` says and the module of each part's command, by its name."""
     return {
@@ -214,8 +189,8 @@ def known() -> dict[str, dict[str, Any]]:
 
 @cache
 def missing(kind: str, name: str) -> str:
-    """The part of ours that owns a section, scenario, command or hook and is not here; else empty.
-    kind: of OWNED."""
+    """The part of ours that owns a section, scenario or command and is not here; else empty. kind:
+    of OWNED."""
     owner = (
         part
         for part, facts in known().items()
@@ -233,11 +208,7 @@ def has(part: str) -> bool:
 def require(part: str) -> None:
     """Raises Stop if a part of ours is not here."""
     if not has(part):
-        raise _not_installed(part)
-
-
-def _not_installed(part: str) -> Stop:
-    return Stop(f"This needs the part `{part}`, which is not installed here.", INSTALL)
+        raise Stop(f"This needs the part `{part}`, which is not installed here.", INSTALL)
 
 
 def not_here(name: str, part: str) -> str:

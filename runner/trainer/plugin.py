@@ -27,7 +27,7 @@ from runner import parts
 from runner.catalog import table
 from runner.tools import child_process, process
 from runner.trainer import records, results, stopping
-from runner.trainer.settings import RunSettings
+from runner.trainer.plugin_settings import run_settings
 
 
 class RecipePlugin(BasePlugin):
@@ -317,12 +317,3 @@ def keep_gradients(model: torch.nn.Module) -> None:
     for layer in model.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
             layer.support_avx512bf16_for_cpu = False
-
-
-def run_settings(cfg: DictDefault) -> RunSettings:
-    if hasattr(cfg.recipe_runner, "to_dict"):
-        plain_settings = cfg.recipe_runner.to_dict()
-    else:
-        plain_settings = cfg.recipe_runner
-    settings: RunSettings = RunSettings.model_validate(plain_settings)
-    return settings

@@ -66,10 +66,12 @@ def _report(name: str) -> str:
     try:
         if Path(name).name != name:
             raise Stop(f"`{name}` is not the name of a recipe.")
-        page: str = parts.hook("page_of_runs")(find(name, None))
+        parts.require("report")
+        from runner.parts.report import page
+
+        return page.of_runs(find(name, None))
     except Stop as stop:
         return _page_without_report(stop)
-    return page
 
 
 def _page_without_report(stop: Stop) -> str:

@@ -495,8 +495,3 @@ def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
     for line in lines:
         tell(line)
     return is_open, lines
-
-
-def promote_in_pod(folder: StageFolder, person: str, reason: str, tell: Tell) -> None:
-    for line in promote(folder, person, reason).lines:
-        tell(line)

@@ -119,7 +119,10 @@ def gate(folder: StageFolder, tell: Tell) -> int:
     result to measure."""
     mirror.begin(folder, tell)
     _require_finished(folder)
-    is_open, lines = parts.hook("gate_in_pod")(folder, tell)
+    parts.require("evaluate")
+    from runner.parts.evaluate import gates
+
+    is_open, lines = gates.gate_in_pod(folder, tell)
     _send(folder, tell)
     leave("\n".join(lines))
     if is_open:
@@ -130,17 +133,22 @@ def gate(folder: StageFolder, tell: Tell) -> int:
 def promote(folder: StageFolder, person: str, reason: str, tell: Tell) -> int:
     """A person's override of the gate. Raises Stop if there is nothing to overrule."""
     _require_finished(folder)
-    parts.hook("promote_in_pod")(folder, person, reason, tell)
+    parts.require("evaluate")
+    from runner.parts.evaluate import gates
+
+    for line in gates.promote(folder, person, reason).lines:
+        tell(line)
     return 0
 
 
 def _send(folder: StageFolder, tell: Tell) -> None:
     """Sends the stage's results with the run's page, if the recipe reports to a server, and
     everything to its mirror."""
-    if tracker(folder.stage.config):
+    if tracker(folder.stage.config) and parts.has("report"):
         with suppress(ImportError):  # a stock image lacks what pages are made of
-            for write_page in parts.hooks("page_in_pod"):
-                write_page(folder, tell)
+            from runner.parts.report import page
+
+            page.in_pod(folder, tell)
     pipeline.send(folder, tell)
     mirror.attempt(folder, tell)
 

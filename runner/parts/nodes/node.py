@@ -396,8 +396,10 @@ def finish(results: str) -> None:
     for line in (*pipeline.finish(training), *report(plan)):
         _tell(line)
     training.run.mark("finished" if training.finished else "stopped")
-    for after_plan in parts.hooks("after_plan"):
-        for line in after_plan(plan, training.run):
+    if parts.has("planner"):
+        from runner.parts.planner import calibration
+
+        for line in calibration.after_plan(plan, training.run):
             _tell(line)
     _judge(training, _tell)
 

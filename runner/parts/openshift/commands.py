@@ -514,8 +514,10 @@ def fetch(
     say(f"{came} file{'' if came == 1 else 's'} fetched to {where}")
     if current:
         keep(folder, recipe, plan)
-        for after_fetch in parts.hooks("after_fetch"):
-            after_fetch(folder, say)
+        if parts.has("report"):
+            from runner.parts.report import page
+
+            page.leave(folder, say)
     run_option = ("--run", to) if to and current else ()
     finished = bool(folder.state and folder.state.status == FINISHED)
     if not current:

@@ -752,10 +752,12 @@ def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) ->
     """Creates the Secret with the namespace's key if it has none; returns whether it did. An
     existing one stays, as it seals measured results; in earlier releases it is the first sender's
     own key. Raises Stop if the cluster refuses."""
-    if dry_run:
-        word = ""
-    else:
-        word = parts.hook("seal_key")(make=True, namespace=namespace)
+    word = ""
+    if not dry_run:
+        parts.require("evaluate")
+        from runner.parts.evaluate import seal
+
+        word = seal.key(make=True, namespace=namespace)
     secret: Manifest = {
         "apiVersion": "v1",
         "kind": "Secret",

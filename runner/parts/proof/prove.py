@@ -309,8 +309,10 @@ class Prover:
             if tuple(trained) != prompt:
                 self._prompt_differs(trained, prompt)
             self._show(number, trained, repeat(False))
-        for tried in parts.hooks("tried"):
-            self.facts["rewards"], faults = tried(self.trainer, self.settings)
+        if parts.has("rewards"):
+            from runner.parts.rewards import functions
+
+            self.facts["rewards"], faults = functions.tried(self.trainer, self.settings)
             for fault in faults:
                 self.faults.add(*fault)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from runner import parts
 from runner.catalog import troubles
@@ -74,7 +74,10 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
     """
     rows, facts_of_runs = _runs_here(name)
     if namespace is not None:
-        jobs = parts.hook("runs_on_cluster")(namespace)
+        parts.require("openshift")
+        from runner.parts.openshift import watch
+
+        jobs = watch.as_runs(namespace)
         rows += [job for job in jobs if _is_named(job["recipe"], name)]
         rows.sort(key=itemgetter("changed"), reverse=True)
     if not rows or (paged and not facts_of_runs):
@@ -247,7 +250,10 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Ite
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):
         try:
-            return cast(Iterable[str], parts.hook("why_on_cluster")(recipe, path, stage)), "logs"
+            parts.require("openshift")
+            from runner.parts.openshift import commands as cluster_commands
+
+            return cluster_commands.why_on_cluster(recipe, path, stage), "logs"
         except Stop as stop:
             nowhere = stop
     try:

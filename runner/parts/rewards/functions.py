@@ -31,7 +31,7 @@ def settings() -> RunSettings:
     # Axolotl.
     from axolotl.integrations.base import PluginManager
 
-    from runner.trainer.plugin import run_settings
+    from runner.trainer.plugin_settings import run_settings
 
     return run_settings(PluginManager.get_instance().cfg)
 

@@ -404,8 +404,10 @@ def _conclude(search: Search, rehearse: bool) -> None:
     say()
     table(rows)
     finished = [tried.run for tried in in_order if tried.summary]
-    for page_of_runs in parts.hooks("page_of_runs"):
-        write_text(search.home / PAGE, page_of_runs(*finished))
+    if parts.has("report"):
+        from runner.parts.report import page
+
+        write_text(search.home / PAGE, page.of_runs(*finished))
         say(f"\nAll curves are on the page {RunFolder(search.home).shown / PAGE}.")
     if rehearse:
         work = f"{len(finished)} of {len(search.tried)} trials work here, with a tiny model"

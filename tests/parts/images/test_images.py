@@ -794,7 +794,12 @@ OF_LANGUAGE = {
     "lm_eval": ("parts.evaluate.evaluate",),
     "peft": ("parts.evaluate.evaluate",),
     **dict.fromkeys(("mlflow", "wandb"), ("parts.tracking.servers",)),
-    "axolotl": ("parts.rewards.functions", "parts.proof.prove", "trainer.plugin"),
+    "axolotl": (
+        "parts.rewards.functions",
+        "parts.proof.prove",
+        "trainer.plugin",
+        "trainer.plugin_settings",
+    ),
     "jsonschema": ("check.by_schema", "check.schema_errors"),
     "optuna": ("parts.search.trials", "parts.search.pruning"),
 }

@@ -1,0 +1,14 @@
+"""The plug-in's own settings in Axolotl's config."""
+
+from axolotl.utils.dict import DictDefault
+
+from runner.trainer.settings import RunSettings
+
+
+def run_settings(cfg: DictDefault) -> RunSettings:
+    if hasattr(cfg.recipe_runner, "to_dict"):
+        plain_settings = cfg.recipe_runner.to_dict()
+    else:
+        plain_settings = cfg.recipe_runner
+    settings: RunSettings = RunSettings.model_validate(plain_settings)
+    return settings
