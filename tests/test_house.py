@@ -71,7 +71,10 @@ SOFT = {
         "serve": "measures the models behind a server",
     },
     "export": {"tracking": "sends an exported model to the server that has its curves"},
-    "images": {"planner": "its formulas, which the planner alone imports"},
+    "images": {
+        "evaluate": "the types of an evaluation",
+        "planner": "its formulas, which the planner alone imports",
+    },
     "jobs": {"evaluate": "the gate in a pod", "report": "the page of a run in a pod"},
     "nodes": {"planner": "compares a run with its forecast"},
     "openshift": {

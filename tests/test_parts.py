@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import os
 import shutil
 import subprocess
@@ -35,6 +37,51 @@ def test_a_part_that_is_not_here_is_a_message():
     with pytest.raises(Stop, match=r"This needs the part `gone`, which is not installed here\."):
         parts.require("gone")
     assert not parts.has("gone") and parts.has("evaluate")
+
+
+def typed_parts() -> dict[str, dict[str, str]]:
+    """The dicts of `tests/typed_parts.py`: dotted modules and functions by the keys of each, by the
+    dict's name."""
+    tree = ast.parse((ROOT / "tests" / "typed_parts.py").read_text("utf-8"))
+    dotted = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+    def in_full(value: ast.expr) -> str:
+        if isinstance(value, ast.Attribute):
+            return f"{in_full(value.value)}.{value.attr}"
+        return dotted[value.id]
+
+    return {
+        node.target.id.lower(): {
+            key.value: in_full(value)
+            for key, value in zip(node.value.keys, node.value.values, strict=True)
+        }
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)
+    }
+
+
+def test_mypy_sees_every_module_that_a_table_names():
+    typed = typed_parts()
+    of_names = ("targets", "formulas", "preparers", "measures", "asked", "rules_of")
+    of_parts = ("rules", "forecast", "callbacks")
+    for member in of_names:
+        assert typed.pop(member) == parts.table(member), member
+    for member in of_parts:
+        named = {name: getattr(part, member) for name, part in parts.found().items()}
+        assert typed.pop(member) == {
+            name: parts.found()[name].module(module) for name, module in named.items() if module
+        }, member
+    assert typed.pop("placed") == {
+        name: module
+        for name, module in parts.table("targets").items()
+        if hasattr(importlib.import_module(module), "place")
+    }
+    assert typed == {}
 
 
 def test_a_broken_format_breaks_only_the_check():

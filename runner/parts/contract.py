@@ -32,31 +32,33 @@ and, if needed,
     that Model. Raises
                      BrokenSetting if the schema refuses a setting that it needs
 
-In a part's tables, a module of `preparers` has prepare(settings, out, **options), which prepares
-rows in the folder `out`, unless they exist, and returns a Report; and, if rows can be shown,
-first(settings), the training rows as the model will see each. settings: a frozen dataclass, whose
-JSON form is a stage's `data`, with the module's name in PREPARERS as `kind`. A module of `engines`
-is run as `python -m MODULE CONFIG`, by torchrun for several processes; of `formulas` has
-`of_stage(recipe, stage, rows, look)`, which returns the planner's Forecast for a stage of that
-engine, or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which
-returns a function from a file to the share of each answer; of `targets` is a Target. `forecast`
-names a Forecasting, `rules` a module with rules for every recipe, `rules_of` modules with those of
-a setting. `stage_hooks` names a class, a StageHooks, and `callbacks` a function, a Callbacks.
+In a part's tables, a module of `targets` is a FileTarget or a JobTarget, and a PlacedTarget if
+recipes run there; of `preparers` a Preparer; of `formulas` has Formulas; of `measures` is a
+Measurer; of `asked` a Classifier; `rules` and those of `rules_of` are a RuleModule; `forecast` is a
+Forecasting. A module of `engines` is run as `python -m MODULE CONFIG`, by torchrun for several
+processes. `stage_hooks` names a class, a StageHooks, and `callbacks` a function, a Callbacks.
+
+mypy judges ours in `tests/typed_parts.py`.
 
 This module imports nothing when it runs, so every room and every part may import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
     from runner.data.prepared import PreparedRows
+    from runner.data.report import Examined
+    from runner.parts.evaluate.evaluate import Measures
+    from runner.parts.evaluate.gates import Task
+    from runner.parts.planner.forecast import Forecast
+    from runner.parts.planner.row_counts import Rows
     from runner.plan import Kind, Place, Plan, Prediction, Stage
     from runner.recipe.recipe import Override, Recipe
     from runner.run.run_folder import StageFolder
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from runner.trainer.results import History
     from runner.trainer.settings import RunSettings
 
+Request = TypeVar("Request", contravariant=True)
 Summaries = list["Summary"]  # of the stages of a rehearsal
 Work = Mapping[
     str, Any
@@ -137,22 +140,78 @@ class Substitutions(Protocol):
 
 
 class Target(Protocol):
-    """A place to run that `recipe render` writes files for, by `emitted` or, with a job for each
-    stage, by `job`."""
+    """A place to run that `recipe render` writes files for: a FileTarget or a JobTarget. A recipe
+    runs there if it is a PlacedTarget."""
 
-    def named(self, recipe: Recipe) -> bool:
+    def named(self, recipe: Recipe, /) -> bool:
         """Whether the recipe has this target's section."""
 
-    def emitted(self, recipe: Recipe) -> list[Artifact]:
+
+@runtime_checkable
+class FileTarget(Target, Protocol):
+    """A target with files of a whole recipe."""
+
+    def emitted(self, recipe: Recipe, /) -> list[Artifact]:
         """The files. Pure: the same recipe gives the same bytes."""
 
-    def job(self, plan: Plan, stage: Stage) -> list[Artifact]:
+
+@runtime_checkable
+class JobTarget(Target, Protocol):
+    """A target with a job for each stage."""
+
+    def job(self, plan: Plan, stage: Stage, /) -> list[Artifact]:
         """The files of one stage's job, beside the engine's own. plan: of this stage alone. Pure,
         as above."""
 
-    # The folders of the recipe's machines on this target. Raises Stop if the recipe lacks the
-    # target's section.
-    place: Callable[[Recipe], Place]
+
+@runtime_checkable
+class PlacedTarget(Target, Protocol):
+    """A target with machines."""
+
+    def place(self, recipe: Recipe, /) -> Place:
+        """The folders of the recipe's machines on this target. Raises Stop if the recipe lacks the
+        target's section."""
+
+
+class RuleModule(Protocol):
+    """A module of `rules` or `rules_of`. It may have FILE_RULES, too, which look at files of this
+    machine."""
+
+    @property
+    def RULES(self) -> Sequence[Rule]: ...
+
+
+class Formulas(Protocol):
+    """What a stage of an engine needs, by closed formulas."""
+
+    def of_stage(self, recipe: Recipe, stage: Stage, rows: Rows, look: bool, /) -> Forecast | None:
+        """The forecast; None if the stage's model is unknown. look: whether to read the hub's
+        cache."""
+
+
+class Preparer(Protocol[Request]):
+    """Prepares one kind of rows. It may have `first(request)`, too: the training rows as the model
+    will see each."""
+
+    def prepare(
+        self, request: Request, out: Path, /, *, sample_rows: int | None = None
+    ) -> Examined:
+        """Prepares rows in the folder `out`, unless they exist. request: a frozen dataclass, whose
+        JSON form is a stage's `data`. sample_rows: keep at most this many."""
+
+
+class Measurer(Protocol):
+    """Measures the models of an engine, in a process of its own."""
+
+    def measure(self, task: Task, measures: Measures, /) -> None:
+        """Adds the results to `measures`."""
+
+
+class Classifier(Protocol):
+    """Answers for a model that is asked about a file."""
+
+    def load(self, weights: Path, /) -> Callable[[Path], Mapping[str, float]]:
+        """A function from a file to the share of each answer. It raises Stop for other files."""
 
 
 class Forecasting(Protocol):

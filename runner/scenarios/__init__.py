@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import __version__, catalog, parts
 from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
-from runner.parts.contract import Forecasting, Measurable, Rule, Substitutions, Target, Work
+from runner.parts.contract import (
+    Forecasting,
+    Measurable,
+    PlacedTarget,
+    Preparer,
+    Rule,
+    Substitutions,
+    Target,
+    Work,
+)
 from runner.plan import RUNS, Place, Plan, RowsRequest, Stage
 from runner.recipe import reading as yaml_file
 from runner.recipe.document import merged, value_at
@@ -24,7 +33,7 @@ from runner.recipe.recipe import Recipe, Settings
 from runner.tools.problem import Stop, listed
 
 if TYPE_CHECKING:
-    from runner.data.report import Report
+    from runner.data.report import Examined
 
 
 # Folders with one schema for several scenarios, which `x-scenario` and `x-by-scenario` distinguish.
@@ -63,19 +72,21 @@ def _member(scenario: str, name: str, usual: Any = None, module: str = "translat
 
 
 def target(name: str) -> Target:
-    return cast(Target, importlib.import_module(parts.table("targets")[name]))
+    module: Any = importlib.import_module(parts.table("targets")[name])
+    return cast(Target, module)
 
 
 def place(recipe: Recipe, name: str | None = None) -> Place:
     """The folders of a recipe's machines on a target, by default the first that the recipe has a
     section for, or this machine. Without a name, data files are beside the recipe. Raises Stop if
     the recipe lacks the target's section."""
-    if name and hasattr(target(name), "place"):
+    chosen = target(name) if name else None
+    if isinstance(chosen, PlacedTarget):
         _require_hub_model(recipe)
-        return target(name).place(recipe)
+        return chosen.place(recipe)
     # imported one by one, because the first is usually enough
     for candidate in map(target, parts.table("targets")):
-        if hasattr(candidate, "place") and candidate.named(recipe):
+        if isinstance(candidate, PlacedTarget) and candidate.named(recipe):
             _require_hub_model(recipe)
             target_place = candidate.place(recipe)
             if name:
@@ -144,13 +155,14 @@ def rehearsal(scenario: str) -> Substitutions:
     return cast(Substitutions, SimpleNamespace(**members))
 
 
-def prepare(data: RowsRequest, out: Path, **options: Any) -> Report:
+def prepare(data: RowsRequest, out: Path, **options: Any) -> Examined:
     """Prepares the rows of a stage's `data` in `out`, unless they exist already."""
-    return cast("Report", reading(preparer(data).prepare)(data, out, **options))
+    return reading(preparer(data).prepare)(data, out, **options)
 
 
-def preparer(data: RowsRequest) -> ModuleType:
-    return importlib.import_module((PREPARERS | parts.table("preparers"))[data["kind"]])
+def preparer(data: RowsRequest) -> Preparer[Any]:
+    module: Any = importlib.import_module((PREPARERS | parts.table("preparers"))[data["kind"]])
+    return cast(Preparer[Any], module)
 
 
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:

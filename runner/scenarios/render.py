@@ -1,7 +1,10 @@
 """Renders a plan as files for targets, the places where a recipe can run. Targets belong to
 parts."""
 
+from typing import cast
+
 from runner import parts
+from runner.parts.contract import FileTarget, JobTarget
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios import planned, target
@@ -27,7 +30,8 @@ def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
         for name in targets:
             # The first of two targets decides what `oc apply -k` applies: a recipe must not run
             # twice at once.
-            new = {artifact.path: artifact for artifact in target(name).job(alone, stage)}
+            job_target = cast(JobTarget, target(name))
+            new = {artifact.path: artifact for artifact in job_target.job(alone, stage)}
             artifacts |= {path: artifact for path, artifact in new.items() if path not in artifacts}
         if stage.folder:
             prefix = f"{stage.folder}/"
@@ -51,7 +55,7 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
             plain = ""
         hint = f"`recipe run` needs no rendered files. For a cluster, add `openshift` with a `namespace`{plain}."
         raise Stop(f"The recipe `{recipe.name}` is for this machine: {lacks}.", hint)
-    jobs = tuple(name for name in names if hasattr(target(name), "job"))
+    jobs = tuple(name for name in names if isinstance(target(name), JobTarget))
     artifacts = list[Artifact]()
     if jobs:
         plan = planned(recipe, jobs[0])
@@ -61,6 +65,7 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
 
             artifacts += site.beside_jobs(recipe, plan)
     for name in names:
-        if name not in jobs:
-            artifacts += target(name).emitted(recipe)
+        file_target = target(name)
+        if isinstance(file_target, FileTarget):
+            artifacts += file_target.emitted(recipe)
     return artifacts

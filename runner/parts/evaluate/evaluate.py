@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from runner import parts
 from runner.data import general_documents
+from runner.parts.contract import Measurer
 from runner.parts.evaluate.gates import Found, Task
 from runner.parts.evaluate.metrics import (
     ACCURACY,
@@ -120,7 +121,8 @@ def main(file: str) -> int:
     measures = Measures()
     modules = parts.table("measures")  # of parts that measure their own kinds of models
     if task.kind in modules:
-        importlib.import_module(modules[task.kind]).measure(task, measures)
+        module: Any = importlib.import_module(modules[task.kind])
+        cast(Measurer, module).measure(task, measures)
     else:
         read(task, measures)
     write_json(Path(task.stage_dir) / MEASURED, asdict(measures.found(task.metrics)))

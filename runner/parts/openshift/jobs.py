@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import yaml
 
+from runner.parts.contract import JobTarget
 from runner.parts.jobs import batch, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import errors
@@ -110,7 +111,8 @@ def render_job(
     of data files."""
     target = target or kubernetes.default(plan.site)
     stage_plan = plan.only(stage)
-    texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
+    job_target = cast(JobTarget, target_of(target))
+    texts = {file.path: file.text for file in job_target.job(stage_plan, stage)}
     if of_gate:
         job_file = batch.GATE_FILE
     elif stage.trains:

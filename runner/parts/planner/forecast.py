@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from runner import catalog, parts
+from runner.parts.contract import Formulas
 from runner.parts.planner import constants, row_counts
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import EVALUATION, Memory, usable
@@ -321,8 +322,8 @@ def of(
             continue
         rows = row_counts.of(recipe, plan, stage, prepared, given_rows)
         # Loaded when needed: `recipe check` counts its milliseconds.
-        module = importlib.import_module(parts.table("formulas")[stage.engine])
-        forecast: Forecast | None = module.of_stage(recipe, stage, rows, look)
+        module: Any = importlib.import_module(parts.table("formulas")[stage.engine])
+        forecast = cast(Formulas, module).of_stage(recipe, stage, rows, look)
         if forecast is None:
             continue
         forecast = replace(forecast, gpu=catalog.gpu(stage.machines.gpu), price=price)

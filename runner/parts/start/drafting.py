@@ -714,10 +714,10 @@ def _held_out(name: str, answers: Answers) -> list[str]:
     # Too few rows, or too many bad ones, are reported when they are prepared.
     with suppress(Stop):
         if data["kind"] == "plain-text":
-            return [
-                example.asked
-                for example in reading(scenarios.preparer(data).first)(data, "validation")
-            ]
+            from runner.data import blocks
+
+            documents = reading(blocks.first)(data, "validation")
+            return [example.asked for example in documents]
         from pyarrow import parquet
 
         with TemporaryDirectory() as folder:
