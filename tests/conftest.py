@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fcntl
 import os
 import pickle
 import re
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -137,6 +138,22 @@ def read_messages(file: str) -> dict[str, str]:
         heading: re.sub("^    ", "", body.rstrip("\n"), flags=re.MULTILINE)
         for heading, _, body in entries
     }
+
+
+@contextmanager
+def changing_messages(file: str) -> Iterator[dict[str, str]]:
+    """The entries of a golden file, which are written back at the end. Nobody else writes
+    meanwhile: `make golden` runs several processes, and tests of all of them write into one
+    file."""
+    MESSAGES.mkdir(exist_ok=True)
+    folder = os.open(MESSAGES, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        entries = read_messages(file)
+        yield entries
+        write_messages(file, entries)
+    finally:
+        os.close(folder)
 
 
 def write_messages(file: str, entries: dict[str, str]) -> None:
@@ -273,9 +290,10 @@ def golden_message(request, tmp_path):
     if request.session.testsfailed == failed:
         left = {heading for heading in known if heading.partition(" · ")[0] == name} - said.keys()
         if WRITE_GOLDEN:
-            write_messages(
-                file, {heading: known[heading] for heading in known if heading not in left} | said
-            )
+            with changing_messages(file) as entries:
+                for heading in left:
+                    entries.pop(heading, None)
+                entries |= said
         else:
             assert not left, (
                 f"golden/messages/{file} still has what the test asks for no more; `make golden` deletes it"
