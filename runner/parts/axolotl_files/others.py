@@ -18,7 +18,7 @@ from runner.parts.axolotl_files import checking, importing
 from runner.parts.axolotl_files.importing import Import
 from runner.recipe import reading
 from runner.recipe.document import Document, Span, path_of
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 
 # A comment of a shell script, what ends a command, or a word of one; the backslashes at the ends of
 # its lines are blanks by then.
@@ -91,7 +91,11 @@ def _settings(document: Document, shell_words: Sequence[re.Match[str]], first_ow
             continue
         if "$" in value and not value.startswith("'"):
             raise Stop(
-                document.problem_at(span, *worded("axolotl_files.shell-variable", value=value))
+                document.problem_at(
+                    span,
+                    f"`{value}` is a variable of the shell, and the recipe needs its value.",
+                    "Write the value instead.",
+                )
             )
         setting_value = reading.scalar("".join(shlex.split(value)))
         before = document.data[key]
@@ -128,7 +132,10 @@ def read(document: Document, name: str) -> Import:
         _setting(draft, key, setting, default, "labels" if objective == "kto" else rows, facts)
     if draft.get("trust_remote_code") and draft.get("model_name_or_path") in catalog.model_ids():
         draft.values.pop(("model", "trust_remote_code"), None)
-        draft.note(("trust_remote_code",), *worded("axolotl_files.no-own-code"))
+        draft.note(
+            ("trust_remote_code",),
+            "The code of this model is part of transformers, so the recipe runs none of the model's own.",
+        )
     pure = draft.get("pure_bf16")
     if pure and by_schema.part(draft.values["scenario",], "model.master_weights"):
         draft.say("model.master_weights", "bf16", "pure_bf16")
@@ -152,7 +159,11 @@ def read(document: Document, name: str) -> Import:
     _machines(draft)
     for key in facts["template"]:
         if draft.get(key) is not None and rows != "text":
-            draft.note((key,), *worded("axolotl_files.own-template"))
+            draft.note(
+                (key,),
+                "The recipe writes turns with the model's own chat template, whatever this line says.",
+                "Compare with `recipe prepare`, which shows the first rows.",
+            )
     draft.used.update(facts["unread"])
     draft.finish(facts["refused"], table()["runner"])
     return draft
@@ -322,7 +333,9 @@ def _described_sets(draft: Import, rows: str, labelled: bool) -> None:
     home = next((place for place in places if (place / "dataset_info.json").is_file()), None)
     if home is None:
         draft.refuse(
-            ("dataset",), *worded("axolotl_files.no-descriptions", folder=folder, name=names[0])
+            ("dataset",),
+            f"There is no `{folder}/dataset_info.json` here or in a folder above, which says what the data set `{names[0]}` is.",
+            "Put LLaMA-Factory's file there, or name its folder in `dataset_dir`.",
         )
         return
     try:
@@ -397,7 +410,11 @@ def _described(
         ]
         names = [tags.get("role_tag", "from"), tags.get("content_tag", "value")]
         if strange or names not in [form[1:] for form in forms.values()]:
-            draft.refuse(("dataset",), *worded("axolotl_files.other-turns", name=name))
+            draft.refuse(
+                ("dataset",),
+                f"Recipes read no turns with the names that `{name}` has for their parts or roles.",
+                "Rename them to role and content, with user and assistant.",
+            )
     if rows == "text":
         data["text"] = columns.get("prompt", "instruction")
     elif labelled:
@@ -453,8 +470,14 @@ def _trl(draft: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None
     elif objective is None and command == "dpo":
         draft.refuse(("loss_type",), f"Recipes have no objective `{loss}`.")
     elif objective is None:
-        for_rewards = worded("axolotl_files.grpo-command")
-        no_trainer = worded("axolotl_files.other-command", command=command)
+        for_rewards = (
+            "The rewards of `trl grpo` are functions in Python, and recipes describe them in `rewards`.",
+            "Start from a copy: `recipe new my-rewards --from arithmetic`.",
+        )
+        no_trainer = (
+            f"Recipes cannot say `trl {command}`.",
+            "They can say sft, dpo, kto, orpo, cpo and reward.",
+        )
         draft.refuse(("command",), *(for_rewards if command == "grpo" else no_trainer))
     adapter = bool(draft.get("use_peft"))
     if adapter:
@@ -472,7 +495,11 @@ def _trl(draft: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None
     if rows == "conversations":
         if not draft.get("assistant_only_loss"):
             draft.say("data.train_on", "all")
-        draft.note((), *worded("axolotl_files.form-by-columns"))
+        draft.note(
+            (),
+            "TRL chooses the form of the rows by their columns, and so does the recipe.",
+            "TRL trains on every turn unless `assistant_only_loss` is set, and so does the recipe; of a prompt and its completion, TRL trains the completion: `--set data.train_on=assistant`.",
+        )
     return adapter, rows, objective
 
 

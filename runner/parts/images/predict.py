@@ -11,7 +11,7 @@ import torch
 
 from runner.data.row_files import Bad
 from runner.parts.images.data import decoded, scaled
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.problem import Stop, first_line
 from runner.trainer.records import ACCURACY
 
 BATCH = 256  # images in a batch
@@ -29,7 +29,8 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
             return network.load(weights)
         except Exception as error:  # a file of weights can be broken in many ways
             raise Stop(
-                *worded("images.broken-weights", weights=weights, error=first_line(error))
+                f"The weights in `{weights}` cannot be read: {first_line(error)}",
+                "Check the run folder.",
             ) from None
 
     def ask(picture: Path) -> dict[str, float]:

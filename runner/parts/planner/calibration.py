@@ -22,7 +22,7 @@ from runner.run.run_folder import RunFolder, StageFolder, find, require_of
 from runner.run.run_manifest import RunManifest
 from runner.scenarios import forecasting
 from runner.tools.files import Record, settings_folder
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.trainer.records import Summary
 
 # The newest runs of each card are kept.
@@ -96,13 +96,17 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
         require_of(run, recipe.name, "Name the recipe of this run.")
         compared = _by_recipe(recipe, run)
         if not compared:
-            raise Stop(*worded("planner.no-measurements", name=name))
+            raise Stop(
+                f"`{name}` has no measurements to use.",
+                "A run counts if one of its stages has trained on the recipe's GPU with the recipe's current settings (add `--set` as in the run). A rehearsal does not count.",
+            )
         observed += [Observed.of_stage(run, *pair) for pair in compared]
     try:
         keep(observed)
     except OSError as error:
         raise Stop(
-            *worded("planner.cannot-save", settings_folder=settings_folder(), error=error)
+            f"The measurements cannot be saved in `{settings_folder()}`: {error.strerror}.",
+            "Set XDG_CONFIG_HOME to a folder where you may write.",
         ) from None
 
 

@@ -29,7 +29,7 @@ from runner.recipe import units
 from runner.recipe.document import Document
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import DATA
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem
 
 STEP_GIB = 10  # claims come in whole tens
 SPARE: Mapping[str, float] = TABLES["spare"]
@@ -185,7 +185,8 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
     return [
         folders,
         most,
-        *worded("planner.room", forecast=forecast, need=need, there=card_memory, most=most),
+        f"Stage `{stage.name}` takes {work.micro_batch_size} rows at once: rows of full length need {need} on each GPU, and {gpu.title} has {card_memory} to use.",
+        f"Lower `micro_batch_size`, or write `sequence_len: {most}`, which leaves out longer rows.",
     ]
 
 

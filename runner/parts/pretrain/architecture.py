@@ -15,7 +15,7 @@ from runner.plan import Place
 from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, TEXT, Recipe, Settings
 from runner.scenarios.shared import common
 from runner.tools import packaged
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
     from runner.recipe import sections
@@ -259,5 +259,5 @@ def packed_blocks(file: Path, length: int) -> Any:
     except (OSError, ValueError):
         wrong = "is not a NumPy array."
     if wrong:
-        raise Stop(*worded("pretrain.no-blocks", file=file, wrong=wrong))
+        raise Stop(f"`{file}` {wrong}", "Write it with numpy.save, a block a row.")
     return blocks

@@ -20,7 +20,7 @@ from runner.recipe.document import differing, flat
 from runner.run.launch import end_of
 from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.run_files import PAGE, RUN
 from runner.tools.text import json_text
 
@@ -285,7 +285,10 @@ def _of_folder(folder: Path) -> Iterator[str]:
     without a log."""
     logs = sorted(folder.rglob("*.log"))
     if not logs:
-        raise Stop(*worded("report.no-log", folder=folder))
+        raise Stop(
+            f"`{folder}` is not a run folder, and contains no log.",
+            "Name a recipe, a run folder, or a file with a log.",
+        )
     yield from _explain(
         troubles.diagnose([end_of(log, most=MOST) for log in logs], troubles.LOG, troubles.SERVER)
     )

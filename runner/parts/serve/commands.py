@@ -22,7 +22,7 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.scenarios.render import planned
-from runner.tools.problem import Stop, errors_of, listed, worded
+from runner.tools.problem import Stop, errors_of, listed
 from runner.tools.text import json_text, macros, printable
 
 if TYPE_CHECKING:
@@ -104,7 +104,10 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     _, server = kserve.served(recipe)
     needs = server.forecast
     if needs is None:
-        raise Stop(*worded("serve.unknown-size", recipe=recipe))
+        raise Stop(
+            f"The size of `{recipe.model.base}` is unknown here, so the memory of a server is unknown too.",
+            "`recipe models` lists the known models, and adds others.",
+        )
     problems = serving.problems(recipe, server)
     if json_wanted:
         facts = {name: value for name, value in vars(server).items() if name != "forecast"}

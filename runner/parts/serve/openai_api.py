@@ -35,7 +35,7 @@ from runner.run.run_folder import folder as run_folder
 from runner.scenarios import translate
 from runner.tools import child_process, text
 from runner.tools.files import read_json, write_json, write_text
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 from runner.tools.process import HOST, free_port, hush
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING, TEKKEN
 from runner.tools.text import tokenizer_in
@@ -223,7 +223,8 @@ def _weights(chat: Chat) -> list[Path]:
             )
         except OSError as error:
             raise Stop(
-                *worded("serve.cannot-load", chat=chat, reason=str(error).splitlines()[0])
+                f"The model `{chat.model}` cannot be loaded: {str(error).splitlines()[0]}",
+                "Check the network.",
             ) from None
     return [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
 
@@ -365,12 +366,11 @@ class Served(NamedTuple):
         it."""
         chat = self.before if base else self.after
         if not chat.model:
-            message = worded(
-                "serve.lacks-model",
-                url=self.url,
-                which="original" if base else "trained",
-                there=listed(self.listed) or "none",
-                called=listed(text.served(self.name)),
+            there = listed(self.listed) or "none"
+            which = "original" if base else "trained"
+            message = (
+                f"The server at {self.url} has no {which} model of this recipe. It has {there}.",
+                f"`recipe serve` names them {listed(text.served(self.name))}.",
             )
             raise Stop(*message)
         return chat
@@ -419,7 +419,10 @@ class Served(NamedTuple):
         evaluation = folder.stage.evaluation
         rows = records.read_held_out(folder.path / HELD_OUT)
         if evaluation is None or not folder.model.is_dir():
-            raise Stop(*worded("serve.no-rows", folder=folder))
+            raise Stop(
+                f"`{folder.run.shown}` has no model whose rows could be sent to a server.",
+                "Name a run: `--run DIR`.",
+            )
         tokenizer = tokenizer_in(folder.model, self.after.trust_remote_code)
         numbers = rows.rows if rows else ()
         chosen = evaluate.questions(numbers, tokenizer, evaluation.asked, evaluation.seed)
@@ -491,7 +494,10 @@ def answering(plan: Plan, stage: str | None) -> Stage:
         return plan.stage(stage)
     if not stage and answering_stages:
         return answering_stages[-1]
-    raise Stop(*worded("serve.classifies-images"))
+    raise Stop(
+        "This model classifies images, so OpenAI's API has no question for it.",
+        "`recipe ask RECIPE PICTURE` shows it a picture.",
+    )
 
 
 def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:

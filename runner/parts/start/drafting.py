@@ -38,7 +38,7 @@ from runner.recipe.recipe import DEMO_QUESTIONS, Override, Recipe
 from runner.run import this_machine
 from runner.run.run_folder import folder
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed, worded
+from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed
 from runner.trainer.records import GLANCE, evenly
 
 TABLES = packaged.toml(__file__, "questions.toml")
@@ -143,7 +143,8 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
         if not own or len(known) < 3:
             there = listed(known.values())
             raise Stop(
-                *worded("start.no-preferences", name=name, values=there, better=BETTER, worse=WORSE)
+                f"The columns of `{name}` are {there}.",
+                f"Preferences have a column for the question, `{BETTER}` and `{WORSE}`.",
             )
         columns = [column for column in known.values() if f"[{column}]" not in own]
     rest = (f"[{column}]" for column in columns if column)
@@ -173,7 +174,10 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
         hub, colon, subset = name.partition(":")
         if "/" not in hub and (full_name := catalog.near_dataset(hub)):
             hint = f"Did you mean the data set `{full_name}{colon}{subset}`?"
-        raise Stop(*worded("start.no-file", file=file, hint=hint))
+        raise Stop(
+            f"The file `{file}` does not exist.",
+            f"{hint} A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET.",
+        )
     if file.suffix == ".txt" or (file.is_dir() and texts):
         return []
     try:
@@ -286,15 +290,14 @@ class Answers:
                 has = f"only the column {listed(self.columns)}"
             else:
                 has = "no column"
-            raise Stop(*worded("start.one-column", data=self.data, has=has))
+            raise Stop(
+                f"`{self.data}` has {has}, but questions with answers need two.",
+                "Name another file, or choose plain text.",
+            )
         if {BETTER, WORSE} <= set(known):
             raise Stop(
-                *worded(
-                    "start.are-preferences",
-                    data=self.data,
-                    better=known[BETTER],
-                    worse=known[WORSE],
-                )
+                f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to avoid, `{known[WORSE]}`. As questions and answers, both would be learned.",
+                "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
             )
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
@@ -380,7 +383,10 @@ class Answers:
                 | _preferred("data", self.data, (self.prompt, self.chosen, self.rejected))
             )
         if self.of.rows in WITH_ANSWERS and set(LABELLED) <= set(self.columns):
-            raise Stop(*worded("start.labels", data=self.data))
+            raise Stop(
+                f"The answers of `{self.data}` have a label whether they are good. As questions and answers, bad ones would be learned.",
+                "A model learns from both (KTO). Choose `preferences` as the kind of your data (`--what`).",
+            )
         if self.of.rows == "prompts":
             prompt = self.question or self.guessed[0]
             right = self.answer or self.guessed[1]
@@ -761,7 +767,10 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         )
         found = next(kept, None)
         if found is None:
-            raise Stop(*worded("start.nothing-fits", answers=answers))
+            raise Stop(
+                f"`{answers.base}` does not fit {answers.gpu} with any settings.",
+                "Name a larger GPU or a smaller model; `recipe models` shows what fits where.",
+            )
         planned = again(
             *(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found)
         )
@@ -834,7 +843,16 @@ def write(made: Draft) -> list[Path]:
         vars(made).pop("judged", None)  # a lock file and other copies are there by now
         if made.errors:
             raise Stop(
-                [*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))]
+                [
+                    *made.errors,
+                    Problem(
+                        str(made.target),
+                        0,
+                        0,
+                        "This file was not written.",
+                        "Give the settings above other values with `--set`, for example `--set 'data.question=[Question]'`.",
+                    ),
+                ]
             )
         undo.pop_all()
     made.target.write_text(made.text, encoding="utf-8")
@@ -851,7 +869,10 @@ def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
         file = Path(beside(name, folder))
         there = sources.setdefault(file, file if file.exists() else folder / name)
         if not filecmp.cmp(there, folder / name, shallow=False):
-            raise Stop(*worded("start.other-file", target=folder / name, file=file, there=there))
+            raise Stop(
+                f"The copy needs `{folder / name}` as `{file}`, but `{there}` is another file.",
+                "Make the copy in another folder, or move that file.",
+            )
     copied = [file for file, source in sources.items() if source != file]
     for file in copied:
         for parent in reversed(file.parents):
@@ -871,7 +892,10 @@ def starter(source: str) -> Document:
     if source in starters:
         return read(starters[source])
     meant = did_you_mean(source, starters) or did_you_mean(f"minimal/{source}", starters)
-    raise Stop(*worded("start.no-starter", source=source, meant=meant, starters=listed(starters)))
+    raise Stop(
+        f"`{source}` is neither a starter recipe nor a file.",
+        f"{meant}Starter recipes: {listed(starters)}.",
+    )
 
 
 def minimal_starter(source: str) -> Document:
@@ -880,7 +904,10 @@ def minimal_starter(source: str) -> Document:
     if source not in packaged.named():
         starter(source)
         starters = listed(path.stem for path in packaged.starters())
-        raise Stop(*worded("start.minimal-of-file", source=source, starters=starters))
+        raise Stop(
+            f"`--minimal` needs a starter recipe, but `{source}` is a file.",
+            f"Name one: {starters}.",
+        )
     wanted = read(packaged.named()[source])
     scenario = wanted.data["scenario"]
     hub = wanted.lookup(("data", "hub"))

@@ -27,7 +27,7 @@ from runner.run import run as running
 from runner.run.run_folder import RunFolder
 from runner.scenarios.shared import common, rehearsal
 from runner.tools import packaged
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.process import threads
 from runner.trainer.records import Summary
 
@@ -118,7 +118,10 @@ def _require_memory(planned: forecast.Forecast) -> None:
     if planned.never_fits:
         need = units.gib(planned.memory.total)
         have = units.gib(planned.usable or 0)
-        raise Stop(*worded("start.too-large-to-measure", need=need, have=have))
+        raise Stop(
+            f"Training needs {need} of memory, but {have} are usable here.",
+            "`recipe plan` suggests changes that need less. Try one with `--set`.",
+        )
 
 
 def _random_images(recipe: Recipe, folder: Path) -> Iterator[Override]:
@@ -154,7 +157,10 @@ def stage_of(recipe: Recipe, run: RunFolder, name: str | None) -> forecast.Forec
     if name:
         forecasts = [each for each in forecasts if each.stage == plan.stage(name)]
     if not forecasts:
-        raise Stop(*worded("start.not-measurable"))
+        raise Stop(
+            "`--gpu` measures a stage that trains and that the planner has formulas for.",
+            "`recipe plan` lists these stages. `recipe rehearse` tries every recipe here, with a tiny model.",
+        )
     return max(forecasts, key=lambda each: each.memory.total)
 
 

@@ -22,7 +22,7 @@ from runner.parts.planner import parameters
 from runner.parts.planner.formulas import Traced
 from runner.parts.planner.workload import Adapter, Run, Workload
 from runner.parts.trace import stand_ins
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 from runner.tools.process import without_gpu_kernels
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -328,7 +328,10 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
         stand_ins.pack(model, 4, partial(stand_ins.FourBit, dtype=dtype, stored=stored))
     if workload.checkpointing:
         if not model.supports_gradient_checkpointing:
-            raise Stop(*worded("trace.no-checkpointing", workload=workload))
+            raise Stop(
+                f"transformers has no gradient checkpointing for models of type `{workload.model.model_type}`, so training would not start.",
+                "Write `gradient_checkpointing: false` under `train`.",
+            )
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if workload.adapter:
         model = _with_adapter(
@@ -375,7 +378,10 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any
         has_targets = bool(names & {*adapter.targets})
     if not has_targets and (adapter.pattern or adapter.targets):
         targets = adapter.pattern or listed(sorted(adapter.targets))
-        raise Stop(*worded("trace.no-such-layers", targets=targets, own=listed(sorted(names))))
+        raise Stop(
+            f"None of the layers {targets} is in this model, so the adapter would change nothing.",
+            f"Its linear layers are {listed(sorted(names))}. Write some of them as `lora_layers`.",
+        )
     config = LoraConfig(
         r=adapter.rank,
         lora_dropout=adapter.dropout,

@@ -26,7 +26,7 @@ from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.recipe import Override
 from runner.tools.packaged import named
-from runner.tools.problem import Problem, Stop, did_you_mean, listed, worded
+from runner.tools.problem import Problem, Stop, did_you_mean, listed
 from runner.tools.text import JOB_NAME, printable
 
 ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
@@ -107,7 +107,10 @@ class Question(NamedTuple):
         if self.most:
             if said.isdecimal() and 1 <= int(said) <= self.most:
                 return int(said)
-            raise Stop(*worded("start.no-number", said=said, most=self.most, option=self.option))
+            raise Stop(
+                f"`{said}` is not a valid number.",
+                f"Write a whole number from 1 to {self.most:,}, for example `{self.option} 1`.",
+            )
         if self.name in VALUES:
             return VALUES[self.name](answers, said)
         return said
@@ -117,7 +120,10 @@ def _numbers(answers: Answers, said: str) -> tuple[int, ...]:
     found = said.replace(",", " ").split()
     if found and all(map(str.isdecimal, found)) and len(set(found)) == len(found):
         return tuple(map(int, found))
-    raise Stop(*worded("start.no-gpu-numbers", said=said))
+    raise Stop(
+        f"`{said}` is not a list of GPU numbers.",
+        "Write them as nvidia-smi has them, for example `--numbers 2,3`.",
+    )
 
 
 def _file(answers: Answers, said: str) -> str:
@@ -125,7 +131,10 @@ def _file(answers: Answers, said: str) -> str:
     there = found.columns
     if answers.of.rows == "conversations" and there and not found.form:
         forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
-        raise Stop(*worded("start.unknown-form", said=said, there=listed(there), forms=forms))
+        raise Stop(
+            f"The columns of `{said}` are {listed(there)}, which match no form of conversations.",
+            f"Choose `questions` if one column has questions and another has answers, or give the rows the columns of a form: {forms}.",
+        )
     if answers.of.rows in ("questions", "songs") and not found.form:
         found.guessed  # noqa: B018  two columns are needed
     return said
@@ -277,8 +286,9 @@ def _through(
             if said:
                 answers = _on_cpu_here(one, given, _taken(one, name, answers, said))
             elif not one.open(answers):
-                missing = worded(
-                    "start.missing-answer", one=one, initial=one.help[0].lower(), rest=one.help[1:]
+                missing = (
+                    f"`recipe new` without `--from` needs `{one.option}`: {one.help[0].lower()}{one.help[1:]}",
+                    "In a terminal, `recipe new` asks for what is missing.",
                 )
                 raise Stop(*missing, code=2)
         else:
@@ -414,7 +424,10 @@ def new(
     """
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
-        raise Stop(*worded("start.bad-name", name=name))
+        raise Stop(
+            f"A recipe cannot have the name `{name}`.",
+            "A name has lower-case letters, digits and `-`, starts with a letter, and has at most 53 characters.",
+        )
     given = {each: said for each, said in answers.items() if said}
     if source is None and not given and not terminal():
         raise click.MissingParameter(param_hint="'--from'", param_type="option")
@@ -483,5 +496,9 @@ def _kind_of_copy(source: str, short: bool, given: Mapping[str, str]) -> str:
     copy. Raises Stop if no such answer exists."""
     is_starter = source in KINDS and KINDS[source].keeps
     if short or "kind" in given or not is_starter:
-        raise Stop(*worded("start.copy-or-answers"), code=2)
+        raise Stop(
+            "Options for answers, such as `--data`, work with `--from` only if it names a starter, without `--minimal` and `--what`.",
+            "Use `--set` instead of them, or leave out `--from`.",
+            code=2,
+        )
     return source
