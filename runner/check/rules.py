@@ -219,9 +219,10 @@ def _similar_folder(folder: Path, base: str) -> str:
 def _no_geometry(base: str, config: models.ModelConfig) -> tuple[str, str]:
     """The problem that a folder's `config.json` lacks the size of its language model, or describes
     several."""
-    parts = [
-        name for name, part in config.items() if isinstance(part, dict) and "model_type" in part
-    ]
+    parts = []
+    for name, part in config.items():
+        if isinstance(part, dict) and "model_type" in part:
+            parts.append(name)
     if parts:
         return (
             f"The `config.json` of `{base}` describes several models ({listed(parts)}). recipe-runner trains only models for text.",

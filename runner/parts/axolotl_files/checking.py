@@ -180,9 +180,12 @@ def loaded(document: Document) -> list[str]:
     else:
         texts = []
     # Axolotl finds a plug-in's class in its package or in the package's module `plugin`.
-    return [
-        next((homes[home] for home in homes if text.startswith(f"{home}.")), text) for text in texts
-    ]
+    loaded_modules = []
+    for text in texts:
+        loaded_modules.append(
+            next((homes[home] for home in homes if text.startswith(f"{home}.")), text)
+        )
+    return loaded_modules
 
 
 def table(name: str = "contradictions") -> Mapping[str, Any]:

@@ -132,11 +132,10 @@ class Import:
         in_recipe = {source[0] for source in self.sources.values()}
         for name, group in table()["runner"].items():
             settings = dict.fromkeys((*group["settings"], *more.get(name, ())))
-            written_keys = [
-                key
-                for key in settings
-                if self.file.data.get(key) not in (None, "", False) and key not in in_recipe
-            ]
+            written_keys = []
+            for key in settings:
+                if self.file.data.get(key) not in (None, "", False) and key not in in_recipe:
+                    written_keys.append(key)
             self.used.update(settings)
             if written_keys:
                 self.note(
@@ -252,9 +251,9 @@ def read(document: Document) -> Import:
     if wrong:
         raise Stop(wrong)
     left_out = "The recipe leaves it out."
-    notes = [
-        replace(problem, hint=left_out, severity="note") for problem in errors_of(dropped.values())
-    ]
+    notes = []
+    for problem in errors_of(dropped.values()):
+        notes.append(replace(problem, hint=left_out, severity="note"))
     draft = Import(document, notes=notes, used={str(path[0]) for path in dropped if len(path) == 1})
     objective = _objective(draft)
     rows = _rows(draft, objective)
@@ -284,11 +283,10 @@ def _scenario(draft: Import, rows: str) -> str:
 
 
 def _special_tokens(draft: Import) -> None:
-    tokens = {
-        name: token
-        for name, token in (draft.get("special_tokens") or {}).items()
-        if token is not None
-    }
+    tokens = {}
+    for name, token in (draft.get("special_tokens") or {}).items():
+        if token is not None:
+            tokens[name] = token
     if tokens.pop("pad_token", None):
         draft.note(
             ("special_tokens",),

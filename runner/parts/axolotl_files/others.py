@@ -248,9 +248,10 @@ def _machines(draft: Import) -> None:
 
 def _names(value: Any) -> list[str]:
     """Names in a list, or with commas between them."""
-    return [
-        str(name).strip() for name in (value if isinstance(value, list) else str(value).split(","))
-    ]
+    names = []
+    for name in value if isinstance(value, list) else str(value).split(","):
+        names.append(str(name).strip())
+    return names
 
 
 # --- LLaMA-Factory
@@ -403,11 +404,10 @@ def _described(
     turns = columns.get("messages", "conversations")
     forms = importing.table()["turns"]
     if chat:
-        strange = [
-            role
-            for role in ("user", "assistant", "system")
-            if ROLES.get(tags.get(f"{role}_tag", role)) != role
-        ]
+        strange = []
+        for role in ("user", "assistant", "system"):
+            if ROLES.get(tags.get(f"{role}_tag", role)) != role:
+                strange.append(role)
         names = [tags.get("role_tag", "from"), tags.get("content_tag", "value")]
         if strange or names not in [form[1:] for form in forms.values()]:
             draft.refuse(

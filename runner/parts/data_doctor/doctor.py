@@ -197,11 +197,11 @@ PATTERNS = {
 
 def personal_in(text: str) -> list[str]:
     """The kinds of personal data in a text."""
-    return [
-        name
-        for name, facts in PERSONAL.items()
-        if facts.get("sign", "") in text and PATTERNS[name].search(text)
-    ]
+    kinds = []
+    for name, facts in PERSONAL.items():
+        if facts.get("sign", "") in text and PATTERNS[name].search(text):
+            kinds.append(name)
+    return kinds
 
 
 @cache

@@ -45,9 +45,9 @@ def _too_long(
         return
     written = recipe.document.lookup(home)
     prompt = (written.get("system_prompt") if isinstance(written, dict) else None) or ""
-    texts = [
-        f"{prompt} {' '.join(turn.content for turn in talk.turns)}" for talk in talks[:FIRST_ROWS]
-    ]
+    texts = []
+    for talk in talks[:FIRST_ROWS]:
+        texts.append(f"{prompt} {' '.join(turn.content for turn in talk.turns)}")
     certain = sum(len(text.split()) > limit for text in texts)
     likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
     is_whole = len(talks) <= FIRST_ROWS

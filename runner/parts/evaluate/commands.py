@@ -86,11 +86,10 @@ def _evaluate_at_evalhub(recipe: Recipe, stage: str | None, hub: str, url: str |
     folder, measured = parts.hook("judged_at")(
         hub, url, recipe, stage, lambda line: say(line, err=True)
     )
-    verdicts = [
-        gates.verdict_on(gate, measured)
-        for gate in folder.stage.gates
-        if gate.metric.startswith(SCORE)
-    ]
+    verdicts = []
+    for gate in folder.stage.gates:
+        if gate.metric.startswith(SCORE):
+            verdicts.append(gates.verdict_on(gate, measured))
     return Evaluated(
         folder,
         measured,
@@ -336,7 +335,9 @@ def compared(
         columns.append(column)
     order = [stage.name for stage in plans[0].stages]
     places = dict.fromkeys(chain.from_iterable(columns))
-    rows = [(*place, tuple(column.get(place, "") for column in columns)) for place in places]
+    rows = []
+    for place in places:
+        rows.append((*place, tuple(column.get(place, "") for column in columns)))
     return sorted(rows, key=lambda row: order.index(row[0]))
 
 

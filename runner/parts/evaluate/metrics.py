@@ -119,7 +119,8 @@ def producible(
     if stage.validates:
         metrics += rows["metrics"]
         if "parts" in rows:
-            metrics += [f"{rows['parts']}.{name}" for name in stage.asked]
+            for name in stage.asked:
+                metrics.append(f"{rows['parts']}.{name}")
     else:
         metrics += rows.get("of_training_rows", ())
     metrics += table["always"]
@@ -127,7 +128,9 @@ def producible(
     if stage.blocks:
         shared = [*table["blocks"], *shared]
     metrics += shared
-    metrics += [f"regression.{name}" for name in shared if name in before]
+    for name in shared:
+        if name in before:
+            metrics.append(f"regression.{name}")
     return metrics
 
 
@@ -150,11 +153,9 @@ LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")  # the usual tasks and sco
 def written_gates(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     """Every gate of the recipe, with its place."""
     homes: list[tuple[Path_, Any]] = [(("gates",), recipe.settings.get("gates"))]
-    homes += [
-        ((name, "gates"), section.get("gates"))
-        for name, section in recipe.sections.items()
-        if section.knows("gates")
-    ]
+    for name, section in recipe.sections.items():
+        if section.knows("gates"):
+            homes.append(((name, "gates"), section.get("gates")))
     for home, texts in homes:
         for index, text in enumerate(texts or ()):
             yield (*home, index), text

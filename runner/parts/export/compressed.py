@@ -61,11 +61,10 @@ def require_known(source: TrainedModel, form: str) -> int:
                 f"The experts of this model are in one tensor (`{name}`), which llm-compressor leaves as it is.",
                 "`--format safetensors` exports the model; vLLM itself makes FP8 of its experts with `--quantization fp8`.",
             )
-    widths = {
-        layer.in_features
-        for layer in model.modules()
-        if isinstance(layer, torch.nn.Linear) and layer is not model.get_output_embeddings()
-    }
+    widths = set()
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear) and layer is not model.get_output_embeddings():
+            widths.add(layer.in_features)
     group = _group_size(widths)
     if not widths or (form == "int4" and not group):
         wide = ", ".join(map(str, sorted(widths)))

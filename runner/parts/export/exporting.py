@@ -285,10 +285,9 @@ def _gguf(
         )[0]
     )
     tell("The file contains the chat template and the end token of training.")
-    ends = [
-        str(tokenizer.convert_ids_to_tokens(token))
-        for token in end_tokens(tokenizer, chat_of_model.turn_end)
-    ]
+    ends = []
+    for token in end_tokens(tokenizer, chat_of_model.turn_end):
+        ends.append(str(tokenizer.convert_ids_to_tokens(token)))
     context = source.folder.stage.config.get("sequence_len")
     penalty = repetition_penalty(chat_of_model)
     modelfile = card.modelfile(
@@ -335,14 +334,13 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
         (Path(copy) / settings).unlink(missing_ok=True)
         # What transformers 4 wrote too, and the converter reads: the special tokens, and whether a
         # text begins with a blank.
-        kept = {
-            str(number): {
+        kept = {}
+        for number, token in tokenizer.added_tokens_decoder.items():
+            kept[str(number)] = {
                 "content": token.content,
                 "special": token.special,
                 "normalized": token.normalized,
             }
-            for number, token in tokenizer.added_tokens_decoder.items()
-        }
         facts = read_record(source.model / settings) | {"added_tokens_decoder": kept}
         if source.chat.chat:
             # llama.cpp adds that blank also after each special token, such as the first of a

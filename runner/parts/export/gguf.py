@@ -129,7 +129,8 @@ def prove(file: Path, file_kind: str, chat: Chat, texts: Sequence[str], general:
     tokenizer = words_of(chat)
     trained_answers = list(answers(chat, tokenizer, texts))
     read_texts = [text for text, _ in prompts(tokenizer, chat, [general])]
-    read_texts += [answer.text for answer in trained_answers]
+    for answer in trained_answers:
+        read_texts.append(answer.text)
     stops = end_tokens(tokenizer, chat.turn_end)
     task = {
         "texts": read_texts,

@@ -343,9 +343,10 @@ def beside(
     def last_logits(model: Any) -> list[Any]:
         model.eval()
         with torch.no_grad():
-            return [
-                model(input_ids=torch.tensor([list(prompt)])).logits[0, -1] for prompt in prompts
-            ]
+            logits = []
+            for prompt in prompts:
+                logits.append(model(input_ids=torch.tensor([list(prompt)])).logits[0, -1])
+            return logits
 
     plain = loaded(*base, torch.float32, trust_remote_code)
     without_adapter = last_logits(plain)

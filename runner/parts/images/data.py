@@ -64,7 +64,9 @@ def class_folders(path: Path) -> bool:
 def class_names(path: Path) -> list[str]:
     """The names of the classes, in the order of their labels. Raises Stop for fewer than two."""
     train = path / "train"
-    names = [folder.name for folder in folders(train if train.is_dir() else path)]
+    names = []
+    for folder in folders(train if train.is_dir() else path):
+        names.append(folder.name)
     if len(names) < 2:
         inside = ""
         if names:
@@ -514,7 +516,8 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
     counts = np.zeros((3, 256))  # of each value
     for picture in splits["train"]:
         flat = np.frombuffer(picture.image, np.uint8).reshape(-1, 3)
-        counts += [np.bincount(colour, minlength=256) for colour in flat.T]
+        for colour in flat.T:
+            counts.append(np.bincount(colour, minlength=256))
     share = counts / counts.sum(axis=1, keepdims=True)
     values = np.arange(256) / 255
     mean = share @ values

@@ -103,11 +103,12 @@ def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
         }
         for name, row in zip(classes, seen, strict=True)
     }
-    right = {
-        f"{ACCURACY}.{re.sub(r'[^A-Za-z0-9_-]+', '_', name)}": float(row[index] / row.sum())
-        for index, (name, row) in enumerate(zip(classes, seen, strict=True))
-        if row.sum()
-    }
+    right = {}
+    for index, (name, row) in enumerate(zip(classes, seen, strict=True)):
+        if row.sum():
+            right[f"{ACCURACY}.{re.sub(r'[^A-Za-z0-9_-]+', '_', name)}"] = float(
+                row[index] / row.sum()
+            )
     return right | {
         ACCURACY: float(seen.trace() / len(images)),
         "validation_loss": total / len(images),

@@ -32,7 +32,10 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     settings = RunSettings.model_validate(config["recipe_runner"])
     if settings.backend == "nccl" and not torch.cuda.is_available():
         raise Stop("The plan needs GPUs, but this machine has none for training.")
-    trackers = [one for begin in parts.hooks("trackers") for one in begin(config, settings)]
+    trackers = []
+    for begin in parts.hooks("trackers"):
+        for one in begin(config, settings):
+            trackers.append(one)
     args = arguments(config["trainer"], settings)
     folder = Path(config["data"]["folder"])
     if prepare_first:

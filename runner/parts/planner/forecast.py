@@ -255,10 +255,12 @@ class Forecast(ABC):
             return []
         name = self.stage.name
         offered = self.fitting(recipe.of_stage(name), self.gpu, budget)
-        return [
-            {recipe.setting_of(name, setting): value for setting, value in changes.items()}
-            for changes in offered
-        ]
+        offers_by_setting: list[Changes] = []
+        for changes in offered:
+            offers_by_setting.append(
+                {recipe.setting_of(name, setting): value for setting, value in changes.items()}
+            )
+        return offers_by_setting
 
 
 def largest(fits: Callable[[int], bool]) -> int:
@@ -437,9 +439,10 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
             "eval_steps": ("evaluation", work.evaluation_steps),
             "save_steps": ("checkpoint", work.save_steps),
         }
-        unreached = {
-            setting: interval for setting, interval in intervals.items() if interval[1] > steps
-        }
+        unreached = {}
+        for setting, interval in intervals.items():
+            if interval[1] > steps:
+                unreached[setting] = interval
         if unreached:
             message = said(
                 "never_reached", name=name, count=count, unreached=unreached, tenth=tenth

@@ -164,11 +164,10 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
 
 def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     """A note for each limit of the recipe that does not hold, by estimate."""
-    limits = {
-        name: limit
-        for name, limit in stated(recipe).items()
-        if limit and name in (*_BY_MEMORY, *_BY_TIME)
-    }
+    limits = {}
+    for name, limit in stated(recipe).items():
+        if limit and name in (*_BY_MEMORY, *_BY_TIME):
+            limits[name] = limit
     if not forecasts:
         reason = f"there are no formulas for the scenario `{recipe.scenario}`"
         kept = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
@@ -178,9 +177,10 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     by_memory, by_time = (
         [name for name in judges if name in limits] for judges in (_BY_MEMORY, _BY_TIME)
     )
-    problems = [
-        note for name in by_memory for note in _BY_MEMORY[name](recipe, forecasts, limits[name])
-    ]
+    problems = []
+    for name in by_memory:
+        for note in _BY_MEMORY[name](recipe, forecasts, limits[name]):
+            problems.append(note)
     untimed = next((stage for stage in forecasts if not (stage.gpu and stage.time)), None)
     if untimed:
         unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
@@ -325,11 +325,9 @@ def ended_by_deadline(
         for forecast in forecasts
         if (time := forecast.time) and min(time.range_seconds[1], most) > deadline
     ]
-    late += [
-        (preparation, preparation.stage)
-        for preparation in before
-        if preparation.range_seconds[1] > deadline
-    ]
+    for preparation in before:
+        if preparation.range_seconds[1] > deadline:
+            late.append((preparation, preparation.stage))
     if late:
         longest, name = max(late, key=lambda named_time: named_time[0].range_seconds[1])
         enough = math.ceil(longest.range_seconds[1] / 3600 * 1.1)
@@ -350,11 +348,11 @@ def ended_by_deadline(
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
     """The stages that make too few steps of the rows that they read."""
-    return [
-        stage
-        for stage in forecasts
-        if stage.steps and not stage.workload.max_steps and _is_short(stage, stage.steps)
-    ]
+    short_stages = []
+    for stage in forecasts:
+        if stage.steps and not stage.workload.max_steps and _is_short(stage, stage.steps):
+            short_stages.append(stage)
+    return short_stages
 
 
 def _is_short(stage: Forecast, steps: int) -> bool:

@@ -90,10 +90,10 @@ def curriculum(recipe: Recipe) -> list[Length]:
     steps = pairwise(
         [0, *(round(part.until * recipe.pretrain.steps) for part in recipe.pretrain.curriculum)]
     )
-    return [
-        Length(f"pretrain-{length}", length, *part)
-        for length, part in zip(tokens, steps, strict=True)
-    ]
+    lengths = []
+    for length, part in zip(tokens, steps, strict=True):
+        lengths.append(Length(f"pretrain-{length}", length, *part))
+    return lengths
 
 
 # Axolotl 0.19.0 passes FP8 only to its own trainer, which DPO does not use; and with an adapter,

@@ -229,10 +229,9 @@ def in_stages(recipe: Recipe) -> Recipe:
         "distribution": alone if recipe.distribution == "auto" else recipe.distribution,
         STAGES: [first, *(_stage(recipe, kind) for kind in kinds)],
     }
-    spans: Section = {
-        places: _moved(getattr(recipe.document, places), kinds)
-        for places in ("keys", "values", "origins")
-    }
+    spans: dict[str, Any] = {}
+    for places in ("keys", "values", "origins"):
+        spans[places] = _moved(getattr(recipe.document, places), kinds)
     return as_written(replace(recipe.document, data=data, **spans))
 
 
@@ -297,9 +296,8 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
         home: Path_ = (STAGES, index)
         # The beginnings of paths in both forms; a longer one comes later.
         begins: list[tuple[Path_, Path_]] = [((kind,), home), ((kind,), (*home, "train"))]
-        begins += [
-            ((name,), (*home, name)) for name in (FIRST if kind == PRETRAIN else ("model", "speed"))
-        ]
+        for name in FIRST if kind == PRETRAIN else ("model", "speed"):
+            begins.append(((name,), (*home, name)))
         begins += [((kind, name), (*home, *new)) for name, new in MOVED.items()]
         for old, new in (*begins, (("advanced", kind), (*home, "advanced", "axolotl"))):
             same = (path for path in groups.get(old[:1], ()) if path[: len(old)] == old)
@@ -466,7 +464,9 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
             )
     sizes = twin.geometry(recipe.facts, 2, VOCABULARY) | {"rows": VOCABULARY + 64}
     changes = (rehearsal.substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
-    made += [change for change in changes if recipe.settings.get(str(change.path[0])) is not None]
+    for change in changes:
+        if recipe.settings.get(str(change.path[0])) is not None:
+            made.append(change)
     made += [*rehearsal.on_processors(recipe, 1), overrides.without_time_limit(rehearsal.BY)]
     for kind in filter(recipe.settings.get, TRAINED):
         section = recipe.settings[kind]

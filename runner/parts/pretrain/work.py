@@ -76,9 +76,10 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
                 f"The tokenizer `{chosen.base}` cannot be loaded: {reason}",
                 "Check its name, your network and your access.",
             ) from None
-        missing = [
-            token for token in (END_OF_TEXT, *template.tokens) if token not in tokenizer.get_vocab()
-        ]
+        missing = []
+        for token in (END_OF_TEXT, *template.tokens):
+            if token not in tokenizer.get_vocab():
+                missing.append(token)
         tokenizer.add_special_tokens({"additional_special_tokens": missing} if missing else {})
         tokenizer.eos_token = template.end
         tokenizer.pad_token = END_OF_TEXT

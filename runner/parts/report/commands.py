@@ -74,7 +74,9 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
     rows, facts_of_runs = _runs_here(name)
     if namespace is not None:
         jobs = parts.hook("runs_on_cluster")(namespace)
-        rows += [job for job in jobs if _is_named(job["recipe"], name)]
+        for job in jobs:
+            if _is_named(job["recipe"], name):
+                rows.append(job)
         rows.sort(key=itemgetter("changed"), reverse=True)
     if not rows or (paged and not facts_of_runs):
         raise _no_runs(name, no_jobs=namespace is not None and not rows)
@@ -149,7 +151,8 @@ def _table_rows(rows: Sequence[Mapping[str, Any]], same_recipe: bool) -> list[li
     table_rows = [[*map(str.upper, COLUMNS), *differing_settings]]
     for row in rows:
         cells = [_cell(row[column]) for column in COLUMNS]
-        cells += [row["settings"].get(setting, "") for setting in differing_settings]
+        for setting in differing_settings:
+            cells.append(row["settings"].get(setting, ""))
         table_rows.append(cells)
     return table_rows
 
@@ -179,9 +182,10 @@ def _row(run: RunFolder, run_facts: facts.RunFacts | None) -> dict[str, Any]:
     summaries = [stage.summary for stage in run_facts.trained if stage.summary]
     if summaries:
         row["loss"] = summaries[-1].best_validation_loss
-    gpu_hours = [
-        summary.training_seconds * summary.world_size / 3600 for summary in summaries if summary.gpu
-    ]
+    gpu_hours = []
+    for summary in summaries:
+        if summary.gpu:
+            gpu_hours.append(summary.training_seconds * summary.world_size / 3600)
     if gpu_hours:
         row["gpu hours"] = sum(gpu_hours)
     if run_facts.gated:

@@ -462,10 +462,9 @@ def _write(search: Search, tried_trial: TriedTrial, file: Path, name: str) -> No
         )
     document = read(search.recipe.file)
     reason = f"trial {tried_trial.trial.number} of {len(search.tried)}"
-    tried = [
-        Override(setting, None, value, copying.NEW, reason)
-        for setting, value in tried_trial.trial.settings.items()
-    ]
+    tried = []
+    for setting, value in tried_trial.trial.settings.items():
+        tried.append(Override(setting, None, value, copying.NEW, reason))
     if name == search.recipe.name:
         text = document.text
     else:

@@ -69,10 +69,9 @@ class Trial(NamedTuple):
 def of(section: Settings) -> list[Trial]:
     """The trials of a section: every combination, or `trials` random ones, at most MOST."""
     # Each value once. A list may hold lists, so that values have no hash.
-    over = {
-        name: [value for index, value in enumerate(values) if value not in values[:index]]
-        for name, values in section["over"].plain().items()
-    }
+    over = {}
+    for name, values in section["over"].plain().items():
+        over[name] = [value for index, value in enumerate(values) if value not in values[:index]]
     between = section["between"].plain()
     names = [*over, *between]
     count = section.get("trials")
@@ -91,10 +90,10 @@ def of(section: Settings) -> list[Trial]:
             )
             if drawn not in combinations:
                 combinations.append(drawn)
-    return [
-        Trial(number, dict(zip(names, values, strict=True)))
-        for number, values in enumerate(combinations, 1)
-    ]
+    trials = []
+    for number, values in enumerate(combinations, 1):
+        trials.append(Trial(number, dict(zip(names, values, strict=True))))
+    return trials
 
 
 def _between(low: float, high: float, draw: random.Random) -> float:
@@ -231,9 +230,10 @@ def each_is_valid(recipe: Recipe) -> Iterator[Problem]:
             )
         except Stop as stop:
             problem = stop.problems[0]
-            blamed = [
-                name for name in trial.settings if f"`{name.rpartition('.')[2]}`" in problem.message
-            ]
+            blamed = []
+            for name in trial.settings:
+                if f"`{name.rpartition('.')[2]}`" in problem.message:
+                    blamed.append(name)
             if blamed and blamed[0] in section["over"]:
                 section_name = "over"
             else:

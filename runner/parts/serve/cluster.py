@@ -204,11 +204,11 @@ def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
         LLM: cluster.get(LLM, space, name, forgiving=True),
         RUNTIME: cluster.get(RUNTIME, space, kserve.own_runtime(plan)),
     }
-    return [
-        jobs.require_own({"kind": manifest_kind, **manifest}, plan.name)
-        for manifest_kind, manifest in by_kind.items()
-        if manifest
-    ]
+    own_manifests = []
+    for manifest_kind, manifest in by_kind.items():
+        if manifest:
+            own_manifests.append(jobs.require_own({"kind": manifest_kind, **manifest}, plan.name))
+    return own_manifests
 
 
 def send(
@@ -408,12 +408,12 @@ class ServerState:
     @property
     def _entries(self) -> Manifests:
         """The status of the server's container in each pod."""
-        return [
-            entry
-            for pod in self.pods
-            for entry in jobs.containers_of(pod)
-            if entry["name"] == self.container
-        ]
+        entries = []
+        for pod in self.pods:
+            for entry in jobs.containers_of(pod):
+                if entry["name"] == self.container:
+                    entries.append(entry)
+        return entries
 
     @property
     def restarts(self) -> int:
@@ -438,11 +438,10 @@ class ServerState:
 
     @property
     def phase(self) -> str:
-        conditions = [
-            (condition["type"], condition["status"])
-            for pod in self.pods
-            for condition in jobs.conditions_of(pod)
-        ]
+        conditions = []
+        for pod in self.pods:
+            for condition in jobs.conditions_of(pod):
+                conditions.append((condition["type"], condition["status"]))
         if not self.pods:
             return "no pod yet"
         if any(pod["spec"].get("schedulingGates") for pod in self.pods):

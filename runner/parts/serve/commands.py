@@ -111,9 +111,10 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     problems = serving.problems(recipe, server)
     if json_wanted:
         facts = {name: value for name, value in vars(server).items() if name != "forecast"}
-        figures = {
-            name: value for name, value in vars(needs).items() if name not in ("model", "gpu")
-        }
+        figures = {}
+        for name, value in vars(needs).items():
+            if name not in ("model", "gpu"):
+                figures[name] = value
         say(json_text({"server": facts, "forecast": figures}))
     else:
         template = macros(Path(__file__).with_name("forecast.jinja"), gib=units.gib)

@@ -60,12 +60,13 @@ def measured(
     server = _Hub(hub, plan.site.get("namespace"))
     _require_tasks(server, evaluation.tasks)
     shots = _shots(evaluation.tasks)
-    tasks = [
-        fill_template(
-            TASK, id=task, shots=shots.get(task, 0), limit=evaluation.limit or None, **tokenizer
+    tasks = []
+    for task in evaluation.tasks:
+        tasks.append(
+            fill_template(
+                TASK, id=task, shots=shots.get(task, 0), limit=evaluation.limit or None, **tokenizer
+            )
         )
-        for task in evaluation.tasks
-    ]
     base, trained = served(recipe.name)
     models = [trained]
     if _serves_base_model(own_server, measured_stage):

@@ -183,10 +183,9 @@ def _llm_fields(plan: Plan, server: Serving) -> dict[str, Any]:
     fields["base_name"] = server.base_name or server.name
     fields["image"] = server.image
     fields["imagePullPolicy"] = kubernetes.pull(server.image) if server.image else None
-    adapters = [
-        {"name": adapter.name, "uri": adapter.results.below(ADAPTER).uri}
-        for adapter in server.source.adapters
-    ]
+    adapters = []
+    for adapter in server.source.adapters:
+        adapters.append({"name": adapter.name, "uri": adapter.results.below(ADAPTER).uri})
     fields["lora"] = {"adapters": adapters} if adapters else None
     return fields
 

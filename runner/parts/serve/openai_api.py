@@ -232,9 +232,10 @@ def _weights(chat: Chat) -> list[Path]:
 def _vllm(home: Path, pairs: Mapping[str, Pair]) -> list[str]:
     """vLLM's module and arguments: the models of all recipes with adapters, else only the trained
     one."""
-    adapters = {
-        text.served(name)[1]: after.adapter for name, (_, after) in pairs.items() if after.adapter
-    }
+    adapters = {}
+    for name, (_, after) in pairs.items():
+        if after.adapter:
+            adapters[text.served(name)[1]] = after.adapter
     wholes = [text.served(name)[0 if adapters else 1] for name in pairs]
     served = str(_snapshot(home, wholes[0]))
     longest = max(after.max_new_tokens for _, after in pairs.values())
@@ -487,9 +488,10 @@ def address(url: str) -> str:
 def answering(plan: Plan, stage: str | None) -> Stage:
     """The stage with that name, or the last one whose model answers. Raises Stop if its model does
     not."""
-    answering_stages = [
-        planned for planned in plan.stages if "demo" in planned.config.get("recipe_runner", {})
-    ]
+    answering_stages = []
+    for planned in plan.stages:
+        if "demo" in planned.config.get("recipe_runner", {}):
+            answering_stages.append(planned)
     if stage and plan.stage(stage) in answering_stages:
         return plan.stage(stage)
     if not stage and answering_stages:
@@ -558,11 +560,10 @@ def on_rows(
             # transformers accepts no prompt in token numbers.
             raise evaluate.Cannot(_NO_LOGS) from None
         logs = ((answer.get("logprobs") or {}).get("token_logprobs") or ())[: len(numbers)]
-        counted = [
-            log
-            for log, label in zip(logs, labels, strict=False)
-            if label != -100 and log is not None
-        ]
+        counted = []
+        for log, label in zip(logs, labels, strict=False):
+            if label != -100 and log is not None:
+                counted.append(log)
         if len(logs) < len(numbers):
             raise evaluate.Cannot(_NO_LOGS)
         total = total - sum(counted)

@@ -434,11 +434,11 @@ def splits(model: catalog.Model, counts: Iterable[int]) -> list[int]:
     divided evenly; heads of keys and values are divided evenly, or several GPUs share one."""
     heads = model.num_attention_heads
     groups = model.num_key_value_heads
-    return [
-        count
-        for count in counts
-        if heads % count == 0 and (groups % count == 0 or count % groups == 0)
-    ]
+    possible_splits = []
+    for count in counts:
+        if heads % count == 0 and (groups % count == 0 or count % groups == 0):
+            possible_splits.append(count)
+    return possible_splits
 
 
 def problems(recipe: Recipe, server: Serving) -> list[Problem]:

@@ -53,9 +53,11 @@ class Songs:
     @property
     def asked(self) -> dict[str, str]:
         """The first words of the questions whose answer is a name or a class, by metric."""
-        return {
-            name: question for name, (task, question) in CLASSES.items() if self.tasks.get(task)
-        }
+        asked_questions = {}
+        for name, (task, question) in CLASSES.items():
+            if self.tasks.get(task):
+                asked_questions[name] = question
+        return asked_questions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +169,10 @@ def task_of(song: Song, lyrics: Lyrics) -> SongTask:
     """A task that the song answers, drawn by the recipe's shares and a hash of the song and the
     seed."""
     questions = _answerable(song)
-    shares = {
-        task: share for task, share in lyrics.songs.tasks.items() if share and task in questions
-    }
+    shares = {}
+    for task, share in lyrics.songs.tasks.items():
+        if share and task in questions:
+            shares[task] = share
     digest = hashlib.sha256(f"task\n{lyrics.seed}\n{song.key}".encode()).digest()
     ends = list(accumulate(shares.values()))
     point = int.from_bytes(digest[:4], "big") / 2**32 * ends[-1]

@@ -153,11 +153,10 @@ def _drawn(recipe: Recipe, rows: Mapping[str, Any]) -> dict[str, dict[str, Any]]
     for index, name in enumerate(names):
         share = recipe.stages[index].get(EARLIER_ROWS)
         if share:
-            earlier = [
-                before
-                for before in names[:index]
-                if before in rows and rows[before]["kind"] == rows[name]["kind"]
-            ]
+            earlier = []
+            for before in names[:index]:
+                if before in rows and rows[before]["kind"] == rows[name]["kind"]:
+                    earlier.append(before)
             drawn[name] = {"of": earlier[-1], "share": share, "seed": rows[name]["seed"]}
     return drawn
 
@@ -306,11 +305,11 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
 
 def _twins(recipe: Recipe, folder: Path) -> dict[str, Path]:
     """The folder of the twin of each base model, by the stage that starts from it."""
-    return {
-        name: folder / (f"{rehearsal.TWIN}-{name}" if index else rehearsal.TWIN)
-        for index, (name, stage_recipe) in enumerate(recipe.stage_recipes.items())
-        if PRETRAIN not in stage_recipe.settings and starts(recipe.document, index)
-    }
+    twins = {}
+    for index, (name, stage_recipe) in enumerate(recipe.stage_recipes.items()):
+        if PRETRAIN not in stage_recipe.settings and starts(recipe.document, index):
+            twins[name] = folder / (f"{rehearsal.TWIN}-{name}" if index else rehearsal.TWIN)
+    return twins
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:

@@ -149,9 +149,11 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
         columns = [column for column in known.values() if f"[{column}]" not in own]
     rest = (f"[{column}]" for column in columns if column)
     named = [template or next(rest, "") for template in own or ("", "", "")]
-    return {
-        f"{home}.{setting}": (text, "") for setting, text in zip(PAIR, named, strict=True) if text
-    }
+    preferred = {}
+    for setting, text in zip(PAIR, named, strict=True):
+        if text:
+            preferred[f"{home}.{setting}"] = (text, "")
+    return preferred
 
 
 def columns_of(name: str, texts: bool = False) -> list[str]:
@@ -345,9 +347,10 @@ class Answers:
         if self.questions:
             home = self.way.places["questions"]
             own = Answers("questions", data=self.questions)
-            told = {
-                setting: value for setting, value in own._of_data().items() if value[0] is not None
-            }
+            told = {}
+            for setting, value in own._of_data().items():
+                if value[0] is not None:
+                    told[setting] = value
             said |= {home + setting.removeprefix("data"): value for setting, value in told.items()}
             said |= (
                 dict.fromkeys((f"{home}.question", f"{home}.answer"), (None, ""))
@@ -453,15 +456,15 @@ class Answers:
         if count != self.starts("machines.nodes", 1):
             said["machines.nodes"] = (count, "machines")
         places = {"nodes": "machines", **dict.fromkeys(("openshift", "image", "serve"), "cluster")}
-        elsewhere = [
-            section for section in places if places[section] != self.where and self.starts(section)
-        ]
+        elsewhere = []
+        for section in places:
+            if places[section] != self.where and self.starts(section):
+                elsewhere.append(section)
         said |= dict.fromkeys(elsewhere, (None, "it runs elsewhere"))
         if self.where == "machines":
-            each = [
-                {"address": address, "gpus": list(self.numbers or range(gpus))}
-                for address in self.addresses
-            ]
+            each = []
+            for address in self.addresses:
+                each.append({"address": address, "gpus": list(self.numbers or range(gpus))})
             if each != self.starts("nodes.machines"):
                 said["nodes.machines"] = (
                     each,
@@ -484,9 +487,10 @@ class Answers:
 
 
 def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
-    return [
-        Override(setting, None, value, copying.NEW, why) for setting, (value, why) in said.items()
-    ]
+    overrides = []
+    for setting, (value, why) in said.items():
+        overrides.append(Override(setting, None, value, copying.NEW, why))
+    return overrides
 
 
 STEPS = 100  # a model hardly learns in fewer steps, so few rows get smaller batches
@@ -512,11 +516,10 @@ class Draft:
     def judged(self) -> tuple[Recipe | None, list[Problem]]:
         folder = Path(self.origin.file).parent
         # Files that are not copied yet are examined at their old path.
-        there = {
-            name: folder / file
-            for name, file in self.files.items()
-            if not Path(beside(file, folder)).exists()
-        }
+        there = {}
+        for name, file in self.files.items():
+            if not Path(beside(file, folder)).exists():
+                there[name] = folder / file
         moved = [Override(name, None, str(file)) for name, file in there.items() if file.is_file()]
         return judge(parse(str(self.target), copying.edit(self.text, moved)))
 
@@ -526,9 +529,11 @@ class Draft:
         fixes."""
         recipe, problems = self.judged
         named = any(change.setting == "model.base" for change in self.wished)
-        return [
-            problem for problem in problems if named and recipe and problem == unknown_model(recipe)
-        ]
+        problems_mended_later = []
+        for problem in problems:
+            if named and recipe and problem == unknown_model(recipe):
+                problems_mended_later.append(problem)
+        return problems_mended_later
 
     @property
     def errors(self) -> list[Problem]:
@@ -559,9 +564,10 @@ def draft(
     named = {path: file for path, file in leaves(document.data, bool) if path[-1] in ABOUT["files"]}
     for change in own:
         named.pop(change.path, None)
-    files = {
-        ".".join(map(str, path)): file for path, file in named.items() if isinstance(file, str)
-    }
+    files = {}
+    for path, file in named.items():
+        if isinstance(file, str):
+            files[".".join(map(str, path))] = file
     called = {setting: beside(file, origin.parent) for setting, file in files.items()}
     moved = [
         Override(setting, None, name, copying.NEW)
@@ -575,11 +581,18 @@ def draft(
     made = Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
     if mending:
         return made
-    mends = [
-        Override(problem.mends[0], None, problem.mends[1], copying.NEW, problem.message.rstrip("."))
-        for problem in (made.judged[1] if "model.base" in asked else made.errors)
-        if problem.mends and problem.mends[0] not in asked
-    ]
+    mends = []
+    for problem in made.judged[1] if "model.base" in asked else made.errors:
+        if problem.mends and problem.mends[0] not in asked:
+            mends.append(
+                Override(
+                    problem.mends[0],
+                    None,
+                    problem.mends[1],
+                    copying.NEW,
+                    problem.message.rstrip("."),
+                )
+            )
     if mends:
         return draft(document, name, wishes, mends)
     return made
@@ -720,10 +733,10 @@ def _held_out(name: str, answers: Answers) -> list[str]:
     # Too few rows, or too many bad ones, are reported when they are prepared.
     with suppress(Stop):
         if data["kind"] == "plain-text":
-            return [
-                example.asked
-                for example in reading(scenarios.preparer(data).first)(data, "validation")
-            ]
+            held_out_questions = []
+            for example in reading(scenarios.preparer(data).first)(data, "validation"):
+                held_out_questions.append(example.asked)
+            return held_out_questions
         from pyarrow import parquet
 
         with TemporaryDirectory() as folder:

@@ -101,10 +101,8 @@ class Measured(NamedTuple):
                 length |= {"steps": count, "warmup_ratio": None, "warmup_steps": 1}
             else:
                 length |= {"epochs": round(recipe.train.epochs * count / steps, 3)}
-            made += [
-                Override(f"{home}.{name}", None, one, BY, f"about {count} steps")
-                for name, one in length.items()
-            ]
+            for name, one in length.items():
+                made.append(Override(f"{home}.{name}", None, one, BY, f"about {count} steps"))
         return made
 
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
@@ -251,7 +249,9 @@ def public_line(recipe: Recipe, planned: forecast.Forecast, summary: Summary) ->
         rate=round(step / summary.step_seconds, 1) if summary.step_seconds else "",
     )
     columns = packaged.toml(__file__, TABLES.name)["columns"].values()
-    cells = [attrgetter(fact)(facts) if fact else "" for fact in columns]
+    cells = []
+    for fact in columns:
+        cells.append(attrgetter(fact)(facts) if fact else "")
     written = io.StringIO()
     csv.writer(written).writerow(int(cell) if isinstance(cell, bool) else cell for cell in cells)
     return written.getvalue().strip()

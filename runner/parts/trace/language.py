@@ -135,12 +135,13 @@ def _counts(model: torch.nn.Module) -> tuple[int, int]:
     """How many numbers all parameters have, and the trained ones; a packed parameter has more
     numbers than entries."""
     kinds = (stand_ins.FourBit, stand_ins.EightBit)
-    packed = {
-        module.weight: prod(module.shape) for module in model.modules() if isinstance(module, kinds)
-    }
-    everything = {
-        parameter: packed.get(parameter, parameter.numel()) for parameter in model.parameters()
-    }
+    packed = {}
+    for module in model.modules():
+        if isinstance(module, kinds):
+            packed[module.weight] = prod(module.shape)
+    everything = {}
+    for parameter in model.parameters():
+        everything[parameter] = packed.get(parameter, parameter.numel())
     return sum(everything.values()), sum(
         size for part, size in everything.items() if part.requires_grad
     )
@@ -361,11 +362,10 @@ def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> N
 def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    linear = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, stand_ins.LINEAR)
-    }
+    linear = {}
+    for name, module in model.named_modules():
+        if isinstance(module, stand_ins.LINEAR):
+            linear[name] = module
     names = {name.rpartition(".")[2] for name in linear}
     if scores:
         outside = model.score
@@ -406,9 +406,10 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any
 
 def optimizer_of(run: Run, model: torch.nn.Module) -> torch.optim.Optimizer:
     """The optimizer over the trained parameters; a stand-in for all but PyTorch's AdamW and SGD."""
-    parameters_by_name = {
-        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
-    }
+    parameters_by_name = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameters_by_name[name] = parameter
     if run.optimizer == "sgd":
         return torch.optim.SGD(parameters_by_name.values())
     if run.optimizer in ("adamw_torch_fused", "adamw_torch"):

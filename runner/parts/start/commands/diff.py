@@ -153,10 +153,9 @@ def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str
             [re.sub(r"([\\|`*_<>\[\]@#~&])", r"\\\1", cell) for cell in row(one)]
             for one in differences
         ]
-        lines = [
-            f"| {' | '.join(cells)} |"
-            for cells in [[heading, "before", "after", meaning], ["---"] * 4, *rows]
-        ]
+        lines = []
+        for cells in [[heading, "before", "after", meaning], ["---"] * 4, *rows]:
+            lines.append(f"| {' | '.join(cells)} |")
         tables += ["\n".join(lines)] if rows else []
     return "\n\n".join(tables)
 

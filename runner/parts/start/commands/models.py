@@ -55,9 +55,10 @@ def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str,
         revision="",
     )
     try:
-        return {
-            way: _need(shape, way, card.precision(model.fp16) if card else "bf16") for way in WAYS
-        }
+        needs = {}
+        for way in WAYS:
+            needs[way] = _need(shape, way, card.precision(model.fp16) if card else "bf16")
+        return needs
     except catalog.UnknownArchitecture:
         return {}
 
@@ -131,7 +132,8 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
         file = Path(lock.LOCK)
     gpu = card_named(card) if card else None
     known = [(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
-    known += [(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
+    for name, entry in lock.entries(file).items():
+        known.append((lock.model_of(name, entry), file.name))
     found = []
     for model, where in known:
         needs = {

@@ -93,11 +93,10 @@ class Question(NamedTuple):
             if said in known:
                 return said
             what = self.what.format(answers.of.title.lower())
-            kinds = [
-                each
-                for each in known
-                if not (self.name == "kind" and KINDS[each].keeps and each in named())
-            ]
+            kinds = []
+            for each in known:
+                if not (self.name == "kind" and KINDS[each].keeps and each in named()):
+                    kinds.append(each)
             if len(kinds) < len(known):
                 starters = " Or name a starter; `recipe list` shows them."
             else:
@@ -148,9 +147,9 @@ def _show(one: Question, answers: Answers) -> None:
             _show_trained_here(answers)
             return
         found = drafting.choices(answers)
-        rows = [
-            (model.id, size(model), short(need.cards[0]), licence(model)) for model, need in found
-        ]
+        rows = []
+        for model, need in found:
+            rows.append((model.id, size(model), short(need.cards[0]), licence(model)))
         table([("MODEL", "PARAMETERS", "SMALLEST GPU", "LICENCE"), *rows])
 
 
@@ -343,10 +342,9 @@ def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
         )
         made = drafting.drafted(name, replace(taken, where="here", addresses=()) if half else taken)
         # There is no recipe file yet, so no lock file beside it.
-        later = [
-            replace(each, hint=each.hint.replace(f" --recipe {made.target}", ""))
-            for each in made.mended_later
-        ]
+        later = []
+        for each in made.mended_later:
+            later.append(replace(each, hint=each.hint.replace(f" --recipe {made.target}", "")))
         wrong = [*made.errors, *later]
         if wrong:
             raise Stop(wrong)
