@@ -154,9 +154,9 @@ class Import:
         for key, value in sets[0].items() if len(sets) == 1 else [("sets", sets)]:
             self.say(("data", key), value, *source)
 
-    def hold_out(self, key: str, *place: str) -> None:
-        """The rows for validation: a share of them, or the fewest that recipes hold out. place: of
-        the note on these."""
+    def hold_out(self, key: str, rows: str, *place: str) -> None:
+        """The rows for validation: a share of them, or the fewest that recipes hold out of this
+        form of rows. place: of the note on these."""
         share = self.get(key) or 0
         if not isinstance(share, int | float):
             self.refuse((key,), "This is not a number.")
@@ -164,7 +164,9 @@ class Import:
             self.say("data.validation_share", max(0.001, min(share, 0.5)), key)
         elif share:
             self.refuse((key,), "Recipes hold out a share of the rows.", "Write a share below 1.")
-        else:
+        elif rows == "conversations":
+            self.say("data.validation_share", 0, *place)
+        elif rows != "text":  # plain text without this setting holds out no rows
             self.say("data.validation_share", 0.001, *place)
             self.note(
                 place, "The file holds no rows out; the recipe holds out one of 1,000, the least."
@@ -511,8 +513,7 @@ def _rows(draft: Import, objective: str | None) -> str:
         draft.say("data.train_on", "all", "train_on_inputs")
     if rows != "text":
         _template(draft, entries)
-    if draft.get("val_set_size") or rows != "text":
-        draft.hold_out("val_set_size", "val_set_size")
+    draft.hold_out("val_set_size", rows, "val_set_size")
     return rows
 
 

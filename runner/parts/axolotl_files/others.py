@@ -318,7 +318,7 @@ def _llama_factory(draft: Import, facts: Mapping[str, Any]) -> tuple[bool, str, 
             "LLaMA-Factory lets joined rows see each other; the recipe keeps them apart.",
         )
     _described_sets(draft, rows, loss == "kto")
-    draft.hold_out("val_size")
+    draft.hold_out("val_size", rows)
     return finetuning_type == "lora", rows, facts["objectives"].get(loss) if loss else None
 
 
@@ -491,7 +491,7 @@ def _trl(draft: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None
             draft.say("train.lora_layers", _names(layers), "lora_target_modules")
     if command in facts["rates"] and draft.get("learning_rate") is None:
         draft.say("train.learning_rate", facts["rates"][command])
-    _trl_sets(draft)
+    _trl_sets(draft, rows)
     if rows == "conversations":
         if not draft.get("assistant_only_loss"):
             draft.say("data.train_on", "all")
@@ -503,7 +503,7 @@ def _trl(draft: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None
     return adapter, rows, objective
 
 
-def _trl_sets(draft: Import) -> None:
+def _trl_sets(draft: Import, rows: str) -> None:
     """The data set of `dataset_name`, or the mixture of `datasets`."""
     names = {"dataset_name": "path", "dataset_config": "name", "dataset_train_split": "split"}
     single = {theirs: draft.get(key) for key, theirs in names.items()}
@@ -526,4 +526,4 @@ def _trl_sets(draft: Import) -> None:
     draft.say_sets(sets, "datasets" if mixture else "dataset_name")
     if not single["path"] and not mixture:
         draft.refuse((), "The file names no data set.", "Write `dataset_name`.")
-    draft.hold_out("test_split_size")
+    draft.hold_out("test_split_size", rows)
