@@ -13,6 +13,7 @@ from runner import catalog, parts
 from runner.catalog.hardware import NO_GPU
 from runner.check.validate import changed, load
 from runner.commands import options
+from runner.commands.next_step import before_training
 from runner.commands.options import command, end, open_recipe, print_notes, say, table
 from runner.parts.edits import copying
 from runner.parts.plan_view import views
@@ -219,7 +220,11 @@ def _end(planned: Planned, path: str, can_apply: bool) -> None:
     elif any(stage.full.fits is False for stage in planned.forecasts):
         end("The recipe fits if no row is longer than expected.", "prepare", path)
     else:
-        end("The recipe fits, as far as this machine can tell.", "rehearse", path)
+        end(
+            "The recipe fits, as far as this machine can tell.",
+            before_training(planned.recipe),
+            path,
+        )
 
 
 def _on_processor(recipe: Recipe, path: str, as_json: bool, number: int | None) -> int:
@@ -254,7 +259,7 @@ def _on_processor(recipe: Recipe, path: str, as_json: bool, number: int | None) 
             lacks,
             f"{hint} Other machines have GPUs: `recipe gpus RECIPE` shows what it needs on each.",
         )
-    end("The recipe fits this machine.", "rehearse", path)
+    end("The recipe fits this machine.", before_training(recipe), path)
     return 0
 
 
