@@ -99,13 +99,12 @@ def batches(rows: list[dict[str, list[int]]], size: int, padding: int) -> Iterat
 def describe_loop(folder: Path) -> None:
     """Writes what the loop needs to know of a run: its model, adapter and tokenised rows."""
     import yaml
-    from datasets import load_from_disk
+    from pyarrow import parquet
+    from transformers import AutoTokenizer
 
     config = yaml.safe_load((folder / "config" / "axolotl.yaml").read_text("utf-8"))
-    folders = [file.parent for file in (folder / "scratch").rglob("dataset_info.json")]
-    # The rows of training are the larger part; the other part is held out.
-    tokenised = max((load_from_disk(str(found)) for found in folders), key=len)
-    names = ("input_ids", "labels")
+    tokenizer = AutoTokenizer.from_pretrained(config["base_model"])
+    conversations = parquet.read_table(folder / "data" / "train.parquet")["messages"].to_pylist()
     described = {
         "model": config["base_model"],
         "rank": config["lora_r"],
@@ -113,10 +112,20 @@ def describe_loop(folder: Path) -> None:
         "layers": config.get("lora_target_modules") or "all-linear",
         "learning_rate": config["learning_rate"],
         "micro_batch_size": config["micro_batch_size"],
-        "padding": 2,
-        "rows": [{name: list(row[name]) for name in names} for row in tokenised],
+        "padding": tokenizer.pad_token_id,
+        "rows": [tokenise(tokenizer, messages) for messages in conversations],
     }
     (folder / "loop.json").write_text(json.dumps(described), "utf-8")
+
+
+def tokenise(tokenizer: Any, messages: list[dict[str, str]]) -> dict[str, list[int]]:
+    """A conversation as the recipe trains on it: its last answer alone has labels."""
+    prompt = tokenizer.apply_chat_template(
+        messages[:-1], add_generation_prompt=True, return_dict=False
+    )
+    tokens = tokenizer.apply_chat_template(messages, return_dict=False)
+    labels = [-100] * len(prompt) + tokens[len(prompt) :]
+    return {"input_ids": tokens, "labels": labels}
 
 
 @contextmanager

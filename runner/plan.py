@@ -352,11 +352,11 @@ class Plan:
             if name not in behind:
                 behind.add(name)
                 names += self.stage(name).reads
-        return [
-            stage_before
-            for stage_before in self.stages
-            if stage_before.name in behind and stage_before.gates
-        ]
+        guarding_stages = []
+        for stage_before in self.stages:
+            if stage_before.name in behind and stage_before.gates:
+                guarding_stages.append(stage_before)
+        return guarding_stages
 
     def upto(self, stage: Stage) -> Plan:
         """The plan for the pod of a stage: this stage and those before it, without the texts of
@@ -447,17 +447,18 @@ def keys(stages: Iterable[Stage], place: Place) -> dict[str, dict[str, str]]:
     included: under "" for all results, and under each name of `Stage.parts` for that part."""
     by_stage: dict[str, dict[str, str]] = {}
     for stage in stages:
-        stage_key = {
-            name: without_place(value, place) for name, value in learned_from(stage.config)
-        }
-        before = {
-            name: read_keys(by_stage[name], beginnings) for name, beginnings in stage.reads.items()
-        }
+        stage_key = {}
+        for name, value in learned_from(stage.config):
+            stage_key[name] = without_place(value, place)
+        before = {}
+        for name, beginnings in stage.reads.items():
+            before[name] = read_keys(by_stage[name], beginnings)
         by_stage[stage.name] = {"": content_hash([stage.name, stage_key, before])}
         for part, settings in stage.parts.items():
-            chosen = {
-                name: value for name, value in stage_key.items() if name.split(".")[0] in settings
-            }
+            chosen = {}
+            for name, value in stage_key.items():
+                if name.split(".")[0] in settings:
+                    chosen[name] = value
             by_stage[stage.name][part] = content_hash([stage.name, part, chosen, before])
     return by_stage
 

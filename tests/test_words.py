@@ -7,7 +7,6 @@ import ast
 import io
 import re
 import tokenize
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -178,14 +177,6 @@ def messages(file: Path) -> Iterator[str]:
     if file.suffix == ".py":
         yield from sentences_in_code(text)
         return
-    if file.suffix == ".toml":
-        every = (
-            line
-            for message in tomllib.loads(text).values()
-            for line in "\n".join(message.values()).splitlines()
-        )
-        yield from (re.sub(r"\{[^}]*\}", "NAME", line) for line in every)
-        return
     for line in text.splitlines():
         said = quoted(line.strip().replace("<tmp>", "").replace("<root>", ""))
         if line.startswith("    ") and not re.search(r" {3,}\S|[│┃━|{}<>]|^\s*(?:#|\d+ \|)", said):
@@ -262,7 +253,6 @@ def name(path) -> str:
 
 MESSAGES = [
     *GOLDEN_MESSAGES,
-    *sorted((ROOT / "runner").rglob("messages.toml")),
     *(file for file in sorted((ROOT / "runner").rglob("*.py")) if next(messages(file), None)),
 ]
 

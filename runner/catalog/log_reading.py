@@ -196,11 +196,10 @@ class _LogReader:
         """The last error of each process, but for a launcher's about its child."""
         last = []
         for endings in self.endings.values():
-            reasons = [
-                ending
-                for ending in endings
-                if ending.messages and not _LAUNCHERS.search(ending.error)
-            ]
+            reasons = []
+            for ending in endings:
+                if ending.messages and not _LAUNCHERS.search(ending.error):
+                    reasons.append(ending)
             last += reasons[-1:]
         return last
 

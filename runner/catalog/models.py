@@ -125,26 +125,24 @@ class Model:
         """The linear layers that a name or pattern matches, by peft's rule for lists, each counted.
         Raises re.error."""
         pattern = re.compile(rf"(?:.*\.)?(?:{name_or_pattern})")
-        paths = {
-            name: [self.linear_path(layer, name) for layer in range(self.num_hidden_layers)]
-            for name in self.linear
-        }
-        counts = {
-            name: sum(bool(pattern.fullmatch(path)) for path in layer_paths)
-            for name, layer_paths in paths.items()
-        }
+        paths = {}
+        for name in self.linear:
+            paths[name] = [self.linear_path(layer, name) for layer in range(self.num_hidden_layers)]
+        counts = {}
+        for name, layer_paths in paths.items():
+            counts[name] = sum(bool(pattern.fullmatch(path)) for path in layer_paths)
         return {name: times for name, times in counts.items() if times}
 
     def matched(self, pattern: str) -> dict[str, bool]:
         """The modules that a pattern matches by peft's rule for a text, and whether each is linear.
         Raises re.error."""
         modules_by_layer = (self._modules(layer) for layer in range(self.num_hidden_layers))
-        return {
-            path: linear
-            for modules in modules_by_layer
-            for path, linear in modules.items()
-            if re.fullmatch(pattern, path)
-        }
+        matches = {}
+        for modules in modules_by_layer:
+            for path, linear in modules.items():
+                if re.fullmatch(pattern, path):
+                    matches[path] = linear
+        return matches
 
     def named(self, pattern: str) -> list[str]:
         """The names, each once, of the modules that a pattern matches, as above."""
@@ -171,11 +169,10 @@ class Model:
         layer."""
         layer_path = f"{self.layers_path}.{layer}"
         weight_names = self.family.get("layer", {})
-        weights = [
-            f"{layer_path}.{name}"
-            for layer_kind in self.kinds(layer)
-            for name in weight_names.get(layer_kind, ())
-        ]
+        weights = []
+        for layer_kind in self.kinds(layer):
+            for name in weight_names.get(layer_kind, ()):
+                weights.append(f"{layer_path}.{name}")
         paths = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
         paths = paths or [self.linear_path(layer, name) for name in self.linear]
         if self.family.get("head_norms"):
@@ -414,9 +411,10 @@ def from_config(name: str, config: ModelConfig) -> Model:
     the config lacks a size, or another of NO_GEOMETRY if a size is not a number."""
     if not isinstance(config["model_type"], str):
         raise TypeError("model_type is not text")
-    alike = [
-        facts for facts in map(_facts, model_ids()) if facts["model_type"] == config["model_type"]
-    ]
+    alike = []
+    for facts in map(_facts, model_ids()):
+        if facts["model_type"] == config["model_type"]:
+            alike.append(facts)
     family: Facts = table("families").get(config["model_type"], {})
     if not alike or "layer" in family:
         config = _by_usual_names(config)
@@ -649,11 +647,10 @@ def described(name: str, fetch: Fetch) -> Model:
         written_template = file.read_text(encoding="utf-8", errors="replace")
     else:
         written_template = tokenizer_config.get("chat_template") or ""
-    special_tokens: Facts = {
-        key: _token(tokenizer_config.get(key)) or getattr(model, key)
-        for key in SPOKEN
-        if key != "chat_template"
-    }
+    special_tokens: Facts = {}
+    for key in SPOKEN:
+        if key != "chat_template":
+            special_tokens[key] = _token(tokenizer_config.get(key)) or getattr(model, key)
     number = ends.get("eos_token_id")
     if isinstance(number, list) and number:
         end_number = number[0]
@@ -699,9 +696,9 @@ def _template(kin: str, written_template: str, tokenizer_config: Mapping[str, An
     models (`kin`) if it fits, else the one with the most tokens. A model without a template gets
     `kin` if its tokenizer has the tokens. Empty if none fits; then its own is used."""
     tokens_by_template = {name: chat_template(name).tokens for name in table("templates")}
-    added = {
-        _token(value) for value in (tokenizer_config.get("added_tokens_decoder") or {}).values()
-    }
+    added = set()
+    for value in (tokenizer_config.get("added_tokens_decoder") or {}).values():
+        added.add(_token(value))
     if written_template in ('""', "[]"):
         if kin and set(tokens_by_template[kin]) <= added:
             return kin

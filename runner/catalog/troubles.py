@@ -69,9 +69,10 @@ class Trouble(NamedTuple):
             return None
         signs = self._signs() if anywhere else [""]
         for pattern in self.patterns:
-            matches = [
-                match for match in pattern.finditer(text) if _has_sign(text, match.start(), signs)
-            ]
+            matches = []
+            for match in pattern.finditer(text):
+                if _has_sign(text, match.start(), signs):
+                    matches.append(match)
             if matches:
                 return self._found(text, matches, values, log or text)
         return None
@@ -350,11 +351,10 @@ def numbered(word: str, numbers: list[int]) -> str:
     distances = groupby(enumerate(numbers), key=lambda placed: placed[1] - placed[0])
     runs = [[number for _, number in run] for _, run in distances]
     # Two neighbours are both named; of more, only the first and the last.
-    parts = [
-        part
-        for run in runs
-        for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))
-    ]
+    parts = []
+    for run in runs:
+        for part in [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run):
+            parts.append(part)
     if len(parts) == 1:
         listed = parts[0]
     else:

@@ -73,11 +73,11 @@ def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[st
 
 def within(folder: Path) -> list[Path]:
     """The recipes in a folder itself, and not below it, sorted."""
-    return [
-        file
-        for file in sorted(folder.iterdir())
-        if _may_be(file.name) and file.is_file() and is_meant(file)
-    ]
+    recipe_files = []
+    for file in sorted(folder.iterdir()):
+        if _may_be(file.name) and file.is_file() and is_meant(file):
+            recipe_files.append(file)
+    return recipe_files
 
 
 def _may_be(name: str) -> bool:

@@ -140,6 +140,17 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.base", *message)
 
 
+def folder_behind_packaged_model(recipe: Recipe) -> Iterator[Problem]:
+    """A folder with a model that has the name of a packaged model, which hides it."""
+    base = _base(recipe)
+    if catalog.packaged_model(base) and (recipe.folder / base / models.CONFIG).is_file():
+        yield recipe.note(
+            "model.base",
+            f"`{base}` is the model of the installation, and not that of the folder `{base}` beside the recipe.",
+            f"Write `./{base}` for the folder's model.",
+        )
+
+
 def unknown_model(recipe: Recipe) -> Problem:
     """The problem of an unknown base model. A copied recipe may have it, because a lock file can
     follow."""
@@ -219,9 +230,10 @@ def _similar_folder(folder: Path, base: str) -> str:
 def _no_geometry(base: str, config: models.ModelConfig) -> tuple[str, str]:
     """The problem that a folder's `config.json` lacks the size of its language model, or describes
     several."""
-    parts = [
-        name for name, part in config.items() if isinstance(part, dict) and "model_type" in part
-    ]
+    parts = []
+    for name, part in config.items():
+        if isinstance(part, dict) and "model_type" in part:
+            parts.append(name)
     if parts:
         return (
             f"The `config.json` of `{base}` describes several models ({listed(parts)}). recipe-runner trains only models for text.",
@@ -717,4 +729,9 @@ RULES: tuple[Rule, ...] = (
     *UNUSUAL,
 )
 # Rules that read files of this machine.
-FILE_RULES: tuple[Rule, ...] = (as_locked, *sources.FILE_RULES, own_engine_file)
+FILE_RULES: tuple[Rule, ...] = (
+    as_locked,
+    folder_behind_packaged_model,
+    *sources.FILE_RULES,
+    own_engine_file,
+)

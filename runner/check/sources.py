@@ -195,11 +195,11 @@ def _written_templates(recipe: Recipe) -> list[tuple[Path_, str | None]]:
         sections.append((home, data))
         for index, data_set in enumerate(data.get("sets") or ()):
             sections.append(((*home, "sets", index), data_set))
-    return [
-        ((*path, setting), section.get(setting))
-        for path, section in sections
-        for setting in templates.SETTINGS
-    ]
+    written_templates = []
+    for path, section in sections:
+        for setting in templates.SETTINGS:
+            written_templates.append(((*path, setting), section.get(setting)))
+    return written_templates
 
 
 def _data_files(

@@ -250,11 +250,11 @@ def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> l
     wrong = errors_of(problems)
     if wrong:
         raise Stop(wrong)
-    return [
-        note
-        for note in problems
-        if note.source == gpu.source and note.file == gpu.file and not allowed
-    ]
+    unfit = []
+    for note in problems:
+        if note.source == gpu.source and note.file == gpu.file and not allowed:
+            unfit.append(note)
+    return unfit
 
 
 # Derived settings: lines that only repeat others change with them. `train.effective_batch_size` is

@@ -84,7 +84,9 @@ def check(
                 same=same,
             )
         elif verdict.checked == 1:
-            names = ["RECIPE" if name == "-" else name for name in paths]
+            names = []
+            for name in paths:
+                names.append("RECIPE" if name == "-" else name)
             end("The recipe is valid, as far as it can be checked before it runs.", "plan", *names)
         else:
             end(

@@ -75,11 +75,10 @@ class _Commands(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Completes without the commands' modules, whose import takes too long while somebody
         types."""
-        begun = [
-            (name, summary)
-            for name, (summary, _) in commands().items()
-            if name.startswith(incomplete)
-        ]
+        begun = []
+        for name, (summary, _) in commands().items():
+            if name.startswith(incomplete):
+                begun.append((name, summary))
         return [CompletionItem(name, help=summary) for name, summary in begun]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,5 +1,5 @@
-"""The command that comes after a rehearsal, by what is here: the small real model, a GPU, a login
-to a cluster."""
+"""The command that comes before training and after a rehearsal, by the model and by what is here: a
+GPU, a login to a cluster."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +36,14 @@ def _logged_in() -> bool:
     from runner.parts.openshift import login
 
     return login.logged_in()
+
+
+def before_training(recipe: Recipe) -> str:
+    """The command that comes before anything was trained. Training a packaged model takes minutes
+    on any machine, so it needs no rehearsal."""
+    if catalog.packaged_model(recipe.settings["model"].get("base", "")):
+        return "run"
+    return "rehearse"
 
 
 def after_rehearsal(recipe: Recipe, path: str, model: str | None) -> tuple[str, ...]:

@@ -138,11 +138,10 @@ def with_options(function: Command) -> Command:
     layers = (ours["shared"], own_tables.get("shared", {}), own_tables.get(function.__name__, {}))
     for function_parameter in reversed([*signature(function, eval_str=True).parameters.values()]):
         if function_parameter.kind is not function_parameter.VAR_KEYWORD:
-            entry = {
-                key: value
-                for layer in layers
-                for key, value in layer.get(function_parameter.name, {}).items()
-            }
+            entry = {}
+            for layer in layers:
+                for key, value in layer.get(function_parameter.name, {}).items():
+                    entry[key] = value
             if not entry:
                 raise LookupError(
                     f"{OPTIONS} lacks the parameter `{function_parameter.name}` of the command `{function.__name__}`."
@@ -294,9 +293,10 @@ def end(outcome: str, verb: str, *then: object, same: bool = True) -> None:
     context = click.get_current_context(silent=True)
     arguments = [verb, *map(str, then)]
     options = context.params if context else {}
-    shared = [
-        path for path in (options.get("path"), *options.get("paths", ())) if path in arguments[1:]
-    ]
+    shared = []
+    for path in (options.get("path"), *options.get("paths", ())):
+        if path in arguments[1:]:
+            shared.append(path)
     if same and shared and verb not in _WITHOUT_SET:
         run: tuple[str, ...] = ()
         if options.get("run_dir") and verb in _WITH_RUN:

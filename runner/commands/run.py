@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from runner import parts
-from runner.commands.next_step import after_rehearsal
+from runner.commands.next_step import after_rehearsal, before_training
 from runner.commands.options import command, end, open_recipe, say
 from runner.data import packaged_models
 from runner.entrypoints import prepare as preparing
@@ -283,7 +283,11 @@ def prepare(
         for proven in hooks.show_rows(recipe, place, show, say):
             for line in proof_lines(proven, rows=True):
                 say(line)
-    end(f"The rows are ready for training, in {out or place.data_dir}.", "rehearse", path)
+    end(
+        f"The rows are ready for training, in {out or place.data_dir}.",
+        before_training(recipe),
+        path,
+    )
 
 
 @command

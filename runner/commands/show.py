@@ -32,10 +32,9 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     recipe = scenarios.in_stages(recipe)
     computed = dict(computed_values(recipe))
     if style == "json":
-        figures = {
-            ".".join(map(str, where)): {"value": value.value, "how": value.how}
-            for where, value in computed.items()
-        }
+        figures = {}
+        for where, value in computed.items():
+            figures[".".join(map(str, where))] = {"value": value.value, "how": value.how}
         values = recipe.settings.plain()
         say(
             json_text(
@@ -153,9 +152,10 @@ def list_(style: str) -> None:
     """List the starter recipes that `recipe new` copies, and the recipes and runs of this
     folder."""
     starters = [facts(path) for path in packaged.starters()]
-    minimal = [
-        facts(path, name) for name, path in packaged.named().items() if path in packaged.minimal()
-    ]
+    minimal = []
+    for name, path in packaged.named().items():
+        if path in packaged.minimal():
+            minimal.append(facts(path, name))
     recipes_here = [facts(path, str(path)) for path in batch.within(Path())]
     runs = list(map(run_row, all_here()))
     if style == "json":

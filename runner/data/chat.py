@@ -180,9 +180,10 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
         kept = super().read(place, sample_rows)
-        labels = {
-            item.answers["label"] for item in self.spool.items(kept) if "label" in item.answers
-        }
+        labels = set()
+        for item in self.spool.items(kept):
+            if "label" in item.answers:
+                labels.add(item.answers["label"])
         if len(labels) == 1:
             (only,) = labels
             raise Stop(
@@ -221,7 +222,9 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     def table(self, batch: list[judged.Answered]) -> pa.Table:
         messages = [formats.behind(self.asked.system_prompt, item.turns) for item in batch]
-        answers = {name: [item.answers[name] for item in batch] for name in batch[0].answers}
+        answers = {}
+        for name in batch[0].answers:
+            answers[name] = [item.answers[name] for item in batch]
         return pa.table(
             {"full-question": [item.question for item in batch], "messages": messages, **answers}
         )

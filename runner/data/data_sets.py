@@ -82,9 +82,10 @@ class DataSets:
     @property
     def size(self) -> int | None:
         """Bytes of all files together; None if one is not a file."""
-        files = [
-            data_set.file for data_set in self.sets if data_set.file and data_set.file.is_file()
-        ]
+        files = []
+        for data_set in self.sets:
+            if data_set.file and data_set.file.is_file():
+                files.append(data_set.file)
         if len(files) == len(self.sets):
             return sum(file.stat().st_size for file in files)
         return None

@@ -213,10 +213,10 @@ class ItemPreparer(ABC, Generic[Asked]):
 
     def where(self, kept: np.ndarray) -> list[data_sets.Where]:
         """The places of items in the data sets, as messages name them."""
-        return [
-            data_sets.where(self.asked, *place)
-            for place in self.spool.facts[["origin", "line"]][kept].tolist()
-        ]
+        places = []
+        for place in self.spool.facts[["origin", "line"]][kept].tolist():
+            places.append(data_sets.where(self.asked, *place))
+        return places
 
     def prepare(
         self,

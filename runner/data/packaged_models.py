@@ -58,7 +58,11 @@ def make_ready(stages: Iterable[Stage], tell: Tell = lambda line: None) -> None:
     """Converts the packaged models that these stages read, if they are not in the cache. A
     rehearsal's stages read a twin instead. Raises Stop as `converted`."""
     real = [stage for stage in stages if "twin" not in stage.config]
-    read = {value for stage in real for _, value in flat(stage.config) if isinstance(value, str)}
+    read = set()
+    for stage in real:
+        for _, value in flat(stage.config):
+            if isinstance(value, str):
+                read.add(value)
     for model in catalog.packaged_models():
         if str(folder_of(model)) in read:
             converted(model, tell)

@@ -243,10 +243,9 @@ class Report(Examined):
     def facts(self) -> dict[str, Any]:
         names = ("train_rows", "validation_rows", "sampled_from", "lengths")
         longest = self.longest_kept or self.token_lengths.get("max", 0)
-        sets = {
-            f"{set_name(index)} {counts.name}": counts.train_rows
-            for index, counts in enumerate(self.sets)
-        }
+        sets = {}
+        for index, counts in enumerate(self.sets):
+            sets[f"{set_name(index)} {counts.name}"] = counts.train_rows
         computed = {"longest": longest, "sets": parts_of(sets, self.train_rows)}
         return {name: getattr(self, name) for name in names} | computed
 

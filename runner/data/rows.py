@@ -75,9 +75,10 @@ class Parquet(RowFile):
             with parquet.ParquetFile(file) as content:
                 *starts, row_count = _starts_of_groups(content.metadata)
                 part = part or FilePart(0, row_count, 1)
-                groups = [
-                    index for index, start in enumerate(starts) if part.start <= start < part.end
-                ]
+                groups = []
+                for index, start in enumerate(starts):
+                    if part.start <= start < part.end:
+                        groups.append(index)
                 batches = content.iter_batches(1000, row_groups=groups)
                 rows_of_part = islice(
                     (row for batch in batches for row in batch.to_pylist()), part.end - part.start
@@ -267,10 +268,10 @@ def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | 
     marks = [*(mark for mark in marks if mark[0] < end), (end, 0)]
     # Each part ends at the first mark behind its share of the whole.
     ends = [bisect_left(marks, (-(-end * part // count), 0)) for part in range(count + 1)]
-    return [
-        FilePart(marks[begin][0], marks[after][0], marks[begin][1])
-        for begin, after in pairwise(ends)
-    ]
+    parts = []
+    for begin, after in pairwise(ends):
+        parts.append(FilePart(marks[begin][0], marks[after][0], marks[begin][1]))
+    return parts
 
 
 def columns(file: Path, split: str | None = None) -> list[str]:

@@ -50,20 +50,20 @@ class Support:
         self.rows.append(stems(text) & self.looked_for)
 
     def unsupported_questions(self) -> list[str]:
-        return [
-            question
-            for question, question_stems in self.questions.items()
-            if self._share(question_stems) < QUESTION_SHARE
-        ]
+        unsupported = []
+        for question, question_stems in self.questions.items():
+            if self._share(question_stems) < QUESTION_SHARE:
+                unsupported.append(question)
+        return unsupported
 
     def _share(self, question_stems: frozenset[str]) -> float:
         """The share of a question's words that the best row has; 1 if that cannot be judged."""
         if len(self.rows) < FEWEST_ROWS or len(question_stems) < FEWEST_QUESTION_WORDS:
             return 1.0
         counts = Counter(stem for row in self.rows for stem in row & question_stems)
-        weights = {
-            stem: math.log((len(self.rows) + 1) / (counts[stem] + 1)) for stem in question_stems
-        }
+        weights = {}
+        for stem in question_stems:
+            weights[stem] = math.log((len(self.rows) + 1) / (counts[stem] + 1))
         total = sum(weights.values())
         best = max(sum(weights[stem] for stem in row & question_stems) for row in self.rows)
         if total:

@@ -152,14 +152,13 @@ def _tekken(tokenizer: Any) -> Mapping[str, Any]:
         (number, token) for token, number in tokenizer.get_vocab().items() if len(token) > 1
     )
     tokens_as_bytes = [bytes([byte]) for byte in range(256)]
-    tokens_as_bytes += [
-        bytes(map(byte_of.__getitem__, token)) for _, token in merged if token not in added
-    ]
+    for _, token in merged:
+        if token not in added:
+            tokens_as_bytes.append(bytes(map(byte_of.__getitem__, token)))
     tekken_table = packaged.toml(__file__, "tekken.toml")
-    special = [
-        {"rank": rank, "token_str": token, "is_control": True}
-        for rank, token in enumerate(tekken_table["special"])
-    ]
+    special = []
+    for rank, token in enumerate(tekken_table["special"]):
+        special.append({"rank": rank, "token_str": token, "is_control": True})
     config = {
         "pattern": tekken_table["pattern"],
         "num_vocab_tokens": len(tokens_as_bytes),
@@ -167,14 +166,15 @@ def _tekken(tokenizer: Any) -> Mapping[str, Any]:
         "default_num_special_tokens": len(special),
         "version": tekken_table["version"],
     }
-    vocabulary = [
-        {
-            "rank": rank,
-            "token_bytes": base64.b64encode(word).decode(),
-            "token_str": word.decode(errors="replace"),
-        }
-        for rank, word in enumerate(tokens_as_bytes)
-    ]
+    vocabulary = []
+    for rank, word in enumerate(tokens_as_bytes):
+        vocabulary.append(
+            {
+                "rank": rank,
+                "token_bytes": base64.b64encode(word).decode(),
+                "token_str": word.decode(errors="replace"),
+            }
+        )
     return {"config": config, "vocab": vocabulary, "special_tokens": special}
 
 
@@ -211,11 +211,10 @@ def processes(config: Mapping[str, Any], most: int) -> int:
 
 
 def _files(config: Mapping[str, Any]) -> list[Path]:
-    paths = [
-        Path(data["path"])
-        for key in ("datasets", "test_datasets")
-        for data in config.get(key) or ()
-    ]
+    paths = []
+    for key in ("datasets", "test_datasets"):
+        for data in config.get(key) or ():
+            paths.append(Path(data["path"]))
     return [path for path in paths if path.is_file()]
 
 

@@ -101,7 +101,8 @@ def write_rows(work: Work, tell: Tell) -> None:
     lines = list(report.lines())
     if work.get("questions") and work.get("sample_rows") is None:
         judged = support.of_prepared(out, work["questions"], data.get("system_prompt") or "")
-        lines += [f"{finding} {remedy}" for finding, remedy in judged.findings()]
+        for finding, remedy in judged.findings():
+            lines.append(f"{finding} {remedy}")
     for line in lines:
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
@@ -178,11 +179,10 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
             tell(f"The hub now calls {model['base']} {facts.id}. Write the new name in the recipe.")
         # From here on the commit counts, so that a branch that moves meanwhile does not mix two
         # versions.
-        sizes_here = {
-            str(file.relative_to(folder)): file.stat().st_size
-            for file in folder.rglob("*")
-            if file.is_file()
-        }
+        sizes_here = {}
+        for file in folder.rglob("*"):
+            if file.is_file():
+                sizes_here[str(file.relative_to(folder))] = file.stat().st_size
         missing = sum(
             file.size or 0
             for file in facts.siblings or ()
@@ -225,11 +225,10 @@ def copy_model(model: Mapping[str, Any], folder: Path, tell: Tell) -> None:
         )
     with object_store.asking(base) as store:
         objects_there = object_store.objects(store, base)
-        model_files = {
-            name: stored
-            for name, stored in objects_there.items()
-            if any(Path(name).match(form) for form in MODEL_FILES)
-        }
+        model_files = {}
+        for name, stored in objects_there.items():
+            if any(Path(name).match(form) for form in MODEL_FILES):
+                model_files[name] = stored
         if "config.json" not in model_files:
             raise Stop(
                 f"`{base}` contains no model, because it has no `config.json`.",

@@ -58,9 +58,10 @@ def text(file: Path | str, file_kind: str = "recipe") -> str:
         else:
             raw = b""
     except FileNotFoundError:
-        names_by_stem = {
-            entry.stem: entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()
-        }
+        names_by_stem = {}
+        for entry in path.parent.glob("*.y*ml"):
+            if entry.is_file():
+                names_by_stem[entry.stem] = entry.name
         match = nearest(path.stem, names_by_stem, ALIKE_FILES)
         hint = "Check the path. `recipe list` shows your recipes and the starters."
         if name in packaged.named():

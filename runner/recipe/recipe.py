@@ -158,18 +158,20 @@ class Settings(Mapping[str, Any]):
         """The settings that Axolotl gets with the same value (`x-axolotl` in the schema), by
         Axolotl's names."""
         axolotl_names = ((name, part.get("x-axolotl")) for name, part in self._known.items())
-        return {
-            key: self[name] for name, key in axolotl_names if key and self.get(name) is not None
-        }
+        axolotl_settings = {}
+        for name, key in axolotl_names:
+            if key and self.get(name) is not None:
+                axolotl_settings[key] = self[name]
+        return axolotl_settings
 
     def making(self, key: str) -> list[str]:
         """The settings, set or not, that determine one of Axolotl's: by the same name, unchanged
         (`x-axolotl`), or computed (`x-axolotl-makes`)."""
-        return [
-            name
-            for name, part in self._known.items()
-            if key in (name, part.get("x-axolotl"), *part.get("x-axolotl-makes", ()))
-        ]
+        setting_names = []
+        for name, part in self._known.items():
+            if key in (name, part.get("x-axolotl"), *part.get("x-axolotl-makes", ())):
+                setting_names.append(name)
+        return setting_names
 
     def plain(self) -> dict[str, Any]:
         """The section as plain dicts and lists. Raises BrokenSetting if the schema has refused one
@@ -316,7 +318,9 @@ def _rows_by_settings(sections: list[Section]) -> list[str]:
     """The kinds of rows that the settings of data sets show, the most reliable first."""
     kinds = list[str]()
     for section in sections:
-        kinds += [rows for name, rows in _SHOWS_ROWS.items() if section.get(name) is not None]
+        for name, rows in _SHOWS_ROWS.items():
+            if section.get(name) is not None:
+                kinds.append(rows)
     return kinds
 
 
@@ -464,11 +468,11 @@ class Recipe(Sections):
     @cached_property
     def sections(self) -> dict[str, Settings]:
         """The recipe's sections by name, without those that the schema refused."""
-        return {
-            name: section
-            for name, section in self.settings._values.items()
-            if type(section) is Settings
-        }
+        sections = {}
+        for name, section in self.settings._values.items():
+            if type(section) is Settings:
+                sections[name] = section
+        return sections
 
     @cached_property
     def data_sections(self) -> tuple[tuple[Path_, Settings], ...]:
@@ -527,9 +531,8 @@ class Recipe(Sections):
             ((*home, "path"), data.get("path")) for home, data in self.data_sets()
         ]
         for home, data in self.data_sections:
-            sources += [
-                ((*home, setting), data.get(setting)) for setting in ("validation_path", "packed")
-            ]
+            for setting in ("validation_path", "packed"):
+                sources.append(((*home, setting), data.get(setting)))
         base = self.settings.get("model", {}).get("base")
         if base and (self.base_folder or remote(base)):
             sources.append((("model", "base"), self.model.base))
@@ -563,7 +566,8 @@ class Recipe(Sections):
         plain = ((None, question) for question in demo.get("questions") or ())
         of_categories = list[tuple[str | None, str]]()
         for category in demo.get("categories") or ():
-            of_categories += [(category.name, question) for question in category.questions]
+            for question in category.questions:
+                of_categories.append((category.name, question))
         return (*plain, *of_categories)
 
     def place_of_question(self, question: str) -> Path_:
@@ -576,9 +580,10 @@ class Recipe(Sections):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of every setting that can change what is trained."""
-        settings = {
-            key: value for key, value in self.settings.plain().items() if key not in OUTSIDE_RESULT
-        }
+        settings = {}
+        for key, value in self.settings.plain().items():
+            if key not in OUTSIDE_RESULT:
+                settings[key] = value
         for section, names in _OUTSIDE_IN.items():
             values = settings.get(section)
             if isinstance(values, dict):

@@ -68,10 +68,9 @@ def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
         data = {**merged(common, stage_settings), "scenario": TECHNIQUES[technique], "name": name}
         if technique == PRETRAIN:
             data = _alone(data)
-        spans: Section = {
-            attribute: _moved(getattr(document, attribute), index, based, technique)
-            for attribute in ("keys", "values", "origins")
-        }
+        spans: dict[str, Any] = {}
+        for attribute in ("keys", "values", "origins"):
+            spans[attribute] = _moved(getattr(document, attribute), index, based, technique)
         yield stage[NAME], index, replace(document, data=data, **spans)
 
 
@@ -123,15 +122,15 @@ def _moved(places: Mapping[Path_, Any], index: int, based: int, technique: str) 
     """Places by their path in the stage's own recipe. index: of the stage; based: of the one with
     its base model."""
     shared = {path: place for path, place in places.items() if path[:1] != (STAGES,)}
-    of_base = {
-        path[2:]: place for path, place in places.items() if path[:3] == (STAGES, based, "model")
-    }
+    of_base = {}
+    for path, place in places.items():
+        if path[:3] == (STAGES, based, "model"):
+            of_base[path[2:]] = place
     base = {path: place for path, place in of_base.items() if path[1:2] and path[1] in BASE}
-    own_places = {
-        path[2:]: place
-        for path, place in places.items()
-        if path[:2] == (STAGES, index) and path[2:] != (NAME,)
-    }
+    own_places = {}
+    for path, place in places.items():
+        if path[:2] == (STAGES, index) and path[2:] != (NAME,):
+            own_places[path[2:]] = place
     if (TECHNIQUE,) in own_places:
         own_places["scenario",] = own_places[TECHNIQUE,]
     if technique == PRETRAIN:

@@ -141,9 +141,10 @@ def _stale(folder: StageFolder) -> Iterator[tuple[str, list[str]]]:
 def _changed(folder: StageFolder, read: tuple[str, ...]) -> list[str]:
     """How a stage's inputs differ from those on record; of its parts only those count that are
     read."""
-    settings = {
-        setting for text in read for setting in folder.stage.parts.get(text.split("/")[0], ())
-    }
+    settings = set()
+    for text in read:
+        for setting in folder.stage.parts.get(text.split("/")[0], ()):
+            settings.add(setting)
     recorded = folder.state.inputs
     now = inputs(folder.plan, folder.stage)
     if settings:
@@ -460,8 +461,8 @@ def summaries(plan: Plan) -> list[Summary]:
     """The summary of every stage that was trained completely, or up to the time limit."""
     folders = [StageFolder(plan, stage) for stage in plan.stages if stage.trains]
     done = [folder for folder in folders if folder.state.status in ("finished", OUT_OF_TIME)]
-    return [
-        replace(folder.summary, stage=folder.stage.name)
-        for folder in done
-        if folder.summary is not None
-    ]
+    summaries = []
+    for folder in done:
+        if folder.summary is not None:
+            summaries.append(replace(folder.summary, stage=folder.stage.name))
+    return summaries

@@ -280,10 +280,9 @@ def rehearse(
         plan = replace(plan, stages=(prepares, *translate(rehearsed, place).stages[1:]))
     plan = _with_env(plan, env or ({"OMP_NUM_THREADS": str(threads())} if model else {}))
     if model:
-        predictions = {
-            prediction.stage: prediction
-            for prediction in forecasting().on_processor(rehearsed, plan)
-        }
+        predictions = {}
+        for prediction in forecasting().on_processor(rehearsed, plan):
+            predictions[prediction.stage] = prediction
         instead = "`--set train.epochs=1` takes less time, and so do fewer rows."
         _require_patience(
             plan, chosen.of(plan), predictions, UNASKED_REHEARSAL, instead, tell, confirm

@@ -118,10 +118,12 @@ class RunFolder:
         folder when it moves."""
         state = self.state
         current_folder = str(self.path)
-        return [
-            replace(override, after=moved(override.after, state.folder, current_folder))
-            for override in state.substitutions
-        ]
+        overrides = []
+        for override in state.substitutions:
+            overrides.append(
+                replace(override, after=moved(override.after, state.folder, current_folder))
+            )
+        return overrides
 
     def mark(self, status: str, **facts: Any) -> None:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
@@ -309,11 +311,11 @@ class StageRecord(Record):
 
     def beginning_with(self, beginnings: tuple[str, ...]) -> dict[str, str]:
         """The outputs whose names have one of these prefixes; all for no prefixes."""
-        return {
-            name: digest
-            for name, digest in self.outputs.items()
-            if name.startswith(beginnings or "")
-        }
+        digests = {}
+        for name, digest in self.outputs.items():
+            if name.startswith(beginnings or ""):
+                digests[name] = digest
+        return digests
 
 
 @dataclass(frozen=True)
@@ -406,13 +408,11 @@ class StageFolder:
                 files = []
             else:
                 files = sorted(self.results.glob("*.parquet"))
-        files += [
-            file
-            for home in homes
-            if home.is_dir()
-            for file in sorted(home.rglob("*"))
-            if file.is_file()
-        ]
+        for home in homes:
+            if home.is_dir():
+                for file in sorted(home.rglob("*")):
+                    if file.is_file():
+                        files.append(file)
         return {str(file.relative_to(self.results)): sha256(file) for file in files}
 
     def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
@@ -422,11 +422,11 @@ class StageFolder:
         if not chosen:
             return ["(no record)"]
         files = {name: self.results / name for name in chosen}
-        return [
-            name
-            for name, file in files.items()
-            if not file.is_file() or sha256(file) != chosen[name]
-        ]
+        changed = []
+        for name, file in files.items():
+            if not file.is_file() or sha256(file) != chosen[name]:
+                changed.append(name)
+        return changed
 
     def model_hash(self, look: bool = False) -> str:
         """One hash for the stage's whole model; empty for none. look: hash the files now, which can
@@ -472,11 +472,10 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
     results of the stages before, None for those without results."""
     by_name: dict[str, Any] = {}
     place = plan.place
-    made_in = [
-        folder
-        for folder in (place.data_dir, place.config_dir, place.run_dir, place.model_dir)
-        if folder
-    ]
+    made_in = []
+    for folder in (place.data_dir, place.config_dir, place.run_dir, place.model_dir):
+        if folder:
+            made_in.append(folder)
     for name, value in learned_from(stage.config):
         if name.split(".")[-1] in FILES and isinstance(value, str):
             file = Path(value)

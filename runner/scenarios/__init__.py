@@ -43,12 +43,11 @@ TOGETHER = {"language": ("causal-lm", "full", "last-layers", "lora")}
 @cache
 def packages() -> dict[str, str]:
     """Every scenario's package, by its name in recipes, sorted."""
-    ours = {
-        name: f"{__name__}.{folder.name}"
-        for folder in (file.parent for file in Path(__file__).parent.glob("*/translation.py"))
-        if (folder / "schema.yaml").is_file()
-        for name in TOGETHER.get(folder.name, (folder.name.replace("_", "-"),))
-    }
+    ours = {}
+    for folder in (file.parent for file in Path(__file__).parent.glob("*/translation.py")):
+        if (folder / "schema.yaml").is_file():
+            for name in TOGETHER.get(folder.name, (folder.name.replace("_", "-"),)):
+                ours[name] = f"{__name__}.{folder.name}"
     return dict(sorted((ours | parts.table("scenarios")).items()))
 
 
@@ -251,9 +250,11 @@ def _whole(scenario: str) -> Schema:
 @cache
 def foreign_sections() -> Schema:
     """The sections that other people's parts bring to every scenario."""
-    names = [
-        section for part in parts.found().values() if part.foreign for section in part.sections
-    ]
+    names = []
+    for part in parts.found().values():
+        if part.foreign:
+            for section in part.sections:
+                names.append(section)
     return {name: inlined(_pieces()[name]) for name in names}
 
 

@@ -37,7 +37,8 @@ def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
             prefix = f"{stage.folder}/"
         else:
             prefix = ""
-        rendered += [Artifact(f"{prefix}{file.path}", file.text) for file in artifacts.values()]
+        for file in artifacts.values():
+            rendered.append(Artifact(f"{prefix}{file.path}", file.text))
     return rendered
 
 

@@ -144,11 +144,10 @@ def install(extra: str) -> str:
     with suppress(PackageNotFoundError):
         requirements += requires("recipe-runner") or []
     marked = (line.partition(";") for line in requirements)
-    wanted = [
-        requirement.strip()
-        for requirement, _, marker in marked
-        if re.search(rf"""extra == ['"]{extra}['"]""", marker)
-    ]
+    wanted = []
+    for requirement, _, marker in marked:
+        if re.search(rf"""extra == ['"]{extra}['"]""", marker):
+            wanted.append(requirement.strip())
     if not wanted:
         return f"Install what the extra `{extra}` of this project names."
     return f"pip install{options} {shlex.join(wanted)}"

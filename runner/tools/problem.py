@@ -1,10 +1,7 @@
-"""A user's mistake, described so that the user can fix it; and words for messages."""
+"""A user's mistake, described so that the user can fix it."""
 
-import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from runner import __version__
@@ -19,28 +16,6 @@ ALIKE = 0.87
 def first_line(error: BaseException) -> str:
     """The first line of an error's text; its type's name if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def worded(name: str, /, **placeholders: object) -> tuple[str, str]:
-    """A message and its remedy, with its placeholders filled in. name: `ROOM.MESSAGE`, in
-    `messages.toml` of a room or a part."""
-    room, _, message = name.partition(".")
-    code = Path(__file__).parents[1]
-    core = code / room / "messages.toml"
-    if core.is_file():
-        file = core
-    else:
-        file = code / "parts" / room / "messages.toml"
-    sentences = _read_messages(file)[message]
-    return sentences["text"].format(**placeholders), sentences.get("remedy", "").format(
-        **placeholders
-    )
-
-
-@cache
-def _read_messages(file: Path) -> dict[str, dict[str, str]]:
-    """The file is read here, and not by `packaged`, which reports a broken file as a Problem."""
-    return tomllib.loads(file.read_text("utf-8"))
 
 
 @dataclass(frozen=True)

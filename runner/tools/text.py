@@ -138,9 +138,11 @@ def learned(after: str, before: str, question: str, taught: Collection[str]) -> 
     before training, of the question, and of general text. taught: the words of the rows'
     answers."""
     elsewhere = {*words(before), *words(question), *words(GENERAL_TEXT.read_text("utf-8"))}
-    return [
-        word for word in dict.fromkeys(words(after)) if word in taught and word not in elsewhere
-    ]
+    learned_words = []
+    for word in dict.fromkeys(words(after)):
+        if word in taught and word not in elsewhere:
+            learned_words.append(word)
+    return learned_words
 
 
 def pieces(text: str, wanted: Collection[str]) -> Iterator[tuple[str, bool]]:

@@ -53,11 +53,10 @@ def early_stop(
     improvement by more than `least`; else None. evaluations: all in order, with the one before the
     first step; each with `step` and the measure."""
     sign = -1 if measure == LOSS else 1
-    values = [
-        (sign * entry[measure], entry["step"])
-        for entry in evaluations
-        if entry.get(measure) is not None
-    ]
+    values = []
+    for entry in evaluations:
+        if entry.get(measure) is not None:
+            values.append((sign * entry[measure], entry["step"]))
     best = -math.inf
     waited = 0
     for value, _ in values:
@@ -278,10 +277,10 @@ class Proof(Record):
     def shares(self) -> list[tuple[str, int, float]]:
         """Tokens that are trained, seen and cut: the name, the count, and the share of all."""
         counts = (("trained", self.trained), ("seen", self.seen), ("cut", self.cut))
-        return [
-            (name, count, count / max(1, sum(number for _, number in counts)))
-            for name, count in counts
-        ]
+        shares = []
+        for name, count in counts:
+            shares.append((name, count, count / max(1, sum(number for _, number in counts))))
+        return shares
 
     @property
     def complaint(self) -> str:
@@ -326,9 +325,9 @@ def keep_held_out(dataset: Any, folder: Path) -> None:
     )
     kept = [dataset[row] for row in evenly(rows, fewer)]
     column_type = pa.list_(pa.int32())
-    columns = {
-        name: [list(map(int, row[name])) for row in kept] for name in ("input_ids", "labels")
-    }
+    columns = {}
+    for name in ("input_ids", "labels"):
+        columns[name] = [list(map(int, row[name])) for row in kept]
     table = pa.table({name: pa.array(column, column_type) for name, column in columns.items()})
     with replacing(file) as partial:
         parquet.write_table(

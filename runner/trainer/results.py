@@ -193,10 +193,12 @@ def _peaks(logs: Logged, before: Logged) -> Logged:
         "gpu_reserved_gib": torch.cuda.max_memory_reserved(),
     }
     read = TABLES["peaks"].items()
-    return {
-        name: max(before.get(name, 0.0), logs.get(key, 0.0), round(torch_peaks[name] / 2**30, 2))
-        for name, key in read
-    }
+    peaks = {}
+    for name, key in read:
+        peaks[name] = max(
+            before.get(name, 0.0), logs.get(key, 0.0), round(torch_peaks[name] / 2**30, 2)
+        )
+    return peaks
 
 
 def _measured(logs: Logged, names: Mapping[str, str], rewards: str) -> dict[str, Any]:
@@ -344,9 +346,10 @@ def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
         rows = first_rows(_parquet_files(config, "datasets"))
         of_training = _short(row[COLUMN].strip() for row in rows if row.get(COLUMN))
         held_out_questions = set(held_out)
-        taught = [
-            question for question in of_training if question and question not in held_out_questions
-        ]
+        taught = []
+        for question in of_training:
+            if question and question not in held_out_questions:
+                taught.append(question)
     if taught:
         most_new = demo.of_rows - round(demo.of_rows * TAUGHT_SHARE)
     else:
@@ -416,11 +419,10 @@ def _alone(module: str, *arguments: str) -> None:
     memory at its end."""
     names = TABLES["names"]["launcher"]
     prefixes = tuple(TABLES["names"]["launcher-prefixes"])
-    plain_environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in names and not name.startswith(prefixes)
-    }
+    plain_environment = {}
+    for name, value in os.environ.items():
+        if name not in names and not name.startswith(prefixes):
+            plain_environment[name] = value
     fork_server.run([sys.executable, "-m", module, *arguments], plain_environment)
 
 

@@ -439,6 +439,23 @@ def test_a_folders_model_with_heads_that_cannot_be_is_refused(sizes, tmp_path):
     ] == [True]
 
 
+def test_a_folder_with_the_name_of_the_packaged_model_is_noted(tmp_path):
+    shutil.copytree(RECIPES, tmp_path / "recipes")
+    recipe, folder = tmp_path / "recipes" / "museum.yaml", tmp_path / "recipes" / "small"
+    folder.mkdir()
+    assert [problem.message for problem in examine(recipe)] == []
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (note,) = examine(recipe)
+    assert (note.severity, note.line) == ("note", 17)
+    assert note.message == (
+        "`small` is the model of the installation, and not that of the folder `small` beside the recipe."
+    )
+    assert note.hint == "Write `./small` for the folder's model."
+    own = examine(recipe, from_options(("model.base=./small",)))
+    assert not any("small` is the model" in problem.message for problem in own)
+    assert not any(problem.severity == "error" for problem in own)
+
+
 @pytest.mark.parametrize("said", [None, "{{ messages }}"])
 def test_a_folders_own_chat_template_is_one_that_it_has(said, tmp_path):
     shutil.copytree(RECIPES, tmp_path / "recipes")

@@ -16,6 +16,7 @@ from tests.conftest import ROOT
 
 COMMANDS = list(commands())
 SURVIVAL = str(ROOT / "recipes" / "survival.yaml")
+MUSEUM = str(ROOT / "recipes" / "museum.yaml")  # its model is part of the installation
 # What runs until ^C and says how to end it, and what names the next command itself.
 OTHERWISE = {
     "edit": "^C ends it",
@@ -94,6 +95,16 @@ def parsed(line: str) -> None:
             ["plan", SURVIVAL],
             "The recipe fits, as far as this machine can tell.",
             ["rehearse", SURVIVAL],
+        ),
+        (
+            ["plan", MUSEUM],
+            "The recipe fits, as far as this machine can tell.",
+            ["run", MUSEUM],
+        ),
+        (
+            ["plan", MUSEUM, "--set", "machines={gpu: none}"],
+            "The recipe fits this machine.",
+            ["run", MUSEUM, "--set", "machines={gpu: none}"],
         ),
         (["list"], "starter recipes are available.", ["new", "my-demo", "--from", "survival"]),
         (["models"], "models can be named in a recipe.", ["new", "my-demo"]),

@@ -20,6 +20,7 @@ from runner.plan import Place
 from runner.scenarios import translate
 from runner.scenarios.shared import rehearsal
 from runner.tools.problem import Stop
+from tests import llama
 from tests.conftest import ROOT
 
 SMALL = catalog.packaged_model("small")
@@ -294,15 +295,13 @@ def test_it_says_what_llama_cpp_says_of_the_same_file(tmp_path, monkeypatch):
 
     from runner.tools.text import tokenizer_in
 
-    llama_cpp = pytest.importorskip("llama_cpp", reason="the extra `gguf` is not installed")
+    pytest.importorskip("llama_cpp", reason="the extra `gguf` is not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = converted(SMALL, silent)
     tokenizer = tokenizer_in(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     file = str(packaged_models._package_file(SMALL))
-    with contextlib.closing(
-        llama_cpp.Llama(file, n_ctx=256, logits_all=True, verbose=False, n_threads=2)
-    ) as theirs:
+    with contextlib.closing(llama.opened(file, n_ctx=256, logits_all=True)) as theirs:
         for text in TEXTS:
             tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
             assert theirs.tokenize(text.encode(), add_bos=False, special=True) == tokens

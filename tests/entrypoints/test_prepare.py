@@ -27,6 +27,7 @@ from runner.recipe.overrides import from_options
 from runner.scenarios import planned, translate
 from runner.scenarios.render import emit
 from runner.scenarios.shared import twin
+from runner.tools import child_process
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import FETCHED
@@ -348,7 +349,8 @@ def test_four_pods_and_one_download(tmp_path, model):
     brings, trains = plan.stages
     assert (brings.name, brings.machines.world_size, trains.machines.nodes) == ("model", 0, 4)
     refused = carried_out(tmp_path, brings.command, hub)
-    assert refused.returncode == 1 and "`openshift.hub_token_secret`" in refused.stderr
+    assert refused.returncode == child_process.DECIDED
+    assert "`openshift.hub_token_secret`" in refused.stderr
     hub.asked.clear()
     hub.downloaded.clear()
     done = carried_out(tmp_path, brings.command, hub, HF_TOKEN="hf_mine")
@@ -376,14 +378,12 @@ def test_four_pods_and_one_download(tmp_path, model):
         pod = carried_out(tmp_path, breath, hub, HF_HUB_OFFLINE="1", PET_NODE_RANK=str(rank))
         assert "numbers loaded" in pod.stdout, pod.stdout + pod.stderr
         # The first keeps the record, and misses what training would have left.
-        assert pod.returncode == (1 if rank == 0 else 0)
+        assert pod.returncode == (child_process.DECIDED if rank == 0 else 0)
     assert hub.asked == []
     (Path(plan.place.model_dir) / FETCHED).unlink()
     broken = carried_out(tmp_path, breath, hub, HF_HUB_OFFLINE="1", PET_NODE_RANK="0")
-    assert (
-        broken.returncode == 1
-        and "of the stage `model` has changed since it was made" in broken.stderr
-    )
+    assert broken.returncode == child_process.DECIDED
+    assert "of the stage `model` has changed since it was made" in broken.stderr
 
 
 def downloads(hub: Hub) -> Counter[str]:

@@ -20,7 +20,7 @@ import yaml
 from runner.tools.files import read_json
 from runner.tools.run_files import ANSWERS, SUMMARY
 from runner.trainer.grading import is_right
-from tests import servers
+from tests import llama, servers
 from tests.conftest import ROOT
 
 SAMPLES = ROOT / "recipes" / "data"
@@ -44,7 +44,7 @@ ADAPTER = SHORT_STEPS | {"lora_rank": 8, "learning_rate": 5.0e-4}
 # Twelve rows of each kind, one pass: enough for a real loss to move, and a minute for each.
 METHODS: dict[str, dict[str, Any]] = {
     "lora": {"scenario": "lora", "data": QUESTIONS, "train": ADAPTER},
-    "dora": {"scenario": "lora", "data": QUESTIONS, "train": ADAPTER | {"adapter": "dora"}},
+    "dora": {"scenario": "lora", "data": QUESTIONS, "train": ADAPTER | {"use_dora": True}},
     "last-layers": {
         "scenario": "last-layers",
         "data": QUESTIONS,
@@ -190,11 +190,11 @@ def taught(museum: Path) -> list[dict[str, str]]:
 @pytest.mark.long
 @pytest.mark.heavy
 def test_what_it_learned_is_in_its_gguf_file_for_llama_cpp(museum, recipe_command):
-    llama = pytest.importorskip("llama_cpp", reason="the extra `gguf` is not installed")
+    pytest.importorskip("llama_cpp", reason="the extra `gguf` is not installed")
     done = recipe_command("export", "museum.yaml", "--format", "gguf", cwd=museum, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = (museum / "runs" / "museum" / "export" / "gguf").glob("*.gguf")
-    model = llama.Llama(str(file), n_ctx=256, n_threads=2, verbose=False)
+    model = llama.opened(str(file), n_ctx=256)
     for row in taught(museum):
         turns = [{"role": "user", "content": row["question"]}]
         said = model.create_chat_completion(turns, max_tokens=40, temperature=0.0)

@@ -11,7 +11,7 @@ from runner.check.rules import AXOLOTL, BELOW_ZERO
 from runner.recipe.document import Document, Path_, applies, named, value_at
 from runner.recipe.reading import scalar
 from runner.tools import packaged
-from runner.tools.problem import Problem, nearest, worded
+from runner.tools.problem import Problem, nearest
 
 DATA_SETS = ("datasets", "test_datasets", "pretraining_dataset")
 # Words that PyYAML, which Axolotl uses, reads as true and false, and YAML 1.2 as text.
@@ -59,7 +59,10 @@ def _settings(document: Document) -> Iterator[Found]:
         if key in available:
             yield from _judged(document, (key,), available[key], value)
         elif key in plugin_of and value is not None:
-            message = worded("axolotl_files.plug-in-not-loaded", key=key, plugin=plugin_of[key])
+            message = (
+                f"This file does not load the plug-in that has `{key}`, so Axolotl drops the line without a message.",
+                f"Add `{plugin_of[key]}` to `plugins`, or delete the line.",
+            )
             yield (key,), document.problem((key,), *message, key=True)
         elif not foreign and key not in plugin_of:
             yield _dropped(document, (key,), available)
@@ -98,7 +101,14 @@ def _section(
     """The problems of settings in a section. schemas: of each; FSDP's also have old names, with
     `fsdp_` before them."""
     if not isinstance(value, dict):
-        yield None, document.problem(path, *worded("axolotl_files.no-section"))
+        yield (
+            None,
+            document.problem(
+                path,
+                "A data set of Axolotl is a section.",
+                "Write `- path: …`, and `type: …` below it.",
+            ),
+        )
         return
     for key, setting in value.items():
         if key in schemas or path != ("fsdp_config",):
@@ -170,9 +180,12 @@ def loaded(document: Document) -> list[str]:
     else:
         texts = []
     # Axolotl finds a plug-in's class in its package or in the package's module `plugin`.
-    return [
-        next((homes[home] for home in homes if text.startswith(f"{home}.")), text) for text in texts
-    ]
+    loaded_modules = []
+    for text in texts:
+        loaded_modules.append(
+            next((homes[home] for home in homes if text.startswith(f"{home}.")), text)
+        )
+    return loaded_modules
 
 
 def table(name: str = "contradictions") -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from runner.recipe import overrides as changing
 from runner.recipe import reading
 from runner.recipe.recipe import Override
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop, errors_of, worded
+from runner.tools.problem import Problem, Stop, errors_of
 
 
 def judged(imported: importing.Import, changes: Iterable[Override] = ()) -> list[Problem]:
@@ -55,7 +55,10 @@ def import_(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[s
     recipe, changes = validate.override(imported.recipe, changing.from_options(sets))
     problems = imported.refused or judged(imported, changes)
     if problems:
-        raise Stop("\n\n".join(map(str, problems)), f"\n{worded('axolotl_files.not-imported')[0]}")
+        raise Stop(
+            "\n\n".join(map(str, problems)),
+            "\nNothing was written. `--without KEY` imports the file without a line. `--set KEY=VALUE` changes a setting of the recipe, such as `model.revision`.",
+        )
     target = Path(out or f"{recipe.data['name']}.yaml")
     if target.exists():
         raise Stop(f"`{target}` already exists.", "Choose another name: `-o NAME.yaml`.")

@@ -19,7 +19,7 @@ from runner.recipe.document import Document, Path_, path_of
 from runner.scenarios.shared import common
 from runner.scenarios.shared.axolotl import LIGER
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop, errors_of, listed, worded
+from runner.tools.problem import Problem, Stop, errors_of, listed
 
 # The GPU of an imported recipe, as Axolotl files name none; two if the file shares the model
 # between several.
@@ -131,11 +131,10 @@ class Import:
         in_recipe = {source[0] for source in self.sources.values()}
         for name, group in table()["runner"].items():
             settings = dict.fromkeys((*group["settings"], *more.get(name, ())))
-            written_keys = [
-                key
-                for key in settings
-                if self.file.data.get(key) not in (None, "", False) and key not in in_recipe
-            ]
+            written_keys = []
+            for key in settings:
+                if self.file.data.get(key) not in (None, "", False) and key not in in_recipe:
+                    written_keys.append(key)
             self.used.update(settings)
             if written_keys:
                 self.note(
@@ -154,25 +153,37 @@ class Import:
         for key, value in sets[0].items() if len(sets) == 1 else [("sets", sets)]:
             self.say(("data", key), value, *source)
 
-    def hold_out(self, key: str, *place: str) -> None:
-        """The rows for validation: a share of them, or the fewest that recipes hold out. place: of
-        the note on these."""
+    def hold_out(self, key: str, rows: str, *place: str) -> None:
+        """The rows for validation: a share of them, or the fewest that recipes hold out of this
+        form of rows. place: of the note on these."""
         share = self.get(key) or 0
         if not isinstance(share, int | float):
             self.refuse((key,), "This is not a number.")
         elif 0 < share < 1:
             self.say("data.validation_share", max(0.001, min(share, 0.5)), key)
         elif share:
-            self.refuse((key,), *worded("axolotl_files.share-of-rows"))
-        else:
+            self.refuse((key,), "Recipes hold out a share of the rows.", "Write a share below 1.")
+        elif rows == "conversations":
+            self.say("data.validation_share", 0, *place)
+        elif rows != "text":  # plain text without this setting holds out no rows
             self.say("data.validation_share", 0.001, *place)
-            self.note(place, *worded("axolotl_files.no-rows-out"))
+            self.note(
+                place, "The file holds no rows out; the recipe holds out one of 1,000, the least."
+            )
 
     def refuse_deepspeed(self, file: str) -> None:
-        self.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=file))
+        self.refuse(
+            ("deepspeed",),
+            f"`{file}` does not name its ZeRO stage.",
+            "Write `zero1`, `zero2` or `zero3` in it.",
+        )
 
     def name_no_layers(self, *key: str) -> None:
-        self.note(key, *worded("axolotl_files.layers-by-peft"))
+        self.note(
+            key,
+            "The file names no layers, so PEFT chooses them; the recipe adapts every linear layer.",
+            "Write `train.lora_layers` to name them.",
+        )
 
     @property
     def text(self) -> str:
@@ -227,15 +238,23 @@ def read(document: Document) -> Import:
     """The recipe that an Axolotl file can become. Raises Stop with every Problem if Axolotl refuses
     the file."""
     if not checking.is_axolotls(document):
-        raise Stop(Problem(document.file, 1, 1, *worded("axolotl_files.not-axolotl")))
+        raise Stop(
+            Problem(
+                document.file,
+                1,
+                1,
+                "This is not an Axolotl file: it has no line `base_model`.",
+                "Name a YAML file of Axolotl.",
+            )
+        )
     refused, dropped = checking.faults(document)
     wrong = errors_of(refused)
     if wrong:
         raise Stop(wrong)
     left_out = "The recipe leaves it out."
-    notes = [
-        replace(problem, hint=left_out, severity="note") for problem in errors_of(dropped.values())
-    ]
+    notes = []
+    for problem in errors_of(dropped.values()):
+        notes.append(replace(problem, hint=left_out, severity="note"))
     draft = Import(document, notes=notes, used={str(path[0]) for path in dropped if len(path) == 1})
     objective = _objective(draft)
     rows = _rows(draft, objective)
@@ -265,11 +284,10 @@ def _scenario(draft: Import, rows: str) -> str:
 
 
 def _special_tokens(draft: Import) -> None:
-    tokens = {
-        name: token
-        for name, token in (draft.get("special_tokens") or {}).items()
-        if token is not None
-    }
+    tokens = {}
+    for name, token in (draft.get("special_tokens") or {}).items():
+        if token is not None:
+            tokens[name] = token
     if tokens.pop("pad_token", None):
         draft.note(
             ("special_tokens",),
@@ -392,7 +410,10 @@ def _packing(draft: Import) -> None:
     attention = str(draft.values.get(("model", "attention")))
     if packing != "none" and facts and facts.mixes_rows(attention):
         key = "sample_packing" if packing == "pack" else "batch_flattening"
-        draft.note((key,), *worded("axolotl_files.mixes-rows"))
+        draft.note(
+            (key,),
+            "Models of this type do not keep joined rows apart: each row would see the one before it. The recipe pads rows instead.",
+        )
         packing = "none"
     draft.say("train.packing", packing, "sample_packing")
 
@@ -420,13 +441,20 @@ def _features(draft: Import, rows: str) -> None:
     settings = draft.get("ebft")
     of_recipes = by_schema.schema("lora", rows)["properties"]["ebft"]["properties"]
     if settings.pop("mode", "structured") == "strided":
-        draft.refuse(("ebft", "mode"), *worded("axolotl_files.strided"))
+        draft.refuse(
+            ("ebft", "mode"),
+            "Recipes have no strided mode: Axolotl 0.19.0 takes the probability of each token from another continuation, and tiny models learned nothing with it.",
+            "`mode: structured` compares whole answers to prompts (`ebft_opencode.transform`).",
+        )
     for key, value in settings.items():
         if key in of_recipes:
             draft.say(("ebft", key), value, "ebft", key)
         elif value:
             draft.say(("advanced", "axolotl", "ebft", key), value, "ebft", key)
-    draft.note(("rl",), *worded("axolotl_files.ends-of-turns"))
+    draft.note(
+        ("rl",),
+        "The recipe ends an answer at the end of a turn, where the chat template has one. Axolotl ends it at the end of a text.",
+    )
     _own_answers(draft)
 
 
@@ -484,8 +512,7 @@ def _rows(draft: Import, objective: str | None) -> str:
         draft.say("data.train_on", "all", "train_on_inputs")
     if rows != "text":
         _template(draft, entries)
-    if draft.get("val_set_size") or rows != "text":
-        draft.hold_out("val_set_size", "val_set_size")
+    draft.hold_out("val_set_size", rows, "val_set_size")
     return rows
 
 
@@ -494,7 +521,10 @@ def _data_sets(draft: Import, entries: list[Any], objective: str | None) -> list
     data_sets = list[ImportedSet]()
     for index, entry in enumerate(entries):
         if entry in entries[:index]:
-            draft.note(("datasets", index), *worded("axolotl_files.same-data"))
+            draft.note(
+                ("datasets", index),
+                "The file names these rows a second time. Recipes train on each row once.",
+            )
         else:
             data_sets.append(_data_set(draft, ("datasets", index), entry, objective))
     for index, entry in enumerate(draft.get("pretraining_dataset") or ()):
@@ -502,7 +532,11 @@ def _data_sets(draft: Import, entries: list[Any], objective: str | None) -> list
         text = {key: value for key, value in entry.items() if key not in ("text_column", "type")}
         as_completion = {"field": entry.get("text_column"), **text, "type": "completion"}
         data_sets.append(_data_set(draft, path, as_completion, objective))
-        draft.note(path, *worded("axolotl_files.not-streamed"))
+        draft.note(
+            path,
+            "Recipes prepare all rows before training, instead of streaming them.",
+            "Write a smaller `subset`, or `split: train[:1%]`, for a part of a large set.",
+        )
     return data_sets
 
 
@@ -528,7 +562,11 @@ def _template(draft: Import, entries: list[Any]) -> None:
         of_recipe = "tokenizer_default"
     draft.say("data.chat_template", of_recipe, "chat_template")
     if of_recipe not in (template, "auto"):
-        draft.note(("chat_template",), *worded("axolotl_files.other-template", named=template))
+        draft.note(
+            ("chat_template",),
+            f"Recipes have no chat template `{template}` for this model; the recipe uses the tokenizer's own.",
+            "Compare the two with `recipe prepare`, which shows the first rows.",
+        )
 
 
 def _template_of_model(base: str) -> str | None:
@@ -648,7 +686,11 @@ def _columns_of_own_type(draft: Import, path: Path_, fields: dict[str, Any]) -> 
     """The columns of a type that the file itself describes."""
     has_both = {"field_instruction", "field_output"} <= fields.keys()
     if not has_both or fields.keys() & {"format", "field_input"}:
-        draft.refuse((*path, "type"), *worded("axolotl_files.own-form"))
+        draft.refuse(
+            (*path, "type"),
+            "Recipes have no form for this data set's own type.",
+            "Write `question` and `answer` into the recipe, with columns in brackets.",
+        )
         return {}
     draft.note((*path, "type"), OTHER_WORDS)
     return {
@@ -725,7 +767,11 @@ def _machines(draft: Import) -> None:
         # Axolotl's own files have names such as zero3_bf16_cpuoffload_all.json.
         offloaded = deepspeed.partition("cpuoffload_")[2].partition(".")[0]
         if not deepspeed.startswith("deepspeed_configs/"):
-            draft.note(("deepspeed",), *worded("axolotl_files.own-deepspeed", way=zero[1]))
+            draft.note(
+                ("deepspeed",),
+                f"The recipe has DeepSpeed's settings of ZeRO-{zero[1]}, and leaves out what else this file says.",
+                "To keep the file, name it: `sharding.file`.",
+            )
     elif deepspeed:
         draft.refuse_deepspeed(deepspeed)
     for part in {"all": ("optimizer", "weights"), "params": ("weights",)}.get(offloaded, ()):
@@ -747,7 +793,11 @@ def _by_fsdp(draft: Import, key: str) -> str:
         draft.say("distribution", "fsdp", key)
     else:
         draft.say("distribution", "zero3", key)
-        draft.note((key,), *worded("axolotl_files.zero-for-fsdp", optimizer=optimizer))
+        draft.note(
+            (key,),
+            f"FSDP 2, which recipes use, cannot take a step with `{optimizer}`. So DeepSpeed's ZeRO-3 splits the model.",
+            "Or write `distribution: fsdp` and `optimizer: adamw_torch_8bit`.",
+        )
     fsdp = draft.file.data.get("fsdp_config")
     if isinstance(fsdp, dict) and fsdp.get("offload_params"):
         return "all"

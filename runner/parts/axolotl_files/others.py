@@ -18,7 +18,7 @@ from runner.parts.axolotl_files import checking, importing
 from runner.parts.axolotl_files.importing import Import
 from runner.recipe import reading
 from runner.recipe.document import Document, Span, path_of
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 
 # A comment of a shell script, what ends a command, or a word of one; the backslashes at the ends of
 # its lines are blanks by then.
@@ -91,7 +91,11 @@ def _settings(document: Document, shell_words: Sequence[re.Match[str]], first_ow
             continue
         if "$" in value and not value.startswith("'"):
             raise Stop(
-                document.problem_at(span, *worded("axolotl_files.shell-variable", value=value))
+                document.problem_at(
+                    span,
+                    f"`{value}` is a variable of the shell, and the recipe needs its value.",
+                    "Write the value instead.",
+                )
             )
         setting_value = reading.scalar("".join(shlex.split(value)))
         before = document.data[key]
@@ -128,7 +132,10 @@ def read(document: Document, name: str) -> Import:
         _setting(draft, key, setting, default, "labels" if objective == "kto" else rows, facts)
     if draft.get("trust_remote_code") and draft.get("model_name_or_path") in catalog.model_ids():
         draft.values.pop(("model", "trust_remote_code"), None)
-        draft.note(("trust_remote_code",), *worded("axolotl_files.no-own-code"))
+        draft.note(
+            ("trust_remote_code",),
+            "The code of this model is part of transformers, so the recipe runs none of the model's own.",
+        )
     pure = draft.get("pure_bf16")
     if pure and by_schema.part(draft.values["scenario",], "model.master_weights"):
         draft.say("model.master_weights", "bf16", "pure_bf16")
@@ -152,7 +159,11 @@ def read(document: Document, name: str) -> Import:
     _machines(draft)
     for key in facts["template"]:
         if draft.get(key) is not None and rows != "text":
-            draft.note((key,), *worded("axolotl_files.own-template"))
+            draft.note(
+                (key,),
+                "The recipe writes turns with the model's own chat template, whatever this line says.",
+                "Compare with `recipe prepare`, which shows the first rows.",
+            )
     draft.used.update(facts["unread"])
     draft.finish(facts["refused"], table()["runner"])
     return draft
@@ -237,9 +248,10 @@ def _machines(draft: Import) -> None:
 
 def _names(value: Any) -> list[str]:
     """Names in a list, or with commas between them."""
-    return [
-        str(name).strip() for name in (value if isinstance(value, list) else str(value).split(","))
-    ]
+    names = []
+    for name in value if isinstance(value, list) else str(value).split(","):
+        names.append(str(name).strip())
+    return names
 
 
 # --- LLaMA-Factory
@@ -306,7 +318,7 @@ def _llama_factory(draft: Import, facts: Mapping[str, Any]) -> tuple[bool, str, 
             "LLaMA-Factory lets joined rows see each other; the recipe keeps them apart.",
         )
     _described_sets(draft, rows, loss == "kto")
-    draft.hold_out("val_size")
+    draft.hold_out("val_size", rows)
     return finetuning_type == "lora", rows, facts["objectives"].get(loss) if loss else None
 
 
@@ -322,7 +334,9 @@ def _described_sets(draft: Import, rows: str, labelled: bool) -> None:
     home = next((place for place in places if (place / "dataset_info.json").is_file()), None)
     if home is None:
         draft.refuse(
-            ("dataset",), *worded("axolotl_files.no-descriptions", folder=folder, name=names[0])
+            ("dataset",),
+            f"There is no `{folder}/dataset_info.json` here or in a folder above, which says what the data set `{names[0]}` is.",
+            "Put LLaMA-Factory's file there, or name its folder in `dataset_dir`.",
         )
         return
     try:
@@ -390,14 +404,17 @@ def _described(
     turns = columns.get("messages", "conversations")
     forms = importing.table()["turns"]
     if chat:
-        strange = [
-            role
-            for role in ("user", "assistant", "system")
-            if ROLES.get(tags.get(f"{role}_tag", role)) != role
-        ]
+        strange = []
+        for role in ("user", "assistant", "system"):
+            if ROLES.get(tags.get(f"{role}_tag", role)) != role:
+                strange.append(role)
         names = [tags.get("role_tag", "from"), tags.get("content_tag", "value")]
         if strange or names not in [form[1:] for form in forms.values()]:
-            draft.refuse(("dataset",), *worded("axolotl_files.other-turns", name=name))
+            draft.refuse(
+                ("dataset",),
+                f"Recipes read no turns with the names that `{name}` has for their parts or roles.",
+                "Rename them to role and content, with user and assistant.",
+            )
     if rows == "text":
         data["text"] = columns.get("prompt", "instruction")
     elif labelled:
@@ -453,8 +470,14 @@ def _trl(draft: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None
     elif objective is None and command == "dpo":
         draft.refuse(("loss_type",), f"Recipes have no objective `{loss}`.")
     elif objective is None:
-        for_rewards = worded("axolotl_files.grpo-command")
-        no_trainer = worded("axolotl_files.other-command", command=command)
+        for_rewards = (
+            "The rewards of `trl grpo` are functions in Python, and recipes describe them in `rewards`.",
+            "Start from a copy: `recipe new my-rewards --from arithmetic`.",
+        )
+        no_trainer = (
+            f"Recipes cannot say `trl {command}`.",
+            "They can say sft, dpo, kto, orpo, cpo and reward.",
+        )
         draft.refuse(("command",), *(for_rewards if command == "grpo" else no_trainer))
     adapter = bool(draft.get("use_peft"))
     if adapter:
@@ -468,15 +491,19 @@ def _trl(draft: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None
             draft.say("train.lora_layers", _names(layers), "lora_target_modules")
     if command in facts["rates"] and draft.get("learning_rate") is None:
         draft.say("train.learning_rate", facts["rates"][command])
-    _trl_sets(draft)
+    _trl_sets(draft, rows)
     if rows == "conversations":
         if not draft.get("assistant_only_loss"):
             draft.say("data.train_on", "all")
-        draft.note((), *worded("axolotl_files.form-by-columns"))
+        draft.note(
+            (),
+            "TRL chooses the form of the rows by their columns, and so does the recipe.",
+            "TRL trains on every turn unless `assistant_only_loss` is set, and so does the recipe; of a prompt and its completion, TRL trains the completion: `--set data.train_on=assistant`.",
+        )
     return adapter, rows, objective
 
 
-def _trl_sets(draft: Import) -> None:
+def _trl_sets(draft: Import, rows: str) -> None:
     """The data set of `dataset_name`, or the mixture of `datasets`."""
     names = {"dataset_name": "path", "dataset_config": "name", "dataset_train_split": "split"}
     single = {theirs: draft.get(key) for key, theirs in names.items()}
@@ -499,4 +526,4 @@ def _trl_sets(draft: Import) -> None:
     draft.say_sets(sets, "datasets" if mixture else "dataset_name")
     if not single["path"] and not mixture:
         draft.refuse((), "The file names no data set.", "Write `dataset_name`.")
-    draft.hold_out("test_split_size")
+    draft.hold_out("test_split_size", rows)

@@ -51,7 +51,9 @@ def written(name: str, files: Sequence[str], verdict: CheckReport) -> str:
         "fingerprint": _fingerprint,
     }
     form = template(Path(__file__).with_name(name), **filters, xml=_xml)
-    names = [STANDARD_INPUT if file == "-" else file for file in files]
+    names = []
+    for file in files:
+        names.append(STANDARD_INPUT if file == "-" else file)
     names += dict.fromkeys(
         problem.file for problem in verdict.problems if problem.file not in names
     )

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from runner.data import data_sets
 from runner.data.report import DataFinding, Examined
 from runner.tools import packaged
-from runner.tools.problem import worded
 
 # The most characters that are examined, about 20 MB; of more text, a sample is.
 MOST_CHARACTERS = 20_000_000
@@ -95,12 +94,20 @@ def _named(
 
 
 def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    short = worded("data_doctor.short", most=SHORT)
+    short = (
+        f"of fewer than {SHORT} characters",
+        "Write longer ones, or delete them, unless you want a label or a number.",
+    )
     answers = [row.line for row in rows if row.wanted is not None and len(row.wanted) < SHORT]
     yield from _named("short answers", answers, *short)
     texts = [row.line for row in rows if row.answer is None and len(row.text.strip()) < SHORT]
     yield from _named("short texts", texts, *short)
-    yield from _named("exact duplicates", _repeated(rows), *worded("data_doctor.exact-duplicates"))
+    yield from _named(
+        "exact duplicates",
+        _repeated(rows),
+        "are exact copies of an earlier row",
+        "Each is trained again. Delete them.",
+    )
     beginnings = dict[str, list[data_sets.Where]]()
     count = 0
     for row in rows:
@@ -114,8 +121,9 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
                 quoted = beginning
             else:
                 quoted = "something personal"
-            message = worded(
-                "data_doctor.one-sided-answers", shown=quoted[:60], part=len(lines) / count
+            message = (
+                f"begin with “{quoted[:60]}”, {len(lines) / count:.0%} of all",
+                "The model will start every answer like this. Vary the openings, or remove them.",
             )
             yield from _named("one-sided answers", lines, *message)
     yield from labels([row for row in rows if row.label is not None])
@@ -152,25 +160,29 @@ def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         low, high = sorted(((len(rows) - rare) / rare, most * (len(rows) - rare) / rare))
         which = "good" if rare == good else "bad"
         part = rare / len(rows)
-        message = worded(
-            "data_doctor.one-sided-labels",
-            which=which,
-            part=part,
-            setting=setting,
-            low=low,
-            high=high,
+        message = (
+            f"answers are {which}, {part:.0%} of all",
+            f"Write `{setting}` from {low:.3g} to {high:.3g}, or add such answers.",
         )
         yield from _named("one-sided labels", lines, *message)
     labels_by_text: dict[str, set[bool | None]] = {}
     for row in rows:
         labels_by_text.setdefault(row.text, set()).add(row.label)
     contradictory = [row.line for row in rows if len(labels_by_text[row.text]) > 1]
-    yield from _named("both labels", contradictory, *worded("data_doctor.both-labels"))
+    yield from _named(
+        "both labels",
+        contradictory,
+        "have an answer that another row labels the other way",
+        "Training raises and lowers them at once. Keep the row that is right.",
+    )
 
 
 def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """Personal data, counted and listed by line; the data itself is never printed."""
-    message = worded("data_doctor.personal")
+    message = (
+        "probable; the model may repeat them",
+        "Remove them, or replace them with invented ones, unless they are public.",
+    )
     kinds_by_line = [(row.line, personal_in(row.text)) for row in rows]
     for name in PERSONAL:
         yield from _named(name, [line for line, kinds in kinds_by_line if name in kinds], *message)
@@ -185,11 +197,11 @@ PATTERNS = {
 
 def personal_in(text: str) -> list[str]:
     """The kinds of personal data in a text."""
-    return [
-        name
-        for name, facts in PERSONAL.items()
-        if facts.get("sign", "") in text and PATTERNS[name].search(text)
-    ]
+    kinds = []
+    for name, facts in PERSONAL.items():
+        if facts.get("sign", "") in text and PATTERNS[name].search(text):
+            kinds.append(name)
+    return kinds
 
 
 @cache
@@ -261,7 +273,12 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         _, first_rows, same = np.unique(bucket, return_index=True, return_inverse=True)
         earliest = np.minimum(earliest, first_rows[same])
     again = [lines[number] for number in np.flatnonzero(earliest < np.arange(len(earliest)))]
-    yield from _named("near duplicates", again, *worded("data_doctor.near-duplicates"))
+    yield from _named(
+        "near duplicates",
+        again,
+        "share most of their phrases with an earlier row",
+        "Each repeats an earlier row. Keep only the best if they add nothing new.",
+    )
 
 
 def minhash() -> Any:

@@ -13,7 +13,7 @@ from runner.data.support import UNSUPPORTED_PROMPT, Support, unsupported_questio
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
 from runner.recipe.templates import NoText
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop
 
 FIRST_ROWS = 200
 
@@ -45,18 +45,24 @@ def _too_long(
         return
     written = recipe.document.lookup(home)
     prompt = (written.get("system_prompt") if isinstance(written, dict) else None) or ""
-    texts = [
-        f"{prompt} {' '.join(turn.content for turn in talk.turns)}" for talk in talks[:FIRST_ROWS]
-    ]
+    texts = []
+    for talk in talks[:FIRST_ROWS]:
+        texts.append(f"{prompt} {' '.join(turn.content for turn in talk.turns)}")
     certain = sum(len(text.split()) > limit for text in texts)
     likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
     is_whole = len(talks) <= FIRST_ROWS
     among = f"{'the' if is_whole else 'the first'} {len(texts):,} rows of `{file}`"
     if certain == len(texts):
-        message = worded("data_doctor.all-too-long", among=among, limit=limit)
+        message = (
+            f"All of {among} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out. No row would remain.",
+            "Raise `sequence_len`; `recipe prepare` counts in tokens.",
+        )
         yield recipe.problem(where, *message, severity="error" if is_whole else "note")
     elif likely > len(texts) / 2:
-        message = worded("data_doctor.many-too-long", among=among, likely=likely, limit=limit)
+        message = (
+            f"Of {among}, about {likely:,} are longer than {limit:,} tokens, and are left out.",
+            "Raise `sequence_len`; `recipe prepare` counts in tokens.",
+        )
         yield recipe.note(where, *message)
 
 
@@ -92,8 +98,9 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     unreadable = [(number, row) for number, row in read if isinstance(row, str)]
     if unreadable:
         line, reason = unreadable[0]
-        yield worded(
-            "data_doctor.left-out", among=among, lost=len(unreadable), first=line, reason=reason
+        yield (
+            f"{among}, {len(unreadable):,} will be left out. The first is line {line}: {reason}.",
+            "Fix them. `recipe prepare` lists all of them, and fails if there are more than `max_lost_share` allows.",
         )
     talks = [(number, row) for number, row in read if isinstance(row, Conversation)]
     good = [doctor.ExaminedRow(number, row.said, row.turns[-1].content) for number, row in talks]

@@ -21,7 +21,7 @@ from runner.recipe import reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import folder
-from runner.tools.problem import Problem, Stop, report_bug, worded
+from runner.tools.problem import Problem, Stop, report_bug
 
 
 class Opened:
@@ -96,7 +96,12 @@ def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[f
         made = scenarios.translate(recipe, replace(scenarios.place(recipe), checkpoint_keys=None))
         planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
     except UnknownArchitecture:
-        return (Stop(*worded("editor.no-formulas", recipe=recipe)).text,), ()
+        return (
+            Stop(
+                "There are no formulas for this model's architecture.",
+                f"`recipe plan {recipe.document.file} --exact` measures it.",
+            ).text,
+        ), ()
     except Stop as stop:
         return (stop.text,), ()
     return verdict(planned, "a price per GPU hour"), planned.forecasts

@@ -52,11 +52,10 @@ def edit(text: str, changes: Iterable[Override]) -> str:
         if change.after is None:
             home = document.values.get(path[:-1])
             if path in document.keys and home and document.text[home.start : home.start + 1] == "{":
-                remaining = {
-                    key: value
-                    for key, value in document.lookup(path[:-1]).items()
-                    if key != path[-1]
-                }
+                remaining = {}
+                for key, value in document.lookup(path[:-1]).items():
+                    if key != path[-1]:
+                        remaining[key] = value
                 text = _replace(document, {path[:-1]: remaining})
             elif path in document.keys:
                 text = _without(document, path)
@@ -301,9 +300,10 @@ def edited(text: str, changes: Iterable[Override]) -> str:
     before = parse("the copy", text)
     text = edit(text, changes)
     after = parse("the copy", text)
-    changed_paths = {
-        change.path for change in changes if before.lookup(change.path) != after.lookup(change.path)
-    }
+    changed_paths = set()
+    for change in changes:
+        if before.lookup(change.path) != after.lookup(change.path):
+            changed_paths.add(change.path)
     reasons = {change.path: change.why for change in changes if change.why and change.by == NEW}
     # A file of another trainer has no scenario.
     lines = text.splitlines(keepends=True)

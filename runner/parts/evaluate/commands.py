@@ -18,7 +18,7 @@ from runner.run import inference
 from runner.run.pipeline import OUT_OF_TIME
 from runner.run.run_folder import RunFolder, StageFolder, find
 from runner.tools.files import read_json
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 from runner.tools.run_files import ANSWERS
 from runner.tools.text import filled, json_text, macros, printable
 
@@ -44,8 +44,11 @@ def evaluate(
     """
     recipe, _ = open_recipe(path, sets, look=False, aside=form != "text")
     if (url or hub) and checkpoint:
+        option = "--url" if url else "--evalhub"
         raise Stop(
-            *worded("evaluate.url-or-checkpoint", option="--url" if url else "--evalhub"), code=2
+            f"`{option}` measures a server's model, but `--checkpoint` names one on this machine.",
+            "Leave one out.",
+            code=2,
         )
     next_command: tuple[str, ...]
     if hub:
@@ -84,11 +87,10 @@ def _evaluate_at_evalhub(recipe: Recipe, stage: str | None, hub: str, url: str |
     from runner.parts.serve import evalhub
 
     folder, measured = evalhub.measured(hub, url, recipe, stage, lambda line: say(line, err=True))
-    verdicts = [
-        gates.verdict_on(gate, measured)
-        for gate in folder.stage.gates
-        if gate.metric.startswith(SCORE)
-    ]
+    verdicts = []
+    for gate in folder.stage.gates:
+        if gate.metric.startswith(SCORE):
+            verdicts.append(gates.verdict_on(gate, measured))
     return Evaluated(
         folder,
         measured,
@@ -112,7 +114,10 @@ def _evaluate_at_server(
 
 def _evaluate_here(folder: StageFolder, checkpoint: str | None) -> Evaluated:
     if checkpoint and not Path(checkpoint).exists():
-        raise Stop(*worded("evaluate.no-checkpoint", checkpoint=checkpoint))
+        raise Stop(
+            f"There is no folder `{checkpoint}`.",
+            "The checkpoints of a stage are in its folder `checkpoints/`.",
+        )
     with folder.run.lock():
         measured = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
     passes = True
@@ -142,7 +147,14 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
         gated = [planned.name for planned in folder.plan.stages if planned.gates]
         if gated:
             say(f"Stages with a gate: {listed(gated)}.")
-        end(worded("evaluate.no-gate", stage=folder.stage)[0], "explain", "gates")
+        end(
+            (
+                f"Stage `{folder.stage.name}` has no gate. Write requirements under `gates`, such as `perplexity < 15`.",
+                "",
+            )[0],
+            "explain",
+            "gates",
+        )
         return 1
     is_open, lines = gates.described(folder, look=True)
     say("\n".join(lines))
@@ -150,13 +162,19 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
         end(f"The gate after `{folder.stage.name}` is open.", "compare", path)
     elif any(f" {gates.NOTHING} " in line for line in lines):
         end(
-            worded("evaluate.value-missing", stage=folder.stage)[0],
+            (
+                f"The gate after `{folder.stage.name}` is closed: a value is missing. Measure it, or overrule the gate.",
+                "",
+            )[0],
             "evaluate",
             path,
             folder.stage.name,
         )
     else:
-        sentence = worded("evaluate.values-missed", stage=folder.stage)[0]
+        sentence = (
+            f"The gate after `{folder.stage.name}` is closed. Improve the stage's training, or overrule the gate.",
+            "",
+        )[0]
         end(sentence, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
     if is_open:
         return 0
@@ -178,7 +196,11 @@ def promote(
     if not person.strip() or not reason.strip():
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
     if on_cluster and run_dir:
-        raise Stop(*worded("evaluate.run-or-cluster"), code=2)
+        raise Stop(
+            "`--run` names a run folder of this machine, and `--cluster` the run on the cluster.",
+            "Leave out one of the two.",
+            code=2,
+        )
     done = f"The gate after `{stage}` is overruled, and this is recorded."
     if on_cluster:
         parts.require("openshift")
@@ -323,7 +345,9 @@ def compared(
         columns.append(column)
     order = [stage.name for stage in plans[0].stages]
     places = dict.fromkeys(chain.from_iterable(columns))
-    rows = [(*place, tuple(column.get(place, "") for column in columns)) for place in places]
+    rows = []
+    for place in places:
+        rows.append((*place, tuple(column.get(place, "") for column in columns)))
     return sorted(rows, key=lambda row: order.index(row[0]))
 
 

@@ -126,10 +126,9 @@ class Promotion(Record):
     @property
     def lines(self) -> list[str]:
         """Who overruled the gate, when and why, and what it had missed."""
-        missed = [
-            f"{verdict.metric} {verdict.got} (required {verdict.threshold})"
-            for verdict in self.missed
-        ]
+        missed = []
+        for verdict in self.missed:
+            missed.append(f"{verdict.metric} {verdict.got} (required {verdict.threshold})")
         return [
             f"PROMOTED against its gate by {self.by} at {self.at}: {self.reason}",
             f"  missed: {'; '.join(missed)}",

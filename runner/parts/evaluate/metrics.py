@@ -24,7 +24,6 @@ from runner.tools.problem import (
     listed,
     nearest,
     setting,
-    worded,
 )
 
 # Which kinds of metrics there are, and which each stage makes.
@@ -121,7 +120,8 @@ def producible(
     if stage.validates:
         metrics += rows["metrics"]
         if "parts" in rows:
-            metrics += [f"{rows['parts']}.{name}" for name in stage.asked]
+            for name in stage.asked:
+                metrics.append(f"{rows['parts']}.{name}")
     else:
         metrics += rows.get("of_training_rows", ())
     metrics += table["always"]
@@ -129,7 +129,9 @@ def producible(
     if stage.blocks:
         shared = [*table["blocks"], *shared]
     metrics += shared
-    metrics += [f"regression.{name}" for name in shared if name in before]
+    for name in shared:
+        if name in before:
+            metrics.append(f"regression.{name}")
     return metrics
 
 
@@ -152,11 +154,9 @@ LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")  # the usual tasks and sco
 def written_gates(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     """Every gate of the recipe, with its place."""
     homes: list[tuple[Path_, Any]] = [(("gates",), recipe.settings.get("gates"))]
-    homes += [
-        ((name, "gates"), section.get("gates"))
-        for name, section in recipe.sections.items()
-        if section.knows("gates")
-    ]
+    for name, section in recipe.sections.items():
+        if section.knows("gates"):
+            homes.append(((name, "gates"), section.get("gates")))
     for home, texts in homes:
         for index, text in enumerate(texts or ()):
             yield (*home, index), text
@@ -172,7 +172,11 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
             continue  # refused by the schema already
         gate = parse(text)
         if not math.isfinite(gate.threshold):
-            yield recipe.document.problem(place, *worded("evaluate.infinite-gate", text=text))
+            yield recipe.document.problem(
+                place,
+                f"`{text}` compares with an infinite number, so this gate has no meaning.",
+                "Write a finite number.",
+            )
             continue
         if not is_producible(gate.metric, metrics_of[section]):
             yield from _no_metric(recipe, place, section, gate.metric, metrics_of[section])
@@ -205,19 +209,19 @@ def _no_metric(
     if task and task[1] in misspelt_tasks(recipe).values():
         return  # the list of tasks has the problem
     owner = f"`{section}`" if section else "This recipe"
-    message = worded(
-        "evaluate.no-metric",
-        owner=owner,
-        metric=metric,
-        meant=did_you_mean(metric, metrics),
-        made=listed(metrics),
+    message = (
+        f"{owner} does not produce the metric `{metric}`, so this gate would never open.",
+        f"{did_you_mean(metric, metrics)}It produces {listed(metrics)}.",
     )
     yield recipe.problem(place, *message)
 
 
 def _without_effect(recipe: Recipe, place: Path_, text: str, metric: str) -> Problem:
     meaning = in_words(metric, recipe.settings.get("rewards") or {})
-    message = worded("evaluate.gate-without-effect", metric=metric, meaning=meaning, text=text)
+    message = (
+        f"`{metric}` is {meaning}, so `{text}` holds for every model or for none.",
+        "Write a value that some models reach and others miss. A share of 60 % is 0.6.",
+    )
     return recipe.document.problem(place, *message)
 
 
@@ -229,7 +233,10 @@ def _unusual_score(recipe: Recipe, place: Path_, text: str, metric: str) -> Iter
     near = nearest(score, usual_scores, 0.8)
     if near:
         suggestion = text.replace(f".{score}", f".{near}", 1)
-        message = worded("evaluate.unusual-score", score=score, near=near, meant=suggestion)
+        message = (
+            f"`{score}` is not a usual score of lm-eval, but `{near}` is. A score that no task has opens no gate.",
+            f"Write `{suggestion}`, if you mean that one.",
+        )
         yield recipe.note(place, *message)
 
 
@@ -238,7 +245,10 @@ def _wrong_way(recipe: Recipe, place: Path_, text: str, gate: Gate) -> Iterator[
     worse = "less" if gate.comparison in (">", ">=") else "more"
     if better == worse:
         opposite = gate.comparison.translate(str.maketrans("<>", "><"))
-        message = worded("evaluate.wrong-way", gate=gate, better=better, text=text, other=opposite)
+        message = (
+            f"For `{gate.metric}`, {better} is better, but `{text}` opens for worse models.",
+            f"Write `{gate.metric} {opposite} {gate.threshold:g}`.",
+        )
         yield recipe.note(place, *message)
 
 
@@ -268,7 +278,11 @@ def sample_task(recipe: Recipe) -> Iterator[Problem]:
         return
     file = recipe.folder / sample_task
     if not file.is_file():
-        yield recipe.problem("evaluation.sample_task", *worded("evaluate.no-task-file", file=file))
+        yield recipe.problem(
+            "evaluation.sample_task",
+            f"The file `{file}` does not exist.",
+            "Check the path; it is relative to the recipe's folder.",
+        )
 
 
 def tasks(recipe: Recipe) -> Iterator[Problem]:
@@ -279,12 +293,18 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
         gates_task = misspelt.get(task)
         if gates_task:
             yield recipe.problem(
-                place, *worded("evaluate.task-spelt-otherwise", task=task, meant=gates_task)
+                place,
+                f"`{task}` is measured, but the gates ask for `{gates_task}`, so they would never open.",
+                f"Write `{gates_task}`.",
             )
         elif task not in LM_EVAL["tasks"]:
             near = nearest(task, LM_EVAL["tasks"], ALIKE)
             if near:
-                yield recipe.note(place, *worded("evaluate.unusual-task", task=task, near=near))
+                yield recipe.note(
+                    place,
+                    f"`{task}` is not a usual task of lm-eval, but `{near}` is.",
+                    f"Write `{near}`, if you mean that one. Otherwise leave the line as it is.",
+                )
 
 
 def measured(
@@ -322,7 +342,13 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
     section = recipe.settings.get("evaluation") or {}
     tasks = section.get("tasks") or ()
     if tasks and not section.get("sample_task"):
-        raise Stop(recipe.problem("evaluation.tasks", *worded("evaluate.no-sample-task")))
+        raise Stop(
+            recipe.problem(
+                "evaluation.tasks",
+                "A rehearsal downloads nothing, and it has no replacement for these tasks.",
+                "Name a file with questions and choices under `evaluation.sample_task`.",
+            )
+        )
     if tasks:
         yield substitute(
             "evaluation.tasks", [SAMPLE_TASK], "a task of the same kind in a local file"
@@ -334,7 +360,11 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
                 gate, metric=gate.metric.replace(f"lm_eval.{task}.", f"lm_eval.{SAMPLE_TASK}.")
             )
         if str(gate) != str(parse(text)):
-            yield substitute(setting(home), str(gate), worded("evaluate.tiny-model")[0])
+            yield substitute(
+                setting(home),
+                str(gate),
+                ("it is measured as in the real run, and a tiny model need not be good", "")[0],
+            )
 
 
 ANYTHING = 10_000.0  # more than every loss, perplexity and margin of a tiny model

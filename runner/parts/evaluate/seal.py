@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.tools.files import settings_folder
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.run_files import SEAL_KEY
 
 DIGEST = "digest"
@@ -37,19 +37,18 @@ def key(make: bool, namespace: str = "") -> str:
             key_text = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise Stop(
-            *worded("evaluate.unusable-key", error=error, file=file, seal_key=SEAL_KEY)
+            f"The key that seals measurements cannot be used: {error}",
+            f"It is in `{file}`. The environment variable `{SEAL_KEY}` can hold it instead.",
         ) from None
     if not key_text:
-        raise Stop(*worded("evaluate.no-key", file=file))
+        raise Stop(
+            "There is no key to seal measurements with.",
+            f"`recipe evaluate` creates one in `{file}`, and `recipe submit` creates the Secret that pods read.",
+        )
     if len(key_text) < SHORTEST:
         raise Stop(
-            *worded(
-                "evaluate.short-key",
-                known=len(key_text),
-                shortest=SHORTEST,
-                file=file,
-                seal_key=SEAL_KEY,
-            )
+            f"The key that seals measurements has {len(key_text)} characters, but needs {SHORTEST}.",
+            f"Delete `{file}`, or remove `{SEAL_KEY}` from the environment. The next measurement creates a new key.",
         )
     if namespace:
         return f"{namespace}:{_mac(key_text, f'namespace {namespace}')}"

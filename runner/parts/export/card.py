@@ -68,13 +68,13 @@ def head(source: TrainedModel, form: str) -> str:
 
     run = source.run
     base = source.hub_base
-    results = [
-        EvalResult(
+    results = []
+    for name, value in measured(source).items():
+        if isinstance(value, int | float):
+            results.append(EvalResult(
             task_type="text-generation", dataset_type="held-out", dataset_name="held-out rows of the run", metric_type=name,
             metric_value=value,
-        )
-        for name, value in measured(source).items() if isinstance(value, int | float)
-    ]  # fmt: skip
+        ))  # fmt: skip
     facts = FORMATS[form]
     datasets: list[str] = []
     tags = ["recipe-runner"]
@@ -99,9 +99,11 @@ def head(source: TrainedModel, form: str) -> str:
 def _datasets(data: Mapping[str, Any]) -> list[str]:
     """The names on the hub of a recipe's data sets."""
     sets = [data, *(data.get("sets") or [])]
-    return [
-        data_set["hub"] for data_set in sets if isinstance(data_set, dict) and data_set.get("hub")
-    ]
+    hub_names = []
+    for data_set in sets:
+        if isinstance(data_set, dict) and data_set.get("hub"):
+            hub_names.append(data_set["hub"])
+    return hub_names
 
 
 def measured(source: TrainedModel) -> Mapping[str, Any]:

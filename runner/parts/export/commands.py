@@ -12,7 +12,7 @@ from runner.plan import precision_of
 from runner.recipe.recipe import Recipe
 from runner.run import inference, run_folder
 from runner.scenarios import translate
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
 from runner.trainer import merging
 
@@ -120,7 +120,10 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
             )
         written = merge_adapter(Path(path), Path(out) if out else None)
     elif Path(path).is_dir():
-        raise Stop(*worded("export.no-adapter", path=path))
+        raise Stop(
+            f"`{path}` contains no adapter: it has no `adapter_config.json`.",
+            "Name a recipe, or `lora_adapter` in the folder of a run.",
+        )
     else:
         recipe, _ = open_recipe(path, sets, look=False)
         written = merge_run(recipe, run_dir, Path(out) if out else None)
@@ -142,7 +145,10 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
             best = f"{BEST_MODEL}/"
         else:
             best = BEST_IMAGES
-        raise Stop(*worded("export.nothing-to-merge", recipe=recipe, best=best))
+        raise Stop(
+            f"`{recipe.document.file}` trains the model itself and no adapter, so there is nothing to merge.",
+            f"Its model is in `{best}` of the run.",
+        )
     run = run_folder.find(recipe.name, run_dir)
     plan = inference.plan_of(recipe, run)
     folder = run_folder.StageFolder(plan, plan.stage(stages[-1]))
@@ -186,10 +192,10 @@ def merge_adapter(
                 )
         return merging.merge(adapter, out, precision, trust, base)
     except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split()[:40])
         raise Stop(
-            *worded(
-                "export.cannot-merge", adapter=adapter, reason=" ".join(str(error).split()[:40])
-            )
+            f"The adapter in `{adapter}` cannot be merged: {reason}",
+            "Check the base model that its adapter_config.json names, that all of the adapter's files are complete, and your network.",
         ) from None
 
 

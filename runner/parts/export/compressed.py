@@ -24,7 +24,7 @@ from runner.parts.export.trained_model import (
     without_weights,
     words_of,
 )
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.process import hush
 from runner.tools.run_files import HELD_OUT
 from runner.trainer.generation import bare, load, written
@@ -50,20 +50,29 @@ def require_known(source: TrainedModel, form: str) -> int:
 
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise Stop(*worded("export.no-compressor", missing=missing[0], install=INSTALL))
+        raise Stop(
+            f"This needs the package `{missing[0]}`, which is not installed.",
+            f"{INSTALL}\n(Its requirements name a newer accelerate than Axolotl's; it works with Axolotl's.)",
+        )
     model = without_weights((str(source.model), None), source.chat.trust_remote_code)
     for name, weight in model.named_parameters():
         if weight.ndim == 3 and "expert" in name:
-            raise Stop(*worded("export.experts-stay", experts=name))
-    widths = {
-        layer.in_features
-        for layer in model.modules()
-        if isinstance(layer, torch.nn.Linear) and layer is not model.get_output_embeddings()
-    }
+            raise Stop(
+                f"The experts of this model are in one tensor (`{name}`), which llm-compressor leaves as it is.",
+                "`--format safetensors` exports the model; vLLM itself makes FP8 of its experts with `--quantization fp8`.",
+            )
+    widths = set()
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear) and layer is not model.get_output_embeddings():
+            widths.add(layer.in_features)
     group = _group_size(widths)
     if not widths or (form == "int4" and not group):
         wide = ", ".join(map(str, sorted(widths)))
-        raise Stop(*worded("export.no-group", widths=wide, groups=", ".join(map(str, GROUPS))))
+        groups_text = ", ".join(map(str, GROUPS))
+        raise Stop(
+            f"The layers of this model have widths of {wide}, which no group of four-bit weights divides ({groups_text}).",
+            "Use `--format fp8`.",
+        )
     if form == "int4":
         return group
     return 0
@@ -90,7 +99,10 @@ def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
             compress, str(folder), str(out), group, rows, source.chat.trust_remote_code
         )
         if done.returncode or not (out / "config.json").is_file():
-            raise Stop(*worded("export.not-compressed", form=form, reason=gguf.why(done)))
+            raise Stop(
+                f"llm-compressor cannot write this model in {form}: {gguf.why(done)}",
+                "`--format safetensors` exports it with all its bits.",
+            )
         for file in folder.glob("*.safetensors*"):
             file.unlink()
         for file in (out / "config.json", *out.glob("*.safetensors*")):
@@ -151,10 +163,10 @@ def prove(
         if chosen[0] != answer.said[0] and answer.gaps[0] > bounds["clear"]:
             begins_differently.append(answer.text)
     if not after - before <= bounds["loss"]:
+        allowed = bounds["loss"]
         raise unproven(
-            *worded(
-                "export.worse-compressed", off=after - before, form=form, allowed=bounds["loss"]
-            )
+            f"its loss is {after - before:.2g} nats a token higher, but {form} may cost at most {allowed:g}",
+            "Use a format with more bits: `fp8` instead of `int4`, or `safetensors`.",
         )
     if begins_differently:
         prompt = " ".join(begins_differently[0].split())[:60]

@@ -14,7 +14,7 @@ from runner.parts.evaluate import evaluate
 from runner.parts.export import card, compressed, gguf, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
-from runner.tools.problem import Stop, Tell, worded
+from runner.tools.problem import Stop, Tell
 from runner.tools.run_files import BEST_MODEL, EXPORTED, TEKKEN
 from runner.tools.text import GENERAL_TEXT, label
 from runner.tools.vllm import rank_of, refusals, room_for
@@ -78,7 +78,12 @@ def export(
             compressed.write(source, new, form, group)
             answers = compressed.prove(source, new, form, *_texts(source))
             loss = answers[f"loss_in_{form}"]
-            tell(worded("export.as-compressed", said=answers, form=form, after=loss)[0])
+            tell(
+                (
+                    f"In {form} its loss is {loss:.3f} nats a token, before {answers['loss']:.3f}. It chooses {answers['same_tokens']} of {answers['answer_tokens']} tokens of the trained model's answers. Its weights take {answers['bytes']:,} bytes, before {answers['bytes_before']:,}.",
+                    "",
+                )[0]
+            )
             proof |= answers
         else:
             proof = _safetensors(source, new, tell)
@@ -148,7 +153,12 @@ def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
             )
         else:
             proof = trained_model.merged(folder, source.adapter, source.base, trust)
-            tell(worded("export.merged-as-planned", proof=proof)[0])
+            tell(
+                (
+                    f"Its {proof['changed_tensors']} adapted layers are the base model's with the adapter added (within {proof['largest_difference']:.1e} of the largest change); all others are the base model's.",
+                    "",
+                )[0]
+            )
         return proof
 
 
@@ -159,7 +169,10 @@ def _base_at_hand(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = (str(error).splitlines() or ["it is not there"])[0]
-        raise Stop(*worded("export.no-base-model", name=name, said=reason)) from None
+        raise Stop(
+            f"The base model `{name}` cannot be loaded, so the export cannot be verified: {reason}",
+            "Check the network, or the run folder.",
+        ) from None
 
 
 def _as_list(tokens: Any) -> list[Any]:
@@ -175,9 +188,15 @@ def _adapter(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     adapter = source.adapter
     trust = source.chat.trust_remote_code
     if adapter is None:
-        raise Stop(*worded("export.trains-no-adapter", source=source))
+        raise Stop(
+            f"The stage `{source.stage.name}` trains the model itself and no adapter.",
+            "`--format safetensors` exports the model.",
+        )
     if source.base is None:
-        raise Stop(*worded("export.base-not-here"))
+        raise Stop(
+            "The adapter's base model is not here, so the adapter cannot be verified.",
+            "Restore the base model.",
+        )
     base = source.base
     with _base_at_hand(base[0]):
         modules = {name for name, _ in trained_model.without_weights(base, trust).named_modules()}
@@ -187,13 +206,25 @@ def _adapter(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
         obstacles.append("it changes no layer")
     elif strange:
         further = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
-        obstacles.append(worded("export.strange-layer", strange=strange, others=further)[0])
+        obstacles.append(
+            (
+                f"it changes `{strange[0]}`{further}, but the base model has no such layer; a server would answer like the base model, without a message",
+                "",
+            )[0]
+        )
     if obstacles:
-        message, remedy = worded("export.adapter-not-served", faults="; ".join(obstacles))
+        faults = "; ".join(obstacles)
+        message, remedy = (
+            f"Servers cannot serve this adapter: {faults}.",
+            "`--format safetensors` exports the model with the adapter in it.",
+        )
         if adapter.config.get("modules_to_save"):
             # With whole layers the merged model is not base + scale · B · A, so no export of it can
             # be proven.
-            remedy = worded("export.merged-by-peft", model=BEST_MODEL)[0]
+            remedy = (
+                f"The run's `{BEST_MODEL}/` contains the model that PEFT merged; no export verifies that merge.",
+                "",
+            )[0]
         raise Stop(message, remedy)
 
     for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
@@ -227,13 +258,10 @@ def _gguf(
     (name, *_) = read_record(source.model / "config.json").get("architectures") or ["(none)"]
     supported = sorted(gguf.architectures(converter))
     if name not in supported:
+        known = ", ".join(supported)
         raise Stop(
-            *worded(
-                "export.unknown-to-converter",
-                version=gguf.VERSION,
-                name=name,
-                known=", ".join(supported),
-            )
+            f"llama.cpp's converter, of llama-cpp-python {gguf.VERSION}, does not know the architecture `{name}`.\nIt knows {known}.",
+            "`--format safetensors` exports it for servers that load it as transformers does.",
         )
     chat_of_model = source.chat
     tokenizer = words_of(chat_of_model)
@@ -250,12 +278,16 @@ def _gguf(
     comparison = gguf.prove(
         file, written_kind, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8")
     )
-    tell(worded("export.same-as-transformers", said=comparison)[0])
+    tell(
+        (
+            f"llama.cpp cuts text into the same tokens, and generates {comparison['same_tokens']} of {comparison['tokens']} tokens as transformers does, to {comparison['prompts']} prompts (at most {comparison['largest_difference_nats']:.1e} nats apart).",
+            "",
+        )[0]
+    )
     tell("The file contains the chat template and the end token of training.")
-    ends = [
-        str(tokenizer.convert_ids_to_tokens(token))
-        for token in end_tokens(tokenizer, chat_of_model.turn_end)
-    ]
+    ends = []
+    for token in end_tokens(tokenizer, chat_of_model.turn_end):
+        ends.append(str(tokenizer.convert_ids_to_tokens(token)))
     context = source.folder.stage.config.get("sequence_len")
     penalty = repetition_penalty(chat_of_model)
     modelfile = card.modelfile(
@@ -302,14 +334,13 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
         (Path(copy) / settings).unlink(missing_ok=True)
         # What transformers 4 wrote too, and the converter reads: the special tokens, and whether a
         # text begins with a blank.
-        kept = {
-            str(number): {
+        kept = {}
+        for number, token in tokenizer.added_tokens_decoder.items():
+            kept[str(number)] = {
                 "content": token.content,
                 "special": token.special,
                 "normalized": token.normalized,
             }
-            for number, token in tokenizer.added_tokens_decoder.items()
-        }
         facts = read_record(source.model / settings) | {"added_tokens_decoder": kept}
         if source.chat.chat:
             # llama.cpp adds that blank also after each special token, such as the first of a

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from runner.parts.export.trained_model import Proof, loaded, unproven, words_of
 from runner.tools import child_process, packaged
 from runner.tools.files import cache_folder, read_record, write_json
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.process import hush
 from runner.tools.run_files import TEKKEN
 from runner.trainer.generation import Chat, end_tokens, prompt
@@ -61,7 +61,10 @@ def write(
     """Writes a model as a GGUF file; returns its kind. file_kind: of KINDS, by default that of the
     weights. Raises Stop."""
     if (model / TEKKEN).is_file():
-        raise Stop(*worded("export.no-tekken-in-gguf", model=model))
+        raise Stop(
+            f"The tokenizer of `{model}` is that of mistral-common (`tekken.json`), which a GGUF file cannot hold with its template.",
+            "`--format safetensors` exports the model for vLLM.",
+        )
     facts = read_record(model / "config.json")
     kind_of_weights = WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
     file_kind = file_kind or kind_of_weights
@@ -81,7 +84,10 @@ def write(
     if converted != out:
         done = apart(run_quantiser, str(converted), str(out), file_kind)
         if done.returncode:
-            raise Stop(*worded("export.cannot-quantize", kind=file_kind, why=why(done)))
+            raise Stop(
+                f"llama.cpp cannot write this model as {file_kind}: {why(done)}",
+                "Choose another format with `--quantize`.",
+            )
         converted.unlink()
     return file_kind
 
@@ -123,7 +129,8 @@ def prove(file: Path, file_kind: str, chat: Chat, texts: Sequence[str], general:
     tokenizer = words_of(chat)
     trained_answers = list(answers(chat, tokenizer, texts))
     read_texts = [text for text, _ in prompts(tokenizer, chat, [general])]
-    read_texts += [answer.text for answer in trained_answers]
+    for answer in trained_answers:
+        read_texts.append(answer.text)
     stops = end_tokens(tokenizer, chat.turn_end)
     task = {
         "texts": read_texts,
@@ -177,7 +184,8 @@ def _prove_answers(
             raise unproven(f"llama.cpp answers with other tokens: {chosen} for {list(answer.said)}")
     if not off <= allowed:
         raise unproven(
-            *worded("export.worse-in-llama-cpp", off=off, kind=file_kind, allowed=allowed)
+            f"the likelihood of an answer differs by {off:.2g} nats in llama.cpp, but {file_kind} may lose at most {allowed:g}",
+            "Choose a format with more bits with `--quantize`.",
         )
     return {
         "prompts": len(trained_answers),
@@ -216,7 +224,10 @@ def converter() -> Path:
                 reason = (errors or lines)[-1]
             else:
                 reason = "pip saved no archive"
-            raise Stop(*worded("export.no-converter", reason=reason, version=VERSION))
+            raise Stop(
+                f"llama.cpp's converter cannot be downloaded: {reason}",
+                f"It is in the source package of llama-cpp-python {VERSION} (77 MB), which pip downloads once, from your package index.",
+            )
         # The converter is in the folder `vendor/llama.cpp` of the source package.
         unpacked = Path(fetched) / "unpacked"
         with tarfile.open(archive) as packed:

@@ -21,7 +21,7 @@ from runner.parts.report import sentences
 from runner.plan import on_claim
 from runner.tools import packaged
 from runner.tools.files import Record, sha256
-from runner.tools.problem import Stop, Tell, worded
+from runner.tools.problem import Stop, Tell
 from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ def push(
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     if not get_token():
-        raise Stop(*worded("export.no-token"))
+        raise Stop(
+            "There is no token for the hub.",
+            "Set `HF_TOKEN` to a token with write access, or run `hf auth login`. recipe-runner does not save it.",
+        )
     api = HfApi()
     try:
         _require_room(api, name, public)
@@ -73,12 +76,21 @@ def push(
         _require_arrived(api, address.repo_id, commit.oid, folder, record.files)
         private = api.model_info(address.repo_id).private
     except HFValidationError as error:
-        raise Stop(*worded("export.bad-repository-name", name=name, error=error)) from None
+        raise Stop(
+            f"`{name}` is not a valid repository name: {error}",
+            "It is `NAME`, or `ORGANISATION/NAME`.",
+        ) from None
     except HfHubHTTPError as error:
         message = error.server_message or str(error).splitlines()[0]
-        raise Stop(*worded("export.hub-refuses", name=name, said=message)) from None
+        raise Stop(
+            f"The hub refuses `{name}`: {message}",
+            "Check that the token may write to that name. `hf auth whoami` shows its owner.",
+        ) from None
     except httpx.HTTPError as error:
-        raise Stop(*worded("export.hub-unreachable", error=error)) from None
+        raise Stop(
+            f"The hub cannot be reached: {error}",
+            "Check the network, and `HF_ENDPOINT` if you set it.",
+        ) from None
     Pushed(record.model, record.format, address.repo_id, commit.oid).write(source.home)
     tell(f"It can be read by {'you and those whom you let' if private else 'everybody'}.")
     return str(address)
@@ -106,7 +118,10 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
     except RepositoryNotFoundError:
         return
     if not repository.private and not public:
-        raise Stop(*worded("export.public-repository", name=name))
+        raise Stop(
+            f"`{name}` already exists, and is public.",
+            "Add `--public` to push to it, or choose another name for a private one.",
+        )
     files = {file.rfilename for file in repository.siblings or ()}
     new_repository = {".gitattributes", "README.md"}
     if EXPORTED not in files and files - new_repository:
@@ -188,10 +203,14 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
         error_text = getattr(error, "body", None) or getattr(error, "reason", None) or str(error)
         reason = " ".join(str(error_text).split())[:300]
         raise Stop(
-            *worded("export.registry-refuses", server=server, reason=reason, token=TOKEN)
+            f"The registry at {server} refuses: {reason}",
+            f"If it needs a login, set `{TOKEN}` to a token; `oc whoami --show-token` prints one.",
         ) from None
     except (aiohttp.ClientError, OSError) as error:
-        raise Stop(*worded("export.registry-unreachable", server=server, error=error)) from None
+        raise Stop(
+            f"The registry at {server} cannot be reached: {error}",
+            "Check its address and the network.",
+        ) from None
     return where
 
 
@@ -210,7 +229,10 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
         )
         if place:
             return place.uri, "safetensors"
-    raise Stop(*worded("export.no-address"))
+    raise Stop(
+        "A registry needs the model's address, but this model is only on this machine.",
+        "`recipe push` uploads it to the hub; `--uri` names another place where you stored it (hf://, s3://, oci:// or pvc://).",
+    )
 
 
 def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:

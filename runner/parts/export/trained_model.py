@@ -17,7 +17,7 @@ from runner.run import inference
 from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import plan_of
 from runner.tools.files import read_record
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
 from runner.tools.text import tokenizer_in
 from runner.trainer.generation import Chat, chats
@@ -159,21 +159,23 @@ def _require_model(folder: StageFolder) -> None:
     plan = folder.plan
     if list(folder.path.glob(BEST_IMAGES)):
         raise Stop(
-            *worded(
-                "export.classifies-images",
-                plan=plan,
-                path=folder.path / BEST_IMAGES,
-                summary=SUMMARY,
-            )
+            f"`{plan.name}` trains a model that classifies images, which servers of language models do not load.",
+            f"It is in `{folder.path / BEST_IMAGES}`, as `torch.load` reads it; its shape is in `{SUMMARY}` beside it.",
         )
     if folder.stage.config.get("reward_model"):
-        raise Stop(*worded("export.gives-scores", plan=plan, path=folder.model))
+        raise Stop(
+            f"`{plan.name}` trains a reward model, which gives scores; an export could not be compared by its answers.",
+            f"It is in `{folder.model}`, as AutoModelForSequenceClassification reads it.",
+        )
     if not folder.weights_files:
         raise Stop(f"The stage `{folder.stage.name}` has no model.", "Leave out `--stage`.")
     if folder.state.outputs:
         changed = folder.changed_outputs()
         if changed:
-            raise Stop(*worded("export.weights-changed", path=folder.path / changed[0]))
+            raise Stop(
+                f"`{folder.path / changed[0]}` has changed since training.",
+                "The records of this run no longer describe it. Restore the file, or export the model with other tools.",
+            )
 
 
 def _base_of(stage: Stage, run_facts: RunFacts) -> Base | None:
@@ -260,7 +262,9 @@ def merged(
         if not change.any():
             continue
         if torch.equal(tensor, was):
-            raise unproven(*worded("export.adapter-lost", name=name))
+            raise unproven(
+                f"`{name}` is the same as in the base model: the adapter was lost, or is too small for this precision"
+            )
         off = (tensor.double() - was.double() - change).abs()
         # Allows twice half a unit in the last place of both, and sums over the rank in another
         # order; DoRA also rounds a row's norm and its factor.
@@ -270,7 +274,9 @@ def merged(
             rounded = 2
         allowed = torch.finfo(dtype).eps * (rounded * was.double().abs() + 8 * change.abs().max())
         if bool((off > allowed).any()):
-            raise unproven(*worded("export.not-the-sum", name=name, most=float(off.max())))
+            raise unproven(
+                f"`{name}` is not the base model's plus the adapter's change; they differ by up to {float(off.max()):.3g}"
+            )
         furthest = max(furthest, float(off.max() / change.abs().max()))
     return {
         "changed_tensors": len(changes),
@@ -337,9 +343,10 @@ def beside(
     def last_logits(model: Any) -> list[Any]:
         model.eval()
         with torch.no_grad():
-            return [
-                model(input_ids=torch.tensor([list(prompt)])).logits[0, -1] for prompt in prompts
-            ]
+            logits = []
+            for prompt in prompts:
+                logits.append(model(input_ids=torch.tensor([list(prompt)])).logits[0, -1])
+            return logits
 
     plain = loaded(*base, torch.float32, trust_remote_code)
     without_adapter = last_logits(plain)
@@ -351,7 +358,9 @@ def beside(
         raise unproven("with its base model it answers like the base model, so it was lost")
     # The rounding of a merge is smaller than the effect of the adapter.
     if not off < moved / 2:
-        raise unproven(*worded("export.other-with-base", off=off, moved=moved))
+        raise unproven(
+            f"with its base model it differs by {off:.2g} from the merged model, and by {moved:.2g} from the base model"
+        )
     return {"from_base": moved, "from_merged": off}
 
 

@@ -20,7 +20,7 @@ from runner.data.data_sets import DataSource, no_dataset, stated
 from runner.data.report import Report
 from runner.data.row_files import Bad
 from runner.tools.files import content_hash, replacing
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,12 +64,17 @@ def class_folders(path: Path) -> bool:
 def class_names(path: Path) -> list[str]:
     """The names of the classes, in the order of their labels. Raises Stop for fewer than two."""
     train = path / "train"
-    names = [folder.name for folder in folders(train if train.is_dir() else path)]
+    names = []
+    for folder in folders(train if train.is_dir() else path):
+        names.append(folder.name)
     if len(names) < 2:
         inside = ""
         if names:
             inside = f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. "
-        raise Stop(*worded("images.no-images", path=path, inside=inside))
+        raise Stop(
+            f"`{path}` contains no readable images.",
+            f"{inside}It may contain CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class.",
+        )
     return names
 
 
@@ -151,7 +156,10 @@ class PictureReader:
                         yield found._replace(split=split_of(file.name), file=file.name, named=named)
                 return
         if not class_folders(path):
-            raise Stop(*worded("images.pickles", path=path))
+            raise Stop(
+                f"`{path}` contains the Python version of CIFAR-10. It consists of pickles, which could run any code on this machine, so they are not opened.",
+                "Use the binary version (cifar-10-binary.tar.gz) from the same page, or `hub: uoft-cs/cifar10`.",
+            )
         self.classes = class_names(path)
         for number, (split, file, label) in enumerate(class_files(path, self.classes), 1):
             name = str(file.relative_to(path))
@@ -173,7 +181,8 @@ class PictureReader:
         data = np.fromfile(file, np.uint8)
         if len(data) == 0 or len(data) % CIFAR_RECORD:
             raise Stop(
-                *worded("images.not-binary", file=file, size=len(data), cifar_record=CIFAR_RECORD)
+                f"`{file}` is not one of CIFAR-10's binary files: its {len(data):,} bytes are not a whole number of images.",
+                f"An image has {CIFAR_RECORD:,} bytes there. Download the file again.",
             )
         for number, record in enumerate(data.reshape(-1, CIFAR_RECORD), 1):
             pixels = record[1:].reshape(3, CIFAR_SIDE, CIFAR_SIDE).transpose(1, 2, 0)
@@ -202,10 +211,10 @@ class PictureReader:
     def _require_columns(self, source: str, columns: list[str]) -> None:
         for column in (self.images.image_column, self.images.label_column):
             if column not in columns:
+                columns_text = ", ".join(columns)
                 raise Stop(
-                    *worded(
-                        "images.no-column", source=source, column=column, columns=", ".join(columns)
-                    )
+                    f"{source} has no column `{column}`.",
+                    f"Its columns are {columns_text}; name them under `data`.",
                 )
 
     def _hub(self) -> Iterator[Picture]:
@@ -269,7 +278,10 @@ def decoded(data: bytes) -> np.ndarray | Bad:
     try:
         from PIL import Image
     except ImportError:
-        raise Stop(*worded("images.no-pillow")) from None
+        raise Stop(
+            "Pillow, which opens images, is not installed here.",
+            "Prepare them elsewhere with `recipe prepare`, or choose an image that has it: pip install pillow.",
+        ) from None
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             if opened.width * opened.height > MAX_PIXELS:
@@ -371,9 +383,8 @@ def prepare(
         share = shared / of
         most = MOST_SHARED
         raise Stop(
-            *worded(
-                "images.test-in-training", count=shared, of=of, share=share, most=most, named=named
-            )
+            f"{shared:,} of {of:,} test images are also training images ({share:.1%}), but at most {most:.0%} may be. The test accuracy would count memorised images.\n{named}",
+            "Delete them from one of the two, or name another test split.",
         )
     pictures = splits["train"]
     if sample_rows is not None and len(pictures) > sample_rows:
@@ -388,12 +399,11 @@ def prepare(
     there = {picture.label for picture in train} & {picture.label for picture in validation}
     lacking = [name for label, name in enumerate(report.classes) if label not in there]
     if lacking:
+        lines = "\n".join(report.lines())
+        lacking_text = ", ".join(lacking[:10])
         raise Stop(
-            *worded(
-                "images.too-few-images",
-                lacking=", ".join(lacking[:10]),
-                lines="\n".join(report.lines()),
-            )
+            f"These classes have too few images to train and to validate on: {lacking_text}.\n{lines}",
+            "Each class needs at least two different images.",
         )
     report.train_rows = len(train)
     report.validation_rows = len(validation)
@@ -441,7 +451,11 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
         report.duplicates += digest in splits[picture.split]
         splits[picture.split].setdefault(digest, picture)
     if source.classes and len(source.classes) != images.classes:
-        raise Stop(*worded("images.other-classes", classes=len(source.classes), images=images))
+        classes_text = len(source.classes)
+        raise Stop(
+            f"The images have {classes_text} classes, but the recipe says {images.classes}.",
+            f"Write `model.classes: {classes_text}`.",
+        )
     report.classes = source.classes or [str(label) for label in range(images.classes)]
     # An image in both stays in the test set, which must stay comparable.
     train = splits["train"]
@@ -502,7 +516,8 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
     counts = np.zeros((3, 256))  # of each value
     for picture in splits["train"]:
         flat = np.frombuffer(picture.image, np.uint8).reshape(-1, 3)
-        counts += [np.bincount(colour, minlength=256) for colour in flat.T]
+        for colour in flat.T:
+            counts.append(np.bincount(colour, minlength=256))
     share = counts / counts.sum(axis=1, keepdims=True)
     values = np.arange(256) / 255
     mean = share @ values

@@ -13,7 +13,7 @@ import torch
 
 from runner.data.row_files import Bad
 from runner.parts.images.data import decoded, scaled
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.problem import Stop, first_line
 from runner.trainer.records import ACCURACY
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
             return network.load(weights)
         except Exception as error:  # a file of weights can be broken in many ways
             raise Stop(
-                *worded("images.broken-weights", weights=weights, error=first_line(error))
+                f"The weights in `{weights}` cannot be read: {first_line(error)}",
+                "Check the run folder.",
             ) from None
 
     def ask(picture: Path) -> dict[str, float]:
@@ -108,11 +109,12 @@ def on_images(model: Path, folder: Path, measures: Measures) -> dict[str, float]
         }
         for name, row in zip(classes, seen, strict=True)
     }
-    right = {
-        f"{ACCURACY}.{re.sub(r'[^A-Za-z0-9_-]+', '_', name)}": float(row[index] / row.sum())
-        for index, (name, row) in enumerate(zip(classes, seen, strict=True))
-        if row.sum()
-    }
+    right = {}
+    for index, (name, row) in enumerate(zip(classes, seen, strict=True)):
+        if row.sum():
+            right[f"{ACCURACY}.{re.sub(r'[^A-Za-z0-9_-]+', '_', name)}"] = float(
+                row[index] / row.sum()
+            )
     return right | {
         ACCURACY: float(seen.trace() / len(images)),
         "validation_loss": total / len(images),

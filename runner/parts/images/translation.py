@@ -21,7 +21,7 @@ from runner.recipe.recipe import Override, Recipe
 from runner.scenarios.shared import common, rehearsal
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop
 
 # The module's name in images of 0.1, too.
 TRAINER = "runner.parts.images.trainer"
@@ -112,19 +112,25 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         try:
             there = len(class_names(folder))
         except Stop as stop:
-            message, _, remedy = stop.text.partition("\n")
-            yield recipe.problem("data.path", message, remedy)
+            reason, _, remedy = stop.text.partition("\n")
+            yield recipe.problem("data.path", reason, remedy)
             return
         if there != stated:
-            said = worded("images.other-folders", folder=folder, there=there, stated=stated)
-            yield recipe.problem("model.classes", *said, mending=there)
+            message = (
+                f"`{folder}` has {there} folders of images, one for each class, but `classes` is {stated}.",
+                f"Write `classes: {there}`.",
+            )
+            yield recipe.problem("model.classes", *message, mending=there)
     elif (
         data.hub
         and not data.path
         and (there := catalog.dataset(data.hub).get("classes", stated)) != stated
     ):
-        said = worded("images.other-classes-on-hub", data=data, there=there, stated=stated)
-        yield recipe.problem("model.classes", *said)
+        message = (
+            f"`{data.hub}` has {there} classes, but `classes` is {stated}.",
+            f"Write `classes: {there}`.",
+        )
+        yield recipe.problem("model.classes", *message)
 
 
 RULES = (classes, contradictions(__file__))
@@ -181,10 +187,6 @@ def judge(plan: Plan, summaries: Summaries) -> None:
         accuracy = summary.best_accuracy or 0.0
         if accuracy < MIN_ACCURACY:
             raise Stop(
-                *worded(
-                    "images.learned-too-little",
-                    plan=plan,
-                    accuracy=accuracy,
-                    min_accuracy=MIN_ACCURACY,
-                )
+                f"The rehearsal of `{plan.name}` did not learn: it classifies {accuracy:.1%} of the validation images correctly, but needs {MIN_ACCURACY:.0%}.",
+                "Check the images and their classes, and how `data` changes them.",
             )

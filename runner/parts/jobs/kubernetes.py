@@ -159,11 +159,10 @@ def job(api_version: str, object_kind: str, spec: Manifest, plan: Plan, stage: S
     # OpenShift AI's dashboard shows a training job as its own by these. A connection's name has its
     # namespace in front (opendatahub-operator, connections of a Notebook).
     profile = plan.site.get("hardware_profile")
-    dashboard_notes = {
-        f"opendatahub.io/hardware-profile-{part}": profile[part]
-        for part in ("name", "namespace")
-        if profile
-    }
+    dashboard_notes = {}
+    for part in ("name", "namespace"):
+        if profile:
+            dashboard_notes[f"opendatahub.io/hardware-profile-{part}"] = profile[part]
     names = plan.site.get("connections")
     if names:
         dashboard_notes["opendatahub.io/connections"] = ",".join(

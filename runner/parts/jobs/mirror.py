@@ -143,12 +143,11 @@ def _files(folder: StageFolder) -> dict[str, Path]:
     if folder.prepares:
         rows = (file for file in folder.results.rglob("*") if file.name != STAGE)
         files |= {f"{DATA}/{file.relative_to(folder.results)}": file for file in rows}
-    homes = [
-        path
-        for pattern in LEFT
-        if pattern not in (CHECKPOINTS, SERVING)
-        for path in folder.path.glob(pattern)
-    ]
+    homes = []
+    for pattern in LEFT:
+        if pattern not in (CHECKPOINTS, SERVING):
+            for path in folder.path.glob(pattern):
+                homes.append(path)
     for home in (*homes, *_checkpoints(folder).values()):
         inner: Iterable[Path] = [home]
         if home.is_dir():
@@ -160,9 +159,9 @@ def _files(folder: StageFolder) -> dict[str, Path]:
 
 def _checkpoints(folder: StageFolder) -> dict[int, Path]:
     """The whole checkpoints of the stage as it is now, by their steps."""
-    checkpoints = [
-        file.parent for file in Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")
-    ]
+    checkpoints = []
+    for file in Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}"):
+        checkpoints.append(file.parent)
     return {int(home.name.rpartition("-")[2]): home for home in checkpoints}
 
 

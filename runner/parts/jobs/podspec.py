@@ -155,7 +155,9 @@ def node_placement(plan: Plan, machines: Machines | None) -> Manifest:
     """The machines with the recipe's GPU and labels. A pod without a GPU runs anywhere, and blocks
     no GPU."""
     taints = plan.site.get("tolerations") or ()
-    accepted = [{"operator": "Equal" if "value" in taint else "Exists"} | taint for taint in taints]
+    accepted = []
+    for taint in taints:
+        accepted.append({"operator": "Equal" if "value" in taint else "Exists"} | taint)
     if machines is None or not machines.gpus_per_node:
         if accepted:
             return {"tolerations": accepted}
@@ -215,10 +217,10 @@ def _quantity(gib: float) -> str:
 def as_text(resources: Manifest) -> Manifest:
     """Amounts as text, because some servers refuse a number in a Job (tried with Kubernetes
     1.20)."""
-    return {
-        part: {name: str(amount) for name, amount in amounts.items()}
-        for part, amounts in resources.items()
-    }
+    resources_as_text = {}
+    for part, amounts in resources.items():
+        resources_as_text[part] = {name: str(amount) for name, amount in amounts.items()}
+    return resources_as_text
 
 
 def config(plan: Plan, stage: Stage) -> Folder:
@@ -285,7 +287,8 @@ def variables(plan: Plan, stage: Stage, plain: dict[str, str]) -> list[Manifest]
     if secret:
         # A Secret has the keys of Weights & Biases or MLflow; the others are missing.
         tracking_keys = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
-        entries += [_from_secret(name, secret, name) for name in tracking_keys]
+        for name in tracking_keys:
+            entries.append(_from_secret(name, secret, name))
     return entries + connection(plan, stage)
 
 
@@ -346,10 +349,9 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     else:
         patience = {}
     network = _network(plan, stage)
-    nccl = {
-        name: form.format_map(network)
-        for name, form in VARIABLES.get(network.get("kind", ""), {}).items()
-    }
+    nccl = {}
+    for name, form in VARIABLES.get(network.get("kind", ""), {}).items():
+        nccl[name] = form.format_map(network)
     own_variables = offline | patience | nccl | ports | tracking(plan, stage) | code_path(plan)
     return writable(plan) | own_variables | dict(stage.env)
 

@@ -95,11 +95,10 @@ class Metrics(TrainerCallback):
         else:
             speed = {}
         entries = {**speed, **logs, "step": state.global_step, "steps": state.max_steps}
-        figures = {
-            name: float(entries[key])
-            for key, (name, _) in LOGGED.items()
-            if isinstance(entries.get(key), int | float)
-        }
+        figures = {}
+        for key, (name, _) in LOGGED.items():
+            if isinstance(entries.get(key), int | float):
+                figures[name] = float(entries[key])
         # A new dict, because another thread may be reading the old one.
         self.values = self.values | figures
 
@@ -122,7 +121,8 @@ class Metrics(TrainerCallback):
             lines += [f"# HELP {name} {MEANINGS[name]}", f"# TYPE {name} gauge"]
             # With all digits of bytes and steps. `nan` and `inf` are numbers for Prometheus, too
             # (Go's ParseFloat).
-            lines += [f"{name}{labels} {value:.10g}" for labels, value in figures[name].items()]
+            for labels, value in figures[name].items():
+                lines.append(f"{name}{labels} {value:.10g}")
         return "".join(f"{line}\n" for line in lines)
 
 

@@ -36,10 +36,9 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     folders = podspec.folders(plan, stage)
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must
     # write there.
-    mounts = [
-        podspec.CLONED[0] if mount["mountPath"] == kubernetes.CODE_DIR else mount
-        for mount, _ in folders
-    ]
+    mounts = []
+    for mount, _ in folders:
+        mounts.append(podspec.CLONED[0] if mount["mountPath"] == kubernetes.CODE_DIR else mount)
     fields = {
         **podspec.node_placement(plan, stage.machines),
         "runtime": RUNTIME,

@@ -111,10 +111,11 @@ def leave(
     """Writes a task's outputs. description: of the task, by the launcher; model: the file for
     the dashboard, which names the folder of the weights on the claim."""
     outputs = json.loads(description).get("outputs", {})
-    artifacts = {
-        name: {"artifacts": [{**place["artifacts"][0], "metadata": metadata.get(name, {})}]}
-        for name, place in outputs.get("artifacts", {}).items()
-    }
+    artifacts = {}
+    for name, place in outputs.get("artifacts", {}).items():
+        artifacts[name] = {
+            "artifacts": [{**place["artifacts"][0], "metadata": metadata.get(name, {})}]
+        }
     if model is not None:
         write_json(model, metadata["model"])
     write_json(Path(outputs["outputFile"]), {"parameterValues": parameters, "artifacts": artifacts})

@@ -180,18 +180,21 @@ class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
         is silent, and may come again."""
         arrivals = self.arrivals.copy()
         last = max((arrival.came for arrival in arrivals.values()), default=0.0)
-        return {
-            number: arrival.hello for number, arrival in arrivals.items() if arrival.heard > last
-        }
+        present = {}
+        for number, arrival in arrivals.items():
+            if arrival.heard > last:
+                present[number] = arrival.hello
+        return present
 
     def _problems_of(self, waiting: Mapping[str, Hello]) -> list[str]:
         """Why these machines cannot train with this one."""
         ranks = [0, *(hello.rank for hello in waiting.values())]
-        problems = [
-            f"a second machine claims to be machine {rank}; start each script once"
-            for rank in dict.fromkeys(ranks)
-            if ranks.count(rank) > 1 or rank >= self.nodes
-        ]
+        problems = []
+        for rank in dict.fromkeys(ranks):
+            if ranks.count(rank) > 1 or rank >= self.nodes:
+                problems.append(
+                    f"a second machine claims to be machine {rank}; start each script once"
+                )
         for hello in waiting.values():
             problems += differences(self.hello, hello)
         return problems
@@ -456,7 +459,11 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     for name, text in texts.items():
         write_text(Path(place.config_dir) / name, text)
     models = (StageFolder(plan, plan.stage(name)).model for name in stage.reads)
-    weights = {str(file): "" for model in models for file in model.rglob("*") if file.is_file()}
+    weights = {}
+    for model in models:
+        for file in model.rglob("*"):
+            if file.is_file():
+                weights[str(file)] = ""
     return Ready(stage.name, weights | {name: content_hash(text) for name, text in texts.items()})
 
 
@@ -491,11 +498,10 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
     """The recipe with the present GPUs; prints the changes."""
     if tuple(counts) == recipe.gpu_counts:
         return recipe
-    changes = [
-        Override(f"nodes.machines.{rank}.gpus", None, list(range(count)), BY)
-        for rank, count in enumerate(counts)
-        if count != recipe.gpu_counts[rank]
-    ]
+    changes = []
+    for rank, count in enumerate(counts):
+        if count != recipe.gpu_counts[rank]:
+            changes.append(Override(f"nodes.machines.{rank}.gpus", None, list(range(count)), BY))
     changes.append(Override("machines.gpus_per_node", None, max(counts), BY))
     batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")
     changes += of_each(recipe, lambda name, section: [batch] if "train" in section.settings else [])

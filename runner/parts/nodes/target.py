@@ -44,16 +44,17 @@ def emitted(recipe: Recipe) -> list[Artifact]:
     machine."""
     plan = planned(recipe, FOLDER)
     stages = [stage for stage in plan.stages if stage.trains]
-    texts = {
-        RECIPE_FILE
-        if file.path == RECIPE_FILE
-        else f"{stage.folder}/{file.path}".lstrip("/"): file.text
-        for stage in stages
-        for file in stage.files
-    }
-    scripts = {
-        f"run_node{rank}.sh": script(plan, stages, rank) for rank in range(recipe.machines.nodes)
-    }
+    texts = {}
+    for stage in stages:
+        for file in stage.files:
+            texts[
+                RECIPE_FILE
+                if file.path == RECIPE_FILE
+                else f"{stage.folder}/{file.path}".lstrip("/")
+            ] = file.text
+    scripts = {}
+    for rank in range(recipe.machines.nodes):
+        scripts[f"run_node{rank}.sh"] = script(plan, stages, rank)
     return [Artifact(f"{FOLDER}/{path}", text) for path, text in (texts | scripts).items()]
 
 
@@ -76,18 +77,21 @@ def script(plan: Plan, stages: list[Stage], rank: int) -> str:
     """The start script of one machine. stages: those that train."""
     meanings = packaged.toml(__file__, "environment.toml")
     first_env = stages[0].env.items()
-    shared = {
-        name: value
-        for name, value in first_env
-        if all(stage.env.get(name) == value for stage in stages)
-    }
+    shared = {}
+    for name, value in first_env:
+        if all(stage.env.get(name) == value for stage in stages):
+            shared[name] = value
     # Data files as the recipe names them; the stages' own paths start from the folder of rendering.
     recipe = json.loads(
         next((file.text for file in stages[-1].files if file.path == RECIPE_FILE), "{}")
     )
     sections = [section["data"] for section in recipe.get(STAGES, [recipe]) if "data" in section]
-    paths = [data_set.get("path") for data in sections for data_set in data.get("sets", [data])]
-    paths += [data.get("validation_path") for data in sections]
+    paths = []
+    for data in sections:
+        for data_set in data.get("sets", [data]):
+            paths.append(data_set.get("path"))
+    for data in sections:
+        paths.append(data.get("validation_path"))
     relative = [path for path in paths if path and not path.startswith("/") and not remote(path)]
     return str(macros(TEMPLATE, shlex=shlex).script(plan, stages, shared, rank, meanings, relative))
 

@@ -396,11 +396,10 @@ class Cluster:
         """A container's log; None if it has not started, or there is no previous container
         (`previous`). settings: of the API: `tailLines`; `timestamps`, which begin each
         line; `sinceTime`, of the first line."""
-        query = [
-            (key, str(value).lower() if value is True else value)
-            for key, value in settings.items()
-            if value
-        ]
+        query = []
+        for key, value in settings.items():
+            if value:
+                query.append((key, str(value).lower() if value is True else value))
         path = f"{address('Pod', namespace, pod)}/log"
         with _about("Pod", namespace, pod, lambda refused: refused.status in (400, 404)):
             return self.request("GET", path, [("container", container), *query]).data.decode(

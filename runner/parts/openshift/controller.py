@@ -89,11 +89,10 @@ def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
     if job is None or pipeline.is_driver_at_work(job):
         return
     command = job["spec"]["template"]["spec"]["containers"][0]["command"]
-    options = {
-        name: command[command.index(name) + 1]
-        for name in ("--target", "--files")
-        if name in command
-    }
+    options = {}
+    for name in ("--target", "--files"):
+        if name in command:
+            options[name] = command[command.index(name) + 1]
     driver = pipeline.render_driver(plan, options.get("--target"), options.get("--files", ""))
     if pipeline.is_same_driver(job, driver):
         _send(cluster, plan, driver, submit.Sending(tell, _nobody, owner=Owner.of(job)))

@@ -119,11 +119,10 @@ def placing_problems(
                 busy = " All machines that have it are in use."
             else:
                 busy = ""
-            of_claims = [
-                event
-                for event in events
-                if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
-            ]
+            of_claims = []
+            for event in events:
+                if event["involvedObject"].get("kind") == "PersistentVolumeClaim":
+                    of_claims.append(event)
             if UNBOUND in message and _is_provisioned(of_claims, pod, now):
                 yield f"{where}: its claims are being created. This usually takes less than a minute."
                 continue
@@ -187,16 +186,14 @@ def _pull_error(message: str, pod: Manifest, events: Manifests) -> str:
     """Why an image cannot be pulled, in the same words while the kubelet tries and while it waits
     to try again. Before Kubernetes 1.31, a kubelet that waits names no reason; the last event of
     the pod does."""
-    pod_events = [
-        event
-        for event in events
-        if event["involvedObject"].get("uid") == pod["metadata"].get("uid")
-    ]
-    failed = [
-        event["message"]
-        for event in pod_events
-        if event.get("message", "").startswith("Failed to pull image")
-    ]
+    pod_events = []
+    for event in events:
+        if event["involvedObject"].get("uid") == pod["metadata"].get("uid"):
+            pod_events.append(event)
+    failed = []
+    for event in pod_events:
+        if event.get("message", "").startswith("Failed to pull image"):
+            failed.append(event["message"])
     if _BACK_OFF.fullmatch(message) and failed:
         message = failed[-1]
     return _PULLING.sub("", message).rstrip(".")

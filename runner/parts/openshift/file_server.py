@@ -41,11 +41,11 @@ def listing(root: Path) -> list[dict[str, object]]:
     """Every file below `root` without hidden ones (a half-written one is `.name.partial`): path,
     size in bytes."""
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-    return [
-        {"path": str(file.relative_to(root)), "size": file.stat().st_size}
-        for file in files
-        if not any(part.startswith(".") for part in file.relative_to(root).parts)
-    ]
+    listed_files = []
+    for file in files:
+        if not any(part.startswith(".") for part in file.relative_to(root).parts):
+            listed_files.append({"path": str(file.relative_to(root)), "size": file.stat().st_size})
+    return listed_files
 
 
 def digest(file: Path, sign: Callable[[], None] = lambda: None) -> str:
@@ -87,10 +87,9 @@ def state(
 ) -> dict[str, object]:
     """The bytes received of each expected file (size and SHA-256, by path), -1 for all of it; and
     the free bytes. A complete file gets its name; one with another hash is deleted."""
-    received = {
-        name: _there(inside(root, name), size, expected, sign)
-        for name, (size, expected) in files.items()
-    }
+    received = {}
+    for name, (size, expected) in files.items():
+        received[name] = _there(inside(root, name), size, expected, sign)
     return {"there": received, "free": shutil.disk_usage(root).free}
 
 

@@ -176,11 +176,10 @@ def _create_pod(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> 
     meta = meta | {"name": f"{meta['name']}-{secrets.token_hex(4)}"}
     created = _Helper(cluster, meta["namespace"], meta["name"], tell)
     volumes = manifest["spec"]["volumes"]
-    claims = [
-        volume["persistentVolumeClaim"]["claimName"]
-        for volume in volumes
-        if "persistentVolumeClaim" in volume
-    ]
+    claims = []
+    for volume in volumes:
+        if "persistentVolumeClaim" in volume:
+            claims.append(volume["persistentVolumeClaim"]["claimName"])
     for claim in claims:
         if cluster.get("PersistentVolumeClaim", created.space, claim) is None:
             cluster.require_namespace(created.space)
@@ -233,10 +232,9 @@ class _Helper(NamedTuple):
         ):
             meta = pod["metadata"]
             entries = jobs.containers_of(pod)
-            ends = [
-                entry.get("state", {}).get("terminated", {}).get("finishedAt") or ""
-                for entry in entries
-            ]
+            ends = []
+            for entry in entries:
+                ends.append(entry.get("state", {}).get("terminated", {}).get("finishedAt") or "")
             since = max(meta["creationTimestamp"], *ends, "")
             if (
                 jobs.phase_of(pod) != "Running"

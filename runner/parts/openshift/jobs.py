@@ -151,11 +151,10 @@ def read_all_jobs(
     namespace."""
     labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
     # The items of a list have no kind.
-    existing_jobs: Manifests = [
-        {"kind": job_kind, **job}
-        for job_kind in POD_LABEL
-        for job in cluster.list(job_kind, namespace, labels)
-    ]
+    existing_jobs: Manifests = []
+    for job_kind in POD_LABEL:
+        for job in cluster.list(job_kind, namespace, labels):
+            existing_jobs.append({"kind": job_kind, **job})
     if not existing_jobs:
         cluster.require_namespace(namespace)
     return existing_jobs
@@ -375,9 +374,9 @@ def gpus(job: Manifest) -> int:
 
 def gpus_of(pod: Manifest) -> int:
     """How many GPUs a pod needs, by its specification."""
-    limits = [
-        container.get("resources", {}).get("limits", {}) for container in pod.get("containers", ())
-    ]
+    limits = []
+    for container in pod.get("containers", ()):
+        limits.append(container.get("resources", {}).get("limits", {}))
     return sum(int(limit.get("nvidia.com/gpu", 0)) for limit in limits)
 
 
@@ -390,10 +389,10 @@ def _pod_groups(job: Manifest) -> list[tuple[int, Manifest]]:
         return [(int(trainer.get("numNodes") or 1), pod)]
     if job["kind"] == "PyTorchJob":
         kinds = spec["pytorchReplicaSpecs"].values()
-        return [
-            (replica_group.get("replicas", 1), replica_group["template"]["spec"])
-            for replica_group in kinds
-        ]
+        pod_groups = []
+        for replica_group in kinds:
+            pod_groups.append((replica_group.get("replicas", 1), replica_group["template"]["spec"]))
+        return pod_groups
     return [(int(spec.get("completions") or 1), spec.get("template", {}).get("spec", {}))]
 
 

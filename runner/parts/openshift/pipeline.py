@@ -158,9 +158,10 @@ def find_former_jobs(
 ) -> Manifests:
     """The jobs at work on a plan's run that are none of its milestones: former stages of the
     recipe."""
-    milestone_uids = {
-        milestone.job["metadata"]["uid"] for milestone in all_milestones if milestone.job
-    }
+    milestone_uids = set()
+    for milestone in all_milestones:
+        if milestone.job:
+            milestone_uids.add(milestone.job["metadata"]["uid"])
     former_jobs = []
     for job in existing_jobs:
         folder = jobs.annotation(job, kubernetes.RUN_DIR)
@@ -383,11 +384,10 @@ def render_driver(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
         file, podFailurePolicy=batch.failure_policy(jobs.DRIVER), template=template
     )
     # Without a run folder: it writes none, so it is not taken for a former stage of the recipe.
-    origin = {
-        name: text
-        for name, text in kubernetes.origin(spec, alone, stage).items()
-        if name != kubernetes.RUN_DIR
-    }
+    origin = {}
+    for name, text in kubernetes.origin(spec, alone, stage).items():
+        if name != kubernetes.RUN_DIR:
+            origin[name] = text
     job = batch.job(alone, stage, kubernetes.job_name(alone), jobs.DRIVER, spec, origin)
     return jobs.Sent(alone, stage, (yaml.safe_load(kubernetes.config_map(alone, stage).text),), job)
 
@@ -418,9 +418,9 @@ def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
     alone, stage = driver_stage(plan, kubernetes.PIPELINE)
     runs: dict[str, str] = {}
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
-        maps = [
-            volume.get("configMap", {}).get("name", "") for volume in pod["spec"].get("volumes", ())
-        ]
+        maps = []
+        for volume in pod["spec"].get("volumes", ()):
+            maps.append(volume.get("configMap", {}).get("name", ""))
         mounted = [name for name in maps if kubernetes.is_config_map_of(name, alone)]
         if mounted and jobs.phase_of(pod) in ("Pending", "Running"):
             runs[str(pod["metadata"]["labels"][WORKFLOW])] = mounted[0]

@@ -312,19 +312,19 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Cloned code can read a pod's Secrets and send them elsewhere, and so can a server that
     replaces the hub."""
-    secrets = [
-        site[name]
-        for name in ("hub_token_secret", "tracking_secret", "connection")
-        if site.get(name)
-    ]
-    whom: list[tuple[Path_, str]] = [
-        (
-            ("openshift", "environment", name),
-            f"`{name}` decides where pods send what they read, and that server",
-        )
-        for name in site.environment or ()
-        if re.fullmatch(r"(?i).*(ENDPOINT|BASE_URL|PROXY)", name)
-    ]
+    secrets = []
+    for name in ("hub_token_secret", "tracking_secret", "connection"):
+        if site.get(name):
+            secrets.append(site[name])
+    whom: list[tuple[Path_, str]] = []
+    for name in site.environment or ():
+        if re.fullmatch(r"(?i).*(ENDPOINT|BASE_URL|PROXY)", name):
+            whom.append(
+                (
+                    ("openshift", "environment", name),
+                    f"`{name}` decides where pods send what they read, and that server",
+                )
+            )
     code = recipe.code_from_git
     if code:
         whom.append(
@@ -343,9 +343,8 @@ def trackers(recipe: Recipe) -> Iterator[Problem]:
     site: Openshift | None = recipe.settings.get("openshift")
     has_own_server = site and kubernetes.version_numbers(site.version) >= podspec.MLFLOW_SINCE
     homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
-    homes += [
-        ((name, "report_to"), section.get("report_to")) for name, section in recipe.sections.items()
-    ]
+    for name, section in recipe.sections.items():
+        homes.append(((name, "report_to"), section.get("report_to")))
     # The other tools need no server.
     for path, tool in (home for home in homes if home[1] in ("wandb", "mlflow")):
         mlflow = tool == "mlflow"
@@ -371,9 +370,10 @@ def trackers(recipe: Recipe) -> Iterator[Problem]:
 
 def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Addresses of S3 need keys in the pods, and keys need an address."""
-    addresses = [
-        (where, name) for where, name in recipe.addresses() if name.startswith(object_store.S3)
-    ]
+    addresses = []
+    for where, name in recipe.addresses():
+        if name.startswith(object_store.S3):
+            addresses.append((where, name))
     served = (recipe.settings.get("serve") or {}).get("model")
     if served and served.startswith(object_store.S3):
         addresses += [(("serve", "model"), served)]

@@ -96,11 +96,10 @@ def read_state(cluster: Cluster, job: Manifest) -> JobState:
 def _progress_of(cluster: Cluster, job: Manifest, pods: Manifests) -> "JobProgress":
     """The progress of training since the last start of any machine: one that was replaced or
     restarted takes all of them back to the last checkpoint."""
-    starts = [
-        entry.get("state", {}).get("running", {}).get("startedAt")
-        for pod in pods
-        for entry in _working(pod)
-    ]
+    starts = []
+    for pod in pods:
+        for entry in _working(pod):
+            starts.append(entry.get("state", {}).get("running", {}).get("startedAt"))
     started = max((datetime.fromisoformat(start) for start in starts if start), default=None)
     return progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
 
@@ -109,7 +108,10 @@ def _training_phase(job_progress: "JobProgress", pods: Manifests) -> str:
     """Whether training continues, or still begins, for the first time or after a failure."""
     if not job_progress.begins:
         return TRAINING
-    restarts = [entry.get("restartCount") for pod in pods for entry in _working(pod)]
+    restarts = []
+    for pod in pods:
+        for entry in _working(pod):
+            restarts.append(entry.get("restartCount"))
     if job_progress.again or any(restarts):
         return AGAIN
     return STARTING
@@ -173,7 +175,10 @@ def _is_suspended(job: Manifest, workload: Manifest | None) -> bool:
 
 def _is_pulling(pods: Manifests) -> bool:
     """Whether a machine pulls the image, or clones the code."""
-    init_entries = [entry for pod in pods for entry in jobs.containers_of(pod, before=True)]
+    init_entries = []
+    for pod in pods:
+        for entry in jobs.containers_of(pod, before=True):
+            init_entries.append(entry)
     clones = any(
         entry["name"] == podspec.CLONER and "running" in entry.get("state", {})
         for entry in init_entries
@@ -257,9 +262,10 @@ def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
     """The early end of a finished job's training, from the log of its first machine; None if the
     log shows none."""
     text = first_log(cluster, job, jobs.pods_of(cluster, job), long=True)
-    stop_events = [
-        event for event in child_process.events(text) if event.get("event") == EARLY_STOP_EVENT
-    ]
+    stop_events = []
+    for event in child_process.events(text):
+        if event.get("event") == EARLY_STOP_EVENT:
+            stop_events.append(event)
     if stop_events:
         return EarlyStop.of(stop_events[-1])
     return None
@@ -268,12 +274,11 @@ def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
 def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
     """The progress of training, from the end of a log with timestamps. The pace is that between its
     first and last step, else since all machines have started; older lines do not count."""
-    dated_events = [
-        (_time(line), event)
-        for line in text.splitlines()
-        for event in child_process.events(line)
-        if event.get("event") in ("begin", "step")
-    ]
+    dated_events = []
+    for line in text.splitlines():
+        for event in child_process.events(line):
+            if event.get("event") in ("begin", "step"):
+                dated_events.append((_time(line), event))
     current_events = [
         (moment, event)
         for moment, event in dated_events
@@ -385,14 +390,14 @@ def events_about(
 
 def _unbound_claims(cluster: Cluster, objects: Manifests) -> Manifests:
     """The claims of pods among these objects that have no volume yet."""
-    volumes = [
-        volume for manifest in objects for volume in manifest.get("spec", {}).get("volumes") or ()
-    ]
-    names = {
-        volume["persistentVolumeClaim"]["claimName"]
-        for volume in volumes
-        if "persistentVolumeClaim" in volume
-    }
+    volumes = []
+    for manifest in objects:
+        for volume in manifest.get("spec", {}).get("volumes") or ():
+            volumes.append(volume)
+    names = set()
+    for volume in volumes:
+        if "persistentVolumeClaim" in volume:
+            names.add(volume["persistentVolumeClaim"]["claimName"])
     namespace = objects[0]["metadata"]["namespace"]
     claims = [cluster.get("PersistentVolumeClaim", namespace, name) for name in sorted(names)]
     return [claim for claim in claims if claim and claim.get("status", {}).get("phase") != "Bound"]

@@ -305,18 +305,17 @@ class _Sender(NamedTuple):
         """The parts that the same command sends after this one: up to the first that trains."""
         later = self.plan.stages[self.plan.stages.index(milestone.stage) :]
         training = next((number for number, stage in enumerate(later) if stage.trains), 0)
-        return [
-            jobs.render_job(self.plan, stage, self.options.target)
-            for stage in later[1 : training + 1]
-        ]
+        following_stages = []
+        for stage in later[1 : training + 1]:
+            following_stages.append(jobs.render_job(self.plan, stage, self.options.target))
+        return following_stages
 
     def jobs_of(self, milestones: list[pipeline.Milestone]) -> Manifests:
         """The jobs of milestones, made from another version of the recipe."""
         target = self.options.target
-        all_sent = [
-            jobs.render_job(self.plan, milestone.stage, target, milestone.of_gate)
-            for milestone in milestones
-        ]
+        all_sent = []
+        for milestone in milestones:
+            all_sent.append(jobs.render_job(self.plan, milestone.stage, target, milestone.of_gate))
         return [job for sent in all_sent for job in self.existing(sent)]
 
     def existing(self, sent: Sent) -> Manifests:
@@ -328,11 +327,11 @@ class _Sender(NamedTuple):
         """The objects that a job needs, without existing claims: their size and mode cannot be
         changed."""
         existing = {name for name, claim in self.claims.items() if claim}
-        return [
-            manifest
-            for manifest in sent.support
-            if manifest["kind"] != pipeline.CLAIM or manifest["metadata"]["name"] not in existing
-        ]
+        manifests = []
+        for manifest in sent.support:
+            if manifest["kind"] != pipeline.CLAIM or manifest["metadata"]["name"] not in existing:
+                manifests.append(manifest)
+        return manifests
 
     def check(self, part: NextPart, with_following: bool) -> list[Sent]:
         """Lets the cluster check a part and, if asked, the parts that the same command sends after
@@ -340,9 +339,10 @@ class _Sender(NamedTuple):
         sent = part.sent
         self.judge(sent, part.existing_jobs, part.files, keeps=part.is_current)
         if not part.is_current:
-            new_claims = [
-                manifest for manifest in self.made(sent) if manifest["kind"] == pipeline.CLAIM
-            ]
+            new_claims = []
+            for manifest in self.made(sent):
+                if manifest["kind"] == pipeline.CLAIM:
+                    new_claims.append(manifest)
             require_storage(self.cluster, new_claims, self.options.tell)
         following: list[Sent] = []
         if with_following:
@@ -393,9 +393,9 @@ class _Sender(NamedTuple):
         queue = sent.plan.site.get("queue")
         if not queue or self.cluster.get("LocalQueue", sent.namespace, queue):
             return
-        queues = [
-            entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)
-        ]
+        queues = []
+        for entry in self.cluster.list("LocalQueue", sent.namespace):
+            queues.append(entry["metadata"]["name"])
         if not queues and not self.cluster.knows("LocalQueue", sent.namespace):
             raise Stop(
                 f"This cluster has no Kueue, and so no queue `{queue}`.",
@@ -672,10 +672,9 @@ def require_storage(cluster: Cluster, new_claims: Manifests, tell: Tell) -> None
     new_claims = [claim for claim in new_claims if SHARED in claim["spec"]["accessModes"]]
     if not new_claims:
         return
-    classes = {
-        storage_class["metadata"]["name"]: storage_class
-        for storage_class in cluster.list("StorageClass", "", forgiving=True)
-    }
+    classes = {}
+    for storage_class in cluster.list("StorageClass", "", forgiving=True):
+        classes[storage_class["metadata"]["name"]] = storage_class
     if not classes:
         names = listed(claim["metadata"]["name"] for claim in new_claims)
         tell(
@@ -727,11 +726,10 @@ def _storage_problem(claim_name: str, class_name: str, classes: Mapping[str, Man
 
 
 def _storage_remedy(classes: Mapping[str, Manifest]) -> str:
-    able = [
-        class_name
-        for class_name, storage_class in sorted(classes.items())
-        if shared_storage(storage_class.get("provisioner", ""))
-    ]
+    able = []
+    for class_name, storage_class in sorted(classes.items()):
+        if shared_storage(storage_class.get("provisioner", "")):
+            able.append(class_name)
     if able:
         write = f"Write {listed(able, 'or')} there"
     else:

@@ -207,12 +207,14 @@ def fetch(
             home = ""
         excluded = () if everything else LEFT_THERE
         # The run's own record is different on each machine.
-        stage_files = [
-            file for file in claim_files if file["path"] != RUN and file["path"].startswith(home)
-        ]
-        files = [
-            file for file in stage_files if not file["path"].removeprefix(home).startswith(excluded)
-        ]
+        stage_files = []
+        for file in claim_files:
+            if file["path"] != RUN and file["path"].startswith(home):
+                stage_files.append(file)
+        files = []
+        for file in stage_files:
+            if not file["path"].removeprefix(home).startswith(excluded):
+                files.append(file)
         coming = {target / file["path"] for file in files}
         _forget_older(bound(share.get, f"file/{home}{STAGE}"), coming, target / stage.folder)
         if not files:
@@ -220,11 +222,10 @@ def fetch(
                 f"`{plan.place_of(stage).run_dir}` has no results yet.",
                 "`recipe status` shows the progress of the job.",
             )
-        reports = [
-            file
-            for file in claim_files
-            if file["path"].startswith("data/") and file["path"].endswith(REPORTS)
-        ]
+        reports = []
+        for file in claim_files:
+            if file["path"].startswith("data/") and file["path"].endswith(REPORTS):
+                reports.append(file)
         files += [file for file in reports if file not in files]
         return sum(_fetch_file(share, file, target, tell) for file in files), number
 
@@ -294,9 +295,9 @@ def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
         )
     if not secret:
         return None
-    keys = {
-        key: base64.b64decode(text).decode() for key, text in (secret.get("data") or {}).items()
-    }
+    keys = {}
+    for key, text in (secret.get("data") or {}).items():
+        keys[key] = base64.b64decode(text).decode()
     lacking = [key for key in podspec.REQUIRED if not keys.get(key)]
     if lacking:
         raise Stop(

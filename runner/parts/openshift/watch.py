@@ -246,8 +246,13 @@ def format_table(rows: list[JobRow], width: int | None = None) -> list[str]:
     """The rows under their titles, without empty columns, and below each row its problems. width:
     columns of the screen; each job takes several lines where the table is wider."""
     cells = [(*COLUMNS,), *(row.cells for row in rows)]
-    kept = [column for column in range(len(COLUMNS)) if any(line[column] for line in cells[1:])]
-    width_of = {column: max(len(line[column]) for line in cells) for column in kept}
+    kept = []
+    for column in range(len(COLUMNS)):
+        if any(line[column] for line in cells[1:]):
+            kept.append(column)
+    width_of = {}
+    for column in kept:
+        width_of[column] = max(len(line[column]) for line in cells)
     lines = [
         "  ".join(f"{line[column]:<{width_of[column]}}" for column in kept).rstrip()
         for line in cells
@@ -258,11 +263,10 @@ def format_table(rows: list[JobRow], width: int | None = None) -> list[str]:
         output = []
         job_lines = []
         for name, state, *other_cells in cells[1:]:
-            titled_cells = [
-                f"{title} {cell}"
-                for title, cell in zip([*COLUMNS][2:], other_cells, strict=True)
-                if cell
-            ]
+            titled_cells = []
+            for title, cell in zip([*COLUMNS][2:], other_cells, strict=True):
+                if cell:
+                    titled_cells.append(f"{title} {cell}")
             # A fact stays on one line, so its blanks do not break.
             facts = ", ".join(fact.replace(" ", "\xa0") for fact in titled_cells)
             facts = fill(
@@ -310,10 +314,11 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
     long as Kueue had admitted them; after the end, without pods, all GPUs from the job's start to
     its end, None if neither it nor its Jobs record the start. A waiting or suspended job holds
     none. Replaced pods that no longer exist are not counted."""
-    held = [
-        Hold(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod))
-        for pod in (*state.replaced, *state.pods)
-    ]
+    held = []
+    for pod in (*state.replaced, *state.pods):
+        held.append(
+            Hold(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod))
+        )
     if state.ended and not held and not _never_ran(state.job):
         held = _held_without_pods(state)
         if any(hold.gpus and not hold.start for hold in held):

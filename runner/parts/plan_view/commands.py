@@ -13,6 +13,7 @@ from runner import catalog, parts
 from runner.catalog.hardware import NO_GPU
 from runner.check.validate import changed, load
 from runner.commands import options
+from runner.commands.next_step import before_training
 from runner.commands.options import command, end, open_recipe, print_notes, say, table
 from runner.parts.edits import copying
 from runner.parts.plan_view import views
@@ -31,7 +32,7 @@ from runner.run import this_machine
 from runner.run.run_folder import folder
 from runner.scenarios import place, translate
 from runner.tools.files import write_text
-from runner.tools.problem import Problem, Stop, errors_of, worded
+from runner.tools.problem import Problem, Stop, errors_of
 from runner.tools.text import json_text
 
 MOST_MACHINES = 1024  # as in a recipe
@@ -63,7 +64,11 @@ def plan(
     if suggestion:
         _require_file_alone(sets, as_json)
     if picture and picture.suffix.lower() != ".svg":
-        raise Stop(*worded("plan_view.not-svg", picture=picture), code=2)
+        raise Stop(
+            f"`--chart` draws SVG, but `{picture}` does not end in .svg.",
+            "For example: --chart plan.svg",
+            code=2,
+        )
     nodes = _counts(counts)
     if as_json:
         # JSON has standard output for itself.
@@ -140,7 +145,11 @@ def _plan_server(recipe: Recipe, about_training: Mapping[str, object], as_json: 
     their names."""
     unfit = [option for option, content in about_training.items() if content]
     if unfit:
-        raise Stop(*worded("plan_view.server-or-training", unfit=unfit), code=2)
+        raise Stop(
+            f"`--serve` is about a server, but `{unfit[0]}` is about training.",
+            "Leave out one of the two.",
+            code=2,
+        )
     with_server = options.with_section(recipe, "serve", "--serve")
     parts.require("serve")
     from runner.parts.serve import commands as serve_commands
@@ -170,7 +179,10 @@ def _write_picture(planned: Planned, picture: Path) -> None:
     try:
         write_text(picture, views.svg(planned))
     except OSError as error:
-        raise Stop(*worded("plan_view.chart-not-written", file=picture, error=error)) from None
+        raise Stop(
+            f"`{picture}` cannot be written: {error.strerror}.",
+            "Name a file after `--chart`, in a folder where you may write.",
+        ) from None
 
 
 def _show(
@@ -214,7 +226,11 @@ def _end(planned: Planned, path: str, can_apply: bool) -> None:
     elif any(stage.full.fits is False for stage in planned.forecasts):
         end("The recipe fits if no row is longer than expected.", "prepare", path)
     else:
-        end("The recipe fits, as far as this machine can tell.", "rehearse", path)
+        end(
+            "The recipe fits, as far as this machine can tell.",
+            before_training(planned.recipe),
+            path,
+        )
 
 
 def _on_processor(recipe: Recipe, path: str, as_json: bool, number: int | None) -> int:
@@ -249,7 +265,7 @@ def _on_processor(recipe: Recipe, path: str, as_json: bool, number: int | None) 
             lacks,
             f"{hint} Other machines have GPUs: `recipe gpus RECIPE` shows what it needs on each.",
         )
-    end("The recipe fits this machine.", "rehearse", path)
+    end("The recipe fits this machine.", before_training(recipe), path)
     return 0
 
 
@@ -257,7 +273,10 @@ def _apply(recipe: Recipe, offers: list[recipe_offers.Offer], number: int) -> in
     if number > len(offers):
         usual = f"They go from 1 to {len(offers)}."
         numbers = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(len(offers), usual)
-        raise Stop(*worded("plan_view.no-suggestion", taken=number, recipe=recipe, known=numbers))
+        raise Stop(
+            f"There is no suggestion {number} for `{recipe.document.file}`.",
+            f"{numbers} `recipe plan` shows them, with the same options.",
+        )
     say(copying.rewrite(recipe.document, offers[number - 1].changes))
     say(f"\nWritten. `recipe plan {recipe.document.file}` shows the new plan.")
     return 0
@@ -274,7 +293,11 @@ def _counts(written: str | None) -> list[int]:
                 (before, last), end = counts[-2:], int(parts[place + 1])
                 times = last // before
                 if times < 2 or last % before or end <= last:
-                    raise Stop(*worded("plan_view.idle-dots", given=written), code=2)
+                    raise Stop(
+                        f"The dots in `--machines {written}` have nothing to continue.",
+                        "They multiply as the two counts before them do, up to a larger one: --machines 1,2,…,8",
+                        code=2,
+                    )
                 while counts[-1] * times < end:
                     counts.append(counts[-1] * times)
             else:

@@ -159,7 +159,9 @@ def _row(stages: Sequence[StageOnMachines], smaller: Sequence[RunOnMachines]) ->
         total = None
     else:
         total = sum(time or 0.0 for time in times)
-    parts = {name: sum((stage.parts or {}).get(name) or 0.0 for stage in stages) for name in LIMITS}
+    parts = {}
+    for name in LIMITS:
+        parts[name] = sum((stage.parts or {}).get(name) or 0.0 for stage in stages)
     timed = [(row.nodes, row.total_seconds) for row in smaller if row.total_seconds]
     base_nodes, base = next(iter(timed), (machines.nodes, total))
     speed_up = base / total if base and total else None

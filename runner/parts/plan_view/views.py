@@ -233,21 +233,23 @@ def step(memory: Memory) -> list[tuple[str, dict[str, int]]]:
     weights = memory.state.weights
     optimizer = memory.state.optimizer
     slack = memory.slack / max(memory.tensors, 1)
-    return [
-        (
-            reported_moment.name,
-            {
-                "weights": weights,
-                "optimizer": optimizer,
-                "gradients": reported_moment.gradients,
-                "activations": reported_moment.activations,
-                "loss": reported_moment.logits,
-                "other": reported_moment.base - weights - optimizer + reported_moment.temporary,
-                "reserve": round(reported_moment.size * slack) + memory.context,
-            },
+    moments = []
+    for reported_moment in (start, *reported):
+        moments.append(
+            (
+                reported_moment.name,
+                {
+                    "weights": weights,
+                    "optimizer": optimizer,
+                    "gradients": reported_moment.gradients,
+                    "activations": reported_moment.activations,
+                    "loss": reported_moment.logits,
+                    "other": reported_moment.base - weights - optimizer + reported_moment.temporary,
+                    "reserve": round(reported_moment.size * slack) + memory.context,
+                },
+            )
         )
-        for reported_moment in (start, *reported)
-    ]
+    return moments
 
 
 def as_json(
@@ -317,11 +319,10 @@ def _stage(
 def svg(planned: Planned) -> str:
     limit = gpu_memory(planned.recipe)
     picture = template(HERE / "picture.svg.jinja", px="{:.2f}".format, units=units)
-    timed = {
-        stage_forecast.stage.name: stage_forecast.time
-        for stage_forecast in planned.forecasts
-        if stage_forecast.time
-    }
+    timed = {}
+    for stage_forecast in planned.forecasts:
+        if stage_forecast.time:
+            timed[stage_forecast.stage.name] = stage_forecast.time
     plots = [_plot(stage, limit) for stage in planned.forecasts]
     return f"{picture.render(FIGURES, GIB=GIB, name=planned.plan.name, plots=plots, limit=limit, timed=timed)}\n"
 
@@ -340,9 +341,9 @@ def _plot(stage: Forecast, limit: int | None) -> dict[str, Any]:
     areas = []
     lower_edge = [0] * len(moments)
     for part in PARTS:
-        upper_edge = [
-            low + parts[part] for low, (_, parts) in zip(lower_edge, moments, strict=True)
-        ]
+        upper_edge = []
+        for low, (_, parts) in zip(lower_edge, moments, strict=True):
+            upper_edge.append(low + parts[part])
         if upper_edge != lower_edge:
             edge = [*enumerate(upper_edge), *reversed([*enumerate(lower_edge)])]
             areas.append((part, edge, max(parts[part] for _, parts in moments)))

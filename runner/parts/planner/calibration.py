@@ -22,7 +22,7 @@ from runner.run.run_folder import RunFolder, StageFolder, find, require_of
 from runner.run.run_manifest import RunManifest
 from runner.scenarios import forecasting
 from runner.tools.files import Record, settings_folder
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.trainer.records import Summary
 
 # The newest runs of each card are kept.
@@ -96,13 +96,18 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
         require_of(run, recipe.name, "Name the recipe of this run.")
         compared = _by_recipe(recipe, run)
         if not compared:
-            raise Stop(*worded("planner.no-measurements", name=name))
-        observed += [Observed.of_stage(run, *pair) for pair in compared]
+            raise Stop(
+                f"`{name}` has no measurements to use.",
+                "A run counts if one of its stages has trained on the recipe's GPU with the recipe's current settings (add `--set` as in the run). A rehearsal does not count.",
+            )
+        for pair in compared:
+            observed.append(Observed.of_stage(run, *pair))
     try:
         keep(observed)
     except OSError as error:
         raise Stop(
-            *worded("planner.cannot-save", settings_folder=settings_folder(), error=error)
+            f"The measurements cannot be saved in `{settings_folder()}`: {error.strerror}.",
+            "Set XDG_CONFIG_HOME to a folder where you may write.",
         ) from None
 
 
@@ -145,9 +150,10 @@ def keep(observed: Iterable[Observed]) -> None:
     """Adds runs to the file, which replace older entries of the same runs. Raises OSError if it
     cannot be written."""
     new = {stage.run: stage for stage in observed if stage.run and stage.gpu}
-    old = {
-        stage.run: stage for stage in Learned.read(settings_folder()).runs if stage.run not in new
-    }
+    old = {}
+    for stage in Learned.read(settings_folder()).runs:
+        if stage.run not in new:
+            old[stage.run] = stage
     ordered = [*old.values(), *new.values()]
     kept: list[Observed] = []
     for gpu in dict.fromkeys(stage.gpu for stage in ordered):
@@ -158,11 +164,10 @@ def keep(observed: Iterable[Observed]) -> None:
 
 def learned() -> dict[str, constants.Constants]:
     """The constants of each card in the file."""
-    runs = [
-        stage
-        for stage in Learned.read(settings_folder()).runs
-        if stage.seconds > 0 and stage.planned > 0
-    ]
+    runs = []
+    for stage in Learned.read(settings_folder()).runs:
+        if stage.seconds > 0 and stage.planned > 0:
+            runs.append(stage)
     by_card = {}
     for gpu in {stage.gpu for stage in runs}:
         of_card = [stage for stage in runs if stage.gpu == gpu]
@@ -172,10 +177,13 @@ def learned() -> dict[str, constants.Constants]:
         else:
             count = "one of your own runs"
         # If memory was not measured, slack is the catalog's.
-        slack = [
-            max(stage.reserved / stage.allocated - 1, 0.0) if stage.allocated else of_catalog.slack
-            for stage in of_card
-        ]
+        slack = []
+        for stage in of_card:
+            slack.append(
+                max(stage.reserved / stage.allocated - 1, 0.0)
+                if stage.allocated
+                else of_catalog.slack
+            )
         measured = constants.measured(
             slack, [of_catalog.context], [stage.seconds / stage.planned for stage in of_card]
         )

@@ -22,7 +22,7 @@ from runner.parts.planner.workload import ASSUMED, Network, Run, Workload, netwo
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem
 from runner.tools.text import macros
 
 # An estimate of the longest row is multiplied by this before rows are cut by it.
@@ -256,10 +256,12 @@ class Forecast(ABC):
             return []
         name = self.stage.name
         offered = self.fitting(recipe.of_stage(name), self.gpu, budget)
-        return [
-            {recipe.setting_of(name, setting): value for setting, value in changes.items()}
-            for changes in offered
-        ]
+        offers_by_setting: list[Changes] = []
+        for changes in offered:
+            offers_by_setting.append(
+                {recipe.setting_of(name, setting): value for setting, value in changes.items()}
+            )
+        return offers_by_setting
 
 
 def largest(fits: Callable[[int], bool]) -> int:
@@ -382,7 +384,9 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
 def unknown_architecture(recipe: Recipe, error: catalog.UnknownArchitecture) -> Problem:
     families = ", ".join(filter(has_formulas, catalog.table("families")))
     return recipe.problem(
-        "model.base", *worded("planner.no-formulas", error=error, families=families)
+        "model.base",
+        f"There are no formulas for models of type '{error}', so memory and time are unknown.",
+        f"`recipe plan --exact` measures a step of the real model. There are formulas for {families}.",
     )
 
 
@@ -427,15 +431,19 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         tenth = max(1, steps // 10)
         count = f"{steps:,} step{'s' if steps != 1 else ''}"
         if keep > max(2, steps):
-            message = worded("planner.many-checkpoints", stage=name, count=count, keep=keep)
+            message = (
+                f"Stage `{name}` makes {count}, but should keep {keep:,} checkpoints.",
+                "Write `keep_checkpoints: 2`, the best one and the latest.",
+            )
             yield stage_recipe.note((home, "keep_checkpoints"), *message)
         intervals = {
             "eval_steps": ("evaluation", work.evaluation_steps),
             "save_steps": ("checkpoint", work.save_steps),
         }
-        unreached = {
-            setting: interval for setting, interval in intervals.items() if interval[1] > steps
-        }
+        unreached = {}
+        for setting, interval in intervals.items():
+            if interval[1] > steps:
+                unreached[setting] = interval
         if unreached:
             message = said(
                 "never_reached", name=name, count=count, unreached=unreached, tenth=tenth
@@ -443,7 +451,8 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
             yield stage_recipe.note((home, next(iter(unreached))), *message)
         if forecast.warmup_steps >= steps:
             last = work.learning_rate * steps / forecast.warmup_steps
-            message = worded(
-                "planner.rising-rate", forecast=forecast, work=work, last=last, tenth=tenth
+            message = (
+                f"The learning rate rises over {forecast.warmup_steps:,} steps, but stage `{forecast.stage.name}` has {forecast.steps:,}. It never reaches {work.learning_rate:g}, and ends at {last:.2g}.",
+                f"Write `warmup_steps: {tenth}`, a tenth of the steps, unless you want such a slow start.",
             )
             yield stage_recipe.note((home, "warmup_steps"), *message)

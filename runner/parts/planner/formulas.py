@@ -251,11 +251,12 @@ def _smaller_evaluation(lines: Lines, work: Workload, budget: float) -> Iterator
 def _shorter_rows(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
     setting = lines.find("sequence_len")
     if setting:
-        candidates = [
-            Advice({setting: length}, replace(work, sequence_len=length), Loss.LEARNING)
-            for length in SEQUENCES
-            if length < work.sequence_len
-        ]
+        candidates = []
+        for length in SEQUENCES:
+            if length < work.sequence_len:
+                candidates.append(
+                    Advice({setting: length}, replace(work, sequence_len=length), Loss.LEARNING)
+                )
         yield from _best(candidates, budget)
 
 
@@ -263,13 +264,16 @@ def _lower_rank(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]
     adapter = work.adapter
     setting = lines.find("lora_rank", "rank")
     if adapter and setting:
-        candidates = [
-            Advice(
-                {setting: rank}, replace(work, adapter=adapter._replace(rank=rank)), Loss.LEARNING
-            )
-            for rank in RANKS
-            if rank < adapter.rank
-        ]
+        candidates = []
+        for rank in RANKS:
+            if rank < adapter.rank:
+                candidates.append(
+                    Advice(
+                        {setting: rank},
+                        replace(work, adapter=adapter._replace(rank=rank)),
+                        Loss.LEARNING,
+                    )
+                )
         yield from _best(candidates, budget)
 
 
@@ -377,16 +381,17 @@ def cheapest(
         ]
         # The least loss, and then the largest saving, is extended first.
         short.sort(key=lambda advice: (advice.loss, memory.estimate(advice.workload).total))
-        started = [
-            Advice(
-                {**advice_before.changes, **second.changes},
-                second.workload,
-                max(advice_before.loss, second.loss),
-            )
-            for advice_before in short[:KEPT]
-            for second in _within_the_model(lines, advice_before.workload, budget)
-            if not advice_before.changes.keys() & second.changes.keys()
-        ]
+        started = []
+        for advice_before in short[:KEPT]:
+            for second in _within_the_model(lines, advice_before.workload, budget):
+                if not advice_before.changes.keys() & second.changes.keys():
+                    started.append(
+                        Advice(
+                            {**advice_before.changes, **second.changes},
+                            second.workload,
+                            max(advice_before.loss, second.loss),
+                        )
+                    )
         # A combination is dropped where a part of it is enough.
         enough_changes = [half.changes.items() for half in enough]
         new = (

@@ -181,10 +181,9 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     trained = parameters.layers_trained(workload)
     lowest = parameters.first_trained(workload)
     again = by_length(workload, tokens)[2]
-    by_trained = {
-        is_trained: parameters.layer_activations(workload, is_trained) * tokens + again
-        for is_trained in set(trained)
-    }
+    by_trained = {}
+    for is_trained in set(trained):
+        by_trained[is_trained] = parameters.layer_activations(workload, is_trained) * tokens + again
     whole_layer = [by_trained[is_trained] for is_trained in trained]
     layer_input = parameters.boundary(workload) * tokens
     # Checkpointing keeps every layer's input, also below the first trained layer, if nothing else

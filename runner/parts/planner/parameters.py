@@ -220,7 +220,10 @@ def adapted(model: Model, adapter: Adapter) -> tuple[tuple[int, ...], ...]:
             return bool(is_chosen) and module in adapter.targets
         return dimensions == 3 and name.endswith(adapter.parameters)
 
-    weights = [weight for index in range(model.num_hidden_layers) for weight in layer(model, index)]
+    weights = []
+    for index in range(model.num_hidden_layers):
+        for weight in layer(model, index):
+            weights.append(weight)
     return tuple(shape for name, shape in weights if has(name, len(shape)))
 
 

@@ -20,7 +20,7 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.scenarios import place, translate
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem
 
 # Bytes; a larger file makes enough steps, and is not opened.
 SMALL = 1_000_000
@@ -155,19 +155,19 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         limited = stated(recipe)["gpu_memory"]
         card_memory = units.both(usable(card))
         most = usable(card) // 10**9
-        message = worded(
-            "planner.beyond-card", limit=limited, card=card, there=card_memory, most=most
+        message = (
+            f"The limit is {limited}, but {card.title} has {card_memory}. It has no effect.",
+            f"Write `gpu_memory: {most} GB` or less, delete the line, or name the card that is meant.",
         )
         yield recipe.note("limits.gpu_memory", *message)
 
 
 def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     """A note for each limit of the recipe that does not hold, by estimate."""
-    limits = {
-        name: limit
-        for name, limit in stated(recipe).items()
-        if limit and name in (*_BY_MEMORY, *_BY_TIME)
-    }
+    limits = {}
+    for name, limit in stated(recipe).items():
+        if limit and name in (*_BY_MEMORY, *_BY_TIME):
+            limits[name] = limit
     if not forecasts:
         reason = f"there are no formulas for the scenario `{recipe.scenario}`"
         kept = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
@@ -177,9 +177,10 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     by_memory, by_time = (
         [name for name in judges if name in limits] for judges in (_BY_MEMORY, _BY_TIME)
     )
-    problems = [
-        note for name in by_memory for note in _BY_MEMORY[name](recipe, forecasts, limits[name])
-    ]
+    problems = []
+    for name in by_memory:
+        for note in _BY_MEMORY[name](recipe, forecasts, limits[name]):
+            problems.append(note)
     untimed = next((stage for stage in forecasts if not (stage.gpu and stage.time)), None)
     if untimed:
         unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
@@ -224,8 +225,9 @@ def _parts(
         if need > units.size(text):
             holds = f"{math.ceil(need / 10**8) / 10:g} GB"
             asks = f"`{part}` needs {units.both(need)}"
-            message = worded(
-                "planner.over-part", asks=asks, forecast=stage, limit=text, part=part, holds=holds
+            message = (
+                f"{asks} in stage `{stage.stage.name}`, but the limit is {text}.",
+                f"Write `{part}: {holds}`, or change the settings behind it. `recipe plan --details` shows every part.",
             )
             yield recipe.note(f"limits.gpu_memory_parts.{part}", *message, mending=holds)
 
@@ -254,13 +256,9 @@ def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]
         hours = sum(forecast.gpu_hours or 0 for forecast, _, _ in timed)
         sum_in_words = f"{hours:.1f} GPU hours at {timed[0][0].price:g}"
         most = math.ceil(need)
-        message = worded(
-            "planner.over-cost",
-            need=need,
-            each=sum_in_words,
-            limit=limit,
-            most=most,
-            offered=OFFERED,
+        message = (
+            f"The run costs about {need:.2f} ({sum_in_words}), but the limit is {limit:g}.",
+            f"Write `cost: {most}`, or choose a cheaper GPU. {OFFERED}",
         )
         yield recipe.note("limits.cost", *message, mending=most)
 
@@ -299,8 +297,9 @@ def late(
     # Above the limit, `broken` reports it.
     if limit and usual <= units.seconds(limit) < longest:
         enough = units.at_least(longest)
-        message = worded(
-            "planner.over-time", longest=units.duration(longest), limit=limit, enough=enough
+        message = (
+            f"Training may take up to {units.duration(longest)}, but its limit is {limit}. It would end early, with its best model so far.",
+            f"Write `time: {enough}`, unless you want that.",
         )
         yield recipe.note("limits.time", *message, mending=enough)
     yield from ended_by_deadline(recipe, forecasts, preparations)
@@ -326,11 +325,9 @@ def ended_by_deadline(
         for forecast in forecasts
         if (time := forecast.time) and min(time.range_seconds[1], most) > deadline
     ]
-    late += [
-        (preparation, preparation.stage)
-        for preparation in before
-        if preparation.range_seconds[1] > deadline
-    ]
+    for preparation in before:
+        if preparation.range_seconds[1] > deadline:
+            late.append((preparation, preparation.stage))
     if late:
         longest, name = max(late, key=lambda named_time: named_time[0].range_seconds[1])
         enough = math.ceil(longest.range_seconds[1] / 3600 * 1.1)
@@ -351,11 +348,11 @@ def ended_by_deadline(
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
     """The stages that make too few steps of the rows that they read."""
-    return [
-        stage
-        for stage in forecasts
-        if stage.steps and not stage.workload.max_steps and _is_short(stage, stage.steps)
-    ]
+    short_stages = []
+    for stage in forecasts:
+        if stage.steps and not stage.workload.max_steps and _is_short(stage, stage.steps):
+            short_stages.append(stage)
+    return short_stages
 
 
 def _is_short(stage: Forecast, steps: int) -> bool:
@@ -372,7 +369,10 @@ def too_few_steps(
     where a change was tried."""
     for stage in too_short(forecasts):
         count = f"{stage.steps} step{'' if stage.steps == 1 else 's'}"
-        message, _ = worded("planner.too-few-steps", forecast=stage, count=count)
+        message, _ = (
+            f"Stage `{stage.stage.name}` makes only {count} of {stage.workload.effective_batch_size:,} rows, {stage.warmup_steps} of them as warmup. That is too few to learn much.",
+            "",
+        )
         stage_recipe = recipe.of_stage(stage.stage.name)
         remedy = remedies.get(stage.stage.name, MORE_STEPS_OFFERED)
         yield stage_recipe.note((section(stage_recipe, stage.stage), "epochs"), message, remedy)

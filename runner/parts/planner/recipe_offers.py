@@ -73,10 +73,10 @@ class Offer:
         text = losses.render(
             stages=list(zip(self.before.forecasts, self.after.forecasts, strict=False))
         )
-        return [
-            (Loss[loss], sentence)
-            for loss, _, sentence in (line.partition(" ") for line in text.splitlines())
-        ]
+        losses_with_sentences = []
+        for loss, _, sentence in (line.partition(" ") for line in text.splitlines()):
+            losses_with_sentences.append((Loss[loss], sentence))
+        return losses_with_sentences
 
     @property
     def loss(self) -> Loss:
@@ -129,11 +129,11 @@ class Offer:
     @property
     def lines(self) -> list[str]:
         """The changed lines as a recipe has them, without lines that depend on others."""
-        return [
-            f"{change.setting}: {written(change.after)}"
-            for change in self.changes
-            if not change.why
-        ]
+        written_changes = []
+        for change in self.changes:
+            if not change.why:
+                written_changes.append(f"{change.setting}: {written(change.after)}")
+        return written_changes
 
     @property
     def cost(self) -> float | None:
@@ -193,14 +193,15 @@ def _tried_ways(planned: Planned) -> list[Offer]:
 
 def _without_inferior(offers: Sequence[Offer]) -> list[Offer]:
     """The offers beside which no other is better."""
-    needed = [
-        offer for offer in offers if not any(_is_needless(offer, cheaper) for cheaper in offers)
-    ]
-    return [
-        offer
-        for offer in needed
-        if offer.enough_steps or not any(_far_better(rival, offer) for rival in needed)
-    ]
+    needed = []
+    for offer in offers:
+        if not any(_is_needless(offer, cheaper) for cheaper in offers):
+            needed.append(offer)
+    superior = []
+    for offer in needed:
+        if offer.enough_steps or not any(_far_better(rival, offer) for rival in needed):
+            superior.append(offer)
+    return superior
 
 
 def _first_of_each_kind(offers: Sequence[Offer]) -> list[Offer]:
@@ -225,9 +226,10 @@ def more_steps(planned: Planned) -> dict[str, str]:
         offer = _tried(planned, changes, look=False)  # none of them concerns rows
         if offer and offer.enough_steps and offer.after.fits is not False:
             after = {stage.stage.name: stage for stage in offer.after.forecasts}
-            return {
-                stage.stage.name: _remedy(stage, after[stage.stage.name], offer) for stage in short
-            }
+            remedies = {}
+            for stage in short:
+                remedies[stage.stage.name] = _remedy(stage, after[stage.stage.name], offer)
+            return remedies
     return {}
 
 
@@ -361,11 +363,10 @@ def alike_first(offered: Sequence[Changes], changes: Changes) -> Changes | None:
     already."""
     kinds = {name.rpartition(".")[2] for name in changes}
     compatible = [candidate for candidate in offered if not candidate.keys() & changes.keys()]
-    alike = [
-        candidate
-        for candidate in compatible
-        if {name.rpartition(".")[2] for name in candidate} <= kinds
-    ]
+    alike = []
+    for candidate in compatible:
+        if {name.rpartition(".")[2] for name in candidate} <= kinds:
+            alike.append(candidate)
     return next(iter([*alike, *compatible]), None)
 
 

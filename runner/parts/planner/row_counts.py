@@ -86,10 +86,11 @@ class RowLengths(prepared.Lengths):
             reached = _at(
                 self, (((place + 0.5) / _POINTS) ** (1 / rows) for place in range(_POINTS))
             )
-        padded = [
-            min(limit, math.ceil(length / multiple) * multiple if multiple > 1 else length)
-            for length in reached
-        ]
+        padded = []
+        for length in reached:
+            padded.append(
+                min(limit, math.ceil(length / multiple) * multiple if multiple > 1 else length)
+            )
         return sum(padded) / _POINTS
 
     def beyond(self, limit: float) -> float:
@@ -381,10 +382,13 @@ def _tokens(text: str) -> float:
 def _local(path: Path, data_set: Section, data: RowsRequest) -> Rows:
     """The rows that the preparers will take of a file or a folder, estimated from a sample."""
     written = [str(data_set.get(name) or "") for name in templates.SETTINGS]
-    columns = [column for template in written for column in templates.columns(template)]
-    columns += [
-        name for name in (data_set.get("text"), (data.get("songs") or {}).get("lyrics")) if name
-    ]
+    columns = []
+    for template in written:
+        for column in templates.columns(template):
+            columns.append(column)
+    for name in (data_set.get("text"), (data.get("songs") or {}).get("lyrics")):
+        if name:
+            columns.append(name)
     if JUDGED & data_set.keys():
         columns += [*templates.PROMPTS, "system"]
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
@@ -404,7 +408,8 @@ def _local(path: Path, data_set: Section, data: RowsRequest) -> Rows:
         except RecursionError:
             continue  # brackets without end
         usable_rows += bool(read)
-        lengths += [tokens + added for tokens in read]
+        for tokens in read:
+            lengths.append(tokens + added)
     # Preparation leaves out a row without tokens; if no row has the expected form, the share is
     # unknown.
     if usable_rows:

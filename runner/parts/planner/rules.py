@@ -12,7 +12,7 @@ from runner.parts.planner.forecast import said
 from runner.parts.planner.workload import Adapter
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.language.translation import adapted
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem
 
 # The largest file, in bytes, whose rows are counted.
 SMALL_FILE = 100_000
@@ -55,7 +55,8 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
             if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
                 yield recipe.note(
                     where,
-                    *worded("planner.rows-left-out", share=share, one=data_set, length=length),
+                    f"According to the catalog, about {share:.0%} of the rows of `{data_set['hub']}` are longer than {length:,} tokens, and are left out.",
+                    "Raise `sequence_len`. `recipe prepare` counts the tokens, and stops if more than `max_lost_share` of the rows are lost.",
                 )
 
 

@@ -201,10 +201,9 @@ def _saved(folder: Path, split: str | None, columns: Iterable[str]) -> SampledRo
 
     if (folder / "dataset_dict.json").is_file():
         folder = folder / str(split)
-    names = [
-        data_file["filename"]
-        for data_file in (read_json(folder / "state.json") or {})["_data_files"]
-    ]
+    names = []
+    for data_file in (read_json(folder / "state.json") or {})["_data_files"]:
+        names.append(data_file["filename"])
     batches = list(
         chain.from_iterable(pa.ipc.open_stream(pa.memory_map(str(folder / name))) for name in names)
     )

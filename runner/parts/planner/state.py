@@ -228,9 +228,11 @@ def adapted(workload: Workload) -> list[int]:
         targets = workload.adapter.targets
     else:
         targets = ()
-    return [
-        prod(shape) for name, shape in parameters.linear(workload.model).items() if name in targets
-    ]
+    sizes = []
+    for name, shape in parameters.linear(workload.model).items():
+        if name in targets:
+            sizes.append(prod(shape))
+    return sizes
 
 
 def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
@@ -242,11 +244,10 @@ def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
     adapter = workload.adapter
     if not adapter or not adapter.dora:
         return 0, 0, 0
-    shapes = [
-        shape
-        for name, shape in parameters.linear(workload.model).items()
-        if name in adapter.targets
-    ]
+    shapes = []
+    for name, shape in parameters.linear(workload.model).items():
+        if name in adapter.targets:
+            shapes.append(shape)
     (fan_in, fan_out), widest = shapes[-1], FULL * tokens * max(out for _, out in shapes)
     if adapter.dropout and workload.precision != "fp32":
         again = HALF * sum(adapted(workload))

@@ -29,7 +29,7 @@ from runner.recipe import units
 from runner.recipe.document import Document
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import DATA
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem
 
 STEP_GIB = 10  # claims come in whole tens
 SPARE: Mapping[str, float] = TABLES["spare"]
@@ -67,11 +67,10 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     if plan.claim_of(entries[state.ON_DISK]):
         # Each machine has its own, and a claim holds those of all.
         sizes[state.ON_DISK] = sizes.get(state.ON_DISK, 0) * forecast.stage.machines.nodes
-    listed = [
-        Disk(content, sizes.pop(content), folder)
-        for content, folder in entries.items()
-        if sizes.get(content)
-    ]
+    listed = []
+    for content, folder in entries.items():
+        if sizes.get(content):
+            listed.append(Disk(content, sizes.pop(content), folder))
     # While the newest is written there is one more than are kept, and the best is kept beside the
     # latest.
     listed.append(
@@ -134,12 +133,12 @@ def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
         (forecast for forecast in forecasts if forecast.stage.name == stage.name), None
     )
     # The stage that prepares rows also checks their length, for every stage that reads them.
-    rows_of = [
-        stage_forecast
-        for stage_forecast in forecasts
-        if stage_forecast is own_forecast
-        or (stage.name == DATA and DATA in stage_forecast.stage.reads)
-    ]
+    rows_of = []
+    for stage_forecast in forecasts:
+        if stage_forecast is own_forecast or (
+            stage.name == DATA and DATA in stage_forecast.stage.reads
+        ):
+            rows_of.append(stage_forecast)
     if plan.place.on_cluster and (
         rooms := [room for stage_forecast in rows_of if (room := _room(plan, stage_forecast))]
     ):
@@ -185,7 +184,8 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
     return [
         folders,
         most,
-        *worded("planner.room", forecast=forecast, need=need, there=card_memory, most=most),
+        f"Stage `{stage.name}` takes {work.micro_batch_size} rows at once: rows of full length need {need} on each GPU, and {gpu.title} has {card_memory} to use.",
+        f"Lower `micro_batch_size`, or write `sequence_len: {most}`, which leaves out longer rows.",
     ]
 
 
@@ -314,11 +314,11 @@ class Preparation(NamedTuple):
 def preparations(recipe: Recipe, plan: Plan) -> list[Preparation]:
     """The stages of a pipeline that do not train. The recipe's own files are not opened, only their
     size is read."""
-    return [
-        _preparation(recipe, plan, stage)
-        for stage in plan.stages
-        if stage.config.keys() & {"lengths", "dtype"}
-    ]
+    preparations = []
+    for stage in plan.stages:
+        if stage.config.keys() & {"lengths", "dtype"}:
+            preparations.append(_preparation(recipe, plan, stage))
+    return preparations
 
 
 def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
@@ -347,11 +347,10 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
             reason = "`data.cleaning` names no `workers`"
         return Preparation(stage.name, 0.0, reason)
     # Processor seconds for 10^6 bytes of text.
-    pace = {
-        work: 1 / facts["mb_s"]
-        for work, facts in catalog.table("processors").items()
-        if "mb_s" in facts
-    }
+    pace = {}
+    for work, facts in catalog.table("processors").items():
+        if "mb_s" in facts:
+            pace[work] = 1 / facts["mb_s"]
     cleaning = pace["filtering"] + (
         pace["near_duplicates"] if config["text"]["deduplicate"] == "near" else 0
     )

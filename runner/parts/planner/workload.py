@@ -493,11 +493,11 @@ def _zero_section(stage: Stage) -> Mapping[str, Any]:
 
 
 def _zero_sizes(zero: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {
-        our: int(zero[their])
-        for our, their in TABLES["zero"].items()
-        if zero.get(their, "auto") != "auto"
-    }
+    zero_sizes = {}
+    for our, their in TABLES["zero"].items():
+        if zero.get(their, "auto") != "auto":
+            zero_sizes[our] = int(zero[their])
+    return zero_sizes
 
 
 def _bucket_bytes(config: EngineConfig, zero: Mapping[str, Any]) -> int:
@@ -615,10 +615,10 @@ def _checkpoints_kept(config: EngineConfig) -> int:
 
 def _alike(table: str, config: EngineConfig) -> Mapping[str, Any]:
     """The fields that the settings of a config have as they are."""
-    return {
-        field: type(usual)(config.get(name) or usual)
-        for field, (name, usual) in TABLES[table].items()
-    }
+    fields_alike = {}
+    for field_name, (name, usual) in TABLES[table].items():
+        fields_alike[field_name] = type(usual)(config.get(name) or usual)
+    return fields_alike
 
 
 def _adapter(config: EngineConfig, model: catalog.Model) -> Adapter | None:

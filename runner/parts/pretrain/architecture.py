@@ -15,7 +15,7 @@ from runner.plan import Place
 from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, TEXT, Recipe, Settings
 from runner.scenarios.shared import common
 from runner.tools import packaged
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
     from runner.recipe import sections
@@ -90,10 +90,10 @@ def curriculum(recipe: Recipe) -> list[Length]:
     steps = pairwise(
         [0, *(round(part.until * recipe.pretrain.steps) for part in recipe.pretrain.curriculum)]
     )
-    return [
-        Length(f"pretrain-{length}", length, *part)
-        for length, part in zip(tokens, steps, strict=True)
-    ]
+    lengths = []
+    for length, part in zip(tokens, steps, strict=True):
+        lengths.append(Length(f"pretrain-{length}", length, *part))
+    return lengths
 
 
 # Axolotl 0.19.0 passes FP8 only to its own trainer, which DPO does not use; and with an adapter,
@@ -259,5 +259,5 @@ def packed_blocks(file: Path, length: int) -> Any:
     except (OSError, ValueError):
         wrong = "is not a NumPy array."
     if wrong:
-        raise Stop(*worded("pretrain.no-blocks", file=file, wrong=wrong))
+        raise Stop(f"`{file}` {wrong}", "Write it with numpy.save, a block a row.")
     return blocks

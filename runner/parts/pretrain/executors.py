@@ -19,7 +19,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from runner.parts.pretrain.architecture import Cleaning
 from runner.tools.files import read_json, write_json
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.process import INDEX, helping_pod
 
 LOOK_SECONDS = 2.0  # seconds between a pod's looks for the marks of the others
@@ -72,9 +72,15 @@ class Slurm:
         self.cleaning = cleaning
         self.tasks = tasks
         if not shutil.which("sbatch") or not shutil.which("squeue"):
-            raise Stop(*worded("pretrain.no-slurm"))
+            raise Stop(
+                "Cleaning should run on Slurm, but this machine has no `sbatch` and `squeue`.",
+                "Run the command on a machine with Slurm's commands, or write `data.cleaning.executor: local`.",
+            )
         if "SLURM_ARRAY_TASK_ID" in os.environ:
-            raise Stop(*worded("pretrain.inside-slurm"))
+            raise Stop(
+                "Cleaning cannot be queued from inside an array job of Slurm.",
+                "Run the command on the login machine.",
+            )
 
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
         from datatrove.executor.slurm import SlurmPipelineExecutor
@@ -103,7 +109,10 @@ class Slurm:
             try:
                 executor.run()
             except subprocess.CalledProcessError as error:
-                raise Stop(*worded("pretrain.slurm-refused", name=name, error=error)) from None
+                raise Stop(
+                    f"Slurm refused the cleaning step `{name}` (exit {error.returncode}).",
+                    "Its message is in the stage's log. Check `data.cleaning` in the recipe.",
+                ) from None
             job = executor.job_id
             write_json(note, {"job": job})
         missed = 0
@@ -128,12 +137,16 @@ class Ray:
         try:
             import ray
         except ImportError:
-            raise Stop(*worded("pretrain.no-ray")) from None
+            raise Stop(
+                "Cleaning should run on Ray, but the package is not installed.",
+                'Install the version of your cluster: pip install "ray[default]". Or write `data.cleaning.executor: local`.',
+            ) from None
         try:
             ray.init(address=cleaning.address, ignore_reinit_error=True, log_to_driver=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise Stop(
-                *worded("pretrain.no-ray-cluster", reason=str(error).splitlines()[0])
+                f"No Ray cluster answers: {str(error).splitlines()[0]}",
+                "Look at `data.cleaning.address`.",
             ) from None
 
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
@@ -205,7 +218,6 @@ def _in_queue(job: Any) -> bool:
 
 def _undone(name: str, undone: list[int], executor: Any, logs: str) -> Stop:
     return Stop(
-        *worded(
-            "pretrain.tasks-undone", name=name, undone=len(undone), executor=executor, logs=logs
-        )
+        f"The cleaning step `{name}` has ended with {len(undone):,} of {executor.world_size:,} tasks not done.",
+        f"Their logs are in `{logs}`. The same command tries them again.",
     )

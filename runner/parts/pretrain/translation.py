@@ -32,7 +32,7 @@ from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop, listed, worded
+from runner.tools.problem import Problem, Stop, listed
 from runner.tools.text import longest_job_name
 
 
@@ -229,10 +229,9 @@ def in_stages(recipe: Recipe) -> Recipe:
         "distribution": alone if recipe.distribution == "auto" else recipe.distribution,
         STAGES: [first, *(_stage(recipe, kind) for kind in kinds)],
     }
-    spans: Section = {
-        places: _moved(getattr(recipe.document, places), kinds)
-        for places in ("keys", "values", "origins")
-    }
+    spans: dict[str, Any] = {}
+    for places in ("keys", "values", "origins"):
+        spans[places] = _moved(getattr(recipe.document, places), kinds)
     return as_written(replace(recipe.document, data=data, **spans))
 
 
@@ -297,9 +296,8 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
         home: Path_ = (STAGES, index)
         # The beginnings of paths in both forms; a longer one comes later.
         begins: list[tuple[Path_, Path_]] = [((kind,), home), ((kind,), (*home, "train"))]
-        begins += [
-            ((name,), (*home, name)) for name in (FIRST if kind == PRETRAIN else ("model", "speed"))
-        ]
+        for name in FIRST if kind == PRETRAIN else ("model", "speed"):
+            begins.append(((name,), (*home, name)))
         begins += [((kind, name), (*home, *new)) for name, new in MOVED.items()]
         for old, new in (*begins, (("advanced", kind), (*home, "advanced", "axolotl"))):
             same = (path for path in groups.get(old[:1], ()) if path[: len(old)] == old)
@@ -316,21 +314,30 @@ def order(recipe: Recipe) -> Iterator[Problem]:
     for index, part in enumerate(parts):
         for setting in ("sequence_len", "until") if index else ():
             if part[setting] <= (before := parts[index - 1][setting]):
-                said = worded(
-                    "pretrain.lengths-must-rise", setting=setting, now=part[setting], before=before
+                message = (
+                    f"`{setting}` is {part[setting]:g} here and {before:g} in the line before; both must rise.",
+                    "Put the lines in rising order.",
                 )
-                yield recipe.problem(("pretrain", "curriculum", index, setting), *said)
+                yield recipe.problem(("pretrain", "curriculum", index, setting), *message)
         if part.sequence_len > most:
             place = ("pretrain", "curriculum", index, "sequence_len")
             yield recipe.problem(
-                place, *worded("pretrain.blocks-beyond-context", part=part, most=most)
+                place,
+                f"Blocks of {part.sequence_len:,} tokens are longer than the model's context of {most:,}.",
+                "Raise `model.context`, or shorten the blocks.",
             )
     if parts[-1].until != 1:
-        said = worded("pretrain.curriculum-ends-early", until=parts[-1].until)
-        yield recipe.problem(("pretrain", "curriculum", len(parts) - 1, "until"), *said)
+        message = (
+            f"The last context length ends at {parts[-1].until:g} of the steps, so the rest would not be trained.",
+            "Let the last one end at 1.0.",
+        )
+        yield recipe.problem(("pretrain", "curriculum", len(parts) - 1, "until"), *message)
     if any(length.last_step <= length.first_step for length in curriculum(recipe)):
-        said = worded("pretrain.too-few-steps", pretrain=recipe.pretrain, lengths=len(parts))
-        yield recipe.problem("pretrain.steps", *said)
+        message = (
+            f"{recipe.pretrain.steps:,} steps are too few for {len(parts)} context lengths.",
+            "Raise `steps`.",
+        )
+        yield recipe.problem("pretrain.steps", *message)
 
 
 def documents(recipe: Recipe) -> Iterator[Problem]:
@@ -344,15 +351,11 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
     # reported.
     limit = data.get("limit")
     if limit and (has := limit * 1000) * 40 < tokens:
-        said = worded(
-            "pretrain.documents-read-often",
-            pretrain=pretrain,
-            tokens=tokens,
-            limit=limit,
-            has=has,
-            times=tokens // has,
+        message = (
+            f"{pretrain.steps:,} steps read {tokens:,} tokens, but {limit:,} documents have about {has:,}. Each would be read about {tokens // has:,} times.",
+            "Raise `limit`, or lower `pretrain.steps`; up to 4 times is usual.",
         )
-        yield recipe.note("data.limit", *said)
+        yield recipe.note("data.limit", *message)
 
 
 def packed_files(recipe: Recipe) -> Iterator[Problem]:
@@ -373,8 +376,11 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
         except Stop as stop:
             yield recipe.problem("data.packed", *stop.text.split("\n", 1))
     if missing:
-        said = worded("pretrain.packed-files-missing", folder=folder, missing=listed(missing))
-        yield recipe.problem("data.packed", *said)
+        message = (
+            f"`{folder}` lacks {listed(missing)}.",
+            "Check the path; it is relative to the recipe's folder. Every context length needs both files.",
+        )
+        yield recipe.problem("data.packed", *message)
 
 
 def cleaning(recipe: Recipe) -> Iterator[Problem]:
@@ -386,14 +392,19 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
     lacking = listed(setting for setting in known["needs"][name] if section.get(setting) is None)
     if lacking:
         yield recipe.problem(
-            "data.cleaning.executor", *worded("pretrain.executor-needs", name=name, missing=lacking)
+            "data.cleaning.executor",
+            f"`executor: {name}` also needs {lacking}.",
+            "Write them below it, or `executor: local`.",
         )
     # Only written settings. One with its default value, as `recipe show` prints it, does no harm.
     for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
         own = setting in ("executor", *known["needs"][name], *known["accepts"][name])
         if not own and value != known["defaults"].get(setting):
-            said = worded("pretrain.not-of-executor", setting=setting, name=name)
-            yield recipe.problem(("data", "cleaning", setting), *said, key=True)
+            message = (
+                f"`{setting}` has no effect with `executor: {name}`.",
+                "Delete the line, or name the executor that it is for.",
+            )
+            yield recipe.problem(("data", "cleaning", setting), *message, key=True)
 
 
 def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
@@ -410,10 +421,11 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
     longest = max((f"{name}-{stage}" for stage in stages), key=len)
     most = longest_job_name(recipe.machines.nodes)
     if len(longest) > most:
-        said = worded(
-            "pretrain.job-name-too-long", longest=longest, length=len(longest), most=most, name=name
+        message = (
+            f"The job `{longest}` of a stage would have a name of {len(longest)} characters, but the cluster allows {most}.",
+            f"Shorten `{name}`.",
         )
-        yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), *said)
+        yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), *message)
 
 
 # What the table of contradictions can name beside settings. written_vocabulary: without a default;
@@ -452,7 +464,9 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
             )
     sizes = twin.geometry(recipe.facts, 2, VOCABULARY) | {"rows": VOCABULARY + 64}
     changes = (overrides.substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
-    made += [change for change in changes if recipe.settings.get(str(change.path[0])) is not None]
+    for change in changes:
+        if recipe.settings.get(str(change.path[0])) is not None:
+            made.append(change)
     made += [*rehearsal.on_processors(recipe, 1), overrides.without_time_limit(rehearsal.BY)]
     for kind in filter(recipe.settings.get, TRAINED):
         section = recipe.settings[kind]
@@ -489,7 +503,10 @@ def judge(plan: Plan, summaries: Summaries) -> None:
     fell += [(name, one.first_validation_loss, one.best_validation_loss) for name, one in after]
     for name, first, last in fell:
         if first is None or last is None or not last < first:
-            raise Stop(*worded("pretrain.did-not-learn", name=name, first=first, last=last))
+            raise Stop(
+                f"The rehearsal of {name} did not learn: the validation loss went from {first} to {last}.",
+                "Check the data, and the stage's log.",
+            )
     if "dpo" in by_stage:
         dpo = by_stage["dpo"]
         rehearsal.preferred(dpo.first_preference_accuracy, dpo.last_preference_accuracy)

@@ -24,7 +24,7 @@ from runner.parts.pretrain.architecture import (
     packed_blocks,
 )
 from runner.tools.files import replacing, replacing_folder
-from runner.tools.problem import Stop, Tell, worded
+from runner.tools.problem import Stop, Tell
 from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
 from runner.tools.text import tokenizer_in
@@ -72,10 +72,14 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
             tokenizer = tokenizer_in(chosen.base, revision=chosen.revision)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
-            raise Stop(*worded("pretrain.no-tokenizer", base=chosen.base, reason=reason)) from None
-        missing = [
-            token for token in (END_OF_TEXT, *template.tokens) if token not in tokenizer.get_vocab()
-        ]
+            raise Stop(
+                f"The tokenizer `{chosen.base}` cannot be loaded: {reason}",
+                "Check its name, your network and your access.",
+            ) from None
+        missing = []
+        for token in (END_OF_TEXT, *template.tokens):
+            if token not in tokenizer.get_vocab():
+                missing.append(token)
         tokenizer.add_special_tokens({"additional_special_tokens": missing} if missing else {})
         tokenizer.eos_token = template.end
         tokenizer.pad_token = END_OF_TEXT
@@ -85,7 +89,10 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
         shutil.rmtree(folder, ignore_errors=True)
         tokenizer = tokenizers.train(texts, folder, None, template, chosen.vocabulary)
     if len(tokenizer) > chosen.most:
-        raise Stop(*worded("pretrain.tokenizer-too-large", entries=len(tokenizer), chosen=chosen))
+        raise Stop(
+            f"The tokenizer has {len(tokenizer):,} entries, but the embedding has {chosen.most:,} rows.",
+            "Use a smaller tokenizer, or raise `model.vocabulary`.",
+        )
     return tokenizer
 
 
@@ -135,7 +142,8 @@ def pack(
                 else:
                     side = "training"
                 raise Stop(
-                    *worded("pretrain.too-little-text", side=side, length=length, counts=counts)
+                    f"The {side} text of length {length:,} has {counts.tokens:,} tokens, too few for one block.",
+                    "Add more text, raise `data.validation_share`, or shorten the blocks.",
                 )
         start = until
     return report
@@ -180,9 +188,8 @@ def take_packed(
             )
             if highest >= len(tokenizer):
                 raise Stop(
-                    *worded(
-                        "pretrain.unknown-token", file=file, highest=highest, entries=len(tokenizer)
-                    )
+                    f"`{file}` contains the token {highest:,}, but the tokenizer has {len(tokenizer):,} entries.",
+                    "Name the tokenizer of this file under `tokenizer.base`.",
                 )
             out.mkdir(parents=True, exist_ok=True)
             link = out / file.name

@@ -19,7 +19,7 @@ from runner.scenarios import translate
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.files import write_text
-from runner.tools.problem import Stop, Tell, worded
+from runner.tools.problem import Stop, Tell
 from runner.tools.text import template, yaml_text
 from runner.trainer.records import Proof
 
@@ -67,7 +67,10 @@ def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[s
         else:
             revision = named.revision
         if tokenizers.load(named.base, revision, named.trust_remote_code) is None:
-            raise Stop(*worded("proof.no-tokenizer", named=named))
+            raise Stop(
+                f"The tokenizer of `{named.base}` is not available, so there are no tokens to show.",
+                "Check the network and your access. Or run `recipe rehearse`, which shows these rows with the tokens of a tiny model.",
+            )
     for stage in trained:
         say(f"{stage.name}: what is trained")
         folder = Path(common.proof_dir(place), stage.folder)

@@ -96,14 +96,12 @@ class Reader(NamedTuple):
         said = [bare(message) for message in row[field]]
         marks = [message.get(self.marked) if self.marked else None for message in said]
         marked = zip(said, marks, strict=True)
-        trained = [
-            message["role"] in self.roles if mark is None else bool(mark)
-            for message, mark in marked
-        ]
-        shown = [
-            {name: value for name, value in message.items() if name != self.marked}
-            for message in said
-        ]
+        trained = []
+        for message, mark in marked:
+            trained.append(message["role"] in self.roles if mark is None else bool(mark))
+        shown = []
+        for message in said:
+            shown.append({name: value for name, value in message.items() if name != self.marked})
         tools = row.get("tools")
         if isinstance(tools, str):
             tools = json.loads(tools)
@@ -332,10 +330,9 @@ def few(engine: Engine, vocabulary: int, numbers: Sequence[int]) -> list[Row]:
     most = max(16, MOST_LOGITS // (vocabulary * ROWS))
     fit = list[Row]()
     for whole in engine.rows(numbers):
-        row = {
-            name: value[:most] if isinstance(value, list) else value
-            for name, value in whole.items()
-        }
+        row = {}
+        for name, value in whole.items():
+            row[name] = value[:most] if isinstance(value, list) else value
         if any(label != UNTRAINED for label in row["labels"][1:]):
             fit.append(row)
     return sorted(fit, key=lambda row: len(row["input_ids"]))[:ROWS]

@@ -231,10 +231,9 @@ class Prover:
         if len(self.shown) < self.settings.proof.show:
             kinds = chain(("trained" if each else "seen" for each in trained), repeat("cut"))
             runs = groupby(zip(kinds, tokens, strict=False), itemgetter(0))
-            spans = [
-                (kind, [self.tokenizer.decode([int(token)]) for _, token in run])
-                for kind, run in runs
-            ]
+            spans = []
+            for kind, run in runs:
+                spans.append((kind, [self.tokenizer.decode([int(token)]) for _, token in run]))
             self.shown.append({"row": number + 1, "tokens": len(tokens), "spans": spans})
 
     def _talk(self, messages: Sequence[Mapping[str, Any]], answer: str = "") -> Talk:
@@ -282,10 +281,9 @@ class Prover:
         limit = self.cfg.sequence_len
         trained = {(tuple(row["chosen_ids"]), tuple(row["rejected_ids"])) for row in dataset}
         for prepared in self._prepared():
-            both = [
-                self._talk(prepared["messages"], prepared[side]).tokens
-                for side in judging.ANSWERS[:2]
-            ]
+            both = []
+            for side in judging.ANSWERS[:2]:
+                both.append(self._talk(prepared["messages"], prepared[side]).tokens)
             if tuple(tokens[:limit] for tokens in both) not in trained:
                 last = self.reader.words(both[0][-12:])
                 self.faults.add(
@@ -341,7 +339,10 @@ class Prover:
         for numbers, batch in made:
             rows = self.engine.rows(numbers)
             if self.kind == "scores":
-                sides = [row[f"{side}_ids"] for side in judging.ANSWERS[:2] for row in rows]
+                sides = []
+                for side in judging.ANSWERS[:2]:
+                    for row in rows:
+                        sides.append(row[f"{side}_ids"])
                 rows = [{"input_ids": tokens, "labels": tokens} for tokens in sides]
                 batch = {
                     **batch,
@@ -365,9 +366,9 @@ class Prover:
                     joined = self.trainer.concatenated_inputs(
                         batch, padding_value=self.tokenizer.pad_token_id
                     )
-                    batch = {
-                        name.removeprefix("concatenated_"): part for name, part in joined.items()
-                    }
+                    batch = {}
+                    for name, part in joined.items():
+                        batch[name.removeprefix("concatenated_")] = part
                 else:
                     trained = batch["completion_mask"] != 0
                     batch = {**batch, "labels": batch["input_ids"].masked_fill(~trained, UNTRAINED)}
@@ -403,11 +404,10 @@ class Prover:
                 else:
                     how = "apart from spaces, case or system prompt"
                 self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
-            questioned = {
-                same(str(turn["content"] or ""))
-                for turn in row["messages"]
-                if turn["role"] == "user"
-            }
+            questioned = set()
+            for turn in row["messages"]:
+                if turn["role"] == "user":
+                    questioned.add(same(str(turn["content"] or "")))
             asked |= later.keys() & questioned
         self.facts["asked"] = tuple(later[question] for question in later if question in asked)
 
@@ -423,7 +423,9 @@ class Prover:
         elif self._files("test_datasets"):
             both = ("datasets", "test_datasets")
             batches = (judging.batches(self._files(side), 100, ("input_ids",)) for side in both)
-            sides = [(np.asarray(batch.column(0).flatten()) for batch in side) for side in batches]
+            sides = []
+            for side in batches:
+                sides.append(np.asarray(batch.column(0).flatten()) for batch in side)
         else:
             self.facts["held_out"] = False
             return

@@ -100,10 +100,10 @@ def ticks(
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in steps if power * factor >= raw * 0.999)
     first_multiple = math.ceil(low / step - 1e-9)
-    return [
-        float(f"{number * step:.12g}")
-        for number in range(first_multiple, math.floor(high / step + 1e-9) + 1)
-    ]
+    tick_values = []
+    for number in range(first_multiple, math.floor(high / step + 1e-9) + 1):
+        tick_values.append(float(f"{number * step:.12g}"))
+    return tick_values
 
 
 def shown(value: float) -> str:

@@ -21,7 +21,7 @@ from runner.run import provenance
 from runner.run.launch import end_of
 from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.run_files import PAGE, RUN
 from runner.tools.text import json_text
 
@@ -77,8 +77,9 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
         parts.require("openshift")
         from runner.parts.openshift import watch
 
-        jobs = watch.as_runs(namespace)
-        rows += [job for job in jobs if _is_named(job["recipe"], name)]
+        for job in watch.as_runs(namespace):
+            if _is_named(job["recipe"], name):
+                rows.append(job)
         rows.sort(key=itemgetter("changed"), reverse=True)
     if not rows or (paged and not facts_of_runs):
         raise _no_runs(name, no_jobs=namespace is not None and not rows)
@@ -153,7 +154,8 @@ def _table_rows(rows: Sequence[Mapping[str, Any]], same_recipe: bool) -> list[li
     table_rows = [[*map(str.upper, COLUMNS), *differing_settings]]
     for row in rows:
         cells = [_cell(row[column]) for column in COLUMNS]
-        cells += [row["settings"].get(setting, "") for setting in differing_settings]
+        for setting in differing_settings:
+            cells.append(row["settings"].get(setting, ""))
         table_rows.append(cells)
     return table_rows
 
@@ -183,9 +185,10 @@ def _row(run: RunFolder, run_facts: facts.RunFacts | None) -> dict[str, Any]:
     summaries = [stage.summary for stage in run_facts.trained if stage.summary]
     if summaries:
         row["loss"] = summaries[-1].best_validation_loss
-    gpu_hours = [
-        summary.training_seconds * summary.world_size / 3600 for summary in summaries if summary.gpu
-    ]
+    gpu_hours = []
+    for summary in summaries:
+        if summary.gpu:
+            gpu_hours.append(summary.training_seconds * summary.world_size / 3600)
     if gpu_hours:
         row["gpu hours"] = sum(gpu_hours)
     if run_facts.gated:
@@ -292,7 +295,10 @@ def _of_folder(folder: Path) -> Iterator[str]:
     without a log."""
     logs = sorted(folder.rglob("*.log"))
     if not logs:
-        raise Stop(*worded("report.no-log", folder=folder))
+        raise Stop(
+            f"`{folder}` is not a run folder, and contains no log.",
+            "Name a recipe, a run folder, or a file with a log.",
+        )
     yield from _explain(
         troubles.diagnose([end_of(log, most=MOST) for log in logs], troubles.LOG, troubles.SERVER)
     )

@@ -89,9 +89,10 @@ class StageFacts:
         history = read_record(path / HISTORY)
         self.steps = tuple(_entries(history.get("steps"), step=NUMBER, loss=NUMBER))
         self.epochs = tuple(_entries(history.get("epochs"), step=NUMBER, epoch=NUMBER))
-        memory = [
-            entry["gpu_memory_gib"] for entry in self.steps if _number(entry.get("gpu_memory_gib"))
-        ]
+        memory = []
+        for entry in self.steps:
+            if _number(entry.get("gpu_memory_gib")):
+                memory.append(entry["gpu_memory_gib"])
         self.peak_gib = max(memory, default=None)
         last_on_record = max((entry["step"] for entry in self.steps), default=0)
         self.last_step = self.summary.steps or last_on_record
@@ -303,9 +304,10 @@ class RunFacts:
         return None
 
     def _every_stage_improved(self) -> bool | None:
-        verdicts = [
-            stage.improved for stage in self.trained if stage.summary and stage.improved is not None
-        ]
+        verdicts = []
+        for stage in self.trained:
+            if stage.summary and stage.improved is not None:
+                verdicts.append(stage.improved)
         return all(verdicts) if verdicts else None
 
 

@@ -59,8 +59,10 @@ def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
     curves: list[tuple[str, list[Curve]]] = []
     for name in dict.fromkeys(stage.name for run in runs for stage in run.trained):
         stages = [_stage_named(run, name) for run in runs]
-        results += [(name, figure, values) for figure, values in _different_results(stages)]
-        questions += [(name, question, texts) for question, texts in _answers(stages)]
+        for figure, values in _different_results(stages):
+            results.append((name, figure, values))
+        for question, texts in _answers(stages):
+            questions.append((name, question, texts))
         curves.append((name, list(_curves(runs, names, name))))
     return {
         "names": names,

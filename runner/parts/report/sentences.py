@@ -87,9 +87,10 @@ NONE_IF_ZERO = ("tokens", "effective_batch_tokens", "backend", "early_stop")
 def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
     """The result of a stage, one figure in each line."""
     summary = stage.summary
-    values = {
-        name: value for name, value in vars(summary).items() if value or name not in NONE_IF_ZERO
-    }
+    values = {}
+    for name, value in vars(summary).items():
+        if value or name not in NONE_IF_ZERO:
+            values[name] = value
     values["training"] = units.duration(summary.training_seconds)
     if summary.answers:
         values |= summary.answers.counts

@@ -12,7 +12,6 @@ from transformers import TrainerCallback
 
 from runner.parts.rewards import scoring
 from runner.tools.files import read_json, write_json
-from runner.tools.problem import worded
 from runner.tools.run_files import SAMPLES
 from runner.trainer.records import evenly
 from runner.trainer.results import History
@@ -77,8 +76,10 @@ class Samples(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         steps = self.history.steps
         if len(steps) == MOST_ALIKE and all(entry.get("alike") == 1 for entry in steps):
-            message = worded(
-                "rewards.all-alike", state=state, last=steps[-1]["reward"], file=SAMPLES
+            last_text = steps[-1]["reward"]
+            message = (
+                f"In the first {state.global_step:,} steps all answers to a prompt had equal rewards ({last_text:g} on average at the end), so nothing was learned. See `{SAMPLES}`.",
+                "Rewards must be within reach: take easier prompts, a better model, or a reward for a part of the way. `generations` and `temperature` make answers differ more.",
             )
             Watchdog(self.settings).stop(*message)
 

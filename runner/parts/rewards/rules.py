@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.plan import EngineConfig
 from runner.recipe.recipe import Recipe, Settings
-from runner.tools.problem import Problem, Stop, listed, worded
+from runner.tools.problem import Problem, Stop, listed
 
 FUNCTIONS = f"{__name__.rpartition('.')[0]}.functions"
 LARGEST = 200_000  # bytes of a person's code, which becomes part of the generated files
@@ -46,7 +46,12 @@ def some(recipe: Recipe) -> Iterator[Problem]:
     if "rewards" in recipe.settings and not any(
         rule["weight"] for rule in _rewards(recipe).values()
     ):
-        yield recipe.problem("rewards", *worded("rewards.all-weightless"), key=True)
+        yield recipe.problem(
+            "rewards",
+            "No reward has a weight, so every answer is worth the same, and nothing would be learned.",
+            "Name a reward, for example `exact: {}`, with a weight other than 0.",
+            key=True,
+        )
 
 
 def expressions(recipe: Recipe) -> Iterator[Problem]:
@@ -55,11 +60,18 @@ def expressions(recipe: Recipe) -> Iterator[Problem]:
             try:
                 groups = re.compile(rule[setting]).groups
             except re.error as error:
-                message = worded("rewards.bad-expression", written=rule[setting], error=error)
+                message = (
+                    f"`{rule[setting]}` is not a regular expression: {error.msg}.",
+                    "Fix it. A backslash before a character takes it literally.",
+                )
             else:
                 if setting == "matches" or groups == 1:
                     continue
-                message = worded("rewards.groups", groups=groups or "no")
+                groups_text = groups or "no"
+                message = (
+                    f"`within` has {groups_text} groups, and one group says which part of the answer counts.",
+                    "Put that part in parentheses, for example `<answer>(.*)</answer>`; `(?:…)` is no group.",
+                )
             yield recipe.problem(("rewards", name, setting), *message)
 
 
@@ -73,24 +85,32 @@ def own_code(recipe: Recipe) -> Iterator[Problem]:
     place = ("rewards", "python", "path")
     file = Path(recipe.folder / path)
     if not file.is_file() or file.stat().st_size > LARGEST:
-        yield recipe.problem(place, *worded("rewards.no-file", file=file, largest=LARGEST))
+        yield recipe.problem(
+            place,
+            f"The file `{file}` does not exist, or has more than {LARGEST:,} bytes.",
+            "Name a Python file; the path is relative to the recipe.",
+        )
         return
     code = file.read_bytes()
     try:
         lines = ast.parse(code.decode(), path).body
     except (SyntaxError, ValueError) as error:
-        yield recipe.problem(place, *worded("rewards.no-python", path=path, error=error))
+        yield recipe.problem(place, f"`{path}` is not Python: {error}.", "Fix the file.")
         return
     actual = hashlib.sha256(code).hexdigest()
     if actual != rule["sha256"]:
         yield recipe.problem(
-            (*place[:2], "sha256"), *worded("rewards.other-hash", path=path, actual=actual)
+            (*place[:2], "sha256"),
+            f"`{path}` is not the file of this hash. Somebody has changed it, or the hash.",
+            f"Read the file. If it is right, write `sha256: {actual}`.",
         )
     defined = [line.name for line in lines if isinstance(line, ast.FunctionDef)]
     function = rule["function"]
     if function not in defined:
-        message = worded(
-            "rewards.no-function", path=path, function=function, named=listed(defined) or "none"
+        named = listed(defined) or "none"
+        message = (
+            f"`{path}` defines no function `{function}`. It defines {named}.",
+            "Write `def reward(question, answer, reference):`, or name it in `function`.",
         )
         yield recipe.problem(place, *message)
 

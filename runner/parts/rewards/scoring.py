@@ -126,10 +126,10 @@ def _python(rule: Rule) -> Score:
 
 def scores(rules: Mapping[str, Rule]) -> dict[str, Score]:
     """The function of each reward, by its name. Raises BadReward for code that cannot be loaded."""
-    return {
-        name: _python(rule) if name == "python" else partial(_plain, name, rule)
-        for name, rule in rules.items()
-    }
+    scores_by_rule = {}
+    for name, rule in rules.items():
+        scores_by_rule[name] = _python(rule) if name == "python" else partial(_plain, name, rule)
+    return scores_by_rule
 
 
 def total(rules: Mapping[str, Rule], scores_of_answer: Mapping[str, float]) -> float:

@@ -31,7 +31,7 @@ from runner.run.this_machine import LocalRun
 from runner.scenarios import place, translate
 from runner.tools.child_process import Event
 from runner.tools.files import content_hash, write_text
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 from runner.tools.run_files import PAGE, RUN
 from runner.trainer.records import Summary
 
@@ -133,7 +133,10 @@ def search(
     early, and the best one becomes a recipe. After a stop, the same command continues."""
     recipe, changes = open_recipe(path, sets, environment=True)
     if not recipe.settings.get("search"):
-        raise Stop(*worded("search.no-section", path=path))
+        raise Stop(
+            f"`{path}` has no section `search`, so there is nothing to try.",
+            "Name the settings and their values, for example `--set 'search.over={train.learning_rate: [1e-4, 2e-4]}'`.",
+        )
     run_kind = "rehearsal" if rehearse else "run"
     if out:
         home = Path(out).absolute()
@@ -319,14 +322,17 @@ def _show(search: Search, rehearse: bool) -> None:
         return
     large = [tried.trial.number for tried in search.tried if tried.planned.too_large]
     if large:
-        message = worded(
-            "search.too-large", trials=listed(map(str, large)), gpu=search.recipe.machines.gpu
+        message = (
+            f"Trials that do not fit on the {search.recipe.machines.gpu}: {listed(map(str, large))}.",
+            "Remove the values that need too much memory. `recipe plan RECIPE --set SETTING=VALUE` shows what each needs.",
         )
         raise Stop(search.recipe.problem("search", *message, key=True))
     if budget is not None and hours > budget:
         raise Stop(
             search.recipe.problem(
-                "search.gpu_hours", *worded("search.over-budget", hours=hours, most=budget)
+                "search.gpu_hours",
+                f"The trials take about {hours:.1f} GPU hours, and `search.gpu_hours` allows {budget:g}.",
+                "Raise it, or try fewer values.",
             )
         )
 
@@ -375,7 +381,10 @@ def _conclude(search: Search, rehearse: bool) -> None:
     )
     best = in_order[0]
     if search.reached(best) is None:
-        raise Stop(*worded("search.unfinished"))
+        raise Stop(
+            "No trial has finished, so there is no best one.",
+            "The messages above say why each ended. After a repair, the same command repeats these trials alone.",
+        )
     rows = [
         (
             "TRIAL",
@@ -449,13 +458,15 @@ def _write(search: Search, tried_trial: TriedTrial, file: Path, name: str) -> No
     """Writes a trial's recipe under a name. Raises Stop if another file is there, or if the name
     makes no recipe."""
     if file.exists() and not file.read_text(encoding="utf-8").startswith(WRITTEN):
-        raise Stop(*worded("search.other-file", file=file, trial=tried_trial.trial))
+        raise Stop(
+            f"This trial has no recipe of its own, because `{file}` is another file.",
+            f"Move it away and repeat the command, or write these settings yourself: {tried_trial.trial}.",
+        )
     document = read(search.recipe.file)
     reason = f"trial {tried_trial.trial.number} of {len(search.tried)}"
-    tried = [
-        Override(setting, None, value, copying.NEW, reason)
-        for setting, value in tried_trial.trial.settings.items()
-    ]
+    tried = []
+    for setting, value in tried_trial.trial.settings.items():
+        tried.append(Override(setting, None, value, copying.NEW, reason))
     if name == search.recipe.name:
         text = document.text
     else:

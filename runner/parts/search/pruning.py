@@ -37,11 +37,10 @@ class Pruning(TrainerCallback):
             measure = "reward"
         else:
             measure = "validation_loss"
-        values = [
-            entry[measure]
-            for entry in self.history.epochs
-            if entry["step"] and entry.get(measure) is not None
-        ]
+        values = []
+        for entry in self.history.epochs:
+            if entry["step"] and entry.get(measure) is not None:
+                values.append(entry[measure])
         if not values:
             return False
         if self.trial is None:

@@ -13,7 +13,7 @@ from runner.check.validate import changed
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Override, Recipe, Settings
 from runner.tools.files import Record
-from runner.tools.problem import Problem, Stop, errors_of, worded
+from runner.tools.problem import Problem, Stop, errors_of
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -69,10 +69,9 @@ class Trial(NamedTuple):
 def of(section: Settings) -> list[Trial]:
     """The trials of a section: every combination, or `trials` random ones, at most MOST."""
     # Each value once. A list may hold lists, so that values have no hash.
-    over = {
-        name: [value for index, value in enumerate(values) if value not in values[:index]]
-        for name, values in section["over"].plain().items()
-    }
+    over = {}
+    for name, values in section["over"].plain().items():
+        over[name] = [value for index, value in enumerate(values) if value not in values[:index]]
     between = section["between"].plain()
     names = [*over, *between]
     count = section.get("trials")
@@ -91,10 +90,10 @@ def of(section: Settings) -> list[Trial]:
             )
             if drawn not in combinations:
                 combinations.append(drawn)
-    return [
-        Trial(number, dict(zip(names, values, strict=True)))
-        for number, values in enumerate(combinations, 1)
-    ]
+    trials = []
+    for number, values in enumerate(combinations, 1):
+        trials.append(Trial(number, dict(zip(names, values, strict=True))))
+    return trials
 
 
 def _between(low: float, high: float, draw: random.Random) -> float:
@@ -151,30 +150,66 @@ def can_be_tried(recipe: Recipe) -> Iterator[Problem]:
             setting_path = ("search", section_name, name)
             if name.partition(".")[0] in NEVER or not by_schema.has(recipe.scenario, name):
                 wrong.append(
-                    recipe.problem(setting_path, *worded("search.no-setting", name=name), key=True)
+                    recipe.problem(
+                        setting_path,
+                        f"`{name}` is not a setting that trials can change.",
+                        "Write a setting's whole name, for example `train.learning_rate`.",
+                        key=True,
+                    )
                 )
             if name in MEASURED_ON:
                 wrong.append(
-                    recipe.note(setting_path, *worded("search.other-rows", name=name), key=True)
+                    recipe.note(
+                        setting_path,
+                        f"With several values of `{name}`, trials are measured on different rows, so their losses cannot be compared.",
+                        "Compare the answers of the trials instead, or try other settings.",
+                        key=True,
+                    )
                 )
     for name, (low, high) in section["between"].items():
         setting_path = ("search", "between", name)
         if low >= high:
             wrong.append(
                 recipe.problem(
-                    setting_path, *worded("search.bounds", name=name, low=low, high=high)
+                    setting_path,
+                    f"`{name}` has the bounds {low} and {high}, and the second must be larger.",
+                    "Write the smaller one first.",
                 )
             )
         if name in section["over"]:
-            wrong.append(recipe.problem(setting_path, *worded("search.twice", name=name), key=True))
+            wrong.append(
+                recipe.problem(
+                    setting_path,
+                    f"`{name}` is in `over` and in `between`.",
+                    "Keep one of the two lines.",
+                    key=True,
+                )
+            )
     combinations = math.prod(map(len, section["over"].values()))
     if section.get("trials") is None and section["between"]:
-        wrong.append(recipe.problem("search", *worded("search.endless"), key=True))
+        wrong.append(
+            recipe.problem(
+                "search",
+                "`between` needs a number of trials.",
+                "Write `trials: 8` to draw eight of them at random.",
+                key=True,
+            )
+        )
     elif section.get("trials") is None and combinations > MOST:
-        message = worded("search.too-many", combinations=combinations, most=MOST)
+        message = (
+            f"This search has {combinations:,} combinations, and at most {MOST} are tried.",
+            "Write `trials: 8` to draw eight of them at random, or name fewer values.",
+        )
         wrong.append(recipe.problem("search", *message, key=True))
     if not wrong and len(of(section)) < 2:
-        wrong.append(recipe.problem("search", *worded("search.too-few"), key=True))
+        wrong.append(
+            recipe.problem(
+                "search",
+                "This search has fewer than two trials, so there is nothing to compare.",
+                "Name more values.",
+                key=True,
+            )
+        )
     yield from wrong
 
 
@@ -195,9 +230,10 @@ def each_is_valid(recipe: Recipe) -> Iterator[Problem]:
             )
         except Stop as stop:
             problem = stop.problems[0]
-            blamed = [
-                name for name in trial.settings if f"`{name.rpartition('.')[2]}`" in problem.message
-            ]
+            blamed = []
+            for name in trial.settings:
+                if f"`{name.rpartition('.')[2]}`" in problem.message:
+                    blamed.append(name)
             if blamed and blamed[0] in section["over"]:
                 section_name = "over"
             else:
@@ -207,8 +243,9 @@ def each_is_valid(recipe: Recipe) -> Iterator[Problem]:
                 setting_path = ("search", section_name, blamed[0])
             else:
                 setting_path = ("search",)
-            message = worded(
-                "search.not-valid", trial=trial, message=problem.message, hint=problem.hint
+            message = (
+                f"Trial {trial.number} ({trial}) cannot be trained: {problem.message}",
+                problem.hint,
             )
             yield recipe.problem(setting_path, *message, key=True)
 

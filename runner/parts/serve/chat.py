@@ -41,10 +41,9 @@ class Models(NamedTuple):
         conversation so far."""
         answers = ["" for _ in self.both]
         for side, loaded in enumerate(self.both):
-            turns = [
-                (earlier_question, earlier_answers[side])
-                for earlier_question, earlier_answers in earlier
-            ]
+            turns = []
+            for earlier_question, earlier_answers in earlier:
+                turns.append((earlier_question, earlier_answers[side]))
             for answers[side] in stream(loaded, question, turns):
                 yield tuple(answers)
 
@@ -241,17 +240,18 @@ def _chat(gradio: Any, sides: Models, questions: Sequence[OfferedQuestion]) -> N
     with gradio.Row(equal_height=True):
         # They grow with the answers, so that a phone, which shows them one below the other, shows
         # all of them.
-        boards = [
-            gradio.Chatbot(
-                label=name,
-                buttons=["copy"],
-                allow_tags=False,
-                height=None,
-                min_height=130,
-                max_height=420,
+        boards = []
+        for name in names:
+            boards.append(
+                gradio.Chatbot(
+                    label=name,
+                    buttons=["copy"],
+                    allow_tags=False,
+                    height=None,
+                    min_height=130,
+                    max_height=420,
+                )
             )
-            for name in names
-        ]
     line = gradio.Textbox(placeholder=f"Type {sides.asked_with}", show_label=False, submit_btn=True)
     again = gradio.Button("New conversation", variant="secondary", size="sm")
 
@@ -285,10 +285,12 @@ def _chat(gradio: Any, sides: Models, questions: Sequence[OfferedQuestion]) -> N
             typed, [line, conversation], [line, *boards], api_visibility="private", **at_once
         )
     ]
-    questions_asked += [
-        button.click(clicked, [button, conversation], boards, api_visibility="private", **at_once)
-        for button in buttons
-    ]
+    for button in buttons:
+        questions_asked.append(
+            button.click(
+                clicked, [button, conversation], boards, api_visibility="private", **at_once
+            )
+        )
     for event in questions_asked:
         event.then(
             answer,
@@ -308,14 +310,17 @@ def _question_buttons(gradio: Any, questions: Sequence[OfferedQuestion]) -> list
         if heading:
             gradio.Markdown(f"{heading}:")
         with gradio.Row():
-            buttons += [gradio.Button(question.text, size="sm") for question in group]
+            for question in group:
+                buttons.append(gradio.Button(question.text, size="sm"))
     return buttons
 
 
 def _columns(turns: Sequence[Turn], expected: Mapping[str, str]) -> list[list[tuple[str, str]]]:
     """Each question with its answer, for each board. expected: the answers of the rows; empty if
     there is no board for them."""
-    columns = [[(question, answers[side]) for question, answers in turns] for side in range(2)]
+    columns = []
+    for side in range(2):
+        columns.append([(question, answers[side]) for question, answers in turns])
     if expected:
         columns.append([(question, expected.get(question, NO_ROW)) for question, _ in turns])
     return columns

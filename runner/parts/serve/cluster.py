@@ -24,7 +24,7 @@ from runner.parts.serve import kserve
 from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import Plan
 from runner.tools import packaged
-from runner.tools.problem import Stop, Tell, listed, worded
+from runner.tools.problem import Stop, Tell, listed
 from runner.tools.process import HOST, free_port
 
 Plans = Sequence[Plan]
@@ -64,11 +64,21 @@ def start(
     send(cluster, manifests, tell, owner, confirm)
     state = wait(cluster, manifests[-1], tell)
     if alone:
-        tell(worded("serve.gateway-at", url=state.address, known=model_names)[0])
+        tell(
+            (
+                f"The server answers at {state.address}/v1, with the model name {model_names} and a token: `oc whoami -t`.",
+                "",
+            )[0]
+        )
         return tell(REMOVING)
 
     def connected(local: int) -> None:
-        tell(worded("serve.answers-at", host=HOST, local=local, known=model_names)[0])
+        tell(
+            (
+                f"The server answers at http://{HOST}:{local}/v1, with the model name {model_names}. ^C ends the connection; the server continues.",
+                "",
+            )[0]
+        )
         tell(REMOVING)
 
     def answering() -> str:
@@ -96,10 +106,16 @@ def kind_of(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> str:
         else:
             server_kind = SERVICE
         if offered and server_kind == SERVICE:
-            tell(worded("serve.on-one-claim")[0])
+            tell(
+                (
+                    "The server is an InferenceService, because two of its models are on one claim. An LLMInferenceService needs one for each.",
+                    "",
+                )[0]
+            )
     if existing_kind and existing_kind != server_kind:
-        message = worded(
-            "serve.other-kind", there=title_of(existing[0]), wanted=server_kind, kind=existing_kind
+        message = (
+            f"The server of this recipe is the {title_of(existing[0])}, and it would become an {server_kind}.",
+            f"`recipe serve RECIPE --stop` removes it; then start it again. Or write `kind: {existing_kind}` under `serve`.",
         )
         raise Stop(*message)
     return server_kind
@@ -147,7 +163,10 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
     )
     for milestone in (training, *gates):
         if milestone.at_work and not (milestone.job and is_being_deleted(milestone.job)):
-            raise Stop(*worded("serve.still-running", each=milestone))
+            raise Stop(
+                f"{milestone.title} is still running, so there is no finished model yet.",
+                "`recipe status` shows its progress.",
+            )
         if milestone.state == FAILED:
             if milestone.of_gate:
                 raise Stop(
@@ -163,7 +182,10 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
             "`recipe submit` trains it again.",
         )
     if gates and not gates[0].done:
-        raise Stop(*worded("serve.gate-closed", gates=gates))
+        raise Stop(
+            f"{gates[0].title} is {gates[0].state}, and the model is served once it is open.",
+            "`recipe submit` sends what is missing.",
+        )
     if not training.done:
         where = plan.place_of(training.stage).run_dir
         tell(f"{training.title} is {training.state}; the server uses the model in {where}.")
@@ -182,11 +204,11 @@ def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
         LLM: cluster.get(LLM, space, name, forgiving=True),
         RUNTIME: cluster.get(RUNTIME, space, kserve.own_runtime(plan)),
     }
-    return [
-        jobs.require_own({"kind": manifest_kind, **manifest}, plan.name)
-        for manifest_kind, manifest in by_kind.items()
-        if manifest
-    ]
+    own_manifests = []
+    for manifest_kind, manifest in by_kind.items():
+        if manifest:
+            own_manifests.append(jobs.require_own({"kind": manifest_kind, **manifest}, plan.name))
+    return own_manifests
 
 
 def send(
@@ -270,15 +292,13 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> ServerState:
                 )
             if existing is not None:
                 if is_being_deleted(existing):
-                    raise Stop(*worded("serve.being-deleted", service=service_kind, meta=meta))
+                    raise Stop(
+                        f"{service_kind} `{meta['name']}` is being deleted; someone has stopped it.",
+                        "Start it again when it is gone.",
+                    )
                 if not _same(existing, service):
                     raise Stop(
-                        *worded(
-                            "serve.changed-meanwhile",
-                            service=service_kind,
-                            meta=meta,
-                            owner=Owner.of(existing),
-                        )
+                        f"{service_kind} `{meta['name']}` was changed meanwhile, and now serves another version of the recipe. {Owner.of(existing)}"
                     )
                 state = look(cluster, existing)
                 if state.ready:
@@ -388,12 +408,12 @@ class ServerState:
     @property
     def _entries(self) -> Manifests:
         """The status of the server's container in each pod."""
-        return [
-            entry
-            for pod in self.pods
-            for entry in jobs.containers_of(pod)
-            if entry["name"] == self.container
-        ]
+        entries = []
+        for pod in self.pods:
+            for entry in jobs.containers_of(pod):
+                if entry["name"] == self.container:
+                    entries.append(entry)
+        return entries
 
     @property
     def restarts(self) -> int:
@@ -418,11 +438,10 @@ class ServerState:
 
     @property
     def phase(self) -> str:
-        conditions = [
-            (condition["type"], condition["status"])
-            for pod in self.pods
-            for condition in jobs.conditions_of(pod)
-        ]
+        conditions = []
+        for pod in self.pods:
+            for condition in jobs.conditions_of(pod):
+                conditions.append((condition["type"], condition["status"]))
         if not self.pods:
             return "no pod yet"
         if any(pod["spec"].get("schedulingGates") for pod in self.pods):
@@ -458,11 +477,10 @@ def _refused(server: ServerState) -> Iterator[str]:
     message = str(server.failure.get("message", "")).rstrip(".") or reason
     if reason in _NO_RUNTIME:
         runtime = server.service["spec"]["predictor"]["model"]["runtime"]
-        yield worded(
-            "serve.no-runtime",
-            runtime=runtime,
-            why=message,
-            space=server.service["metadata"]["namespace"],
+        space_text = server.service["metadata"]["namespace"]
+        yield (
+            f"The platform does not have the serving runtime `{runtime}`: {message}. To create it in `{space_text}`: `oc process -n redhat-ods-applications {runtime}-template | oc apply -n {space_text} -f -`. Or write another `serve.runtime`, or a `serve.image`.",
+            "",
         )[0]
     elif reason and not server.pods:
         yield f"KServe does not start it: {message}."
@@ -493,16 +511,25 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
     for entry in (*jobs.containers_of(pod, before=True), *jobs.containers_of(pod)):
         serves = entry["name"] == server.container
         if serves:
-            of_image = worded("serve.image-of-runtime")[0]
+            of_image = (
+                "This image belongs to the serving runtime: correct `serve.image`, or ask the cluster's admin.",
+                "",
+            )[0]
         else:
-            of_image = worded("serve.image-of-model")[0]
+            of_image = (
+                "If the model is there, correct `serve.model`; otherwise ask the cluster's admin.",
+                "",
+            )[0]
         remedy = "`recipe site RECIPE` generates what it needs."
         yield from diagnose.container_problems(pod, entry, server.events, where, of_image, remedy)
         again = diagnose.restarts_note(entry)
         for ended in diagnose.failures_of(entry):
             if serves and ended.get("reason") == "OOMKilled":
                 limit = diagnose.limit_of(pod, (server.container,))
-                yield worded("serve.out-of-memory", where=where, again=again, limit=limit)[0]
+                yield (
+                    f"{where} used up its main memory{again}. Its limit was {limit}, which follows from `machines.memory`. Use machines with more.",
+                    "",
+                )[0]
                 continue
             if serves:
                 subject = where

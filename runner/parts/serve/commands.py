@@ -22,7 +22,7 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.scenarios import planned
-from runner.tools.problem import Stop, errors_of, listed, worded
+from runner.tools.problem import Stop, errors_of, listed
 from runner.tools.text import json_text, macros, printable
 
 if TYPE_CHECKING:
@@ -104,13 +104,17 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     _, server = kserve.served(recipe)
     needs = server.forecast
     if needs is None:
-        raise Stop(*worded("serve.unknown-size", recipe=recipe))
+        raise Stop(
+            f"The size of `{recipe.model.base}` is unknown here, so the memory of a server is unknown too.",
+            "`recipe models` lists the known models, and adds others.",
+        )
     problems = serving.problems(recipe, server)
     if json_wanted:
         facts = {name: value for name, value in vars(server).items() if name != "forecast"}
-        figures = {
-            name: value for name, value in vars(needs).items() if name not in ("model", "gpu")
-        }
+        figures = {}
+        for name, value in vars(needs).items():
+            if name not in ("model", "gpu"):
+                figures[name] = value
         say(json_text({"server": facts, "forecast": figures}))
     else:
         template = macros(Path(__file__).with_name("forecast.jinja"), gib=units.gib)

@@ -26,7 +26,7 @@ from runner.plan import OnClaim, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import StageFolder, folder
 from runner.scenarios import translate
-from runner.tools.problem import Stop, Tell, listed, worded
+from runner.tools.problem import Stop, Tell, listed
 from runner.tools.run_files import BEST_MODEL
 from runner.tools.text import served
 
@@ -51,18 +51,22 @@ def measured(
     measured_stage = openai_api.answering(plan, stage)
     evaluation = measured_stage.evaluation
     if not evaluation or not evaluation.tasks:
-        raise Stop(*worded("serve.no-tasks", stage=measured_stage))
+        raise Stop(
+            f"The stage `{measured_stage.name}` names no tasks of lm-eval, so EvalHub has nothing to measure.",
+            "Write tasks, such as `evaluation.tasks: [hellaswag]`.",
+        )
     url = openai_api.address(url or _on_cluster(plan, measured_stage))
     tokenizer = _tokenizer(plan, measured_stage, own_server.source.results if own_server else None)
     server = _Hub(hub, plan.site.get("namespace"))
     _require_tasks(server, evaluation.tasks)
     shots = _shots(evaluation.tasks)
-    tasks = [
-        fill_template(
-            TASK, id=task, shots=shots.get(task, 0), limit=evaluation.limit or None, **tokenizer
+    tasks = []
+    for task in evaluation.tasks:
+        tasks.append(
+            fill_template(
+                TASK, id=task, shots=shots.get(task, 0), limit=evaluation.limit or None, **tokenizer
+            )
         )
-        for task in evaluation.tasks
-    ]
     base, trained = served(recipe.name)
     models = [trained]
     if _serves_base_model(own_server, measured_stage):
@@ -94,7 +98,10 @@ def _require_tasks(server: _Hub, tasks: Sequence[str]) -> None:
     offered = [benchmark["id"] for benchmark in benchmarks]
     unknown = [task for task in tasks if task not in offered]
     if unknown:
-        raise Stop(*worded("serve.tasks-unknown", unknown=listed(unknown), hub=server.url))
+        raise Stop(
+            f"EvalHub at {server.url} does not have {listed(unknown)}.",
+            "Change `evaluation.tasks`, or ask the platform's admin to add the task to EvalHub's provider of lm-eval.",
+        )
 
 
 def _finished_job(
@@ -116,7 +123,10 @@ def _finished_job(
 def _on_cluster(plan: Plan, stage: Stage) -> str:
     """The address that KServe gave the recipe's own server, as EvalHub's pods reach it."""
     if stage != plan.stages[-1]:
-        raise Stop(*worded("serve.serves-last", plan=plan, stage=stage))
+        raise Stop(
+            f"The server on the cluster has the model of the stage `{plan.stages[-1].name}`, and not that of `{stage.name}`.",
+            "Leave the stage out, or name a server that has it: `--url`.",
+        )
     name = job_name(plan)
     space = plan.site["namespace"]
     cluster = client.connect()
@@ -128,7 +138,10 @@ def _on_cluster(plan: Plan, stage: Stage) -> str:
         "url"
     )  # an LLMInferenceService has only that of the gateway
     if not url:
-        raise Stop(*worded("serve.not-served", name=name, space=space))
+        raise Stop(
+            f"`{space}` has no server `{name}` that answers.",
+            "`recipe serve RECIPE --cluster` starts it. Or name another server: `--url`.",
+        )
     return str(url)
 
 
@@ -147,7 +160,10 @@ def _tokenizer(plan: Plan, stage: Stage, results: OnClaim | None) -> dict[str, A
     if name and not Path(name).is_absolute():
         return {"tokenizer": name, "claim": None}
     if results is None:
-        raise Stop(*worded("serve.tokenizer-elsewhere", stage=stage))
+        raise Stop(
+            f"EvalHub reads the tokenizer from the hub, but the model of `{stage.name}` has one of its own.",
+            "Leave out `--url`: of a server on the cluster, EvalHub reads it from the claim with the results.",
+        )
     home = results.below(BEST_MODEL)
     # EvalHub mounts a claim there.
     return {
@@ -263,7 +279,8 @@ class _Hub:
             message = " ".join(text.split())[:300] or error.reason
             if error.code in (401, 403):
                 raise Stop(
-                    *worded("serve.hub-forbids", url=self.url, token=TOKEN, said=message)
+                    f"EvalHub at {self.url} does not let you in: {message}",
+                    f"Log in with `oc login`, or set {TOKEN} to a token whose account may use EvalHub in the recipe's namespace.",
                 ) from None
             failure: type[Stop]
             if error.code == 429 or error.code >= 500:
@@ -275,7 +292,10 @@ class _Hub:
             ) from None
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
-            raise TryAgain(*worded("serve.hub-silent", url=self.url, why=reason)) from None
+            raise TryAgain(
+                f"EvalHub does not answer at {self.url}: {reason}",
+                "Check the address: `oc get routes --all-namespaces | grep evalhub`. If its certificate is not trusted here, name a file with the authority in SSL_CERT_FILE.",
+            ) from None
         except ValueError:
             reply = None
         if not isinstance(reply, dict):

@@ -54,9 +54,10 @@ def by_origin(offered: Sequence[OfferedQuestion]) -> list[tuple[str, list[Offere
         return groups
     # The run compares the first rows of many only, so another question may still be one of the
     # rows.
-    return [
-        (f"Questions {origin}" if origin else "Other questions", group) for origin, group in groups
-    ]
+    questions_by_origin = []
+    for origin, group in groups:
+        questions_by_origin.append((f"Questions {origin}" if origin else "Other questions", group))
+    return questions_by_origin
 
 
 def expected_answers(offered: Sequence[OfferedQuestion]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios import planned
 from runner.tools.files import Artifact, content_hash
-from runner.tools.problem import Problem, Stop, first_line, listed, worded
+from runner.tools.problem import Problem, Stop, first_line, listed
 from runner.tools.run_files import ADAPTER, BEST_MODEL, SERVED_TEMPLATE
 from runner.tools.text import macros, yaml_text
 from runner.tools.vllm import SERVER
@@ -51,12 +51,26 @@ def served(recipe: Recipe) -> tuple[Plan, Serving]:
     kind of server cannot have it."""
     if "serve" not in recipe.settings:
         if recipe.settings.knows("serve"):
-            raise Stop(*worded("serve.no-section", recipe=recipe))
-        raise Stop(*worded("serve.cannot-have-section", recipe=recipe))
+            raise Stop(
+                f"The recipe `{recipe.name}` has no section `serve`.",
+                "Write `serve: {}`, or more settings: `context`, `concurrency`.",
+            )
+        raise Stop(
+            f"The recipe `{recipe.name}` has no section `serve`.",
+            "Recipes of this scenario train no language model, so they cannot have this section.",
+        )
     plan = planned(recipe, NAME)
     server = Serving(recipe, sharing(recipe, plan))
     if server.kind == LLM and not server.declarable:
-        raise Stop([recipe.problem("serve.kind", *worded("serve.one-claim"))])
+        raise Stop(
+            [
+                recipe.problem(
+                    "serve.kind",
+                    "An LLMInferenceService needs a claim for the base model and for each adapter. Two of them are on one claim.",
+                    "Write `kind: InferenceService`, which mounts a claim once, or another `openshift.output_dir`.",
+                )
+            ]
+        )
     return plan, server
 
 
@@ -79,7 +93,14 @@ def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:
             obstacle = f"`{file}` cannot be served: {reason}"
         if obstacle:
             problems.append(
-                recipe.problem(("serve", "recipes", index), obstacle, worded("serve.alone")[0])
+                recipe.problem(
+                    ("serve", "recipes", index),
+                    obstacle,
+                    (
+                        "Delete the line; `recipe serve` of that recipe starts a server of its own.",
+                        "",
+                    )[0],
+                )
             )
     if problems:
         raise Stop(problems)
@@ -162,10 +183,9 @@ def _llm_fields(plan: Plan, server: Serving) -> dict[str, Any]:
     fields["base_name"] = server.base_name or server.name
     fields["image"] = server.image
     fields["imagePullPolicy"] = kubernetes.pull(server.image) if server.image else None
-    adapters = [
-        {"name": adapter.name, "uri": adapter.results.below(ADAPTER).uri}
-        for adapter in server.source.adapters
-    ]
+    adapters = []
+    for adapter in server.source.adapters:
+        adapters.append({"name": adapter.name, "uri": adapter.results.below(ADAPTER).uri})
     fields["lora"] = {"adapters": adapters} if adapters else None
     return fields
 

@@ -35,7 +35,7 @@ from runner.run.run_folder import folder as run_folder
 from runner.scenarios import translate
 from runner.tools import child_process, text
 from runner.tools.files import read_json, write_json, write_text
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 from runner.tools.process import HOST, free_port, hush
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING, TEKKEN
 from runner.tools.text import tokenizer_in
@@ -223,7 +223,8 @@ def _weights(chat: Chat) -> list[Path]:
             )
         except OSError as error:
             raise Stop(
-                *worded("serve.cannot-load", chat=chat, reason=str(error).splitlines()[0])
+                f"The model `{chat.model}` cannot be loaded: {str(error).splitlines()[0]}",
+                "Check the network.",
             ) from None
     return [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
 
@@ -231,9 +232,10 @@ def _weights(chat: Chat) -> list[Path]:
 def _vllm(home: Path, pairs: Mapping[str, Pair]) -> list[str]:
     """vLLM's module and arguments: the models of all recipes with adapters, else only the trained
     one."""
-    adapters = {
-        text.served(name)[1]: after.adapter for name, (_, after) in pairs.items() if after.adapter
-    }
+    adapters = {}
+    for name, (_, after) in pairs.items():
+        if after.adapter:
+            adapters[text.served(name)[1]] = after.adapter
     wholes = [text.served(name)[0 if adapters else 1] for name in pairs]
     served = str(_snapshot(home, wholes[0]))
     longest = max(after.max_new_tokens for _, after in pairs.values())
@@ -365,12 +367,11 @@ class Served(NamedTuple):
         it."""
         chat = self.before if base else self.after
         if not chat.model:
-            message = worded(
-                "serve.lacks-model",
-                url=self.url,
-                which="original" if base else "trained",
-                there=listed(self.listed) or "none",
-                called=listed(text.served(self.name)),
+            there = listed(self.listed) or "none"
+            which = "original" if base else "trained"
+            message = (
+                f"The server at {self.url} has no {which} model of this recipe. It has {there}.",
+                f"`recipe serve` names them {listed(text.served(self.name))}.",
             )
             raise Stop(*message)
         return chat
@@ -419,7 +420,10 @@ class Served(NamedTuple):
         evaluation = folder.stage.evaluation
         rows = records.read_held_out(folder.path / HELD_OUT)
         if evaluation is None or not folder.model.is_dir():
-            raise Stop(*worded("serve.no-rows", folder=folder))
+            raise Stop(
+                f"`{folder.run.shown}` has no model whose rows could be sent to a server.",
+                "Name a run: `--run DIR`.",
+            )
         tokenizer = tokenizer_in(folder.model, self.after.trust_remote_code)
         numbers = rows.rows if rows else ()
         chosen = evaluate.questions(numbers, tokenizer, evaluation.asked, evaluation.seed)
@@ -484,14 +488,18 @@ def address(url: str) -> str:
 def answering(plan: Plan, stage: str | None) -> Stage:
     """The stage with that name, or the last one whose model answers. Raises Stop if its model does
     not."""
-    answering_stages = [
-        planned for planned in plan.stages if "demo" in planned.config.get("recipe_runner", {})
-    ]
+    answering_stages = []
+    for planned in plan.stages:
+        if "demo" in planned.config.get("recipe_runner", {}):
+            answering_stages.append(planned)
     if stage and plan.stage(stage) in answering_stages:
         return plan.stage(stage)
     if not stage and answering_stages:
         return answering_stages[-1]
-    raise Stop(*worded("serve.classifies-images"))
+    raise Stop(
+        "This model classifies images, so OpenAI's API has no question for it.",
+        "`recipe ask RECIPE PICTURE` shows it a picture.",
+    )
 
 
 def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -552,11 +560,10 @@ def on_rows(
             # transformers accepts no prompt in token numbers.
             raise evaluate.Cannot(_NO_LOGS) from None
         logs = ((answer.get("logprobs") or {}).get("token_logprobs") or ())[: len(numbers)]
-        counted = [
-            log
-            for log, label in zip(logs, labels, strict=False)
-            if label != -100 and log is not None
-        ]
+        counted = []
+        for log, label in zip(logs, labels, strict=False):
+            if label != -100 and log is not None:
+                counted.append(log)
         if len(logs) < len(numbers):
             raise evaluate.Cannot(_NO_LOGS)
         total = total - sum(counted)

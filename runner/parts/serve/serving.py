@@ -22,7 +22,7 @@ from runner.plan import OnClaim, Plan, Stage, precision_of
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.files import content_hash
-from runner.tools.problem import Problem, Stop, listed, worded
+from runner.tools.problem import Problem, Stop, listed
 from runner.tools.run_files import BEST_MODEL
 from runner.tools.text import served
 from runner.tools.vllm import LAYERS, refusals, room_for
@@ -155,7 +155,10 @@ def _results(plan: Plan, stage: Stage) -> OnClaim:
     results = plan.on_claim(plan.place_of(stage).run_dir)
     if results:
         return results
-    raise Stop(*worded("serve.on-no-claim", stage=stage))
+    raise Stop(
+        f"The model of `{stage.name}` is on no claim, so a server could not find it.",
+        "Put `output_dir` on a claim under `openshift.claims`, or name the model under `serve.model`.",
+    )
 
 
 def system_prompt(plan: Plan) -> str | None:
@@ -190,7 +193,7 @@ def cannot_share(plan: Plan, sharing_plan: Plan) -> str:
         if any(stage.config.get(key) != sharing_stage.config.get(key) for key in keys):
             return f"`{sharing_name}` was trained with another {shared} than `{name}`."
     if {*served(name)}.intersection(served(sharing_name)):
-        return worded("serve.same-name", name=served(sharing_name)[1])[0]
+        return (f"Two models of the server would be called `{served(sharing_name)[1]}`.", "")[0]
     results = plan.on_claim(plan.place_of(stage).run_dir)
     if results == sharing_plan.on_claim(sharing_plan.place_of(sharing_stage).run_dir):
         return f"`{sharing_name}` and `{name}` leave their results in the same folder."
@@ -431,11 +434,11 @@ def splits(model: catalog.Model, counts: Iterable[int]) -> list[int]:
     divided evenly; heads of keys and values are divided evenly, or several GPUs share one."""
     heads = model.num_attention_heads
     groups = model.num_key_value_heads
-    return [
-        count
-        for count in counts
-        if heads % count == 0 and (groups % count == 0 or count % groups == 0)
-    ]
+    possible_splits = []
+    for count in counts:
+        if heads % count == 0 and (groups % count == 0 or count % groups == 0):
+            possible_splits.append(count)
+    return possible_splits
 
 
 def problems(recipe: Recipe, server: Serving) -> list[Problem]:
@@ -448,34 +451,47 @@ def problems(recipe: Recipe, server: Serving) -> list[Problem]:
     if needs:
         most = max(recipe.gpu_counts)
         if server.gpus > most:
-            message = worded("serve.too-few-gpus", server=server, most=most)
+            message = (
+                f"The server needs {server.gpus} GPUs of one machine, but the machines of this recipe have {most}.",
+                "It waits until a machine with that many is free. A shorter `context` or a lower `concurrency` needs fewer.",
+            )
             problems.append(recipe.note("serve.gpus", *message))
     source = server.source
     ranks = list(dict.fromkeys(adapter.rank for adapter in source.adapters))
     if len(ranks) > 1:
-        message = worded(
-            "serve.ranks-differ", ranks=listed(map(str, ranks)), room=source.room_for_rank
+        message = (
+            f"The adapters have different ranks, {listed(map(str, ranks))}. vLLM keeps room for rank {source.room_for_rank} for each.",
+            "",
         )
         problems.append(recipe.note("serve.recipes", *message, key=True))
     if source.prompts_differ:
-        problems.append(recipe.note("serve.recipes", *worded("serve.prompts-differ"), key=True))
+        problems.append(
+            recipe.note(
+                "serve.recipes",
+                "The recipes have different system prompts, so the server's template has none. Each request must contain its own; `recipe ask --url` sends it.",
+                key=True,
+            )
+        )
     if source.whole_because:
-        message = worded("serve.merged-adapter", why=source.whole_because)
+        message = (
+            f"The adapter is served merged into its base model, and not beside it: {source.whole_because}.",
+            "",
+        )
         problems.append(recipe.note("serve", *message, key=True))
     return problems
 
 
 def _too_many_requests(recipe: Recipe, server: Serving, needs: ServingForecast) -> Problem:
-    message, fewer_requests = worded(
-        "serve.too-many-requests",
-        server=server,
-        needs=needs,
-        each=f"each of its {needs.gpus} GPUs" if needs.gpus > 1 else "its GPU",
-        have=units.gib(needs.budget or 0),
-        need=units.gib(needs.total),
+    each = f"each of its {needs.gpus} GPUs" if needs.gpus > 1 else "its GPU"
+    message, fewer_requests = (
+        f"The server needs {units.gib(needs.total)} on {each}, but may use {units.gib(needs.budget or 0)}: {server.concurrency} requests of {server.context:,} tokens do not fit at a time.",
+        f"Write `concurrency: {needs.requests}`, which fits, a shorter `context`, or more `gpus`.",
     )
     if needs.requests:
         remedy = fewer_requests
     else:
-        remedy = worded("serve.not-one-request")[0]
+        remedy = (
+            "Not even one request fits: write a shorter `context`, more `gpus`, or use a GPU with more memory.",
+            "",
+        )[0]
     return recipe.problem("serve.concurrency", message, remedy)

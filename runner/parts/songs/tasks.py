@@ -13,7 +13,7 @@ from runner.data.conversation_formats import Conversation, Conversations, pair
 from runner.data.data_sets import DataSource
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem, Stop, listed, worded
+from runner.tools.problem import Problem, Stop, listed
 
 # The tasks whose answer is a name or a class, and their questions, by the names of their metrics.
 STYLE = ("recognise_style", "In whose style is this song verse?")
@@ -53,9 +53,11 @@ class Songs:
     @property
     def asked(self) -> dict[str, str]:
         """The first words of the questions whose answer is a name or a class, by metric."""
-        return {
-            name: question for name, (task, question) in CLASSES.items() if self.tasks.get(task)
-        }
+        asked_questions = {}
+        for name, (task, question) in CLASSES.items():
+            if self.tasks.get(task):
+                asked_questions[name] = question
+        return asked_questions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +169,10 @@ def task_of(song: Song, lyrics: Lyrics) -> SongTask:
     """A task that the song answers, drawn by the recipe's shares and a hash of the song and the
     seed."""
     questions = _answerable(song)
-    shares = {
-        task: share for task, share in lyrics.songs.tasks.items() if share and task in questions
-    }
+    shares = {}
+    for task, share in lyrics.songs.tasks.items():
+        if share and task in questions:
+            shares[task] = share
     digest = hashlib.sha256(f"task\n{lyrics.seed}\n{song.key}".encode()).digest()
     ends = list(accumulate(shares.values()))
     point = int.from_bytes(digest[:4], "big") / 2**32 * ends[-1]
@@ -188,17 +191,26 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
     shares = chosen.tasks.plain()
     if not sum(shares.values()):
         yield recipe.problem(
-            "data.songs.tasks", *worded("songs.no-share", shares=listed(shares)), key=True
+            "data.songs.tasks",
+            "No task has a share, so no question would be asked.",
+            f"Give at least one of {listed(shares)} a share above 0.",
+            key=True,
         )
     columns = templates.columns(chosen.instruction_form)
     if (
         sorted(columns) != ["artist", "genre"]
         or templates.unclosed(chosen.instruction_form) is not None
     ):
-        yield recipe.problem("data.songs.instruction_form", *worded("songs.bad-form"))
+        yield recipe.problem(
+            "data.songs.instruction_form",
+            "The form of the instruction must contain `[artist]` and `[genre]`, each once, and nothing else in brackets.",
+            "For example: Generate a song verse in the style of [artist] in the genre of [genre].",
+        )
     if chosen.min_words > chosen.max_words:
         yield recipe.problem(
-            "data.songs.min_words", *worded("songs.no-song-remains", chosen=chosen)
+            "data.songs.min_words",
+            f"The shortest song has {chosen.min_words} words, and the longest {chosen.max_words}. No song would remain.",
+            "Lower `min_words`, or raise `max_words`.",
         )
 
 
@@ -222,8 +234,9 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             else:
                 none = f"None of the first {FIRST_ROWS:,} rows"
             first_instruction = str(read[0][section.instruction])[:60]
-            message = worded(
-                "songs.other-instructions", none=none, file=file, first=first_instruction
+            message = (
+                f"{none} of `{file}` has an instruction of the form `instruction_form`. The first has `{first_instruction}`.",
+                'Change `instruction_form`, or name the column that has these words. Or delete `songs`, and write `question` and `answer` with your columns in brackets, for example `question: "Write a [genre] song like [artist]."`.',
             )
             yield recipe.note((*home, "songs", "instruction"), *message)
 

@@ -17,7 +17,7 @@ from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_bas
 from runner.scenarios.language import translation as language
 from runner.scenarios.shared import common, rehearsal
 from runner.tools.files import in_image, remote
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem
 
 # Names that no stage may have: other keys in the config of the data stage, and other folders of the
 # run.
@@ -153,11 +153,10 @@ def _drawn(recipe: Recipe, rows: Mapping[str, Any]) -> dict[str, dict[str, Any]]
     for index, name in enumerate(names):
         share = recipe.stages[index].get(EARLIER_ROWS)
         if share:
-            earlier = [
-                before
-                for before in names[:index]
-                if before in rows and rows[before]["kind"] == rows[name]["kind"]
-            ]
+            earlier = []
+            for before in names[:index]:
+                if before in rows and rows[before]["kind"] == rows[name]["kind"]:
+                    earlier.append(before)
             drawn[name] = {"of": earlier[-1], "share": share, "seed": rows[name]["seed"]}
     return drawn
 
@@ -211,12 +210,22 @@ def names(recipe: Recipe) -> Iterator[Problem]:
         reserved_names = TAKEN
     for index, name in enumerate(written):
         if name in reserved_names:
-            yield recipe.problem(("stages", index, "name"), *worded("stages.name-taken", name=name))
+            yield recipe.problem(
+                ("stages", index, "name"),
+                f"A stage cannot be called `{name}`, because that is the name of a folder of every run.",
+                "Choose another name, such as `sft`.",
+            )
         elif name in written[:index]:
-            yield recipe.problem(("stages", index, "name"), *worded("stages.name-twice", name=name))
+            yield recipe.problem(
+                ("stages", index, "name"),
+                f"Two stages are called `{name}`, and each needs a folder of its own.",
+                "Rename one of them.",
+            )
         if index and recipe.stages[index]["technique"] == PRETRAIN:
             yield recipe.problem(
-                ("stages", index, "technique"), *worded("stages.pretraining-first")
+                ("stages", index, "technique"),
+                "Pretraining makes a new model, so it can only be the first stage.",
+                "Move this stage to the beginning, or delete the ones before it.",
             )
 
 
@@ -228,7 +237,10 @@ def earlier_rows(recipe: Recipe) -> Iterator[Problem]:
         talks = PRETRAIN not in stage_recipe.settings and stage_recipe.rows == CONVERSATIONS
         if stage.get(EARLIER_ROWS) and not (talks and has_earlier_rows):
             yield recipe.problem(
-                (STAGES, index, EARLIER_ROWS), *worded("stages.no-earlier-rows"), key=True
+                (STAGES, index, EARLIER_ROWS),
+                "Rows can be drawn only from conversations of a stage before, and only beside conversations.",
+                "Delete the line.",
+                key=True,
             )
         has_earlier_rows = has_earlier_rows or talks
 
@@ -242,7 +254,8 @@ def models(recipe: Recipe) -> Iterator[Problem]:
         ):
             yield recipe.problem(
                 (STAGES, index, "model", "base"),
-                *worded("stages.image-of-one", base=stage_recipe.model.base),
+                f"Pods mount only the image that `model.base` of the whole recipe names, so this stage would not find `{stage_recipe.model.base}`.",
+                "Copy the model to a claim or to S3, and name that place here.",
             )
 
         if (
@@ -250,7 +263,11 @@ def models(recipe: Recipe) -> Iterator[Problem]:
             and index + 1 < len(recipe.stages)
             and not starts(recipe.document, index + 1)
         ):
-            yield recipe.problem((STAGES, index + 1, "name"), *worded("stages.starts-from-scores"))
+            yield recipe.problem(
+                (STAGES, index + 1, "name"),
+                "This stage would start from the reward model before it, which gives scores and writes nothing.",
+                "Move the reward model to the end, or name another `model.base` here.",
+            )
 
 
 RULES = (names, earlier_rows, models)
@@ -288,11 +305,11 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
 
 def _twins(recipe: Recipe, folder: Path) -> dict[str, Path]:
     """The folder of the twin of each base model, by the stage that starts from it."""
-    return {
-        name: folder / (f"{rehearsal.TWIN}-{name}" if index else rehearsal.TWIN)
-        for index, (name, stage_recipe) in enumerate(recipe.stage_recipes.items())
-        if PRETRAIN not in stage_recipe.settings and starts(recipe.document, index)
-    }
+    twins = {}
+    for index, (name, stage_recipe) in enumerate(recipe.stage_recipes.items()):
+        if PRETRAIN not in stage_recipe.settings and starts(recipe.document, index):
+            twins[name] = folder / (f"{rehearsal.TWIN}-{name}" if index else rehearsal.TWIN)
+    return twins
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:

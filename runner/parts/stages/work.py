@@ -115,11 +115,11 @@ def _training_rows(folder: Path) -> Any:
 
 
 def _rows(work: Work) -> dict[str, dict[str, Any]]:
-    return {
-        name: dict(part)
-        for name, part in work.items()
-        if isinstance(part, Mapping) and "kind" in part
-    }
+    rows_by_stage = {}
+    for name, part in work.items():
+        if isinstance(part, Mapping) and "kind" in part:
+            rows_by_stage[name] = dict(part)
+    return rows_by_stage
 
 
 def _seen(work: Work) -> dict[str, Iterator[RenderedExample]]:

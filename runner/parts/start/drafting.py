@@ -38,7 +38,7 @@ from runner.recipe.recipe import DEMO_QUESTIONS, Override, Recipe
 from runner.run import this_machine
 from runner.run.run_folder import folder
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed, worded
+from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed
 from runner.trainer.records import GLANCE, evenly
 
 TABLES = packaged.toml(__file__, "questions.toml")
@@ -143,14 +143,17 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
         if not own or len(known) < 3:
             there = listed(known.values())
             raise Stop(
-                *worded("start.no-preferences", name=name, values=there, better=BETTER, worse=WORSE)
+                f"The columns of `{name}` are {there}.",
+                f"Preferences have a column for the question, `{BETTER}` and `{WORSE}`.",
             )
         columns = [column for column in known.values() if f"[{column}]" not in own]
     rest = (f"[{column}]" for column in columns if column)
     named = [template or next(rest, "") for template in own or ("", "", "")]
-    return {
-        f"{home}.{setting}": (text, "") for setting, text in zip(PAIR, named, strict=True) if text
-    }
+    preferred = {}
+    for setting, text in zip(PAIR, named, strict=True):
+        if text:
+            preferred[f"{home}.{setting}"] = (text, "")
+    return preferred
 
 
 def columns_of(name: str, texts: bool = False) -> list[str]:
@@ -173,7 +176,10 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
         hub, colon, subset = name.partition(":")
         if "/" not in hub and (full_name := catalog.near_dataset(hub)):
             hint = f"Did you mean the data set `{full_name}{colon}{subset}`?"
-        raise Stop(*worded("start.no-file", file=file, hint=hint))
+        raise Stop(
+            f"The file `{file}` does not exist.",
+            f"{hint} A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET.",
+        )
     if file.suffix == ".txt" or (file.is_dir() and texts):
         return []
     try:
@@ -286,15 +292,14 @@ class Answers:
                 has = f"only the column {listed(self.columns)}"
             else:
                 has = "no column"
-            raise Stop(*worded("start.one-column", data=self.data, has=has))
+            raise Stop(
+                f"`{self.data}` has {has}, but questions with answers need two.",
+                "Name another file, or choose plain text.",
+            )
         if {BETTER, WORSE} <= set(known):
             raise Stop(
-                *worded(
-                    "start.are-preferences",
-                    data=self.data,
-                    better=known[BETTER],
-                    worse=known[WORSE],
-                )
+                f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to avoid, `{known[WORSE]}`. As questions and answers, both would be learned.",
+                "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
             )
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
@@ -342,9 +347,10 @@ class Answers:
         if self.questions:
             home = self.way.places["questions"]
             own = Answers("questions", data=self.questions)
-            told = {
-                setting: value for setting, value in own._of_data().items() if value[0] is not None
-            }
+            told = {}
+            for setting, value in own._of_data().items():
+                if value[0] is not None:
+                    told[setting] = value
             said |= {home + setting.removeprefix("data"): value for setting, value in told.items()}
             said |= (
                 dict.fromkeys((f"{home}.question", f"{home}.answer"), (None, ""))
@@ -380,7 +386,10 @@ class Answers:
                 | _preferred("data", self.data, (self.prompt, self.chosen, self.rejected))
             )
         if self.of.rows in WITH_ANSWERS and set(LABELLED) <= set(self.columns):
-            raise Stop(*worded("start.labels", data=self.data))
+            raise Stop(
+                f"The answers of `{self.data}` have a label whether they are good. As questions and answers, bad ones would be learned.",
+                "A model learns from both (KTO). Choose `preferences` as the kind of your data (`--what`).",
+            )
         if self.of.rows == "prompts":
             prompt = self.question or self.guessed[0]
             right = self.answer or self.guessed[1]
@@ -447,15 +456,15 @@ class Answers:
         if count != self.starts("machines.nodes", 1):
             said["machines.nodes"] = (count, "machines")
         places = {"nodes": "machines", **dict.fromkeys(("openshift", "image", "serve"), "cluster")}
-        elsewhere = [
-            section for section in places if places[section] != self.where and self.starts(section)
-        ]
+        elsewhere = []
+        for section in places:
+            if places[section] != self.where and self.starts(section):
+                elsewhere.append(section)
         said |= dict.fromkeys(elsewhere, (None, "it runs elsewhere"))
         if self.where == "machines":
-            each = [
-                {"address": address, "gpus": list(self.numbers or range(gpus))}
-                for address in self.addresses
-            ]
+            each = []
+            for address in self.addresses:
+                each.append({"address": address, "gpus": list(self.numbers or range(gpus))})
             if each != self.starts("nodes.machines"):
                 said["nodes.machines"] = (
                     each,
@@ -478,9 +487,10 @@ class Answers:
 
 
 def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
-    return [
-        Override(setting, None, value, copying.NEW, why) for setting, (value, why) in said.items()
-    ]
+    overrides = []
+    for setting, (value, why) in said.items():
+        overrides.append(Override(setting, None, value, copying.NEW, why))
+    return overrides
 
 
 STEPS = 100  # a model hardly learns in fewer steps, so few rows get smaller batches
@@ -506,11 +516,10 @@ class Draft:
     def judged(self) -> tuple[Recipe | None, list[Problem]]:
         folder = Path(self.origin.file).parent
         # Files that are not copied yet are examined at their old path.
-        there = {
-            name: folder / file
-            for name, file in self.files.items()
-            if not Path(beside(file, folder)).exists()
-        }
+        there = {}
+        for name, file in self.files.items():
+            if not Path(beside(file, folder)).exists():
+                there[name] = folder / file
         moved = [Override(name, None, str(file)) for name, file in there.items() if file.is_file()]
         return judge(parse(str(self.target), copying.edit(self.text, moved)))
 
@@ -520,9 +529,11 @@ class Draft:
         fixes."""
         recipe, problems = self.judged
         named = any(change.setting == "model.base" for change in self.wished)
-        return [
-            problem for problem in problems if named and recipe and problem == unknown_model(recipe)
-        ]
+        problems_mended_later = []
+        for problem in problems:
+            if named and recipe and problem == unknown_model(recipe):
+                problems_mended_later.append(problem)
+        return problems_mended_later
 
     @property
     def errors(self) -> list[Problem]:
@@ -553,9 +564,10 @@ def draft(
     named = {path: file for path, file in leaves(document.data, bool) if path[-1] in ABOUT["files"]}
     for change in own:
         named.pop(change.path, None)
-    files = {
-        ".".join(map(str, path)): file for path, file in named.items() if isinstance(file, str)
-    }
+    files = {}
+    for path, file in named.items():
+        if isinstance(file, str):
+            files[".".join(map(str, path))] = file
     called = {setting: beside(file, origin.parent) for setting, file in files.items()}
     moved = [
         Override(setting, None, name, copying.NEW)
@@ -569,11 +581,18 @@ def draft(
     made = Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
     if mending:
         return made
-    mends = [
-        Override(problem.mends[0], None, problem.mends[1], copying.NEW, problem.message.rstrip("."))
-        for problem in (made.judged[1] if "model.base" in asked else made.errors)
-        if problem.mends and problem.mends[0] not in asked
-    ]
+    mends = []
+    for problem in made.judged[1] if "model.base" in asked else made.errors:
+        if problem.mends and problem.mends[0] not in asked:
+            mends.append(
+                Override(
+                    problem.mends[0],
+                    None,
+                    problem.mends[1],
+                    copying.NEW,
+                    problem.message.rstrip("."),
+                )
+            )
     if mends:
         return draft(document, name, wishes, mends)
     return made
@@ -716,8 +735,10 @@ def _held_out(name: str, answers: Answers) -> list[str]:
         if data["kind"] == "plain-text":
             from runner.data import blocks
 
-            documents = reading(blocks.first)(data, "validation")
-            return [example.asked for example in documents]
+            held_out_questions = []
+            for example in reading(blocks.first)(data, "validation"):
+                held_out_questions.append(example.asked)
+            return held_out_questions
         from pyarrow import parquet
 
         with TemporaryDirectory() as folder:
@@ -761,7 +782,10 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         )
         found = next(kept, None)
         if found is None:
-            raise Stop(*worded("start.nothing-fits", answers=answers))
+            raise Stop(
+                f"`{answers.base}` does not fit {answers.gpu} with any settings.",
+                "Name a larger GPU or a smaller model; `recipe models` shows what fits where.",
+            )
         planned = again(
             *(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found)
         )
@@ -834,7 +858,16 @@ def write(made: Draft) -> list[Path]:
         vars(made).pop("judged", None)  # a lock file and other copies are there by now
         if made.errors:
             raise Stop(
-                [*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))]
+                [
+                    *made.errors,
+                    Problem(
+                        str(made.target),
+                        0,
+                        0,
+                        "This file was not written.",
+                        "Give the settings above other values with `--set`, for example `--set 'data.question=[Question]'`.",
+                    ),
+                ]
             )
         undo.pop_all()
     made.target.write_text(made.text, encoding="utf-8")
@@ -851,7 +884,10 @@ def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
         file = Path(beside(name, folder))
         there = sources.setdefault(file, file if file.exists() else folder / name)
         if not filecmp.cmp(there, folder / name, shallow=False):
-            raise Stop(*worded("start.other-file", target=folder / name, file=file, there=there))
+            raise Stop(
+                f"The copy needs `{folder / name}` as `{file}`, but `{there}` is another file.",
+                "Make the copy in another folder, or move that file.",
+            )
     copied = [file for file, source in sources.items() if source != file]
     for file in copied:
         for parent in reversed(file.parents):
@@ -871,7 +907,10 @@ def starter(source: str) -> Document:
     if source in starters:
         return read(starters[source])
     meant = did_you_mean(source, starters) or did_you_mean(f"minimal/{source}", starters)
-    raise Stop(*worded("start.no-starter", source=source, meant=meant, starters=listed(starters)))
+    raise Stop(
+        f"`{source}` is neither a starter recipe nor a file.",
+        f"{meant}Starter recipes: {listed(starters)}.",
+    )
 
 
 def minimal_starter(source: str) -> Document:
@@ -880,7 +919,10 @@ def minimal_starter(source: str) -> Document:
     if source not in packaged.named():
         starter(source)
         starters = listed(path.stem for path in packaged.starters())
-        raise Stop(*worded("start.minimal-of-file", source=source, starters=starters))
+        raise Stop(
+            f"`--minimal` needs a starter recipe, but `{source}` is a file.",
+            f"Name one: {starters}.",
+        )
     wanted = read(packaged.named()[source])
     scenario = wanted.data["scenario"]
     hub = wanted.lookup(("data", "hub"))

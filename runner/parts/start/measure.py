@@ -27,7 +27,7 @@ from runner.run import run as running
 from runner.run.run_folder import RunFolder
 from runner.scenarios.shared import common, rehearsal
 from runner.tools import packaged
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 from runner.tools.process import threads
 from runner.trainer.records import Summary
 
@@ -101,10 +101,8 @@ class Measured(NamedTuple):
                 length |= {"steps": count, "warmup_ratio": None, "warmup_steps": 1}
             else:
                 length |= {"epochs": round(recipe.train.epochs * count / steps, 3)}
-            made += [
-                Override(f"{home}.{name}", None, one, BY, f"about {count} steps")
-                for name, one in length.items()
-            ]
+            for name, one in length.items():
+                made.append(Override(f"{home}.{name}", None, one, BY, f"about {count} steps"))
         return made
 
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
@@ -118,7 +116,10 @@ def _require_memory(planned: forecast.Forecast) -> None:
     if planned.never_fits:
         need = units.gib(planned.memory.total)
         have = units.gib(planned.usable or 0)
-        raise Stop(*worded("start.too-large-to-measure", need=need, have=have))
+        raise Stop(
+            f"Training needs {need} of memory, but {have} are usable here.",
+            "`recipe plan` suggests changes that need less. Try one with `--set`.",
+        )
 
 
 def _random_images(recipe: Recipe, folder: Path) -> Iterator[Override]:
@@ -154,7 +155,10 @@ def stage_of(recipe: Recipe, run: RunFolder, name: str | None) -> forecast.Forec
     if name:
         forecasts = [each for each in forecasts if each.stage == plan.stage(name)]
     if not forecasts:
-        raise Stop(*worded("start.not-measurable"))
+        raise Stop(
+            "`--gpu` measures a stage that trains and that the planner has formulas for.",
+            "`recipe plan` lists these stages. `recipe rehearse` tries every recipe here, with a tiny model.",
+        )
     return max(forecasts, key=lambda each: each.memory.total)
 
 
@@ -245,7 +249,9 @@ def public_line(recipe: Recipe, planned: forecast.Forecast, summary: Summary) ->
         rate=round(step / summary.step_seconds, 1) if summary.step_seconds else "",
     )
     columns = packaged.toml(__file__, TABLES.name)["columns"].values()
-    cells = [attrgetter(fact)(facts) if fact else "" for fact in columns]
+    cells = []
+    for fact in columns:
+        cells.append(attrgetter(fact)(facts) if fact else "")
     written = io.StringIO()
     csv.writer(written).writerow(int(cell) if isinstance(cell, bool) else cell for cell in cells)
     return written.getvalue().strip()

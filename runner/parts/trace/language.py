@@ -23,7 +23,7 @@ from runner.parts.planner import parameters
 from runner.parts.planner.formulas import Traced
 from runner.parts.planner.workload import Adapter, Run, Workload
 from runner.parts.trace import stand_ins
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, listed
 from runner.tools.process import without_gpu_kernels
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -137,12 +137,13 @@ def _counts(model: torch.nn.Module) -> tuple[int, int]:
     """How many numbers all parameters have, and the trained ones; a packed parameter has more
     numbers than entries."""
     kinds = (stand_ins.FourBit, stand_ins.EightBit)
-    packed = {
-        module.weight: prod(module.shape) for module in model.modules() if isinstance(module, kinds)
-    }
-    everything = {
-        parameter: packed.get(parameter, parameter.numel()) for parameter in model.parameters()
-    }
+    packed = {}
+    for module in model.modules():
+        if isinstance(module, kinds):
+            packed[module.weight] = prod(module.shape)
+    everything = {}
+    for parameter in model.parameters():
+        everything[parameter] = packed.get(parameter, parameter.numel())
     return sum(everything.values()), sum(
         size for part, size in everything.items() if part.requires_grad
     )
@@ -330,7 +331,10 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
         stand_ins.pack(model, 4, partial(stand_ins.FourBit, dtype=dtype, stored=stored))
     if workload.checkpointing:
         if not model.supports_gradient_checkpointing:
-            raise Stop(*worded("trace.no-checkpointing", workload=workload))
+            raise Stop(
+                f"transformers has no gradient checkpointing for models of type `{workload.model.model_type}`, so training would not start.",
+                "Write `gradient_checkpointing: false` under `train`.",
+            )
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if workload.adapter:
         model = _with_adapter(
@@ -360,11 +364,10 @@ def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> N
 def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    linear = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, stand_ins.LINEAR)
-    }
+    linear = {}
+    for name, module in model.named_modules():
+        if isinstance(module, stand_ins.LINEAR):
+            linear[name] = module
     names = {name.rpartition(".")[2] for name in linear}
     if scores:
         outside = model.score
@@ -377,7 +380,10 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any
         has_targets = bool(names & {*adapter.targets})
     if not has_targets and (adapter.pattern or adapter.targets):
         targets = adapter.pattern or listed(sorted(adapter.targets))
-        raise Stop(*worded("trace.no-such-layers", targets=targets, own=listed(sorted(names))))
+        raise Stop(
+            f"None of the layers {targets} is in this model, so the adapter would change nothing.",
+            f"Its linear layers are {listed(sorted(names))}. Write some of them as `lora_layers`.",
+        )
     config = LoraConfig(
         r=adapter.rank,
         lora_dropout=adapter.dropout,
@@ -402,9 +408,10 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any
 
 def optimizer_of(run: Run, model: torch.nn.Module) -> torch.optim.Optimizer:
     """The optimizer over the trained parameters; a stand-in for all but PyTorch's AdamW and SGD."""
-    parameters_by_name = {
-        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
-    }
+    parameters_by_name = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameters_by_name[name] = parameter
     if run.optimizer == "sgd":
         return torch.optim.SGD(parameters_by_name.values())
     if run.optimizer in ("adamw_torch_fused", "adamw_torch"):

@@ -362,24 +362,21 @@ class Keeping(torch.optim.Optimizer):
         self.outside = {parameter for name, parameter in parameters.items() if outside(name)}
 
     def step(self, closure: Any = None) -> None:
-        trained = [
-            candidate
-            for group in self.param_groups
-            for candidate in group["params"]
-            if candidate.grad is not None
-        ]
+        trained = []
+        for group in self.param_groups:
+            for candidate in group["params"]:
+                if candidate.grad is not None:
+                    trained.append(candidate)
         for parameter in trained:
             if not self.state[parameter]:
                 self.state[parameter] = dict(enumerate(self._state(parameter)))
-        buffers = [
-            torch.empty_like(candidate.grad)
-            for candidate in trained
-            for _ in range(self.rule.lists)
-        ]
+        buffers = []
+        for candidate in trained:
+            for _ in range(self.rule.lists):
+                buffers.append(torch.empty_like(candidate.grad))
         largest = max(trained, key=torch.Tensor.numel)
-        buffers += [
-            torch.empty_like(largest, dtype=torch.float32) for _ in range(self.rule.largest)
-        ]
+        for _ in range(self.rule.largest):
+            buffers.append(torch.empty_like(largest, dtype=torch.float32))
         del buffers
 
     def _state(self, parameter: torch.Tensor) -> Iterator[torch.Tensor]:

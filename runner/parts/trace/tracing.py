@@ -18,7 +18,7 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools import packaged
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.problem import Stop, first_line
 from runner.tools.process import hush
 from runner.tools.text import json_text, template
 
@@ -61,20 +61,30 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
             config = AutoConfig.from_pretrained(name, local_files_only=True)
     except Exception as error:  # each class judges its own settings, in its own way
         raise Stop(
-            *worded("trace.needs-config", run=run, kind=model_type, reason=_said(error))
+            f"`{run.model.id}` has the type `{model_type}`, and building it needs its own `config.json`: {_said(error)}",
+            "Run this on a machine that has the model, in its folder or in the hub's cache.",
         ) from None
     try:
         able = language.attentions(config)
     except KeyError:
-        raise Stop(*worded("trace.no-causal-model", kind=model_type)) from None
+        raise Stop(
+            f"transformers has no causal language model of type `{model_type}`, so it cannot be trained here.",
+            "`recipe models` lists the known ones.",
+        ) from None
     if run.attention not in able:
-        raise Stop(*worded("trace.no-attention", run=run, kind=model_type, able=able))
+        raise Stop(
+            f"transformers has no `{run.attention}` for models of type `{model_type}`, so training would not start.",
+            f"Write `attention: {able[0]}` under `model`.",
+        )
     try:
         return trace(replace(run, model=replace(run.model, id=name)))
     except Stop:
         raise
     except Exception as error:  # any code of any architecture
-        raise Stop(*worded("trace.untraceable", kind=model_type, reason=_said(error))) from None
+        raise Stop(
+            f"Models of type `{model_type}` cannot be traced: {_said(error)}",
+            "`recipe rehearse` shows whether it trains, and a short run on the GPU shows how much it needs. `recipe models` lists the known models.",
+        ) from None
 
 
 def _said(error: Exception) -> str:

@@ -15,7 +15,7 @@ from runner.plan import tracker
 from runner.run import pipeline
 from runner.run.run_folder import StageFolder
 from runner.tools.files import Record, read_record
-from runner.tools.problem import Tell, shortened, worded
+from runner.tools.problem import Tell, shortened
 from runner.tools.run_files import ANSWERS, EVALUATION, PAGE, PLANNED, PROMOTION, SUMMARY, TRACKED
 
 RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"  # MLflow's words
@@ -163,7 +163,10 @@ def away(tracked: Tracked, error: Exception, folder: Path) -> str:
     else:
         reason = shortened(reason, 300).rstrip(".")
     return " ".join(
-        worded("tracking.away", title=TOOLS[tracked.tool].title, reason=reason, folder=folder)
+        (
+            f"Some of this run could not be sent to {TOOLS[tracked.tool].title}: {reason}.",
+            f"Training does not depend on it; all results are in `{folder}`.",
+        )
     )
 
 
@@ -222,7 +225,12 @@ def send_export(folder: StageFolder, export_folder: Path, form: str, tell: Tell)
     """Sends an exported model there too. It never makes an export fail."""
 
     def keep(tool: Tool) -> None:
-        tell(worded("tracking.sent", title=tool.title, place=tool.keep(export_folder, form))[0])
+        tell(
+            (
+                f"The export was also uploaded to {tool.title}, as `{tool.keep(export_folder, form)}`.",
+                "",
+            )[0]
+        )
 
     _at_server(folder, tell, keep)
 

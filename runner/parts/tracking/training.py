@@ -38,11 +38,10 @@ class Tracking(TrainerCallback):
         self._send(state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        numbers = {
-            name: float(value)
-            for name, value in (logs or {}).items()
-            if isinstance(value, int | float)
-        }
+        numbers = {}
+        for name, value in (logs or {}).items():
+            if isinstance(value, int | float):
+                numbers[name] = float(value)
         self.unsent.append((state.global_step, numbers))
         self._send(state)
 

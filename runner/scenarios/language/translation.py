@@ -211,9 +211,9 @@ def unfrozen_parameters(model: catalog.Model, last_layers: int, lm_head: bool) -
     first_layer = model.num_hidden_layers - last_layers
     if first_layer == 0 and lm_head:
         return []
-    patterns = [
-        f"^{model.layers_path}.{layer}." for layer in range(first_layer, model.num_hidden_layers)
-    ]
+    patterns = []
+    for layer in range(first_layer, model.num_hidden_layers):
+        patterns.append(f"^{model.layers_path}.{layer}.")
     if lm_head:
         patterns.append(f"^{model.embedding if model.tied else model.lm_head}$")
     return patterns

@@ -411,7 +411,8 @@ def with_advanced(
             # The recipe's settings that determine this one of Axolotl's.
             homes = list[str]()
             for section in sections:
-                homes += [f"{section}.{name}" for name in recipe.settings[section].making(key)]
+                for name in recipe.settings[section].making(key):
+                    homes.append(f"{section}.{name}")
             if homes:
                 hint = f"Delete it, and change {listed(homes, 'or')} instead."
             else:

@@ -394,10 +394,9 @@ def proving(
         config = f"{place.below(data.folder).config_dir}/{file}"
         stages[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
         # The stage runs again only if a setting has changed that may affect how rows are trained.
-        learned = {
-            name: plans.without_place(value, place)
-            for name, value in plans.learned_from(stage.config)
-        }
+        learned = {}
+        for name, value in plans.learned_from(stage.config):
+            learned[name] = plans.without_place(value, place)
         settings[stage.name] = content_hash(
             {name: learned[name] for name in learned if not name.startswith(of_steps)}
         )
@@ -424,9 +423,9 @@ def mounted(recipe: Recipe, place: Place) -> str:
 
 def fetched_model(recipe: Recipe) -> Mapping[str, object]:
     """The base model to download from the hub, or from its address."""
-    model_settings = {
-        name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")
-    }
+    model_settings = {}
+    for name in ("base", "revision", "trust_remote_code"):
+        model_settings[name] = recipe.model[name]
     return model_settings | {"revision": recipe.model_revision}
 
 

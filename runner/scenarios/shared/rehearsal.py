@@ -79,12 +79,12 @@ def needs_gpu() -> list[tuple[str, tuple[str, ...], Any, str]]:
         value = row.get("value")
         pairs = [(values, value)]
         if values == ("optimizers",):
-            pairs = [
-                ((name,), optimizer.whole)
-                for name, optimizer in catalog.optimizers().items()
-                if optimizer.whole
-            ]
-        rows += [(row["of"], *pair, row["why"]) for pair in pairs]
+            pairs = []
+            for name, optimizer in catalog.optimizers().items():
+                if optimizer.whole:
+                    pairs.append(((name,), optimizer.whole))
+        for pair in pairs:
+            rows.append((row["of"], *pair, row["why"]))
     return rows
 
 
@@ -121,7 +121,8 @@ def kernels(recipe: Recipe) -> list[Override]:
     rows = list[Row]()
     for plugin, owner in owners.items():
         reason = f"{owner} kernels need a GPU"
-        rows += [(f"advanced.axolotl.{key}", None, reason) for key in plugins[plugin]]
+        for key in plugins[plugin]:
+            rows.append((f"advanced.axolotl.{key}", None, reason))
     return substitutes(recipe, rows)
 
 

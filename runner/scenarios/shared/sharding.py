@@ -103,11 +103,10 @@ def config(recipe: Recipe, precision: str) -> EngineConfig:
     """A DeepSpeed config: the runner's defaults, the user's own file over them, and the recipe over
     both. accelerate fills in `auto` from Axolotl's settings (transformers' DeepSpeed guide)."""
     document = own_file(recipe)
-    file_settings = {
-        key: value
-        for key, value in (document.data if document else {}).items()
-        if key not in NOT_ITS_OWN
-    }
+    file_settings = {}
+    for key, value in (document.data if document else {}).items():
+        if key not in NOT_ITS_OWN:
+            file_settings[key] = value
     chosen = merged(file_settings, decided(recipe, precision, recipe.training.max_grad_norm))
     zero = chosen["zero_optimization"]
     gpus = common.world_size(recipe)

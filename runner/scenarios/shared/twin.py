@@ -116,10 +116,9 @@ def build(twin: Mapping[str, Any], warm_up_model: Callable[..., None] | None = N
     if (folder / "config.json").is_file():
         return
     twin_tokenizer = tokenizer_in(folder)
-    numbers = {
-        f"{name}_token_id": getattr(twin_tokenizer, f"{name}_token_id")
-        for name in ("bos", "eos", "pad")
-    }
+    numbers = {}
+    for name in ("bos", "eos", "pad"):
+        numbers[f"{name}_token_id"] = getattr(twin_tokenizer, f"{name}_token_id")
     if warm_up_model:
         ready = partial(warm_up_model, tokenizer=twin_tokenizer)
     else:
@@ -254,9 +253,9 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
     if not texts:
         return  # the rows are this very text
     blocks = _blocks(texts, prompts, tokenizer, random.Random(seed))
-    embeddings = {
-        id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())
-    }
+    embeddings = set()
+    for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+        embeddings.add(id(layer.weight))
     matrices = list[Any]()
     other_weights = list[Any]()
     with torch.no_grad():

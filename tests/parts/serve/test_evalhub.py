@@ -225,6 +225,17 @@ def test_the_recipes_own_server_on_the_cluster_is_measured_in_its_namespace(monk
     assert "`demo` has no server `llm-music-finetuning` that answers." in capsys.readouterr().err
 
 
+def test_the_server_on_the_cluster_has_the_last_stage_alone():
+    recipe = load(ROOT / "recipes" / "seven-b.yaml", look=False)[0]
+    plan = evalhub.kserve.planned(recipe, "kserve")
+    with pytest.raises(evalhub.Stop) as refusal:
+        evalhub._on_cluster(plan, plan.stage("sft"))
+    assert refusal.value.text == (
+        "The server on the cluster has the model of the stage `lora`, and not that of `sft`.\n"
+        "Leave the stage out, or name a server that has it: `--url`."
+    )
+
+
 def test_a_tokenizer_of_ones_own_is_read_from_the_claim():
     recipe = load(ROOT / "recipes" / "seven-b.yaml", look=False)[0]
     plan = evalhub.kserve.planned(recipe, "kserve")

@@ -41,14 +41,13 @@ def render(plans: Sequence[Plan]) -> list[Artifact]:
     if len(spaces) == 1:
         return _site(plans, *spaces.popitem())
     sites = {space: _site(plans, space, space_plans) for space, space_plans in spaces.items()}
-    files = [
-        Artifact(f"{space}/{file.path}", file.text)
-        for space, artifacts in sites.items()
-        for file in artifacts
-    ]
-    recipes = {
-        space: listed(plan.name for plan in space_plans) for space, space_plans in spaces.items()
-    }
+    files = []
+    for space, artifacts in sites.items():
+        for file in artifacts:
+            files.append(Artifact(f"{space}/{file.path}", file.text))
+    recipes = {}
+    for space, space_plans in spaces.items():
+        recipes[space] = listed(plan.name for plan in space_plans)
     return [
         *files,
         Artifact(
@@ -71,7 +70,10 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
     spaces = _by_namespace(plans)
     typed = [(f"oc apply -k {folder}", "applies these files; repeat it after every change")]
     for space, space_plans in spaces.items():
-        names = [claim["name"] for plan in space_plans for claim in plan.site["claims"]]
+        names = []
+        for plan in space_plans:
+            for claim in plan.site["claims"]:
+                names.append(claim["name"])
         if len(set(names)) < len(names):
             # `submit` creates a claim of one recipe, after a look at the cluster's storage.
             if len(spaces) == 1:
@@ -90,7 +92,8 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
         for space, space_plans in spaces.items()
         for name in _built(space, space_plans)
     ]
-    typed += [(command, "builds the image, from the root of a checkout") for command in built]
+    for command in built:
+        typed.append((command, "builds the image, from the root of a checkout"))
     width = max(len(command) for command, _ in typed if command not in built)  # Those are long.
     if built:
         needs = [f"# {hardware.IMAGE_NEEDS}"]
@@ -112,15 +115,16 @@ def _site(plans: Sequence[Plan], space: str, space_plans: list[Plan]) -> list[Ar
     )
     # Every namespace already has this one.
     accounts.pop("default", None)
-    images = [
-        {
-            "name": name,
-            "tag": tag,
-            "command": kubernetes.build_command(name, space),
-            "embed": " ".join(_embedded(plans, space, name)),
-        }
-        for name, tag in _built(space, space_plans).items()
-    ]
+    images = []
+    for name, tag in _built(space, space_plans).items():
+        images.append(
+            {
+                "name": name,
+                "tag": tag,
+                "command": kubernetes.build_command(name, space),
+                "embed": " ".join(_embedded(plans, space, name)),
+            }
+        )
     references = filter(None, map(_reference, space_plans))
     versions = [kubernetes.version_numbers(site["version"]) for site in sites]
     facts = {
@@ -152,9 +156,10 @@ def _queue_api(sites: Sequence[Section]) -> str:
     """The group and version of queues. Kueue 0.15 added the newer version, and 0.20 removed the
     older one. Without a version of Kueue, that of OpenShift AI decides, because TrainJobs of 3.6
     need the newer one."""
-    kueue_is_newer = [
-        kubernetes.version_numbers(site["kueue"]) >= (0, 15) for site in sites if site.get("kueue")
-    ]
+    kueue_is_newer = []
+    for site in sites:
+        if site.get("kueue"):
+            kueue_is_newer.append(kubernetes.version_numbers(site["kueue"]) >= (0, 15))
     if kueue_is_newer:
         newer = all(kueue_is_newer)
     else:

@@ -17,7 +17,7 @@ from runner.recipe import reading, units
 from runner.recipe.document import Document, differing, leaves, path_of
 from runner.scenarios import place, translate
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop, shortened, worded
+from runner.tools.problem import Problem, Stop, shortened
 from runner.tools.problem import setting as name_of
 from runner.tools.run_files import CONFIG
 from runner.tools.text import json_text
@@ -46,7 +46,13 @@ def opened(name: str) -> Document:
         if there:
             return reading.read(there)
         raise Stop(
-            Problem(name, 0, 0, *worded("start.not-a-run", config=CONFIG, recipe_file=RECIPE_FILE))
+            Problem(
+                name,
+                0,
+                0,
+                f"This folder is not a run: it has no `{CONFIG}/{RECIPE_FILE}`.",
+                "Name a recipe, a starter, or the folder of a run.",
+            )
         )
     return validate.opened(reading.read(packaged.recipe_file(name)))[0]
 
@@ -147,10 +153,9 @@ def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str
             [re.sub(r"([\\|`*_<>\[\]@#~&])", r"\\\1", cell) for cell in row(one)]
             for one in differences
         ]
-        lines = [
-            f"| {' | '.join(cells)} |"
-            for cells in [[heading, "before", "after", meaning], ["---"] * 4, *rows]
-        ]
+        lines = []
+        for cells in [[heading, "before", "after", meaning], ["---"] * 4, *rows]:
+            lines.append(f"| {' | '.join(cells)} |")
         tables += ["\n".join(lines)] if rows else []
     return "\n\n".join(tables)
 

@@ -231,9 +231,11 @@ def findings(
         taken = particular(machine.visible, gpus_of(recipe), len(machine.cards))
         cards = tuple(machine.cards[index] for index in taken)
         machine = replace(machine, cards=cards, links=_between([*taken.values()], machine.links))
-    return [
-        finding for check in (packages, gpus, resources) for finding in check(machine, recipe, plan)
-    ]
+    all_findings = []
+    for check in (packages, gpus, resources):
+        for finding in check(machine, recipe, plan):
+            all_findings.append(finding)
+    return all_findings
 
 
 def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:

@@ -84,11 +84,10 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     known = list(dict.fromkeys(name for one in scenarios for name, _ in by_schema.settings(one)))
     known.sort(key=lambda name: not name.startswith("train"))
     stages = (by_schema.part(one, "stages.0") for one in scenarios)
-    of_stages = [
-        name_of(("stages", 0, *path))
-        for stage in stages
-        for path, _ in schema_errors.settings(stage)
-    ]
+    of_stages = []
+    for stage in stages:
+        for path, _ in schema_errors.settings(stage):
+            of_stages.append(name_of(("stages", 0, *path)))
     word = name_of(
         0 if isinstance(part, int) else part for part in path_of(word.replace("[]", "[0]"))
     )
@@ -175,10 +174,9 @@ def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
         else:
             halves = part.get("examples", [])
         whole = part.get("type") == "integer"
-        kept = [
-            round(one) if whole or float(one).is_integer() else float(f"{one:.12g}")
-            for one in halves
-        ]
+        kept = []
+        for one in halves:
+            kept.append(round(one) if whole or float(one).is_integer() else float(f"{one:.12g}"))
         return [one for one in kept if one != value and by_schema.fits(part, one)]
     if isinstance(value, str) and (amount := _AMOUNT.match(value)):
         return [f"{float(amount[1]) * by:g}{amount[2]}" for by in (0.5, 2)]
@@ -212,9 +210,9 @@ def _tried(
     except UnknownArchitecture:
         return Tried(value, changed=_differing(before, other))
     # Full rows show the cost of `sequence_len`.
-    stages = [
-        stage.full if setting.endswith("sequence_len") else stage for stage in planned.forecasts
-    ]
+    stages = []
+    for stage in planned.forecasts:
+        stages.append(stage.full if setting.endswith("sequence_len") else stage)
     need = max((stage.memory.total for stage in stages), default=None)
     if before is not None:
         said = next((one.message for one in planned.problems), "")
@@ -231,10 +229,9 @@ def _differing(
     if before is None:
         return None
     after = _emitted(other)
-    found = {
-        path: tuple(dict.fromkeys(_changed(before.get(path, ""), text)))
-        for path, text in after.items()
-    }
+    found = {}
+    for path, text in after.items():
+        found[path] = tuple(dict.fromkeys(_changed(before.get(path, ""), text)))
     found |= {path: ("(a file less)",) for path in before if path not in after}
     kept = {path: lines for path, lines in found.items() if lines}
     return {

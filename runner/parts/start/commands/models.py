@@ -24,7 +24,7 @@ from runner.recipe.recipe import Override, Recipe
 from runner.scenarios import place, translate
 from runner.tools import packaged
 from runner.tools.files import in_image, remote
-from runner.tools.problem import Stop, errors_of, first_line, listed, worded
+from runner.tools.problem import Stop, errors_of, first_line, listed
 from runner.tools.text import json_text
 
 # Ways to train a language model, each with its starter and settings.
@@ -55,9 +55,10 @@ def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str,
         revision="",
     )
     try:
-        return {
-            way: _need(shape, way, card.precision(model.fp16) if card else "bf16") for way in WAYS
-        }
+        needs = {}
+        for way in WAYS:
+            needs[way] = _need(shape, way, card.precision(model.fp16) if card else "bf16")
+        return needs
     except catalog.UnknownArchitecture:
         return {}
 
@@ -131,7 +132,8 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
         file = Path(lock.LOCK)
     gpu = card_named(card) if card else None
     known = [(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
-    known += [(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
+    for name, entry in lock.entries(file).items():
+        known.append((lock.model_of(name, entry), file.name))
     found = []
     for model, where in known:
         needs = {
@@ -217,7 +219,10 @@ def add(
     else:
         file = Path(out or lock.LOCK)
     if in_image(name):
-        raise Stop(*worded("start.in-image", name=name))
+        raise Stop(
+            f"This machine does not read images, so it cannot read the facts about `{name}` there.",
+            f"Copy the model's `config.json` and `tokenizer_config.json` from the image into a folder, and run `recipe models add FOLDER --as {name}`.",
+        )
     if remote(name):
         with TemporaryDirectory() as folder:
             with object_store.asking(name) as store:
@@ -259,7 +264,11 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
     name on the hub. known_as: the name of a folder in recipes, if not its path. Raises Stop if the
     model cannot be used."""
     if (known_as or name) in catalog.model_ids():
-        raise Stop(*worded("start.in-catalog", known_as=known_as or name))
+        known_as_text = known_as or name
+        raise Stop(
+            f"`{known_as_text}` is in the catalog, which comes first.",
+            "It needs no lock. `revision` under `model` fixes one commit of it.",
+        )
     unsuitable = catalog.unsuitable(known_as or name)
     if unsuitable:
         raise Stop(*unsuitable)
@@ -272,7 +281,10 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
             path = Path(os.path.relpath(folder, file.parent)).as_posix()
         model = in_folder(folder, known_as or path)
     elif name.startswith("/"):
-        raise Stop(*worded("start.no-model-folder", name=name))
+        raise Stop(
+            f"There is no folder `{name}` on this machine.",
+            f"If it is on a claim, `recipe models add {name} --recipe RECIPE` reads it there, with a recipe that names the claim. Without a cluster, copy its `config.json` and `tokenizer_config.json` into a folder, and run `recipe models add FOLDER --as {name}`.",
+        )
     elif known_as:
         raise Stop(
             "`--as` is for a folder. A model on the hub has its own name.", "Leave it out.", code=2
@@ -299,9 +311,15 @@ def on_hub(name: str, revision: str) -> Model:
         facts = HfApi().model_info(name, revision=revision)
         model = described(name, fetch)
     except errors.GatedRepoError:
-        raise Stop(*worded("start.gated", name=name)) from None
+        raise Stop(
+            f"`{name}` is gated: you must accept its licence before you can download its files.",
+            f"Accept it at https://huggingface.co/{name}. Then run `hf auth login`, or set HF_TOKEN.",
+        ) from None
     except errors.RevisionNotFoundError:
-        raise Stop(*worded("start.no-revision", name=name, revision=revision)) from None
+        raise Stop(
+            f"`{name}` has no revision `{revision}`.",
+            "Name a branch, a tag or a commit; without one it is `main`.",
+        ) from None
     except errors.RepositoryNotFoundError:
         try:
             HfApi().dataset_info(name)

@@ -26,7 +26,7 @@ from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.recipe import Override
 from runner.tools.packaged import named
-from runner.tools.problem import Problem, Stop, did_you_mean, listed, worded
+from runner.tools.problem import Problem, Stop, did_you_mean, listed
 from runner.tools.text import JOB_NAME, printable
 
 ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
@@ -93,11 +93,10 @@ class Question(NamedTuple):
             if said in known:
                 return said
             what = self.what.format(answers.of.title.lower())
-            kinds = [
-                each
-                for each in known
-                if not (self.name == "kind" and KINDS[each].keeps and each in named())
-            ]
+            kinds = []
+            for each in known:
+                if not (self.name == "kind" and KINDS[each].keeps and each in named()):
+                    kinds.append(each)
             if len(kinds) < len(known):
                 starters = " Or name a starter; `recipe list` shows them."
             else:
@@ -107,7 +106,10 @@ class Question(NamedTuple):
         if self.most:
             if said.isdecimal() and 1 <= int(said) <= self.most:
                 return int(said)
-            raise Stop(*worded("start.no-number", said=said, most=self.most, option=self.option))
+            raise Stop(
+                f"`{said}` is not a valid number.",
+                f"Write a whole number from 1 to {self.most:,}, for example `{self.option} 1`.",
+            )
         if self.name in VALUES:
             return VALUES[self.name](answers, said)
         return said
@@ -117,7 +119,10 @@ def _numbers(answers: Answers, said: str) -> tuple[int, ...]:
     found = said.replace(",", " ").split()
     if found and all(map(str.isdecimal, found)) and len(set(found)) == len(found):
         return tuple(map(int, found))
-    raise Stop(*worded("start.no-gpu-numbers", said=said))
+    raise Stop(
+        f"`{said}` is not a list of GPU numbers.",
+        "Write them as nvidia-smi has them, for example `--numbers 2,3`.",
+    )
 
 
 def _file(answers: Answers, said: str) -> str:
@@ -125,7 +130,10 @@ def _file(answers: Answers, said: str) -> str:
     there = found.columns
     if answers.of.rows == "conversations" and there and not found.form:
         forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
-        raise Stop(*worded("start.unknown-form", said=said, there=listed(there), forms=forms))
+        raise Stop(
+            f"The columns of `{said}` are {listed(there)}, which match no form of conversations.",
+            f"Choose `questions` if one column has questions and another has answers, or give the rows the columns of a form: {forms}.",
+        )
     if answers.of.rows in ("questions", "songs") and not found.form:
         found.guessed  # noqa: B018  two columns are needed
     return said
@@ -139,9 +147,9 @@ def _show(one: Question, answers: Answers) -> None:
             _show_trained_here(answers)
             return
         found = drafting.choices(answers)
-        rows = [
-            (model.id, size(model), short(need.cards[0]), licence(model)) for model, need in found
-        ]
+        rows = []
+        for model, need in found:
+            rows.append((model.id, size(model), short(need.cards[0]), licence(model)))
         table([("MODEL", "PARAMETERS", "SMALLEST GPU", "LICENCE"), *rows])
 
 
@@ -277,8 +285,9 @@ def _through(
             if said:
                 answers = _on_cpu_here(one, given, _taken(one, name, answers, said))
             elif not one.open(answers):
-                missing = worded(
-                    "start.missing-answer", one=one, initial=one.help[0].lower(), rest=one.help[1:]
+                missing = (
+                    f"`recipe new` without `--from` needs `{one.option}`: {one.help[0].lower()}{one.help[1:]}",
+                    "In a terminal, `recipe new` asks for what is missing.",
                 )
                 raise Stop(*missing, code=2)
         else:
@@ -333,10 +342,9 @@ def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
         )
         made = drafting.drafted(name, replace(taken, where="here", addresses=()) if half else taken)
         # There is no recipe file yet, so no lock file beside it.
-        later = [
-            replace(each, hint=each.hint.replace(f" --recipe {made.target}", ""))
-            for each in made.mended_later
-        ]
+        later = []
+        for each in made.mended_later:
+            later.append(replace(each, hint=each.hint.replace(f" --recipe {made.target}", "")))
         wrong = [*made.errors, *later]
         if wrong:
             raise Stop(wrong)
@@ -414,7 +422,10 @@ def new(
     """
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
-        raise Stop(*worded("start.bad-name", name=name))
+        raise Stop(
+            f"A recipe cannot have the name `{name}`.",
+            "A name has lower-case letters, digits and `-`, starts with a letter, and has at most 53 characters.",
+        )
     given = {each: said for each, said in answers.items() if said}
     if source is None and not given and not terminal():
         raise click.MissingParameter(param_hint="'--from'", param_type="option")
@@ -483,5 +494,9 @@ def _kind_of_copy(source: str, short: bool, given: Mapping[str, str]) -> str:
     copy. Raises Stop if no such answer exists."""
     is_starter = source in KINDS and KINDS[source].keeps
     if short or "kind" in given or not is_starter:
-        raise Stop(*worded("start.copy-or-answers"), code=2)
+        raise Stop(
+            "Options for answers, such as `--data`, work with `--from` only if it names a starter, without `--minimal` and `--what`.",
+            "Use `--set` instead of them, or leave out `--from`.",
+            code=2,
+        )
     return source
