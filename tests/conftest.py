@@ -286,18 +286,22 @@ def golden_message(request, tmp_path):
                 pytrace=False,
             )
 
+    def left_in(entries: dict[str, str]) -> set[str]:
+        """The test's own entries that it asks for no more."""
+        return {heading for heading in entries if heading.partition(" · ")[0] == name} - said.keys()
+
     yield compare
-    if request.session.testsfailed == failed:
-        left = {heading for heading in known if heading.partition(" · ")[0] == name} - said.keys()
-        if WRITE_GOLDEN:
-            with changing_messages(file) as entries:
-                for heading in left:
-                    entries.pop(heading, None)
-                entries |= said
-        else:
-            assert not left, (
-                f"golden/messages/{file} still has what the test asks for no more; `make golden` deletes it"
-            )
+    if request.session.testsfailed != failed:
+        return
+    if WRITE_GOLDEN:
+        with changing_messages(file) as entries:
+            for heading in left_in(entries):
+                del entries[heading]
+            entries |= said
+    else:
+        assert not left_in(known), (
+            f"golden/messages/{file} still has what the test asks for no more; `make golden` deletes it"
+        )
 
 
 # Commands and options that load a model.
