@@ -264,7 +264,7 @@ def main(file: str) -> int:
     try:
         carry_out(work, lambda line: print(line, flush=True))
     except Stop as stop:
-        print(child_process.stop_words(stop.text), file=sys.stderr, flush=True)
+        print(child_process.stop_line(stop.text), file=sys.stderr, flush=True)
         write_json(
             Path(work["run_dir"]) / STOPPED, {"message": stop.text}
         )  # the parent reads it, as in training

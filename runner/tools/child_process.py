@@ -82,7 +82,7 @@ def exit_status(stop: Stop) -> int:
     return DECIDED
 
 
-def stop_words(reason: str) -> str:
+def stop_line(reason: str) -> str:
     return f"{STOP_MARK}{reason}"
 
 

@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         training.train(config, prepare_first=options.prepare)
     except Stop as stop:
         write_json(run_dir / STOPPED, {"message": stop.text})
-        print(child_process.stop_words(stop.text), file=sys.stderr)
+        print(child_process.stop_line(stop.text), file=sys.stderr)
         return 1
     return 0
 

@@ -124,7 +124,7 @@ def gate(folder: StageFolder, tell: Tell) -> int:
 
     is_open, lines = gates.gate_in_pod(folder, tell)
     _send(folder, tell)
-    leave("\n".join(lines))
+    write_termination_message("\n".join(lines))
     if is_open:
         return 0
     return 1
@@ -181,11 +181,11 @@ def _work(folder: StageFolder, command: list[str]) -> int:
     pod's end."""
     code = _child(command)
     if code and (reason := read_record(folder.path / STOPPED).get("message")):
-        leave(str(reason))
+        write_termination_message(str(reason))
     return code
 
 
-def leave(text: str) -> None:
+def write_termination_message(text: str) -> None:
     """Writes the reason of the pod's end for the cluster, or the last part of a long one."""
     if TERMINATION_LOG.exists():
         TERMINATION_LOG.write_bytes(text.encode()[-4000:])
@@ -197,7 +197,7 @@ def leave_progress(folder: StageFolder) -> None:
     itself."""
     file = folder.path / PROGRESS
     if file.is_file():
-        leave(file.read_text(encoding="utf-8"))
+        write_termination_message(file.read_text(encoding="utf-8"))
 
 
 def main(arguments: list[str]) -> int:
@@ -222,8 +222,8 @@ def main(arguments: list[str]) -> int:
             return gate(folder, say)
         return promote(folder, chosen.by, chosen.reason, say)
     except Stop as stop:
-        print(child_process.stop_words(stop.text), file=sys.stderr, flush=True)
-        leave(stop.text)
+        print(child_process.stop_line(stop.text), file=sys.stderr, flush=True)
+        write_termination_message(stop.text)
         return child_process.exit_status(stop)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
-from runner.parts.jobs.stage import leave, say
+from runner.parts.jobs.stage import say, write_termination_message
 from runner.parts.openshift import errors, pipeline, submit
 from runner.parts.openshift.client import Cluster, connect_in_pod
 from runner.parts.openshift.errors import accounted
@@ -245,9 +245,9 @@ def main(arguments: list[str]) -> int:
         walk(cluster, plan, parsed.target, parsed.files, say)
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
-        leave(stop.text)
+        write_termination_message(stop.text)
         return child_process.DECIDED
-    leave(f"All stages of `{plan.name}` are done.")
+    write_termination_message(f"All stages of `{plan.name}` are done.")
     return 0
 
 

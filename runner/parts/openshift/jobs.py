@@ -205,13 +205,14 @@ def config_maps(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Manifes
     """The config maps of all versions of a stage, by name; none if this person may not read them.
     plan: of that stage."""
     labels = kubernetes.labels(plan, stage)
-    del labels["recipe-runner/fingerprint"]
+    del labels["recipe-runner/fingerprint"]  # it differs from version to version
     existing_maps = cluster.list("ConfigMap", plan.site["namespace"], labels, forgiving=True)
-    return {
-        name: config_map
-        for config_map in existing_maps
-        if kubernetes.is_config_map_of(name := config_map["metadata"]["name"], plan)
-    }
+    own_maps = {}
+    for config_map in existing_maps:
+        name = config_map["metadata"]["name"]
+        if kubernetes.is_config_map_of(name, plan):
+            own_maps[name] = config_map
+    return own_maps
 
 
 def container(job: Manifest) -> str:

@@ -337,7 +337,7 @@ class _Sender(NamedTuple):
         """Lets the cluster check a part and, if asked, the parts that the same command sends after
         it; returns the latter. Raises Stop if it refuses anything."""
         sent = part.sent
-        self.judge(sent, part.existing_jobs, part.files, keeps=part.is_current)
+        self.judge(sent, part.existing_jobs, part.files, is_current=part.is_current)
         if not part.is_current:
             new_claims = []
             for manifest in self.made(sent):
@@ -361,19 +361,23 @@ class _Sender(NamedTuple):
             self.options.tell(stuck)
 
     def judge(
-        self, sent: Sent, existing_jobs: Manifests, files: Files | None = None, keeps: bool = False
+        self,
+        sent: Sent,
+        existing_jobs: Manifests,
+        files: Files | None = None,
+        is_current: bool = False,
     ) -> None:
         """Raises Stop if the queue is missing, a claim does not fit, or the server's dry run
         refuses anything. existing_jobs: those that this one replaces; files: sent before it;
-        keeps: the existing job and its claims stay."""
+        is_current: the existing job and its claims stay."""
         cluster = self.cluster
         self._require_queue(sent)
         if sent.plan.site.get("connection") and podspec.connection(sent.plan, sent.stage):
             keys_of(cluster, sent.plan)
         if sent.plan.model_image:
             self._require_image_volumes(sent)
-        if not keeps:
-            self._claims_will_do(sent)
+        if not is_current:
+            self._require_claims(sent)
         if sent.plan.has_gates and not self.options.unattended:
             require_seal_key(cluster, sent.namespace, dry_run=True)
         for manifest in self.made(sent):
@@ -385,8 +389,8 @@ class _Sender(NamedTuple):
             name = sent.name
         # `create_job` reports one that somebody has sent in the meantime.
         cluster.create(_renamed(sent.job, name), dry_run=True)
-        if not keeps and not self.options.unattended:
-            self._judge_helpers(sent, files)
+        if not is_current and not self.options.unattended:
+            self._judge_helper_pods(sent, files)
 
     def _require_queue(self, sent: Sent) -> None:
         """Raises Stop if the namespace lacks the recipe's queue of Kueue."""
@@ -416,7 +420,7 @@ class _Sender(NamedTuple):
                 "Copy the model to a claim or to S3, and name that place in `model.base`.",
             )
 
-    def _judge_helpers(self, sent: Sent, files: Files | None) -> None:
+    def _judge_helper_pods(self, sent: Sent, files: Files | None) -> None:
         """Lets the cluster check the pods that send files and examine the image. Under another
         name, because an earlier command may have left a pod behind."""
         helpers = []
@@ -428,7 +432,7 @@ class _Sender(NamedTuple):
             name = f"{manifest['metadata']['name']}-dry-run"
             self.cluster.create(_renamed(manifest, name), dry_run=True)
 
-    def _claims_will_do(self, sent: Sent) -> None:
+    def _require_claims(self, sent: Sent) -> None:
         """Raises Stop if a claim is being deleted or too small, or if several machines use a claim
         for one: the pods of all but the first machine would wait without end."""
         for name, claim in self.claims.items():
