@@ -17,9 +17,10 @@ from runner.catalog import Schema
 from runner.check import schema_errors
 from runner.recipe import stages
 from runner.recipe.document import Document, Path_, leaves, path_of
-from runner.recipe.recipe import BROKEN, Override, Settings, rows_of, with_defaults
+from runner.recipe.recipe import Override, rows_of, with_defaults
 from runner.tools import packaged
 from runner.tools.problem import Problem, did_you_mean, listed, nearest, setting
+from runner.tools.settings import BROKEN, Settings
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError

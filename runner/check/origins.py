@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 from runner import parts
 from runner.catalog import Schema
-from runner.plan import Section
 from runner.recipe.document import Document, Path_, leaves, value_at
 from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
+from runner.tools.settings import Section
 
 # The column of comments, and the longest list on one line.
 COLUMN, SHORT = 46, 60

@@ -22,7 +22,7 @@ from runner.check import by_schema, schema_errors, sources
 from runner.data.tokenizers import MISTRAL, unfit
 from runner.recipe import lock, units
 from runner.recipe.document import Path_, path_of
-from runner.recipe.recipe import BrokenSetting, Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
 from runner.scenarios.contract import Rule
 from runner.scenarios.shared import common, sharding
@@ -31,6 +31,7 @@ from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.problem import Problem, Stop, listed, nearest
 from runner.tools.run_files import TEKKEN
+from runner.tools.settings import BrokenSetting, Settings
 from runner.tools.text import hub_name
 
 

@@ -13,11 +13,12 @@ from runner.recipe import lock, reading
 from runner.recipe import overrides as changing
 from runner.recipe import stages as of_stages
 from runner.recipe.document import Document, path_of
-from runner.recipe.recipe import BrokenSetting, Override, Recipe, Settings
+from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import PRETRAIN
 from runner.scenarios import forecasting, place, translate
 from runner.scenarios.shared import common
 from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.settings import BrokenSetting, Settings
 
 
 def load(

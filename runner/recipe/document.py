@@ -8,8 +8,8 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from runner.plan import Section
 from runner.tools.problem import Problem
+from runner.tools.settings import Section
 
 Path_ = tuple[str | int, ...]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.plan import Section
 from runner.recipe.document import Document, Path_, merged, path_of, value_at
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop
+from runner.tools.settings import Section
 
 NAME, TECHNIQUE = (
     "name",

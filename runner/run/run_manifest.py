@@ -13,7 +13,7 @@ from runner.check import by_schema, origins
 from runner.plan import PLAN_FILE, Plan, Prediction
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, moved
-from runner.scenarios import forecasting, place, translate
+from runner.scenarios import forecasting, place, saved_plan, translate
 from runner.tools.files import Record, read_record, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import CONFIG, PLANNED
@@ -97,7 +97,9 @@ def plan_of(run: RunFolder) -> Plan:
     none."""
     facts = read_record(run.path / CONFIG / PLAN_FILE)
     try:
-        return Plan.read(json.dumps(moved(facts, facts["place"]["run_dir"], str(run.path))))
+        return saved_plan.from_json(
+            json.dumps(moved(facts, facts["place"]["run_dir"], str(run.path)))
+        )
     except (KeyError, TypeError, ValueError):
         raise Stop(
             f"`{run.shown}` has no recorded plan, or a broken one.",

@@ -19,9 +19,10 @@ from runner.data import PREPARERS, RenderedExample, reading
 from runner.plan import RUNS, Place, Plan, RowsRequest, Stage
 from runner.recipe import reading as yaml_file
 from runner.recipe.document import merged, value_at
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Forecasting, Measurable, Rule, Substitutions, Target, Work
 from runner.tools.problem import Stop, listed
+from runner.tools.settings import Schema, Settings
 
 if TYPE_CHECKING:
     from runner.data.report import Report
@@ -201,7 +202,6 @@ def forecasting() -> Forecasting:
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-Schema = Mapping[str, Any]
 
 
 # A scenario's schema: its own file, the pieces that scenarios share, and the sections of parts.
@@ -227,6 +227,16 @@ def _whole(scenario: str) -> Schema:
     return cast(
         Schema, narrowed(inlined(source), "scenario", scenario if scenario in packages() else "")
     )
+
+
+@cache
+def section_schema(name: str, *inner: str) -> Schema:
+    """The schema of a part's section, for all kinds of recipes in one; or of a section in it.
+    inner: the names from `name` to that."""
+    schema = inlined(_pieces()[name])
+    for inner_name in inner:
+        schema = schema["properties"][inner_name]
+    return cast(Schema, schema)
 
 
 @cache

@@ -31,6 +31,7 @@ from runner.parts.openshift import site
 from runner.parts.plan_view import views
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.explain import COPIES
+from runner.plan import no_section
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.recipe.recipe import Override, Recipe
@@ -340,7 +341,7 @@ class Made:
     def stages(self) -> str:
         plan = translate(self.recipe, replace(place(self.recipe), checkpoint_keys=None))
         bare = tuple(replace(stage, files=()) for stage in plan.stages)
-        return HASH.sub("", repr(replace(plan, stages=bare, site={}, nodes={})))
+        return HASH.sub("", repr(replace(plan, stages=bare, site=no_section(), nodes=no_section())))
 
     @cached_property
     def files(self) -> dict[str, str]:

@@ -414,5 +414,5 @@ def test_a_model_on_the_claim_is_planned_for_once():
     (model,) = [entry for entry in written if entry.what == "model download"]
     assert (
         model.folder == plan.place.model_dir
-        and plan.claim_of(model.folder)["name"] == "trained-models-pvc"
+        and plan.claim_of(model.folder).name == "trained-models-pvc"
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from runner import catalog
 from runner.data.data_sets import stated
@@ -28,7 +28,8 @@ TRAINER = "runner.parts.images.trainer"
 CONFIG_FILE = "images.yaml"
 TRAINER_SETTINGS = packaged.toml(__file__, "trainer.toml")
 # Settings of the images as the network sees them.
-SEEN = ("random_crop_padding", "random_flip", "mean", "std")
+Seen = Literal["random_crop_padding", "random_flip", "mean", "std"]
+SEEN: tuple[Seen, ...] = get_args(Seen)
 REHEARSAL = Path(__file__).with_name("rehearsal.toml")
 
 # The most images, the width of the network, and the most processes in a rehearsal.
@@ -93,7 +94,7 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
         "{find_unused}": recipe.communication.ddp_find_unused_parameters,
         **{f"{{{name}}}": recipe.model.precision == name for name in ("bf16", "fp16")},
     }
-    known = {**recipe.train, **computed}
+    known = {**recipe.train.plain(), **computed}
     first = {name: known[setting] for name, setting in TRAINER_SETTINGS["first"].items()}
     last = {name: known[setting] for name, setting in TRAINER_SETTINGS["last"].items()}
     return {**first, **common.evaluated(recipe.train), **last}

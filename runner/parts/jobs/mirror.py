@@ -54,7 +54,7 @@ class Manifest(Record):
 
 def address_of(plan: Plan, stage: Stage | None = None) -> str:
     """The address of a plan's mirror, or of one of its stages there; empty without a mirror."""
-    mirror = str(plan.site.get("mirror") or "").rstrip("/")
+    mirror = (plan.site.mirror or "").rstrip("/")
     if mirror:
         return "/".join((mirror, plan.name, *([stage.name] if stage else [])))
     return ""

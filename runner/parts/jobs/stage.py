@@ -21,9 +21,10 @@ from pathlib import Path
 from runner import parts
 from runner.data.prepared import require_room
 from runner.parts.jobs import mirror
-from runner.plan import read_keys, read_plan, tracker
+from runner.plan import read_keys, tracker
 from runner.run import pipeline
 from runner.run.run_folder import StageFolder, require_of
+from runner.scenarios.saved_plan import read_plan
 from runner.tools import child_process
 from runner.tools.files import read_record
 from runner.tools.problem import Stop, Tell

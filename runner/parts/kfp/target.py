@@ -56,7 +56,7 @@ def render(plan: Plan) -> list[Artifact]:
     header_fields = {
         "recipe": plan.name,
         "fingerprint": plan.fingerprint,
-        "namespace": plan.site["namespace"],
+        "namespace": plan.site.namespace,
     }
     comment = from_template(
         HERE / "header.txt", config=kubernetes.CONFIG_FILE, signed=signed, **header_fields

@@ -76,10 +76,10 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
         stage = milestone.stage
     for job in jobs.read_stage_jobs(cluster, plan, stage):
         return job
-    cluster.require_namespace(plan.site["namespace"])
+    cluster.require_namespace(plan.site.namespace)
     name = job_name(plan.only(stage))
     raise Stop(
-        f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it with `recipe submit`."
+        f"There is no job `{name}` in `{plan.site.namespace}`.", "Send it with `recipe submit`."
     )
 
 
@@ -403,7 +403,7 @@ def _stages(
         job_kind = job["kind"]
         name = job["metadata"]["name"]
         _show(cluster, f"{job_kind} `{name}`", job, path)
-        command = f"oc delete {job_kind.lower()} {name} -n {plan.site['namespace']}"
+        command = f"oc delete {job_kind.lower()} {name} -n {plan.site.namespace}"
         say(f"  The recipe no longer has this stage. To stop it: {command}")
     return all_milestones, bool(runs) or pipeline.is_driver_at_work(driver)
 
@@ -540,7 +540,7 @@ def _download(
     claim. Returns the number of files, and the run's id, or empty."""
     from runner.parts.openshift import transfer
 
-    if plan.site.get("mirror"):
+    if plan.site.mirror:
         try:
             return transfer.fetch_mirrored(plan, stage, folder.path, everything)
         except Stop as stop:
@@ -656,9 +656,9 @@ def open_(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None
     """Open TensorBoard with the curves of all runs on a recipe's claim, until ^C."""
     plan = open_plan(path, sets)
     cluster = connect()
-    space = plan.site["namespace"]
+    space = plan.site.namespace
     claim = plan.claim_of(plan.place.run_dir)
-    pod = client.tensorboard(cluster, space, claim["name"] if claim else None)
+    pod = client.tensorboard(cluster, space, claim.name if claim else None)
 
     def ready(local: int) -> None:
         address = f"http://{HOST}:{local}/"

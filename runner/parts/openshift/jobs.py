@@ -108,7 +108,7 @@ def render_job(
 ) -> Sent:
     """The objects of a stage, or of the gate after it, as `recipe render` writes them, with the key
     of data files."""
-    target = target or kubernetes.default(plan.site)
+    target = target or kubernetes.default(plan.site.version)
     stage_plan = plan.only(stage)
     texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
     if of_gate:
@@ -137,7 +137,7 @@ def read_jobs(cluster: Cluster, plan: Plan) -> Manifests:
     scenario = "recipe-runner/scenario"
     return read_all_jobs(
         cluster,
-        plan.site["namespace"],
+        plan.site.namespace,
         {scenario: kubernetes.labels(plan, plan.stages[0])[scenario]},
     )
 
@@ -163,9 +163,7 @@ def read_stage_jobs(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = 
     """The jobs with the name of a stage's job, or of its gate's, for any target, also those that
     others created."""
     kinds, name = _kinds_and_name(plan, stage, of_gate)
-    return [
-        job for job_kind in kinds if (job := cluster.get(job_kind, plan.site["namespace"], name))
-    ]
+    return [job for job_kind in kinds if (job := cluster.get(job_kind, plan.site.namespace, name))]
 
 
 def find_stage_job(
@@ -205,7 +203,7 @@ def config_maps(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Manifes
     plan: of that stage."""
     labels = kubernetes.labels(plan, stage)
     del labels["recipe-runner/fingerprint"]
-    existing_maps = cluster.list("ConfigMap", plan.site["namespace"], labels, forgiving=True)
+    existing_maps = cluster.list("ConfigMap", plan.site.namespace, labels, forgiving=True)
     return {
         name: config_map
         for config_map in existing_maps

@@ -132,7 +132,7 @@ def _require_mlflow_account(cluster: Cluster, plan: Plan, options: Sending) -> N
     """Raises Stop if training reports to MLflow, and the service account for that is missing."""
     if options.unattended:
         return
-    space = plan.site["namespace"]
+    space = plan.site.namespace
     account = podspec.mlflow_account(plan)
     if account and cluster.get("ServiceAccount", space, account) is None:
         raise Stop(
@@ -368,7 +368,7 @@ class _Sender(NamedTuple):
         keeps: the existing job and its claims stay."""
         cluster = self.cluster
         self._require_queue(sent)
-        if sent.plan.site.get("connection") and podspec.connection(sent.plan, sent.stage):
+        if sent.plan.site.connection and podspec.connection(sent.plan, sent.stage):
             keys_of(cluster, sent.plan)
         if sent.plan.model_image:
             self._require_image_volumes(sent)
@@ -390,7 +390,7 @@ class _Sender(NamedTuple):
 
     def _require_queue(self, sent: Sent) -> None:
         """Raises Stop if the namespace lacks the recipe's queue of Kueue."""
-        queue = sent.plan.site.get("queue")
+        queue = sent.plan.site.queue
         if not queue or self.cluster.get("LocalQueue", sent.namespace, queue):
             return
         queues = [
@@ -469,8 +469,8 @@ class _Sender(NamedTuple):
             )
         patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
         message = (
-            f"The claim `{name}` in `{self.plan.site['namespace']}` exists already. It {shortage}",
-            f"`oc patch pvc {name} --namespace {self.plan.site['namespace']} --patch '{patch}'` enlarges it, where its kind of storage allows that. Otherwise write a new `openshift.claims[].name`, {fewer}.",
+            f"The claim `{name}` in `{self.plan.site.namespace}` exists already. It {shortage}",
+            f"`oc patch pvc {name} --namespace {self.plan.site.namespace} --patch '{patch}'` enlarges it, where its kind of storage allows that. Otherwise write a new `openshift.claims[].name`, {fewer}.",
         )
         raise Stop(*message)
 

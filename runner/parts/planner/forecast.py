@@ -347,13 +347,11 @@ def _prepared_folder(recipe: Recipe, plan: Plan) -> Path:
 def _network(plan: Plan) -> Network:
     """Between the machines of a plan."""
     if plan.place.on_cluster:
-        stated_network = plan.site.get("network") or {}
-        usual_kind = "ethernet"
-    else:
-        stated_network = plan.nodes.get("network") or {}
-        usual_kind = "plain"
-    kind_of_network = stated_network.get("kind") or usual_kind
-    return network(kind_of_network, stated_network.get("gbit_s"), stated_network.get("links"))
+        between_pods = plan.site.network
+        return network(between_pods.kind, between_pods.gbit_s, between_pods.links)
+    if plan.nodes and plan.nodes.network:
+        return network("plain", plan.nodes.network.gbit_s, plan.nodes.network.links)
+    return network("plain")
 
 
 def _disk(recipe: Recipe, plan: Plan, stage: Stage) -> dict[str, Any]:
@@ -362,11 +360,11 @@ def _disk(recipe: Recipe, plan: Plan, stage: Stage) -> dict[str, Any]:
     claim = plan.claim_of(plan.place_of(stage).run_dir)
     if not claim:
         return {}
-    index = list(plan.site["claims"]).index(claim)
+    index = plan.claims.index(claim)
     spread = ASSUMED
     if recipe.document.lookup(("openshift", "claims", index, "write_mb_s")):
         spread = (1.0, 1.0)
-    return {"disk_mb_s": float(claim["write_mb_s"]), "disk_spread": spread, "shared_disk": True}
+    return {"disk_mb_s": float(claim.write_mb_s), "disk_spread": spread, "shared_disk": True}
 
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:

@@ -15,10 +15,11 @@ from runner.data import prepared
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.row_files import Unreadable
 from runner.parts.planner import samples
-from runner.plan import Plan, RowsRequest, Section, Stage
+from runner.plan import Plan, RowsRequest, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
 from runner.tools.files import remote
+from runner.tools.settings import Section
 
 # Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
 MARKS_A_TURN = 5

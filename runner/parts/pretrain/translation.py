@@ -23,7 +23,7 @@ from runner.parts.pretrain.architecture import (
     precision_of,
 )
 from runner.parts.stages import translation as each_stage
-from runner.plan import EngineConfig, Evaluation, Place, Plan, Section, Stage
+from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.recipe import PREFERENCES, Override, Recipe, sets_of
@@ -33,6 +33,7 @@ from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, listed, worded
+from runner.tools.settings import Section
 from runner.tools.text import longest_job_name
 
 

@@ -54,7 +54,7 @@ def measured(
         raise Stop(*worded("serve.no-tasks", stage=measured_stage))
     url = openai_api.address(url or _on_cluster(plan, measured_stage))
     tokenizer = _tokenizer(plan, measured_stage, own_server.source.results if own_server else None)
-    server = _Hub(hub, plan.site.get("namespace"))
+    server = _Hub(hub, plan.site.namespace)
     _require_tasks(server, evaluation.tasks)
     shots = _shots(evaluation.tasks)
     tasks = [
@@ -118,7 +118,7 @@ def _on_cluster(plan: Plan, stage: Stage) -> str:
     if stage != plan.stages[-1]:
         raise Stop(*worded("serve.serves-last", plan=plan, stage=stage))
     name = job_name(plan)
-    space = plan.site["namespace"]
+    space = plan.site.namespace
     cluster = client.connect()
     server = cluster.get(SERVICE, space, name) or cluster.get(LLM, space, name, forgiving=True)
     if server is None:

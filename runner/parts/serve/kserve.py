@@ -145,10 +145,10 @@ def _fields(plan: Plan, server: Serving) -> dict[str, Any]:
         "name": kubernetes.job_name(plan),
         "labels": _labels(plan) | kubernetes.queue(plan),
         "run_dir": plan.place.run_dir,
-        "serviceAccountName": plan.site.get("service_account"),
+        "serviceAccountName": plan.site.service_account,
         "podSecurityContext": podspec.POD_SECURITY,
         "containerSecurityContext": kubernetes.CLOSED,
-        "args": arguments(server, plan.site["namespace"]),
+        "args": arguments(server, plan.site.namespace),
         "env": podspec.as_env_list(environment),
         "resources": podspec.as_text(podspec.amounts(machines)),
     }
@@ -192,7 +192,7 @@ def _storage(plan: Plan, uri: str) -> dict[str, Any] | None:
         return None
     bucket, _, path = path_of(uri).partition("/")
     return {
-        "key": plan.site["connection"],
+        "key": plan.site.connection,
         "path": path,
         "parameters": {"type": "s3", "bucket": bucket},
     }
@@ -200,9 +200,7 @@ def _storage(plan: Plan, uri: str) -> dict[str, Any] | None:
 
 def _filled(template_name: str, plan: Plan, **fields: Any) -> kubernetes.Manifest:
     file = Path(__file__).with_name(f"{template_name}.yaml")
-    return kubernetes.fill_template(
-        file, namespace=plan.site["namespace"], recipe=plan.name, **fields
-    )
+    return kubernetes.fill_template(file, namespace=plan.site.namespace, recipe=plan.name, **fields)
 
 
 def _labels(plan: Plan) -> dict[str, str]:

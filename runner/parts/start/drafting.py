@@ -30,7 +30,7 @@ from runner.parts.edits import copying
 from runner.parts.planner import forecast, recipe_offers, samples, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import Need, needs_of
-from runner.plan import Prediction, RowsRequest, Section
+from runner.plan import Prediction, RowsRequest
 from runner.recipe import lock, templates, units
 from runner.recipe.document import Document, leaves, path_of
 from runner.recipe.reading import parse, read
@@ -39,6 +39,7 @@ from runner.run import this_machine
 from runner.run.run_folder import folder
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed, worded
+from runner.tools.settings import Section
 from runner.trainer.records import GLANCE, evenly
 
 TABLES = packaged.toml(__file__, "questions.toml")

@@ -402,7 +402,9 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
             f"`data` has {listed(settings_given)}, but validation data comes from one place.",
             "Keep one of these lines.",
         )
-    for name, source in (("validation_split", "hub"), ("validation_path", "path")):
+    sources: tuple[tuple[common.GivesValidation, str], ...]
+    sources = (("validation_split", "hub"), ("validation_path", "path"))
+    for name, source in sources:
         # A file works with any list of data sets; a split must exist in each.
         lacking = [home for home, data_set in recipe.data_sets() if not data_set.get(source)]
         if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
@@ -421,6 +423,7 @@ def _validates_training_text(recipe: Recipe) -> Iterator[Problem]:
     split = data.get("validation_split")
     paths = (data_set.get("path") for _, data_set in recipe.data_sets())
     training_files = [(recipe.folder / path).resolve() for path in paths if path]
+    name: common.GivesValidation
     if file and (recipe.folder / file).resolve() in training_files:
         name = "validation_path"
     elif split and split == data.get("split"):

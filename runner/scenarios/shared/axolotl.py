@@ -12,9 +12,10 @@ from runner.data.conversation_formats import OWN, THINKING, TRAINING, TrainOn
 from runner.data.tokenizers import MISTRAL, jinja
 from runner.plan import EngineConfig, Evaluation, Place, Stage
 from runner.recipe.document import applies
-from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe, Settings
+from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe
 from runner.scenarios.shared import common, sharding
 from runner.tools.problem import Stop, listed
+from runner.tools.settings import Settings
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 PLUGIN = "runner.trainer.plugin.RecipePlugin"  # the name that images of 0.1 also use

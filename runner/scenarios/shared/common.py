@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_type_hints
 
 from runner import catalog, parts
 from runner import plan as plans
@@ -17,10 +17,11 @@ from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import units
-from runner.recipe.recipe import CONVERSATIONS, SONGS, TEXT, Recipe, Settings, sets_of
+from runner.recipe.recipe import CONVERSATIONS, SONGS, TEXT, Recipe, sets_of
 from runner.tools import packaged
 from runner.tools.files import LazyArtifact, content_hash, in_image, remote
 from runner.tools.run_files import TENSORBOARD
+from runner.tools.settings import Settings
 from runner.tools.text import json_text, yaml_text
 
 Made = TypeVar("Made")
@@ -200,7 +201,8 @@ def evaluated(section: Settings, validates: bool = True) -> EngineConfig:
 
 
 # Settings of plain text that give validation data.
-GIVES_VALIDATION = ("validation_split", "validation_path", "validation_share")
+GivesValidation = Literal["validation_split", "validation_path", "validation_share"]
+GIVES_VALIDATION: tuple[GivesValidation, ...] = get_args(GivesValidation)
 
 
 def validates(recipe: Recipe) -> bool:
@@ -482,9 +484,9 @@ def plan(
         scenario=recipe.scenario,
         fingerprint=recipe.fingerprint,
         place=place,
-        code_from_git=recipe.code_from_git.plain() if recipe.code_from_git else None,
-        site=_written_section(recipe, "openshift"),
-        nodes=_written_section(recipe, "nodes"),
+        code_from_git=recipe.code_from_git,
+        site=_section(recipe, "openshift"),
+        nodes=_section(recipe, "nodes"),
         facts=dict(facts or {}),
         model_image=mounted(recipe, place),
         has_gates=any(stage.gates for stage in bare),
@@ -501,12 +503,14 @@ def plan(
     return replace(complete_plan, stages=tuple(guarded))
 
 
-def _written_section(recipe: Recipe, name: str) -> dict[str, Any]:
-    """A section as plain values; empty if the recipe lacks it."""
-    section: Settings | None = recipe.settings.get(name)
-    if section:
-        return section.plain()
-    return {}
+def _section(recipe: Recipe, name: str) -> Any:
+    """A section of the recipe; an empty one if the recipe lacks it. Raises BrokenSetting if the
+    schema has refused one of its settings, because a plan has no broken ones."""
+    section = recipe.settings.get(name)
+    if section is None:
+        return plans.no_section()
+    section.plain()
+    return section
 
 
 def written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:

@@ -24,13 +24,13 @@ from runner.recipe.recipe import (
     TEXT,
     Override,
     Recipe,
-    Settings,
     sets_of,
 )
 from runner.scenarios.contract import Summaries
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.problem import Stop, setting
+from runner.tools.settings import Settings
 
 BY, OWN = "rehearsal", Path(__file__).with_suffix(".toml")
 TWIN = "base_model"

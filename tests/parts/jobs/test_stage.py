@@ -24,7 +24,7 @@ from runner.plan import PLAN_FILE, Plan, Stage, read_keys
 from runner.recipe.overrides import from_options
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder, StageFolder, inputs
-from runner.scenarios import translate
+from runner.scenarios import saved_plan, translate
 from runner.scenarios.render import planned
 from runner.tools import child_process
 from runner.tools.problem import Stop
@@ -64,7 +64,7 @@ class Claim:
 
     def stage(self, name: str, *options: str) -> StageFolder:
         """A stage's folder, by the plan that its pod reads."""
-        plan = Plan.read(self.here(plan_text(whole(*self.site, *options).stage(name))))
+        plan = saved_plan.from_json(self.here(plan_text(whole(*self.site, *options).stage(name))))
         return StageFolder(plan, plan.stages[-1])
 
     def here(self, text: str) -> str:

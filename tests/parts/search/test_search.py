@@ -27,12 +27,13 @@ from runner.commands.cli import _code as command
 from runner.commands.options import table
 from runner.parts.planner import processor
 from runner.parts.search import pruning, trials
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.run import inference, this_machine
 from runner.run import run as running
 from runner.run.run_folder import RunFolder, StageFolder
 from runner.tools.files import cache_folder, write_json
 from runner.tools.problem import Stop
+from runner.tools.settings import Settings
 from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
 from tests.conftest import ROOT
