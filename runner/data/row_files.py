@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner.tools.files import table
-from runner.tools.problem import Stop
+from runner.tools.problem import Severity, Stop
 
 FIRST_BYTES = (
     4_000_000  # bytes in which the first row of a file must end for its columns to be known
@@ -52,7 +52,7 @@ class Unreadable(Exception):
     def __init__(
         self,
         reason: str,
-        severity: str = "error",
+        severity: Severity = "error",
         hint: str = "Open it, and compare its first line with its file extension.",
     ) -> None:
         super().__init__(reason)

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from runner.catalog import Model
 from runner.plan import claim_of
-from runner.recipe.document import Document, Path_, path_of
+from runner.recipe.document import Document, NoteOptions, Path_, ProblemOptions, path_of
 from runner.recipe.stages import PRETRAIN, STAGES, path_in
 from runner.tools import packaged
 from runner.tools.files import Record, content_hash, remote
@@ -205,15 +205,20 @@ class Recipe(Sections):
             return value
 
     def problem(
-        self, setting: Path_ | str, message: str, hint: str = "", **options: Any
+        self,
+        setting: Path_ | str,
+        message: str,
+        hint: str = "",
+        **options: Unpack[ProblemOptions],
     ) -> Problem:
-        """A Problem at a setting, by its path or dotted name. options: arguments of
-        `Document.problem`."""
+        """A Problem at a setting, by its path or dotted name."""
         return self.document.problem(
             path_of(setting) if isinstance(setting, str) else setting, message, hint, **options
         )
 
-    def note(self, setting: Path_ | str, message: str, hint: str = "", **options: Any) -> Problem:
+    def note(
+        self, setting: Path_ | str, message: str, hint: str = "", **options: Unpack[NoteOptions]
+    ) -> Problem:
         return self.problem(setting, message, hint, severity="note", **options)
 
     @property

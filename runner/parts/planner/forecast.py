@@ -21,7 +21,7 @@ from runner.parts.planner.workload import ASSUMED, Network, Run, Workload, netwo
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem, Severity, worded
 from runner.tools.text import macros
 
 # An estimate of the longest row is multiplied by this before rows are cut by it.
@@ -393,6 +393,7 @@ def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Prob
     full = forecast.full.memory.total
     if forecast.gpu is None or have is None or max(need, full) <= have:
         return None
+    severity: Severity
     if forecast.never_fits and not allowed:
         severity = "error"
     else:
