@@ -108,6 +108,27 @@ MYPY = (
         'incompatible type "float"; expected "int"',
     ),
     Mistake(
+        "a misspelt setting of the run",
+        "runner/trainer/stopping.py",
+        "self.limit = settings.time_limit_seconds",
+        "self.limit = settings.time_limit_second",
+        '"RunSettings" has no attribute "time_limit_second"',
+    ),
+    Mistake(
+        "a misspelt option of the run",
+        "runner/scenarios/shared/axolotl.py",
+        'options["master_weights"] = "fp32"',
+        'options["master_weight"] = "fp32"',
+        'TypedDict "RunOptions" has no key "master_weight"',
+    ),
+    Mistake(
+        "a field of the run that is forgotten",
+        "runner/parts/pretrain/translation.py",
+        "            system_prompt=None,\n",
+        "",
+        'Missing named argument "system_prompt" for "Demo"',
+    ),
+    Mistake(
         "a branch that returns nothing",
         "runner/parts/jobs/trainjob.py",
         'if not (site.queue and site.kueue):\n        return ""',

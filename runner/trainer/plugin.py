@@ -19,6 +19,7 @@ from axolotl.prompt_strategies.kto import user_defined as kto
 from axolotl.prompt_strategies.orpo import chat_template as orpo
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
+from pydantic import BaseModel
 from torch import Tensor
 from transformers import TrainerCallback, set_seed
 from transformers.trainer import unwrap_peft_model
@@ -48,7 +49,7 @@ class RecipePlugin(BasePlugin):
             trainer.check_cuda_p2p_ib_support = lambda: True
 
     def get_input_args(self) -> str:
-        return "runner.trainer.settings.RecipeRunnerArgs"
+        return f"{__name__}.RecipeRunnerArgs"
 
     def load_datasets(self, cfg: DictDefault, preprocess: bool = False) -> TrainDatasetMeta | None:
         # Without an accelerator Axolotl 0.19.0 still asks for device LOCAL_RANK when there are
@@ -322,5 +323,10 @@ def run_settings(cfg: DictDefault) -> RunSettings:
         plain_settings = cfg.recipe_runner.to_dict()
     else:
         plain_settings = cfg.recipe_runner
-    settings: RunSettings = RunSettings.model_validate(plain_settings)
-    return settings
+    return RunSettings.read(plain_settings)
+
+
+class RecipeRunnerArgs(BaseModel):
+    """The key that the plugin adds to Axolotl's schema."""
+
+    recipe_runner: RunSettings

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -353,8 +354,7 @@ def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
         most_new = demo.of_rows
     new = evenly(held_out, most_new)
     questions = [*evenly(taught, demo.of_rows - len(new)), *new]
-    with_own: Demo = demo.model_copy(update={"questions": questions})
-    return with_own
+    return replace(demo, questions=questions)
 
 
 def _parquet_files(config: EngineConfig, name: str) -> list[Path]:
@@ -466,7 +466,7 @@ def finish(settings: RunSettings, history: History, config: EngineConfig) -> Non
     (run_dir / run_files.GRADED).unlink(missing_ok=True)  # of an earlier training in this folder
     if settings.demo is not None:
         demo = with_questions(settings.demo, config, run_dir)
-        write_json(run_dir / run_files.DEMO, demo.model_dump())
+        write_json(run_dir / run_files.DEMO, asdict(demo))
         keep_template(demo, best)
         if demo.questions:
             child_process.tell("phase", phase=child_process.ASKING)

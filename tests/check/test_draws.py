@@ -158,7 +158,7 @@ def refused_in_pods(plan: Plan) -> Iterator[str]:
         if "lengths" in config:
             reads("runner.parts.pretrain.work", "text").validate_python(config)
         if stage.engine == "images":
-            RunSettings.model_validate(config["recipe_runner"])
+            RunSettings.read(config["recipe_runner"])
     yield from ()
 
 

@@ -28,7 +28,7 @@ def watchdog(tmp_path):
             "demo": {"base_model": "m"},
         }
         words = other.pop("of_words", True)
-        dog = Watchdog(RunSettings(**settings | other), of_words=words)
+        dog = Watchdog(RunSettings.read(settings | other), of_words=words)
         dog.vocabulary = 1000
         return dog
 

@@ -29,7 +29,7 @@ from runner.trainer.settings import RunSettings
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     """Trains, or continues from the last checkpoint, and writes the results; the summary last.
     Raises Stop if the planned GPUs or the prepared images are missing."""
-    settings = RunSettings.model_validate(config["recipe_runner"])
+    settings = RunSettings.read(config["recipe_runner"])
     if settings.backend == "nccl" and not torch.cuda.is_available():
         raise Stop("The plan needs GPUs, but this machine has none for training.")
     trackers = [one for begin in parts.hooks("trackers") for one in begin(config, settings)]

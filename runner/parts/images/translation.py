@@ -70,7 +70,7 @@ def train(recipe: Recipe, place: Place) -> Stage:
             "data": {"folder": place.data_dir, **{key: data.get(key) for key in SEEN}},
             "prepare": asdict(prepare, dict_factory=stated),
             "trainer": trainer(recipe, place),
-            "recipe_runner": common.run_facts(recipe, place),
+            "recipe_runner": common.run_settings(recipe, place),
         },
         config_file=CONFIG_FILE,
         data=asdict(prepare, dict_factory=stated),

@@ -19,6 +19,7 @@ from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, sharding
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools.problem import Problem, listed, setting
+from runner.trainer.settings import RunOptions
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -36,7 +37,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 def training(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains."""
     measured = measurable(recipe)[""]
-    recipe_config = config(recipe, place)
+    recipe_config, options = config(recipe, place)
     shared, shared_files = sharding.settings(recipe, place)
     sharding_section = recipe.settings.get("sharding")
     if sharding_section:
@@ -45,7 +46,7 @@ def training(recipe: Recipe, place: Place) -> Stage:
         model = common.fetched_model(recipe)
     else:
         model = None
-    plugin = axolotl.plugin(recipe, place, recipe_config)
+    plugin = axolotl.plugin(recipe, place, recipe_config, options)
     return axolotl.stage(
         recipe,
         place,
@@ -58,8 +59,10 @@ def training(recipe: Recipe, place: Place) -> Stage:
     )
 
 
-def config(recipe: Recipe, place: Place) -> EngineConfig:
-    """The recipe's settings for Axolotl, without those that follow from its machines."""
+def config(recipe: Recipe, place: Place) -> tuple[EngineConfig, RunOptions]:
+    """The recipe's settings for Axolotl, without those that follow from its machines; and those of
+    the run that Axolotl lacks."""
+    options: RunOptions = {}
     held_out = common.validates(recipe)
     is_text = recipe.rows == TEXT
     technique_settings: EngineConfig = {}
@@ -69,16 +72,18 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         technique_settings = dict(common.table("objectives")[recipe.train.objective])
     elif not is_text:
         technique_settings = axolotl.packing(recipe, place)
-    fast = axolotl.faster(recipe)
-    plugin_settings = {
-        **technique_settings.pop("recipe_runner", {}),
-        **fast.pop("recipe_runner", {}),
-    }
-    config = {
+        if axolotl.flattens(recipe, place):
+            options["flatten"] = True
+    rewarded = technique_settings.pop("recipe_runner", None)
+    if rewarded:
+        options["rewards"] = rewarded["rewards"]
+    if axolotl.has_persistent_workers(recipe):
+        options["persistent_workers"] = True
+    settings = {
         **axolotl.model(recipe, place),
         **trained(recipe, place),
         **axolotl.fused(recipe, place),
-        **fast,
+        **axolotl.faster(recipe),
         **({} if is_text else axolotl.template(recipe)),
         **axolotl.datasets(
             place.data_dir,
@@ -93,12 +98,12 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         **technique_settings,
         **axolotl.training(recipe, place, held_out),
     }
-    if technique_settings.get("rl") == "simpo" and "warmup_ratio" in config:
+    if technique_settings.get("rl") == "simpo" and "warmup_ratio" in settings:
         # Axolotl 0.19.0 refuses it here, although its trainer supports it.
-        plugin_settings["warmup_ratio"] = config.pop("warmup_ratio")
-    if plugin_settings:
-        config["recipe_runner"] = plugin_settings
-    return config
+        options["warmup_ratio"] = settings.pop("warmup_ratio")
+    if options:
+        settings["recipe_runner"] = {}  # its place in the file; `axolotl.plugin` fills it
+    return settings, options
 
 
 def rows(recipe: Recipe, place: Place) -> DataSets:

@@ -7,7 +7,16 @@ from dataclasses import MISSING, fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, cast, get_args, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    get_args,
+    get_type_hints,
+)
 
 from runner import catalog, parts
 from runner import plan as plans
@@ -23,6 +32,13 @@ from runner.tools.files import LazyArtifact, content_hash, in_image, remote
 from runner.tools.run_files import TENSORBOARD
 from runner.tools.settings import Settings
 from runner.tools.text import json_text, yaml_text
+from runner.trainer.settings import (
+    EarlyStopping,
+    ProofSettings,
+    RunOptions,
+    RunSettings,
+    StageOptions,
+)
 
 Made = TypeVar("Made")
 
@@ -133,23 +149,31 @@ def shared_memory_gib(runs_on: Machines) -> int:
     return min(8 * max(1, runs_on.gpus_per_node), max(1, int(runs_on.memory_gib // 4)))
 
 
-def batch_facts(recipe: Recipe) -> Mapping[str, float]:
+class BatchFacts(TypedDict):
     """World size, rows (or tokens, if packed) of a step, and the learning rate before and after
     scaling."""
-    training_section = recipe.training
+
+    world_size: int
+    effective_batch_size: int
+    effective_batch_tokens: int | None
+    base_learning_rate: float
+    learning_rate: float
+
+
+def batch_facts(recipe: Recipe) -> BatchFacts:
+    section = recipe.training
     rows = effective_batch_size(recipe)
-    return {
-        "world_size": world_size(recipe),
-        "effective_batch_size": rows,
+    tokens = None
+    if section.get("packing") == "pack":
         # The data decides how many rows become one packed row.
-        **(
-            {"effective_batch_tokens": rows * recipe.model.sequence_len}
-            if training_section.get("packing") == "pack"
-            else {}
-        ),
-        "base_learning_rate": training_section.learning_rate,
-        "learning_rate": learning_rate(recipe),
-    }
+        tokens = rows * recipe.model.sequence_len
+    return BatchFacts(
+        world_size=world_size(recipe),
+        effective_batch_size=rows,
+        effective_batch_tokens=tokens,
+        base_learning_rate=section.learning_rate,
+        learning_rate=learning_rate(recipe),
+    )
 
 
 def ddp_bucket_mb(recipe: Recipe) -> int:
@@ -157,36 +181,47 @@ def ddp_bucket_mb(recipe: Recipe) -> int:
     return recipe.communication.ddp_bucket_mb or 25
 
 
-def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
-    """The run's facts for the training process, under `recipe_runner` in its config; and the
-    settings of the runner's plugin: checkpoints at their own steps, and early stopping."""
-    save_steps, stopping = (recipe.training.get(name) for name in ("save_steps", "early_stopping"))
-    return {
-        "name": recipe.name,
-        "fingerprint": recipe.fingerprint,
-        "run_dir": place.run_dir,
-        "recipe_file": f"{place.config_dir}/{plans.RECIPE_FILE}",
-        "backend": "nccl" if place.accelerator else "gloo",
+def run_settings(
+    recipe: Recipe, place: Place, name: str = "", **options: Unpack[RunOptions]
+) -> dict[str, Any]:
+    """The settings of the training process beyond the engine's own, under `recipe_runner` in its
+    config: the one maker of RunSettings. name: by default the recipe's."""
+    stopping = recipe.training.get("early_stopping")
+    return RunSettings(
+        name=name or recipe.name,
+        fingerprint=recipe.fingerprint,
+        run_dir=place.run_dir,
+        recipe_file=f"{place.config_dir}/{plans.RECIPE_FILE}",
+        backend="nccl" if place.accelerator else "gloo",
         **batch_facts(recipe),
-        **time_limit(recipe),
-        **({"save_steps": save_steps} if save_steps else {}),
-        **({"early_stopping": stopping.plain()} if stopping else {}),
-    }
+        time_limit_seconds=time_limit(recipe),
+        save_steps=recipe.training.get("save_steps"),
+        early_stopping=EarlyStopping(**stopping.plain()) if stopping else None,
+        **options,
+    ).plain()
 
 
-def time_limit(recipe: Recipe) -> dict[str, float]:
-    """The recipe's time limit as the training process reads it, in seconds; nothing if there is
-    none."""
+def as_stage_of_several(stage: Stage, **options: Unpack[StageOptions]) -> Stage:
+    """A training with other settings of the training process, because it has become one of the
+    stages of a recipe."""
+    settings = dict(stage.config["recipe_runner"])
+    for name, value in options.items():
+        settings[name] = value.plain() if isinstance(value, ProofSettings) else value
+    return replace(stage, config={**stage.config, "recipe_runner": settings})
+
+
+def time_limit(recipe: Recipe) -> float | None:
+    """The recipe's time limit in seconds; None if there is none."""
     limit = (recipe.settings.get("limits") or {}).get("time")
     if limit:
-        return {"time_limit_seconds": units.seconds(limit)}
-    return {}
+        return units.seconds(limit)
+    return None
 
 
 def evaluated(section: Settings, validates: bool = True) -> EngineConfig:
     """Evaluation and saving, by steps or after each epoch: the Trainer keeps the best evaluated
-    checkpoint. The runner saves those in between (see `run_facts`). validates: whether there is an
-    evaluation."""
+    checkpoint. The runner saves those in between (see `run_settings`). validates: whether there is
+    an evaluation."""
     interval = section.get("eval_steps" if validates else "save_steps")
     if interval:
         unit = "steps"
@@ -487,7 +522,7 @@ def plan(
         code_from_git=recipe.code_from_git,
         site=_section(recipe, "openshift"),
         nodes=_section(recipe, "nodes"),
-        facts=dict(facts or {}),
+        facts={name: value for name, value in (facts or {}).items() if value is not None},
         model_image=mounted(recipe, place),
         has_gates=any(stage.gates for stage in bare),
         stages=tuple(written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),

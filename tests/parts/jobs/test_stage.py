@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -90,8 +90,8 @@ class Claim:
                 self._write(folder.model / "model.safetensors", name)
                 if demo := folder.stage.config.get("recipe_runner", {}).get("demo"):
                     # With the folders as a pod knows them.
-                    text = (
-                        Demo(**demo).model_dump_json().replace(str(self.folder), "/shared/models")
+                    text = json.dumps(asdict(Demo(**demo))).replace(
+                        str(self.folder), "/shared/models"
                     )
                     self._write(folder.path / "demo.json", text)
             folder.mark(
