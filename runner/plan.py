@@ -419,7 +419,7 @@ def learned_from(config: EngineConfig) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def flat(value: object, name: str = "") -> Iterator[tuple[str, Any]]:
     """Nested settings on one level, by dotted names."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -433,7 +433,7 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def without_place(value: Any, place: Place) -> Any:
+def without_place(value: object, place: Place) -> Any:
     """A text with labels instead of the run's folders, so that a moved run folder has the same
     keys."""
     if not isinstance(value, str):

@@ -194,7 +194,7 @@ BOUNDS = Density(
     tuple_assignments_per_1000_lines=4,
     vague_names_percent=2.5,
     complex_functions_per_1000=20,
-    untyped_parameters_per_1000_functions=190,
+    untyped_parameters_per_1000_functions=50,
 )
 AIMS = Density(
     nodes_per_line=5.5,

@@ -40,7 +40,7 @@ def origin(document: Document, path: Path_) -> str:
     return DEFAULT
 
 
-def origins(document: Document, value: Any) -> dict[str, str]:
+def origins(document: Document, value: object) -> dict[str, str]:
     """Every setting that is not a section, by its dotted name, and where its value comes from."""
     return {".".join(map(str, path)): origin(document, path) for path, _ in leaves(value, bool)}
 
@@ -66,7 +66,7 @@ class _Writer(NamedTuple):
     stages: Sequence[Section]
 
     def section(
-        self, values: Mapping[str, Any], schema: Schema, path: Path_, indent: str
+        self, values: Mapping[str, object], schema: Schema, path: Path_, indent: str
     ) -> Iterator[Line]:
         properties: Schema = schema.get("properties", {})
         other_keys = [*values, *(str(where[-1]) for where in self.computed if where[:-1] == path)]
@@ -84,7 +84,7 @@ class _Writer(NamedTuple):
             elif note and key not in values:
                 yield f"{indent}# {key}: {written(note.value)}", f"computed: {note.how}"
 
-    def varies(self, path: Path_, value: Any) -> bool:
+    def varies(self, path: Path_, value: object) -> bool:
         """Whether a stage has another default for a setting that no line gives. A line would be for
         all stages."""
         if isinstance(value, dict) or origin(self.document, path) != DEFAULT:
@@ -92,7 +92,7 @@ class _Writer(NamedTuple):
         return any(value_at(stage, path) not in (None, value) for stage in self.stages)
 
     def setting(
-        self, key: str, value: Any, schema: Schema, path: Path_, indent: str, computation: str
+        self, key: str, value: object, schema: Schema, path: Path_, indent: str, computation: str
     ) -> Iterator[Line]:
         head = f"{indent}{written(key)}:"
         comment = origin(self.document, path) + computation
@@ -116,7 +116,7 @@ class _Writer(NamedTuple):
         else:
             yield f"{head} {written(value)}", comment
 
-    def item(self, value: Any, schema: Schema, path: Path_, indent: str) -> Iterator[Line]:
+    def item(self, value: object, schema: Schema, path: Path_, indent: str) -> Iterator[Line]:
         if not isinstance(value, dict):
             yield f"{indent}- {written(value)}", origin(self.document, path)
             return

@@ -75,7 +75,7 @@ def of_section(name: str, *judges: Callable[[Recipe, Any], Iterator[Problem]]) -
     section."""
 
     def rule(
-        judge: Callable[[Recipe, Any], Iterator[Problem]], recipe: Recipe
+        judge: Callable[[Recipe, object], Iterator[Problem]], recipe: Recipe
     ) -> Iterator[Problem]:
         section = recipe.settings.get(name)
         if section is not None:
@@ -428,7 +428,7 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _refused_warmup(
-    recipe: Recipe, path: Path_, owner: str, section: Mapping[str, Any]
+    recipe: Recipe, path: Path_, owner: str, section: Mapping[str, object]
 ) -> Problem | None:
     """The problem that a section already sets the warm-up in another unit."""
     key = str(path[-1])

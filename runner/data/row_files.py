@@ -80,7 +80,7 @@ class RowFile:
         return None
 
 
-def _named(row: Any, escaped: bool) -> DataRow | Bad:
+def _named(row: object, escaped: bool) -> DataRow | Bad:
     """A row of JSON, or why it is not one. escaped: whether it may contain half a character
     (`\\ud83d` alone), which no tokenizer accepts."""
     if not isinstance(row, dict):
@@ -175,7 +175,7 @@ class JsonLines(Json):
         return marks, place
 
 
-def _of_line(line: bytes, quick: Callable[[bytes], Any] | None) -> DataRow | Bad:
+def _of_line(line: bytes, quick: Callable[[bytes], object] | None) -> DataRow | Bad:
     """The row of a line of JSON. quick: orjson's reader, if it is installed."""
     try:
         row = quick(line) if quick else None
@@ -191,7 +191,7 @@ def _of_line(line: bytes, quick: Callable[[bytes], Any] | None) -> DataRow | Bad
         return Bad(f"not JSON ({getattr(error, 'msg', 'nested too deep')})")
 
 
-def _exact(values: Iterable[Any]) -> bool:
+def _exact(values: Iterable[object]) -> bool:
     """Whether values are those of the standard library: orjson makes floats of whole numbers beyond
     64 bits."""
     for value in values:

@@ -178,7 +178,9 @@ def applies(data: Section, when: Iterable[str], unless: Iterable[str] = ()) -> b
 
 
 def leaves(
-    value: Any, entered: Callable[[Sequence[Any]], object] = lambda items: False, path: Path_ = ()
+    value: object,
+    entered: Callable[[Sequence[object]], object] = lambda items: False,
+    path: Path_ = (),
 ) -> Iterator[tuple[Path_, Any]]:
     """Every setting that is not a section, by its path; an empty section counts. entered: whether a
     list's items count separately; other lists are one value."""

@@ -28,7 +28,7 @@ def _fields() -> Mapping[str, str]:
 TYPES = get_type_hints(Model)
 
 
-def _lacking(key: str, value: Any) -> str:
+def _lacking(key: str, value: object) -> str:
     """The form, in words, that a field's value lacks; empty if it is right."""
     forms = catalog.table("lock-file")["forms"]
     form, description = forms.get(key) or forms[TYPES.get(key, str).__name__]

@@ -125,7 +125,7 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
     return changed, effective
 
 
-def _section_of(data: Any, change: Override) -> Any:
+def _section_of(data: object, change: Override) -> Any:
     """The section or list that a change's setting is in; missing sections are created."""
     path = change.path
     parent = data

@@ -53,7 +53,7 @@ class Override(Record):
         )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, float):
         text = f"{value:g}"
     elif isinstance(value, bool | list | dict):
@@ -63,7 +63,7 @@ def _shown(value: Any) -> str:
     return shortened(text, 60)
 
 
-def with_defaults(value: Any, schema: Schema) -> Any:
+def with_defaults(value: object, schema: Schema) -> Any:
     """A copy of `value` with the schema's defaults and sections, except those that are a request
     (`x-only-written`)."""
     if isinstance(value, list) and schema.get("type") == "array":

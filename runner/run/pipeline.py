@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runner import parts
 from runner.data import packaged_models
@@ -159,7 +159,7 @@ def carry_out(
     stages: list[Stage],
     tell: Tell,
     watch: Watch,
-    made_with: Mapping[str, Any] | None = None,
+    made_with: Mapping[str, object] | None = None,
     keep: Callable[[], None] = lambda: None,
 ) -> list[Summary]:
     """Runs the chosen stages and reports their results; returns the summary of each finished stage

@@ -57,7 +57,7 @@ def part(scenario: str, name: str) -> ModuleType | None:
     return None
 
 
-def _member(scenario: str, name: str, usual: Any = None, module: str = "translation") -> Any:
+def _member(scenario: str, name: str, usual: object = None, module: str = "translation") -> Any:
     """What a module of a scenario, or its `translation.py` without that module, calls `name`; else
     `usual`."""
     return getattr(part(scenario, module) or part(scenario, "translation"), name, usual)
@@ -248,7 +248,7 @@ def foreign_sections() -> Schema:
     return {name: inlined(_pieces()[name]) for name in names}
 
 
-def narrowed(node: Any, key: str, variant: str) -> Any:
+def narrowed(node: object, key: str, variant: str) -> Any:
     """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists
     others, with the values of `x-by-KEY`, and with `x-renamed` for the removed settings. variant:
     empty for all of them together."""
@@ -302,7 +302,7 @@ def _elsewhere(key: str, variant: str, part: Schema) -> str:
     return f"It is for {rows}. These rows are {variant}. Delete the line, or {alternative}."
 
 
-def inlined(node: Any) -> Any:
+def inlined(node: object) -> Any:
     """Replaces `$ref: FILE#/NAME` and `$ref: SCENARIO/schema.yaml`, with or without
     `#/properties/NAME/…`, by their targets. Keys beside `$ref` win."""
     if isinstance(node, list):

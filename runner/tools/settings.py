@@ -59,7 +59,7 @@ class Settings(Mapping[str, Any]):
                 return self[key]
             raise AttributeError(f"the schema has no setting `{key}`; it has {sorted(self._known)}")
 
-    def __setattr__(self, key: str, value: Any) -> None:
+    def __setattr__(self, key: str, value: object) -> None:
         raise AttributeError("a recipe is frozen")
 
     def __getitem__(self, key: str) -> Any:
@@ -72,7 +72,7 @@ class Settings(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._values
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         # Without a call of another function, because a check reads thousands of settings.
         value = self._values[key] if key in self._values else default  # noqa: SIM401
         if value is BROKEN:
@@ -145,7 +145,7 @@ class Settings(Mapping[str, Any]):
 _NOT_SETTINGS = frozenset(dir(Settings))
 
 
-def _freeze(value: Any, schema: Schema) -> Any:
+def _freeze(value: object, schema: Schema) -> Any:
     if isinstance(value, dict):
         # A section that the schema leaves open has the settings that the recipe writes.
         return Settings(
@@ -160,7 +160,7 @@ def _freeze(value: Any, schema: Schema) -> Any:
     return value
 
 
-def _thaw(value: Any) -> Any:
+def _thaw(value: object) -> Any:
     if value is BROKEN:
         raise BrokenSetting
     # For an abstract class, such as that of sections, Python's instance check is slow.

@@ -21,12 +21,13 @@ from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
 from pydantic import BaseModel
 from torch import Tensor
-from transformers import TrainerCallback, set_seed
+from transformers import Trainer, TrainerCallback, set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner import parts
 from runner.catalog import table
 from runner.tools import child_process, process
+from runner.tools.text import TextTokenizer
 from runner.trainer import records, results, stopping
 from runner.trainer.settings import RunSettings
 
@@ -41,7 +42,7 @@ class RecipePlugin(BasePlugin):
         self.resumed_from = ""
         self.trackers: list[TrainerCallback] = []
 
-    def register(self, cfg: dict[str, Any]) -> None:
+    def register(self, cfg: dict[str, object]) -> None:
         process.without_gpu_kernels()
         # With several processes Axolotl 0.19.0 asks the driver about links between GPUs. The CUDA
         # build of torch, which pip installs on Linux, raises if there is no driver.
@@ -145,7 +146,7 @@ class RecipePlugin(BasePlugin):
             **({"num_generations_eval": 1} if settings.rewards else {}),
         }
 
-    def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
+    def post_trainer_create(self, cfg: DictDefault, trainer: Trainer) -> None:
         settings = run_settings(cfg)
         # Beside an adapter, PEFT trains a copy of a reward model's last layer in the precision of
         # the base model.
@@ -184,7 +185,7 @@ class RecipePlugin(BasePlugin):
             # It raises KeyError 'Active (gib)' on ranks other than 0 (Axolotl 0.19.0).
             trainer.create_model_card = lambda *args, **kwargs: None
 
-    def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
+    def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Trainer) -> list[Any]:
         settings = run_settings(cfg)
         self.history = results.History(settings)
         of_words = not cfg.rl and not cfg.reward_model
@@ -216,7 +217,9 @@ def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:
     two answers."""
     read, _ = dpo.default(cfg, dataset_idx)
 
-    def read_one(sample: dict[str, Any], tokenizer: Any = None) -> dict[str, Any]:
+    def read_one(
+        sample: dict[str, object], tokenizer: TextTokenizer | None = None
+    ) -> dict[str, Any]:
         answer = sample["completion"]
         two_answers = read(
             {"messages": sample["messages"], "chosen": answer, "rejected": answer},
@@ -249,7 +252,7 @@ def by_features(cfg: DictDefault) -> TrainDatasetMeta:
 
     reward = EBFTMixin._feature_matching_reward
 
-    def features(trainer: Any, *texts: Any, **columns: Any) -> list[float]:
+    def features(trainer: Trainer, *texts: object, **columns: object) -> list[float]:
         """What answers are worth, by this name in logs; in evaluations without whitening, after
         which the mean hardly differs from model to model."""
         args = trainer.args
@@ -270,7 +273,7 @@ def by_features(cfg: DictDefault) -> TrainDatasetMeta:
     return datasets
 
 
-def stop_convolutions(model: Any) -> None:
+def stop_convolutions(model: torch.nn.Module) -> None:
     """Keeps convolutions over tokens (LFM2's) within a row of joined ones: neither Axolotl 0.19.0
     nor transformers 5.16.1 tells them where a row begins. Axolotl refuses to train with their
     kernel for GPUs, so this one replaces no faster one."""
@@ -280,7 +283,7 @@ def stop_convolutions(model: Any) -> None:
     plain = home.causal_conv1d_fn
 
     def with_places(
-        _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+        _: object, arguments: tuple[object, ...], keywords: dict[str, object]
     ) -> tuple[Any, dict[str, Any]]:
         return arguments, {**keywords, "seq_idx": keywords.get("position_ids")}
 

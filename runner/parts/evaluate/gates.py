@@ -102,7 +102,7 @@ class GateVerdict(Record):
         return f"missed: {self.why}"
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Self:
+    def of(cls, facts: Mapping[str, object]) -> Self:
         return super().of({"threshold": facts.get("wanted"), **facts})  # the name in older records
 
 
@@ -202,7 +202,7 @@ def _finite(value: int | float) -> bool:
     return abs(value) <= sys.float_info.max  # not even a whole number may be larger
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     if isinstance(value, float) or (
         isinstance(value, int) and not isinstance(value, bool) and _finite(value)
     ):

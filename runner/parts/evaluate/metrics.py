@@ -79,7 +79,7 @@ def _facts_of(metric: str) -> Mapping[str, Any]:
     return {}
 
 
-def in_words(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> str:
+def in_words(metric: str, rewards: Mapping[str, object] = MappingProxyType({})) -> str:
     """The possible values of a metric with bounds, for a sentence."""
     lowest, highest = bounds(metric, rewards)
     if math.isinf(highest):
@@ -89,7 +89,7 @@ def in_words(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> 
     return f"from {lowest:g} to {highest:g}"
 
 
-def is_senseless(gate: Gate, rewards: Mapping[str, Any] = MappingProxyType({})) -> bool:
+def is_senseless(gate: Gate, rewards: Mapping[str, object] = MappingProxyType({})) -> bool:
     """Whether the threshold is an impossible value of its metric, or no value can pass."""
     lowest, highest = bounds(gate.metric, rewards)
     if gate.metric == REWARD and gate.comparison in ("<", "<="):

@@ -249,7 +249,7 @@ def fill_template(template: Path, /, **fields: object) -> Manifest:
     for: it would disappear without a message."""
     places: set[str] = set()
 
-    def fill(value: Any) -> Any:
+    def fill(value: object) -> Any:
         if isinstance(value, dict):
             entries = {key: fill(entry) for key, entry in value.items()}
             return {key: entry for key, entry in entries.items() if entry is not None}

@@ -178,7 +178,7 @@ def chosen(cleaning: Cleaning, size: int | None) -> Executor:
     return Here(tasks, workers or cores)
 
 
-def agreed(file: Path, made: Callable[[], Any]) -> Any:
+def agreed(file: Path, made: Callable[[], object]) -> Any:
     """A value that all pods must share, which the first one computes once; JSON."""
     while (known := read_json(file)) is None:
         if helping_pod():
@@ -196,14 +196,14 @@ def _size(cleaning: Cleaning) -> dict[str, int]:
     }
 
 
-def _in_queue(job: Any) -> bool:
+def _in_queue(job: object) -> bool:
     asked = subprocess.run(
         ["squeue", "--noheader", "--jobs", str(job)], capture_output=True, text=True, check=False
     )
     return asked.returncode == 0 and bool(asked.stdout.strip())
 
 
-def _undone(name: str, undone: list[int], executor: Any, logs: str) -> Stop:
+def _undone(name: str, undone: list[int], executor: object, logs: str) -> Stop:
     return Stop(
         *worded(
             "pretrain.tasks-undone", name=name, undone=len(undone), executor=executor, logs=logs

@@ -288,7 +288,7 @@ def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
     return {**stage, "speed": faster, **_advanced(recipe, kind)}
 
 
-def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
+def _moved(places: Mapping[Path_, object], kinds: list[str]) -> dict[Path_, Any]:
     groups: dict[Path_, list[Path_]] = {}
     for path in places:
         groups.setdefault(path[:1], []).append(path)

@@ -133,7 +133,7 @@ def _no_runs(name: str | None, no_jobs: bool) -> Stop:
     )
 
 
-def _without_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _without_names(settings: Mapping[str, object]) -> dict[str, Any]:
     """The settings that can tell runs apart."""
     return {setting: value for setting, value in settings.items() if setting not in page.OWN}
 
@@ -190,7 +190,7 @@ def _row(run: RunFolder, run_facts: facts.RunFacts | None) -> dict[str, Any]:
     return row
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value in (None, ""):
         return "-"
     if isinstance(value, float):

@@ -98,7 +98,7 @@ def _require_tasks(server: _Hub, tasks: Sequence[str]) -> None:
 
 
 def _finished_job(
-    server: _Hub, url: str, model: str, tasks: Sequence[Mapping[str, Any]], tell: Tell
+    server: _Hub, url: str, model: str, tasks: Sequence[Mapping[str, object]], tell: Tell
 ) -> Mapping[str, Any]:
     """Sends a job that measures one model, and waits until it has ended. A job that is no longer
     waited for is deleted, because its results would be read by no one."""
@@ -248,7 +248,7 @@ class _Hub:
             time.sleep(SECONDS)
 
     def ask(
-        self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None
+        self, path: str, body: Mapping[str, object] | None = None, method: str | None = None
     ) -> dict[str, Any]:
         try:
             with openai_api.opened(

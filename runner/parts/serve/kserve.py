@@ -198,7 +198,7 @@ def _storage(plan: Plan, uri: str) -> dict[str, Any] | None:
     }
 
 
-def _filled(template_name: str, plan: Plan, **fields: Any) -> kubernetes.Manifest:
+def _filled(template_name: str, plan: Plan, **fields: object) -> kubernetes.Manifest:
     file = Path(__file__).with_name(f"{template_name}.yaml")
     return kubernetes.fill_template(file, namespace=plan.site.namespace, recipe=plan.name, **fields)
 

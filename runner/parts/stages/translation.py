@@ -126,8 +126,8 @@ def _with_rows(
     begun: Stage,
     recipe: Recipe,
     place: Place,
-    models: Mapping[str, Any],
-    rows: Mapping[str, Any],
+    models: Mapping[str, object],
+    rows: Mapping[str, object],
     texts: tuple[str, ...],
 ) -> Stage:
     """The stage `data` with the rows of every training. begun: it as a pretraining needs it; texts:

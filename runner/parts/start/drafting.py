@@ -242,7 +242,7 @@ class Answers:
             if not part or by_schema.has(self.document.data["scenario"], part)
         ]
 
-    def starts(self, setting: str, otherwise: Any = "") -> Any:
+    def starts(self, setting: str, otherwise: object = "") -> Any:
         """The starter's value of a setting, or `otherwise`."""
         found = self.document.lookup(Override(setting).path)
         if found is None:
@@ -478,7 +478,7 @@ class Answers:
         return said
 
 
-def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
+def _overrides(said: Mapping[str, tuple[object, str]]) -> list[Override]:
     return [
         Override(setting, None, value, copying.NEW, why) for setting, (value, why) in said.items()
     ]
@@ -938,7 +938,7 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
     if not isinstance(section, dict) or change.after == section.get("sample"):
         return  # the recipe's own data, which the other settings are about
 
-    def other(name: str, value: Any = None, why: str = "belonged to the old data") -> Override:
+    def other(name: str, value: object = None, why: str = "belonged to the old data") -> Override:
         return Override(f"{home}.{name}", None, value, change.by, why)
 
     columns: list[str]

@@ -367,7 +367,7 @@ ANSWERS: Mapping[str, Callable[[Recipe], Any]] = {
 }
 
 
-def plain_text(recipe: Recipe, place: Place, **fields: Any) -> PlainText:
+def plain_text(recipe: Recipe, place: Place, **fields: object) -> PlainText:
     data = recipe.data
     plain = common.rows(
         PlainText,

@@ -471,7 +471,7 @@ def _of_other_plugins(config: EngineConfig, extra: EngineConfig) -> list[tuple[s
     return wrong
 
 
-def refusal(setting: str, value: Any, config: EngineConfig) -> str | None:
+def refusal(setting: str, value: object, config: EngineConfig) -> str | None:
     """Why Axolotl would refuse a setting beside a config of the runner, as the end of a sentence,
     or None."""
     if value is None or setting in config:

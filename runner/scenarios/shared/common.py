@@ -260,7 +260,7 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
     }
 
 
-def made(record_type: type[Made], section: Settings, **fields_given: Any) -> Made:
+def made(record_type: type[Made], section: Settings, **fields_given: object) -> Made:
     """A record with fields from `fields_given`, else from the section's settings of the same names,
     else defaults."""
     from_section = {}
@@ -272,7 +272,7 @@ def made(record_type: type[Made], section: Settings, **fields_given: Any) -> Mad
 
 
 def rows(
-    rows_type: type[Made], recipe: Recipe, place: Place, data: Settings, **fields_given: Any
+    rows_type: type[Made], recipe: Recipe, place: Place, data: Settings, **fields_given: object
 ) -> Made:
     """The rows of a section that names data, as a kind of DataSets. fields_given: those
     that no setting gives."""
@@ -410,7 +410,7 @@ def proving(
     place: Place,
     data: Stage,
     trained: Iterable[Stage],
-    models: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    models: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
 ) -> Stage:
     """The data stage, which also proves what Axolotl trains before a GPU is reserved. models: by
     stage, the facts (`model`) and the `tokenizer` of its base model, if that does not exist yet."""
@@ -494,7 +494,7 @@ def plan(
     recipe: Recipe,
     place: Place,
     stages: Callable[[Place], Iterable[Stage]],
-    facts: Mapping[str, Any] | None = None,
+    facts: Mapping[str, object] | None = None,
 ) -> Plan:
     """The Plan of the stages that `stages` makes at a place, with their keys and config texts. On a
     cluster each stage's checkpoints are under its own key, and its pods check earlier stages and

@@ -27,7 +27,7 @@ from runner.tools.settings import BrokenSetting
 
 
 def contradictions(
-    file: str, **further_names: Callable[[Recipe], Any]
+    file: str, **further_names: Callable[[Recipe], object]
 ) -> Callable[[Recipe], Iterator[Problem]]:
     """The rule of the `contradictions.toml` beside a module (the one in `runner/check/` explains
     the entries). file: the module's `__file__`; further_names: what its rows can name further to

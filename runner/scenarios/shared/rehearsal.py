@@ -54,7 +54,7 @@ OF_A_FILE = ("path", "split", "subset", "revision", "sample")
 Row = tuple[str, Any, str]  # of a table: the setting, its value, and the reason
 
 
-def table(name: str, file: Path = OWN, **computed: Any) -> list[Row]:
+def table(name: str, file: Path = OWN, **computed: object) -> list[Row]:
     """A table of rehearsal.toml, or of another file, with what it calls `{name}` from
     `computed`."""
     values = {f"{{{placeholder}}}": value for placeholder, value in computed.items()}
@@ -86,7 +86,7 @@ def needs_gpu() -> list[tuple[str, tuple[str, ...], Any, str]]:
     return rows
 
 
-def substitute(setting: str, value: Any, reason: str) -> Override:
+def substitute(setting: str, value: object, reason: str) -> Override:
     return Override(setting, None, value, BY, reason)
 
 

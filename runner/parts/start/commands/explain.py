@@ -152,7 +152,7 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
     return replace(explained, here=here, origin=origin, source=source, beside=beside)
 
 
-def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
+def _others(recipe: Recipe, setting: str, value: object) -> list[Any]:
     """Values to try: half and twice a number or an amount, other choices, or the schema's example
     for 0 and nothing."""
     part = by_schema.part_in(recipe.document, path_of(setting)) or by_schema.part(
@@ -193,7 +193,7 @@ def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
 
 
 def _tried(
-    recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] | None = None
+    recipe: Recipe, setting: str, value: object, before: Mapping[str, str] | None = None
 ) -> Tried:
     """before: the generated files of the unchanged recipe; None if that has this value."""
     try:

@@ -210,7 +210,7 @@ QUESTIONS = tuple(
 ABOUT_DATA = len(TABLES["data"])  # the number of these, which come first
 
 
-def as_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def as_options(command: Callable[..., object]) -> Callable[..., Any]:
     for one in reversed(QUESTIONS):
         parameter(one.name, str | None, option=one.option, help=one.help, complete=one.complete)(
             command
