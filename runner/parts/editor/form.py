@@ -60,46 +60,63 @@ def sections(document: Document) -> list[FormSection]:
     """The sections of a recipe with a known scenario; the settings outside sections are the
     first."""
     schema = by_schema.schema(document.data["scenario"])
-    plain = {name: part for name, part in schema["properties"].items() if "properties" not in part}
-    whole = {
-        "title": "The recipe",
-        "markdownDescription": schema["description"],
-        "properties": plain,
+    top_level = {
+        name: part for name, part in schema["properties"].items() if "properties" not in part
     }
-    parts: dict[Path_, Schema] = {(): whole}
-    parts |= {
-        (name,): part for name, part in schema["properties"].items() if part.get("properties")
+    parts: dict[Path_, Schema] = {
+        (): {
+            "title": "The recipe",
+            "markdownDescription": schema["description"],
+            "properties": top_level,
+        }
     }
-    entry = by_schema.part(document.data["scenario"], f"{stages.STAGES}.0")
-    for name, index, one in stages.documents(document):
-        known = dict[str, Schema]()
-        scenario = one.data["scenario"]
-        for key, part in entry["properties"].items():
-            own = by_schema.part(scenario, setting(stages.alone((key,), one)))
+    for name, part in schema["properties"].items():
+        if part.get("properties"):
+            parts[(name,)] = part
+    parts |= _stage_schemas(document)
+    return [_form_section(document, path, part) for path, part in parts.items()]
+
+
+def _stage_schemas(document: Document) -> dict[Path_, Schema]:
+    """The schema of each stage of a recipe with several, with the settings of its technique."""
+    item = by_schema.part(document.data["scenario"], f"{stages.STAGES}.0")
+    schemas: dict[Path_, Schema] = {}
+    for name, index, stage in stages.documents(document):
+        settings: dict[str, Schema] = {}
+        for key, part in item["properties"].items():
+            stage_part = by_schema.part(
+                stage.data["scenario"], setting(stages.alone((key,), stage))
+            )
             if key == "model":
-                own = {
-                    **part,
-                    "properties": {
-                        n: p for n, p in part["properties"].items() if n in own["properties"]
-                    },
+                in_stages = {
+                    model_key: model_part
+                    for model_key, model_part in part["properties"].items()
+                    if model_key in stage_part["properties"]
                 }
-            if own or key in (stages.NAME, stages.TECHNIQUE):
-                known[key] = own or part
-        parts[(stages.STAGES, index)] = {**entry, "title": f"Stage {name}", "properties": known}
-    return [
-        FormSection(
-            name=setting(path),
-            title=part["title"],
-            says=says(part),
-            fields=tuple(_fields(document, path, part)),
-            in_text=tuple(
-                setting((*path, name))
-                for name, one in part["properties"].items()
-                if _kind(one) is None and not one.get("properties")
-            ),
-        )
-        for path, part in parts.items()
+                stage_part = {**part, "properties": in_stages}
+            if stage_part or key in (stages.NAME, stages.TECHNIQUE):
+                settings[key] = stage_part or part
+        schemas[(stages.STAGES, index)] = {
+            **item,
+            "title": f"Stage {name}",
+            "properties": settings,
+        }
+    return schemas
+
+
+def _form_section(document: Document, path: Path_, part: Schema) -> FormSection:
+    in_text = [
+        setting((*path, name))
+        for name, setting_schema in part["properties"].items()
+        if _kind(setting_schema) is None and not setting_schema.get("properties")
     ]
+    return FormSection(
+        name=setting(path),
+        title=part["title"],
+        says=says(part),
+        fields=tuple(_fields(document, path, part)),
+        in_text=tuple(in_text),
+    )
 
 
 def changed(document: Document, path: Path_, value: Any) -> str:
@@ -123,38 +140,40 @@ def changed(document: Document, path: Path_, value: Any) -> str:
 
 
 def _fields(document: Document, path: Path_, part: Schema, title: str = "") -> Iterator[Field]:
-    for name, one in part["properties"].items():
-        here = (*path, name)
-        full_title = f"{title}{one['title']}"
-        if one.get("properties"):
-            yield from _fields(document, here, one, f"{full_title} · ")
-        elif (kind := _kind(one)) and here != ("scenario",):
-            choices: dict[Any, str]
-            if kind == "yes":
-                choices = {True: "true", False: "false"}
-            else:
-                choices = {}
-            choices |= {value: value for value in map(str, one.get("enum", ()))}
-            for snippet in one.get("defaultSnippets", ()):
-                choices[snippet["body"]] = "   ".join(
-                    filter(None, (snippet["body"], snippet["description"]))
-                )
-            if "default" in one:
-                default = reading.written(one["default"])
-            else:
-                default = ""
-            yield Field(
-                path=here,
-                title=full_title,
-                says=says(one),
-                kind=kind,
-                choices=choices,
-                free=kind == "choice" and "enum" not in one,
-                value=document.lookup(here),
-                default=f"twice {one['x-default-twice']}"
-                if one.get("x-default-twice")
-                else default,
-            )
+    for name, setting_schema in part["properties"].items():
+        setting_path = (*path, name)
+        full_title = f"{title}{setting_schema['title']}"
+        if setting_schema.get("properties"):
+            yield from _fields(document, setting_path, setting_schema, f"{full_title} · ")
+        elif setting_path != ("scenario",) and _kind(setting_schema):
+            yield _field(document, setting_path, setting_schema, full_title)
+
+
+def _field(document: Document, path: Path_, setting_schema: Schema, title: str) -> Field:
+    field_kind = _kind(setting_schema) or "text"
+    choices: dict[Any, str] = {}
+    if field_kind == "yes":
+        choices = {True: "true", False: "false"}
+    for value in map(str, setting_schema.get("enum", ())):
+        choices[value] = value
+    for snippet in setting_schema.get("defaultSnippets", ()):
+        body_and_description = filter(None, (snippet["body"], snippet["description"]))
+        choices[snippet["body"]] = "   ".join(body_and_description)
+    default = ""
+    if setting_schema.get("x-default-twice"):
+        default = f"twice {setting_schema['x-default-twice']}"
+    elif "default" in setting_schema:
+        default = reading.written(setting_schema["default"])
+    return Field(
+        path=path,
+        title=title,
+        says=says(setting_schema),
+        kind=field_kind,
+        choices=choices,
+        free=field_kind == "choice" and "enum" not in setting_schema,
+        value=document.lookup(path),
+        default=default,
+    )
 
 
 def _kind(part: Schema) -> str | None:
@@ -199,19 +218,21 @@ class Form:
             place.line: path for path, place in (*document.values.items(), *document.keys.items())
         }
         self.wrong = {
-            lines[one.line]: one.message
-            for one in problems
-            if one.severity == "error" and one.line in lines
+            lines[problem.line]: problem.message
+            for problem in problems
+            if problem.severity == "error" and problem.line in lines
         }
-        if [one.name for one in self.sections] != list(self.names):
+        if [section.name for section in self.sections] != list(self.names):
             self.side.clear()
             self.names = {}
             with self.side:
-                for one in self.sections:
+                for section in self.sections:
                     button = ui.button(
-                        one.title, on_click=lambda name=one.name: self.choose(name), color=None
+                        section.title,
+                        on_click=lambda name=section.name: self.choose(name),
+                        color=None,
                     )
-                    self.names[one.name] = button.props("flat dense no-caps align=left")
+                    self.names[section.name] = button.props("flat dense no-caps align=left")
         self.draw()
 
     def choose(self, name: str) -> None:
@@ -221,38 +242,52 @@ class Form:
     def draw(self) -> None:
         """Marks the shown section, missing sections, and those with an error, and shows the
         document's values. Unchanged fields keep the text that somebody is typing there."""
-        shown = next((one for one in self.sections if one.name == self.chosen), self.sections[0])
-        for one in self.sections:
-            looks = {
-                "recipe-section": True,
-                "recipe-chosen": one is shown,
-                "recipe-left-out": all(field.value is None for field in one.fields),
-                "recipe-bad": any(
-                    path[: len(field.path)] == field.path
-                    for field in one.fields
-                    for path in self.wrong
-                ),
-            }
-            self.names[one.name].classes(
-                replace=" ".join(look for look, holds in looks.items() if holds)
-            )
-        if shown.name != self.shown or [field.path for field in shown.fields] != list(self.fields):
-            self.shown = shown.name
-            self.fields = {}
-            self.panel.clear()
-            with self.panel:
-                ui.label(shown.says.split("\n\n")[0]).classes("recipe-says")
-                for field in shown.fields:
-                    self.fields[field.path] = (field, self._element(field))
-                if shown.in_text:
-                    names = ", ".join(shown.in_text)
-                    ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
-        for field in shown.fields:
-            known, element = self.fields[field.path]
+        chosen = next(
+            (section for section in self.sections if section.name == self.chosen),
+            self.sections[0],
+        )
+        for section in self.sections:
+            self._mark(section, section is chosen)
+        if chosen.name != self.shown or [field.path for field in chosen.fields] != list(
+            self.fields
+        ):
+            self._draw_fields(chosen)
+        for field in chosen.fields:
+            drawn, element = self.fields[field.path]
             self.fields[field.path] = (field, element)
-            if field.value != known.value or element.value is None:
+            if field.value != drawn.value or element.value is None:
                 element.set_value(field.shown)
             element.error = self.wrong.get(field.path)
+
+    def _mark(self, section: FormSection, is_chosen: bool) -> None:
+        """Sets the look of a section's button."""
+        wrong_fields = (
+            field
+            for field in section.fields
+            for path in self.wrong
+            if path[: len(field.path)] == field.path
+        )
+        looks = {
+            "recipe-section": True,
+            "recipe-chosen": is_chosen,
+            "recipe-left-out": all(field.value is None for field in section.fields),
+            "recipe-bad": any(wrong_fields),
+        }
+        self.names[section.name].classes(
+            replace=" ".join(look for look, holds in looks.items() if holds)
+        )
+
+    def _draw_fields(self, section: FormSection) -> None:
+        self.shown = section.name
+        self.fields = {}
+        self.panel.clear()
+        with self.panel:
+            ui.label(section.says.split("\n\n")[0]).classes("recipe-says")
+            for field in section.fields:
+                self.fields[field.path] = (field, self._element(field))
+            if section.in_text:
+                names = ", ".join(section.in_text)
+                ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
 
     def _element(self, field: Field) -> Any:
         hint = setting(field.path)

@@ -33,10 +33,17 @@ def opened(path: Path) -> tuple[Path, Path]:
     if not path.is_dir():
         judging.Opened(path)
         return path.parent, path
-    known = batch.within(path)
-    if not known:
+    files = batch.within(path)
+    if not files:
         raise Stop(f"There is no recipe in `{path}`.", reading.START)
-    return path, known[0]
+    return path, files[0]
+
+
+def counted(count: int, noun: str) -> str:
+    """A count of things in words: `no notes`, `1 note`, `2 notes`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count or 'no'} {noun}s"
 
 
 class Text:
@@ -68,8 +75,9 @@ class Text:
 
     def call(self, function: str, *values: Any) -> AwaitableResponse:
         """Calls a function of editor.js; the answer can be awaited."""
-        told = "".join(f", {json.dumps(value)}" for value in values)
-        code = f"import('/editor.js').then((m) => m.{function}(getElement({self.editor.id}){told}))"
+        arguments = "".join(f", {json.dumps(value)}" for value in values)
+        call = f"{function}(getElement({self.editor.id}){arguments})"
+        code = f"import('/editor.js').then((m) => m.{call})"
         return ui.run_javascript(f"return {code}", timeout=30.0)  # seconds
 
     def show(self, problems: Sequence[Problem]) -> None:
@@ -80,13 +88,10 @@ class Text:
         self.shown = problems
         self.call("show", [problem.as_json() | {"width": problem.width} for problem in problems])
         errors = len(errors_of(problems))
-        counts = ((errors, "error"), (len(problems) - errors, "note"))
-        said = ", ".join(
-            f"{count or 'no'} {what}{'' if count == 1 else 's'}" for count, what in counts
-        )
+        summary = f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'note')}"
         self.below.clear()
         with self.below:
-            ui.label(said).classes(f"recipe-summary {'recipe-bad' if errors else 'recipe-good'}")
+            ui.label(summary).classes(f"recipe-summary {'recipe-bad' if errors else 'recipe-good'}")
             for problem in problems:
                 self._show(problem)
 
@@ -178,8 +183,8 @@ class Page:
         ui.colors(primary="#2f76e0")  # as in curve.json
         with ui.header().classes("recipe-header"):
             ui.label("recipe edit").classes("recipe-title")
-            known = {str(file): file.name for file in {*batch.within(self.folder), self.file.path}}
-            chosen = ui.select(known, value=str(self.file.path), on_change=self.choose).classes(
+            files = {str(file): file.name for file in {*batch.within(self.folder), self.file.path}}
+            chosen = ui.select(files, value=str(self.file.path), on_change=self.choose).classes(
                 "recipe-file"
             )
             chosen.props("dense borderless dark options-dense")
@@ -284,11 +289,11 @@ class Page:
         """Shows whether the text is saved; the browser asks before a tab with unsaved text
         closes."""
         if self.unsaved:
-            said = "unsaved changes"
+            state = "unsaved changes"
         else:
-            said = "saved"
-        if said != self.state.text:
-            self.state.text = said
+            state = "saved"
+        if state != self.state.text:
+            self.state.text = state
             self.text.call("ask_before_leaving", self.unsaved)
 
     async def write(self, path: Path_, value: Any) -> None:
@@ -328,13 +333,13 @@ class Page:
 
     def offer_both(self) -> None:
         """Asks which of two texts to keep; nothing is written before the answer."""
-        there = self.file.path.is_file()
+        exists = self.file.path.is_file()
 
-        def mine() -> None:
+        def overwrite() -> None:
             dialog.close()
             self.save(over=True)
 
-        async def other() -> None:
+        async def reload() -> None:
             dialog.close()
             with _refusals_shown():
                 if not await self.text.put(self.file.read()):
@@ -342,17 +347,17 @@ class Page:
             self.show_state()
 
         with ui.dialog() as dialog, ui.card().classes("recipe-both"):
-            if there:
-                what = "has been changed by another program"
+            if exists:
+                change = "has been changed by another program"
             else:
-                what = "no longer exists"
+                change = "no longer exists"
             ui.label(
-                f"{self.file.path.name} {what} since you opened it. Nothing has been written yet."
+                f"{self.file.path.name} {change} since you opened it. Nothing has been written yet."
             )
             with ui.row():
-                ui.button("Overwrite it with my text", on_click=mine).props("no-caps outline")
-                if there:
-                    ui.button("Use the text of the file", on_click=other).props("no-caps outline")
+                ui.button("Overwrite it with my text", on_click=overwrite).props("no-caps outline")
+                if exists:
+                    ui.button("Use the text of the file", on_click=reload).props("no-caps outline")
                 ui.button("Decide later", on_click=dialog.close).props("no-caps flat")
         dialog.open()
 
@@ -375,18 +380,17 @@ class Page:
 
     async def show_rows(self) -> None:
         recipe = self.judged.recipe
-        found = dict[str, list[RenderedExample]]()
-        if recipe:
-            said = ""
+        examples = dict[str, list[RenderedExample]]()
+        reason = ""
+        if recipe is None:
+            reason = "Fix the errors to see the rows."
         else:
-            said = "Fix the errors to see the rows."
-        if recipe:
             try:
-                found = await run.io_bound(judging.rows, recipe)
+                examples = await run.io_bound(judging.rows, recipe)
             except Stop as stop:
-                said = stop.text
-        shown = template(HERE / "rows.html.jinja", base64=b64encode)
-        self.rows.content = shown.render(found=found, said=said, most=MOST_LETTERS)
+                reason = stop.text
+        drawn = template(HERE / "rows.html.jinja", base64=b64encode)
+        self.rows.content = drawn.render(examples=examples, reason=reason, most=MOST_LETTERS)
 
     def show_report(self) -> None:
         document = self.judged.document

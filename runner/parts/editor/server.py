@@ -39,25 +39,25 @@ class Guarded:
         from starlette.requests import HTTPConnection
         from starlette.responses import PlainTextResponse, RedirectResponse
 
-        asked = HTTPConnection(scope)
-        known = secrets.compare_digest(
-            asked.query_params.get("token", "").encode(), self.token.encode()
+        request = HTTPConnection(scope)
+        has_token = secrets.compare_digest(
+            request.query_params.get("token", "").encode(), self.token.encode()
         )
-        if known and scope["type"] == "http" and scope["path"] == "/":
-            kept = RedirectResponse("/", 303)
-            kept.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
-            await kept(scope, receive, send)
+        if has_token and scope["type"] == "http" and scope["path"] == "/":
+            redirect = RedirectResponse("/", 303)
+            redirect.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+            await redirect(scope, receive, send)
         elif (
-            asked.cookies.get(self.cookie) == self.token
-            and asked.headers.get("origin") in self.origins
+            request.cookies.get(self.cookie) == self.token
+            and request.headers.get("origin") in self.origins
         ):
             await self.inner(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008})
         else:
-            said = "Open the whole address that `recipe edit` prints, with its token."
-            await PlainTextResponse(said, 403)(scope, receive, send)
+            refusal = "Open the whole address that `recipe edit` prints, with its token."
+            await PlainTextResponse(refusal, 403)(scope, receive, send)
 
 
 def _report(name: str) -> str:
@@ -92,12 +92,12 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
 
     from runner.parts.editor import page
 
-    folder, first = page.opened(file)
+    folder, first_file = page.opened(file)
     rehearsal = RehearsalProcess()
 
     def shown() -> None:
         try:
-            page.Page(folder, first, rehearsal).build()
+            page.Page(folder, first_file, rehearsal).build()
         except Stop as stop:  # the file was removed
             ui.label(stop.text)
 
