@@ -192,7 +192,7 @@ BOUNDS = Density(
     comprehensions_per_1000_lines=54.5,
     walruses_per_1000_lines=3,
     tuple_assignments_per_1000_lines=4,
-    vague_names_percent=2.5,
+    vague_names_percent=2,
     complex_functions_per_1000=20,
     untyped_parameters_per_1000_functions=190,
 )
