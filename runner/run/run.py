@@ -34,6 +34,7 @@ from runner.trainer.records import Summary
 
 SIDES = ("before", "after", "expected")  # of a question: both answers, and that of its training row
 GLANCE = 300  # characters of an answer at the end of a run
+CPU = "this machine's CPU"  # in sentences
 UNASKED = 3600  # seconds of training on a processor that start without a question
 UNASKED_REHEARSAL = 900  # the same for a rehearsal with a real model
 
@@ -130,23 +131,37 @@ def _require_patience(
     """Prints how long each chosen stage takes on this machine's processor, and asks if the stages
     that start take more than `unasked` seconds. instead: what takes less, as a sentence. Raises
     Stop after a no, or if this machine's memory is too small."""
-    total = 0.0
-    for decision in (decision for decision in decide(plan, stages) if decision.stage.trains):
-        prediction = predictions.get(decision.stage.name, Prediction(decision.stage.name))
-        this_machine.require_memory(prediction, instead)
-        needs = this_machine.needs(prediction)
-        if needs:
-            tell(needs)
-        if decision.action not in ("keep", "go on"):
-            if prediction.seconds is None:
-                total += math.inf
-            else:
-                total += prediction.seconds
-    takes = "How long training takes on this machine's CPU is unknown."
-    if total < math.inf:
-        takes = f"Training takes about {units.duration(total)} on this machine's CPU."
-    if total > unasked and not confirm(takes):
+    for stage in stages:
+        if stage.trains:
+            prediction = predictions.get(stage.name, Prediction(stage.name))
+            this_machine.require_memory(prediction, instead)
+            needs = this_machine.needs(prediction)
+            if needs:
+                tell(needs)
+    total = seconds_to_train(plan, stages, predictions)
+    if total > unasked and not confirm(training_takes(total, CPU)):
         raise Stop("Nothing was started.", instead)
+
+
+def seconds_to_train(
+    plan: Plan, stages: list[Stage], predictions: Mapping[str, Prediction]
+) -> float:
+    """How long the stages that start anew take; infinite if that is unknown."""
+    total = 0.0
+    for decision in decide(plan, stages):
+        if decision.stage.trains and decision.action not in ("keep", "go on"):
+            prediction = predictions.get(decision.stage.name, Prediction())
+            if prediction.seconds is None:
+                return math.inf
+            total += prediction.seconds
+    return total
+
+
+def training_takes(seconds: float, machine: str) -> str:
+    """How long training takes, as a sentence. machine: as in `CPU`."""
+    if seconds == math.inf:
+        return f"How long training takes on {machine} is unknown."
+    return f"Training takes about {units.duration(seconds)} on {machine}."
 
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:

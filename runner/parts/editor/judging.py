@@ -1,6 +1,7 @@
 """A recipe's text while somebody types it: its problems, its plan, its first rows, and proposals
 for a place."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -8,10 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from runner import scenarios
+from runner import catalog, scenarios
 from runner.catalog import Schema, UnknownArchitecture
 from runner.check import by_schema
 from runner.check.validate import changed, examined
+from runner.commands.next_step import run_here
 from runner.data import RenderedExample
 from runner.parts.edits import copying
 from runner.parts.plan_view.views import verdict
@@ -20,6 +22,7 @@ from runner.parts.planner.planned import Planned
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
+from runner.run.run import CPU, UNASKED, seconds_to_train, training_takes
 from runner.run.run_folder import folder
 from runner.tools.problem import Problem, Stop, report_bug
 
@@ -107,6 +110,49 @@ def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[f
     except Stop as stop:
         return (stop.text,), ()
     return verdict(planned, "a price per GPU hour"), planned.forecasts
+
+
+@dataclass(frozen=True)
+class TrainingHere:
+    """How long training takes on this machine. seconds: of all stages, infinite if unknown;
+    remaining: of those that are not finished; machine: its GPU or CPU, in words."""
+
+    seconds: float
+    remaining: float
+    machine: str
+
+    @property
+    def sentence(self) -> str:
+        return training_takes(self.seconds, self.machine)
+
+    @property
+    def question(self) -> str:
+        """What to ask before training starts; empty if it takes less than an hour."""
+        if self.remaining <= UNASKED:
+            return ""
+        return f"{training_takes(self.remaining, self.machine)} Start it?"
+
+
+def training_here(recipe: Recipe) -> TrainingHere:
+    """How long a recipe's training takes on this machine. Raises Stop if it cannot run here."""
+    local = run_here(recipe)
+    stages = list(local.plan.stages)
+    predictions = local.predictions
+    times = [
+        predictions[stage.name].seconds
+        for stage in stages
+        if stage.trains and stage.name in predictions
+    ]
+    known = [seconds for seconds in times if seconds is not None]
+    seconds = math.inf
+    if known and len(known) == sum(stage.trains for stage in stages):
+        seconds = sum(known)
+    if local.on_processor:
+        machine = CPU
+    else:
+        machine = f"this machine's {catalog.label_of(local.gpus[0]).replace('-', ' ')}"
+    remaining = seconds_to_train(local.plan, stages, predictions)
+    return TrainingHere(seconds, remaining, machine)
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:

@@ -17,6 +17,8 @@ from runner.recipe.document import Document, path_of
 from runner.recipe.overrides import apply
 from runner.recipe.recipe import Override, Recipe
 from runner.run.this_machine import LocalRun
+from runner.tools.files import remote
+from runner.tools.problem import Stop
 
 # The settings of `data` that tell how rows become texts.
 OF_COLUMNS = (
@@ -53,18 +55,23 @@ class AnswersInPlace(Answers):
 
 def other_data(document: Document, name: str) -> list[Override]:
     """The changes of a recipe that learns from other rows; their columns decide its settings. name:
-    a file or a folder, from the recipe's folder, or a data set on the hub. Raises Stop if it cannot
-    be read."""
+    a file or a folder, from the recipe's folder, or a data set on the hub; `s3://…` is not read.
+    Raises Stop if it cannot be read."""
+    if remote(name):
+        return _complete(document, drafting.overrides_of({"data.path": (name, "")}))
     file = Path(document.file).parent / name
     if file.exists():
         source = str(file.absolute())
     else:
         source = name
     scenario = document.data["scenario"]
-    kind = kind_of_rows(document, source)
     technique = TECHNIQUES.get(scenario, "adapter")
-    answers = AnswersInPlace(kind, technique, data=source, origin=document)
-    settings = {**_without_columns(document, kind), **answers.data_settings()}
+    try:
+        kind = kind_of_rows(document, source)
+        answers = AnswersInPlace(kind, technique, data=source, origin=document)
+        settings = {**_without_columns(document, kind), **answers.data_settings()}
+    except Stop as stop:
+        raise Stop(stop.text.replace(source, name)) from None
     if by_schema.has(scenario, "data.form"):
         settings |= _form(scenario, kind)
     if "description" in document.data:
