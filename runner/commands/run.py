@@ -212,6 +212,7 @@ def run(
 ) -> None:
     """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An
     interrupted run continues where it stopped."""
+    watch_parent()  # of the page of `recipe edit`, which may be killed
     watching = partial(watch, brief)
     with at_work("run", path, sets, out, fresh) as (recipe, changes, home), forking():
         running.run(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote
 
 from nicegui import run, ui
 from nicegui.awaitable_response import AwaitableResponse
@@ -19,7 +20,7 @@ from runner.data import RenderedExample
 from runner.parts.editor import judging, uploads
 from runner.parts.editor.first_fields import FirstFields, Writers
 from runner.parts.editor.form import Form, changed, rewritten
-from runner.parts.editor.rehearsing import RehearsalProcess
+from runner.parts.editor.run_process import REHEARSAL, TRAINING, RunProcess
 from runner.parts.start import in_place
 from runner.parts.start.drafting import ModelHere
 from runner.recipe import reading
@@ -29,7 +30,11 @@ from runner.tools.problem import Problem, Stop, errors_of
 from runner.tools.text import template
 
 HERE = Path(__file__).parent
-REHEARSE = "Run the whole recipe on this machine, with a tiny model"
+REHEARSE = "Run the whole recipe on this machine, with a tiny model; it takes a few minutes"
+TRAIN = "Train the recipe's own model on this machine"
+STOP = "Stop it; the next start goes on from there"
+CHAT = "Chat with the model before and after training"
+REPORT = "Show the result page of this recipe's latest run"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
 # Seconds without typing after which the time of training here is estimated.
 PAUSE = 0.7
@@ -122,16 +127,16 @@ class Text:
                 button.props("outline dense no-caps size=sm")
 
 
-class RehearsalPane:
-    """Shows a rehearsal; several tabs of a browser may show the same one."""
+class RunPane:
+    """Shows a rehearsal or a training; several tabs of a browser may show the same one."""
 
-    def __init__(self, rehearsal: RehearsalProcess) -> None:
-        self.rehearsal = rehearsal
-        # The state, the rehearsal and the number of lines that this pane has shown.
+    def __init__(self, process: RunProcess) -> None:
+        self.process = process
+        # The command, its output and whether it runs, as this pane has shown it.
         self.seen = (-1, 0, False)
         self.number = -1
         self.lines = 0
-        # Before the first rehearsal there is nothing to see.
+        # Before the first command there is nothing to see.
         with ui.element("div").classes("recipe-work") as self.area:
             self.state = ui.label().classes("recipe-said")
             # The losses over steps; the first look draws them.
@@ -144,7 +149,7 @@ class RehearsalPane:
 
     def look(self) -> None:
         """Shows what is new since the last look."""
-        now = self.rehearsal
+        now = self.process
         now.read()
         news = (now.number, now.bytes, now.running)
         if news == self.seen:
@@ -176,9 +181,9 @@ class RehearsalPane:
 class Page:
     """One tab of a browser."""
 
-    def __init__(self, folder: Path, file: Path, rehearsal: RehearsalProcess) -> None:
+    def __init__(self, folder: Path, file: Path, process: RunProcess) -> None:
         self.folder = folder
-        self.rehearsal = rehearsal
+        self.process = process
         self.file = judging.Opened(file)
         self.judged = judging.JudgedText([])
         self.price: float | None = None  # of a GPU hour
@@ -206,7 +211,7 @@ class Page:
         self.errors.on(
             "click", js_handler="() => document.querySelector('.recipe-more').open = true"
         )
-        self.live = RehearsalPane(self.rehearsal)
+        self.live = RunPane(self.process)
         with ui.element("details").classes("recipe-more"):
             with ui.element("summary"):
                 ui.label("More").classes("recipe-more-title")
@@ -215,7 +220,7 @@ class Page:
                     self.text = Text(self.file.known, self.changed, self.write)
                 with ui.column().classes("recipe-right"):
                     self._build_right()
-        self.rehearsal.watching += 1
+        self.process.watching += 1
         ui.context.client.on_delete(self.leave)
         ui.timer(0, self.changed, once=True)
         ui.timer(0.3, self.look)  # seconds
@@ -229,8 +234,10 @@ class Page:
         ui.space()
         _header_button("Save", "save", "Save the recipe to its file", self.save)
         self.rehearse_button = _header_button("Rehearse", "play_arrow", REHEARSE, self.rehearse)
-        report = "Show the result page of this recipe's latest run"
-        _header_button("Report", "article", report, self.show_report)
+        self.train_button = _header_button("Train here", "model_training", TRAIN, self.train)
+        self.stop_button = _header_button("Stop", "stop", STOP, self.process.stop)
+        _header_button("Chat", "chat", CHAT, self.show_chat)
+        _header_button("Report", "article", REPORT, self.show_report)
 
     def _build_right(self) -> None:
         with ui.row().classes("recipe-verdict"):
@@ -262,7 +269,7 @@ class Page:
 
     def leave(self) -> None:
         self.closed = True
-        self.rehearsal.leave()
+        self.process.leave()
 
     async def changed(self) -> None:
         """Checks the text, and again if it has changed in the meantime."""
@@ -513,42 +520,68 @@ class Page:
             name = ""
         ui.navigate.to(f"/report?name={name}", new_tab=True)
 
+    def show_chat(self) -> None:
+        ui.navigate.to(f"/chat?file={quote(self.file.path.name)}", new_tab=True)
+
     def rehearse(self) -> None:
-        """Starts a rehearsal of the saved recipe, or stops the running one."""
-        if self.rehearsal.running:
-            self.rehearsal.stop()
-            return
+        """Starts a rehearsal of the saved recipe."""
+        with _refusals_shown():
+            self.require_startable()
+            if self.unsaved and not self.save():
+                return
+            self.process.start(REHEARSAL, self.file.path)
+
+    async def train(self) -> None:
+        """Starts the training of the saved recipe on this machine, after a question if it takes
+        more than an hour."""
+        with _refusals_shown():
+            recipe = self.require_startable()
+            training = await run.io_bound(judging.training_here, recipe)
+            if training.question and not await _confirmed(training.question):
+                return
+            if self.unsaved and not self.save():
+                return
+            self.process.start(TRAINING, self.file.path)
+
+    def require_startable(self) -> Recipe:
+        """The recipe as it was last checked. Raises Stop if it has errors, or while a command
+        runs."""
+        self.process.require_idle()
         if self.judged.recipe is None:
-            ui.notify("Fix the errors first.", type="warning")
-            return
-        if self.unsaved and not self.save():
-            return
-        self.rehearsal.start(self.file.path)
+            raise Stop("Fix the errors first.")
+        return self.judged.recipe
 
     def look(self) -> None:
-        button, tooltip = self.rehearse_button
-        if self.rehearsal.running:
-            button.text = "Stop"
-            button.icon = "stop"
-            tooltip.text = "Stop the rehearsal; the next one reuses its finished parts"
+        if self.unsaved:
+            self.rehearse_button.text = "Save and rehearse"
+            self.train_button.text = "Save and train here"
         else:
-            button.text = "Save and rehearse" if self.unsaved else "Rehearse"
-            button.icon = "play_arrow"
-            tooltip.text = REHEARSE
+            self.rehearse_button.text = "Rehearse"
+            self.train_button.text = "Train here"
+        self.stop_button.set_visibility(self.process.running)
         self.live.look()
+
+
+async def _confirmed(question: str) -> bool:
+    """Asks whether a long training may start."""
+    with ui.dialog() as dialog, ui.card().classes("recipe-both recipe-long-training"):
+        ui.label(question)
+        with ui.row():
+            train = ui.button("Train", on_click=lambda: dialog.submit(True))
+            train.props("no-caps outline")
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("no-caps flat")
+    return bool(await dialog)
 
 
 def _estimates(recipe: Recipe) -> tuple[judging.TrainingHere, list[ModelHere]]:
     return judging.training_here(recipe), list(in_place.models_here(recipe))
 
 
-def _header_button(
-    text: str, icon: str, tooltip: str, on_click: Callable[[], Any]
-) -> tuple[ui.button, ui.tooltip]:
+def _header_button(text: str, icon: str, tooltip: str, on_click: Callable[[], Any]) -> ui.button:
     button = ui.button(text, icon=icon, on_click=on_click).props("flat no-caps color=white dense")
     with button.classes(f"recipe-{text.lower().replace(' ', '-')}"):
-        explained = ui.tooltip(tooltip)
-    return button, explained
+        ui.tooltip(tooltip)
+    return button
 
 
 @contextmanager

@@ -5,20 +5,25 @@ import os
 import secrets
 import sys
 import webbrowser
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runner import parts
+from runner.check import batch
 from runner.commands.options import command, say
 from runner.parts.editor import judging
-from runner.parts.editor.rehearsing import RehearsalProcess
+from runner.parts.editor.chat_process import ChatProcess
+from runner.parts.editor.run_process import RECIPE, RunProcess
+from runner.recipe import reading
 from runner.run.run_folder import find
+from runner.run.run_folder import folder as run_folder
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, bound_port
 from runner.tools.text import template
 
 HERE = Path(__file__).parent
+REHEARSE_FIRST = "On the page of this recipe, press Rehearse or Train here. When that has ended, reload this page."
 
 
 class Guarded:
@@ -68,36 +73,55 @@ def _report(name: str) -> str:
             raise Stop(f"`{name}` is not the name of a recipe.")
         page: str = parts.hook("page_of_runs")(find(name, None))
     except Stop as stop:
-        return _page_without_report(stop)
+        return _notice("No report yet", stop, REHEARSE_FIRST)
     return page
 
 
-def _page_without_report(stop: Stop) -> str:
+def _chat_address(folder: Path, first_file: Path, name: str, chat: ChatProcess) -> str:
+    """The address of the chat page for the recipe in the file of that name. Raises Stop if it has
+    no trained model, or is not one of the page's recipes."""
+    files = {file.name: file for file in (*batch.within(folder), first_file)}
+    if name not in files:
+        raise Stop(f"`{name}` is not a recipe of this page.")
+    document = reading.read(files[name])
+    return chat.address(files[name], run_folder(str(document.data.get("name", "")), "run"))
+
+
+def _notice(title: str, stop: Stop, remedy: str = "") -> str:
+    """A page with a reason."""
     from markupsafe import Markup
 
     style = Markup((HERE / "page.css").read_text(encoding="utf-8"))
     sentences = stop.text.replace("`", "").split("\n")
-    return template(HERE / "no-report.html.jinja").render(style=style, sentences=sentences)
+    return template(HERE / "notice.html.jinja").render(
+        title=title, style=style, sentences=sentences, remedy=remedy
+    )
 
 
-def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
+def serve(
+    file: Path,
+    port: int,
+    ready: Callable[[str], None],
+    recipe_command: Sequence[str] = RECIPE,
+) -> None:
     """Serves the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any free
-    one; ready: called with the address. Raises Stop if the port is taken, or there is nothing to
-    edit."""
+    one; ready: called with the address; recipe_command: the words of the command `recipe`. Raises
+    Stop if the port is taken, or there is nothing to edit."""
     import uvicorn
     from fastapi import FastAPI, Request
-    from fastapi.responses import HTMLResponse
+    from fastapi.responses import HTMLResponse, RedirectResponse, Response
     from nicegui import app as pages
     from nicegui import ui
 
     from runner.parts.editor import page
 
     folder, first_file = page.opened(file)
-    rehearsal = RehearsalProcess()
+    process = RunProcess(recipe_command)
+    chat = ChatProcess(recipe_command)
 
     def shown() -> None:
         try:
-            page.Page(folder, first_file, rehearsal).build()
+            page.Page(folder, first_file, process).build()
         except Stop as stop:  # the file was removed
             ui.label(stop.text)
 
@@ -110,11 +134,22 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
         place = await request.json()
         return judging.meaning(place["text"], place["line"])
 
+    def chat_page(file: str) -> Response:
+        try:
+            return RedirectResponse(_chat_address(folder, first_file, file, chat), 303)
+        except Stop as stop:
+            return HTMLResponse(_notice("No chat yet", stop))
+
+    def close() -> None:
+        chat.close()
+        process.close()
+
     for answer in (proposals, meaning):
         application.post(f"/{answer.__name__}")(answer)
     application.get("/report", response_class=HTMLResponse)(_report)
+    application.get("/chat")(chat_page)
     pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
-    pages.on_shutdown(rehearsal.stop)
+    pages.on_shutdown(close)
     ui.page("/", title="recipe edit")(shown)
     # The page has its own stylesheet, because Tailwind rebuilds its own in the browser at every
     # change. After that many seconds of silence a tab counts as closed; a busy one answers sooner.
@@ -136,7 +171,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
 @command
 def edit(path: str, port: int) -> None:
     """Edit a recipe in the browser: its text with completion and problems as you type, a form, the
-    plan, a rehearsal.
+    plan, a rehearsal; train it here, and chat with its model.
 
     RECIPE is a file, or a folder with recipes. Default: the current folder. Only this machine can
     open the page. It writes nothing until you save.

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,15 +25,19 @@ needs_nicegui = pytest.mark.skipif(
 in_browser = pytest.mark.skipif(
     found() is None, reason="no Chromium here (apt-get install chromium)"
 )
+STUB_PAGE = Path(__file__).with_name("stub_page.py")
 # So high that every line of the text is there.
 WIDTH, HEIGHT = 1440, 2600
 CLEAN = "document.querySelector('.recipe-summary')?.innerText == 'no errors, no notes'"
 
 
 @contextmanager
-def editing(folder: Path, path: str, **env: str):
-    """The address of a page for a recipe in a folder. env: more of the environment."""
+def editing(folder: Path, path: str, recipe_command: Sequence[str] = (), **env: str):
+    """The address of a page for a recipe in a folder. recipe_command: what stands in for the
+    command `recipe` that it runs; env: more of the environment."""
     command = [sys.executable, "-m", "runner", "edit", path, "--port", "0"]
+    if recipe_command:
+        command = [sys.executable, str(STUB_PAGE), path, *recipe_command]
     env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **env}
     said = folder / "said.txt"
     with (

@@ -273,8 +273,7 @@ def test_nobody_gets_in_without_the_token_or_from_another_page(copy, tmp_path):
         # Before the first run, the page explains how to get one, and leads back.
         no_report = said("report?name=mine")
         assert (
-            "There is no run of mine" in no_report
-            and "press <strong>Rehearse</strong>" in no_report
+            "There is no run of mine" in no_report and "press Rehearse or Train here" in no_report
         )
         assert '<a href="/">' in no_report
         copy.unlink()

@@ -59,14 +59,14 @@ def test_a_rehearsal_is_stopped_goes_on_and_ends_with_a_curve_and_a_report(copy,
             "document.querySelector('.recipe-rehearse').innerText.includes('Save and rehearse')"
         )
         tab.click(".recipe-rehearse")
-        tab.until("document.querySelector('.recipe-rehearse').innerText.includes('Stop')")
+        tab.until("document.querySelector('.recipe-stop').checkVisibility()")
         assert "epochs: 3" in copy.read_text("utf-8")
         tab.until_says(SAID, "Rehearsing: step ", SECONDS)
         assert processes(tmp_path)
-        tab.click(".recipe-rehearse")
+        tab.click(".recipe-stop")
         tab.until_says(SAID, "The rehearsal was stopped.")
         until_gone(tmp_path)
-        tab.until("document.querySelector('.recipe-rehearse').innerText.includes('Rehearse')")
+        tab.until("!document.querySelector('.recipe-stop').checkVisibility()")
         tab.click(".recipe-rehearse")
         tab.until_says(SAID, "Rehearsing: step ", SECONDS)
         tab.until(f"{POINTS}[0] > 3")
@@ -121,9 +121,9 @@ def test_a_rehearsal_ends_with_the_last_tab_and_with_the_page(copy, tmp_path, cl
 
 PAGE = """import sys, time
 from pathlib import Path
-from runner.parts.editor.rehearsing import RehearsalProcess
-beside = RehearsalProcess()
-beside.start(Path(sys.argv[1]))
+from runner.parts.editor.run_process import REHEARSAL, RunProcess
+process = RunProcess()
+process.start(REHEARSAL, Path(sys.argv[1]))
 time.sleep(600)
 """
 
