@@ -114,19 +114,22 @@ def edited() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder, file = Path(name), PICTURES / "edit.png"
-        said("new", "my-demo", "--from", "survival", folder=folder)
+        said("new", "my-demo", "--from", "museum", folder=folder)
         with (
             editing(folder, "my-demo.yaml") as address,
-            tab_of(address, folder / "profile", width=1180, height=680) as tab,
+            tab_of(address, folder / "profile", width=1180, height=820) as tab,
         ):
-            tab.push(".recipe-section", "Machines")
-            tab.replace("  last_layers:", "2", "30")
+            # The times of training here come after the verdict.
+            tab.until("document.querySelector('.recipe-time')?.innerText")
+            tab.push(".recipe-section", "Training")
+            tab.replace("  micro_batch_size:", "4", "4096")
             tab.until("document.querySelector('.recipe-too-large')")
             # The problem leads to its line.
             tab.click(".recipe-problem")
             tab.until(
                 "document.querySelector('.recipe-line-error') && document.querySelector('.q-field--error')"
             )
+            tab.value("scrollTo(0, 0)")
             tab.picture(file)
         _in_few_colours(file)
 

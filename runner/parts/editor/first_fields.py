@@ -84,6 +84,7 @@ class FirstFields:
         self.drawn = list(fields)
         self.elements.fields = {}
         self.data = self.model = self.time = None
+        self.models = {}
         self.area.clear()
         with self.area:
             if SOURCE in fields:

@@ -303,12 +303,16 @@ class Page:
         number = self.typed
         await asyncio.sleep(PAUSE)
         recipe = self.judged.recipe
-        if number != self.typed or recipe is None or recipe is self.estimated or self.closed:
+        if number != self.typed or recipe is self.estimated or self.closed:
             return
         self.estimated = recipe
+        if recipe is None:
+            self.first_fields.show_time(())
+            return
         try:
             estimates = await run.io_bound(_estimates, recipe)
         except Stop:  # the check reports what is wrong
+            self.first_fields.show_time(())
             return
         # While the server ends, `io_bound` returns None.
         if estimates is not None and number == self.typed and not self.closed:
@@ -521,7 +525,7 @@ class Page:
         ui.navigate.to(f"/report?name={name}", new_tab=True)
 
     def show_chat(self) -> None:
-        ui.navigate.to(f"/chat?file={quote(self.file.path.name)}", new_tab=True)
+        ui.navigate.to(f"/chat?file={quote(str(self.file.path))}", new_tab=True)
 
     def rehearse(self) -> None:
         """Starts a rehearsal of the saved recipe."""
@@ -537,6 +541,8 @@ class Page:
         with _refusals_shown():
             recipe = self.require_startable()
             training = await run.io_bound(judging.training_here, recipe)
+            if training is None:  # the server ends
+                return
             if training.question and not await _confirmed(training.question):
                 return
             if self.unsaved and not self.save():

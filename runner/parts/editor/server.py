@@ -77,14 +77,13 @@ def _report(name: str) -> str:
     return page
 
 
-def _chat_address(folder: Path, first_file: Path, name: str, chat: ChatProcess) -> str:
-    """The address of the chat page for the recipe in the file of that name. Raises Stop if it has
-    no trained model, or is not one of the page's recipes."""
-    files = {file.name: file for file in (*batch.within(folder), first_file)}
-    if name not in files:
-        raise Stop(f"`{name}` is not a recipe of this page.")
-    document = reading.read(files[name])
-    return chat.address(files[name], run_folder(str(document.data.get("name", "")), "run"))
+def _chat_address(folder: Path, first_file: Path, file: Path, chat: ChatProcess) -> str:
+    """The address of the chat page for the recipe in a file. Raises Stop if it has no trained
+    model, or is not one of the page's recipes."""
+    if file not in (*batch.within(folder), first_file):
+        raise Stop(f"`{file}` is not a recipe of this page.")
+    name = str(reading.read(file).data.get("name", ""))
+    return chat.address(file, run_folder(name, "run"))
 
 
 def _notice(title: str, stop: Stop, remedy: str = "") -> str:
@@ -136,7 +135,7 @@ def serve(
 
     def chat_page(file: str) -> Response:
         try:
-            return RedirectResponse(_chat_address(folder, first_file, file, chat), 303)
+            return RedirectResponse(_chat_address(folder, first_file, Path(file), chat), 303)
         except Stop as stop:
             return HTMLResponse(_notice("No chat yet", stop))
 
