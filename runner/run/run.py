@@ -146,7 +146,7 @@ def _require_patience(
 def seconds_to_train(
     plan: Plan, stages: list[Stage], predictions: Mapping[str, Prediction]
 ) -> float:
-    """How long the stages that start anew take; infinite if that is unknown."""
+    """How long the stages that start from the beginning take; infinite if that is unknown."""
     total = 0.0
     for decision in decide(plan, stages):
         if decision.stage.trains and decision.action not in ("keep", "go on"):

@@ -12,7 +12,9 @@ from runner.run.run_folder import RunFolder
 from runner.tools.problem import Stop
 from runner.tools.run_files import RUN
 
-NOTHING_YET = "There is nothing to chat with yet: press Train here on the page of this recipe, and come back when the training has finished."
+NOTHING_YET = (
+    "There is nothing to chat with yet: press Train here, and come back when training has finished."
+)
 STARTS_WITH = "The page: "  # the line with the address
 SECONDS = 300  # in which both models are loaded
 PATIENCE = 5  # seconds in which it ends
@@ -64,6 +66,6 @@ class ChatProcess:
                 if line.startswith(STARTS_WITH):
                     return line.removeprefix(STARTS_WITH).split()[0]
             if not is_running:
-                raise Stop("\n".join(lines[-10:]) or "The chat ended without a word.")
+                raise Stop("\n".join(lines[-10:]) or "The chat ended without a message.")
             time.sleep(0.1)
         raise Stop(f"The chat did not start within {SECONDS} seconds.")

@@ -76,7 +76,7 @@ class FirstFields:
             self._show_model(self.base)
 
     def show_time(self, sentences: Sequence[str]) -> None:
-        """Shows how long so many passes take; none if that is unknown."""
+        """Shows how long these passes take; none if that is unknown."""
         if self.time is not None:
             self.time.text = "\n".join(sentences)
 

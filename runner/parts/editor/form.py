@@ -214,7 +214,7 @@ class FieldElements:
         self.fields: dict[Path_, tuple[Field, Any]] = {}
 
     def add(self, field: Field, hint: str = "") -> Any:
-        """Draws the element of a field where the page is being built. hint: what stands below it
+        """Draws the element of a field where the page is being built. hint: the text below it
         instead of the setting's name."""
         hint = hint or setting(field.path)
         if field.choices:

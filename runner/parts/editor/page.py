@@ -32,7 +32,7 @@ from runner.tools.text import template
 HERE = Path(__file__).parent
 REHEARSE = "Run the whole recipe on this machine, with a tiny model; it takes a few minutes"
 TRAIN = "Train the recipe's own model on this machine"
-STOP = "Stop it; the next start goes on from there"
+STOP = "Stop it; the next start continues from there"
 CHAT = "Chat with the model before and after training"
 REPORT = "Show the result page of this recipe's latest run"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
@@ -299,7 +299,7 @@ class Page:
 
     async def estimate(self) -> None:
         """Shows how long training takes here, and the models that can be trained here, unless
-        somebody goes on typing."""
+        somebody continues to type."""
         number = self.typed
         await asyncio.sleep(PAUSE)
         recipe = self.judged.recipe

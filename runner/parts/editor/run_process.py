@@ -211,7 +211,7 @@ class RunProcess:
 
     def leave(self) -> None:
         """Counts a closed tab. With the last one a rehearsal ends, because no page could stop it
-        any more; a training takes longer, and goes on."""
+        any more; a training takes longer, and continues."""
         self.watching -= 1
         if not self.watching and self.work.needs_tab:
             self.stop()

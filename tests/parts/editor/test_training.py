@@ -24,7 +24,9 @@ from tests.conftest import ROOT
 from tests.parts.editor.browsing import editing, in_browser, needs_nicegui, tab_of
 
 STUB = [sys.executable, str(Path(__file__).with_name("stub_recipe.py"))]
-NOTHING_YET = "There is nothing to chat with yet: press Train here on the page of this recipe, and come back when the training has finished."
+NOTHING_YET = (
+    "There is nothing to chat with yet: press Train here, and come back when training has finished."
+)
 STATE = ".recipe-said"
 SECONDS = 60
 
