@@ -121,7 +121,7 @@ def edited() -> None:
         ):
             # The times of training here come after the verdict.
             tab.until("document.querySelector('.recipe-time')?.innerText")
-            tab.push(".recipe-section", "Training")
+            tab.push(".recipe-section", "Machines")
             tab.replace("  micro_batch_size:", "4", "4096")
             tab.until("document.querySelector('.recipe-too-large')")
             # The problem leads to its line.

@@ -306,13 +306,13 @@ def test_the_page_trains_is_stopped_goes_on_and_chats(museum, tmp_path):
             tab.open(f"{base}chat?file=mine.yaml")
             tab.until("document.body.innerText.startsWith('chat of process')")
             (tmp_path / "finish").unlink()
+            (tmp_path / "checkpoint").unlink()
             tab.show(address, **look)
             tab.click(".recipe-train-here")
             tab.until_says(STATE, "Training: step ")
             assert tab.complaints == []
         # A training goes on when the tabs are closed. It ends with the server, as the chat does,
         # and leaves its checkpoint.
-        (tmp_path / "checkpoint").unlink()
         processes = [entry[-1] for entry in commands(tmp_path)]
         assert [command for command, *_ in commands(tmp_path)] == ["run", "run", "chat", "run"]
         assert list(map(is_running, processes)) == [False, False, True, True]
