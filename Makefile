@@ -88,7 +88,7 @@ language-server: install
 	npm install --silent --prefix $(VENV)/language-server yaml-language-server@2.0.0
 
 golden: schemas
-	RECIPE_GOLDEN=write $(BIN)/python -m pytest -m golden
+	RECIPE_GOLDEN=write $(BIN)/python -m pytest -m golden -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 bench: install
 	$(BIN)/python benchmarks/check_speed.py

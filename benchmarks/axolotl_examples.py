@@ -28,7 +28,7 @@ sys.path.insert(
 from runner import catalog
 from runner.check import batch
 from runner.check.validate import override, valid
-from runner.parts.axolotl_files import checking, importing
+from runner.parts.axolotl_files import checking, commands, importing
 from runner.recipe import reading
 from runner.recipe.recipe import PROMPTS, TEXT, Override
 from runner.scenarios import place, translate
@@ -169,8 +169,8 @@ def row(file: Path) -> dict[str, Any]:
     if refused:
         return found | {"outcome": "refused by Axolotl"}
     made = importing.read(document)
-    problems, changes = made.refused or importing.judged(made), list[Override]()
-    if problems and not made.refused and not importing.judged(made, COMMIT):
+    problems, changes = made.refused or commands.judged(made), list[Override]()
+    if problems and not made.refused and not commands.judged(made, COMMIT):
         problems, changes = [], COMMIT
     if problems:
         keys = dict.fromkeys(

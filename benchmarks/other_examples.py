@@ -19,7 +19,7 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parent.parent)
 )  # this clone's package, not an installed one
 
-from runner.parts.axolotl_files import importing, others
+from runner.parts.axolotl_files import commands, others
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.problem import Stop
@@ -65,7 +65,7 @@ def main(trainer: str, folder: str) -> None:
     ends, ways = Counter[str](), Counter[str]()
     for document in of_llama_factory() if trainer == "llama-factory" else of_trl():
         made = others.read(document, trainer)
-        problems = made.refused or importing.judged(made)
+        problems = made.refused or commands.judged(made)
         ends[
             "refused" if made.refused else "imported with a change" if problems else "imported"
         ] += 1

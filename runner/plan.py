@@ -4,15 +4,21 @@ the targets add."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.tools import packaged
 from runner.tools.files import Artifact, Record, content_hash, normal
 from runner.tools.problem import Stop, did_you_mean, listed
 from runner.tools.run_files import BEST_MODEL, CHECKPOINTS
+from runner.tools.settings import Section, Settings
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import ImageCodeFromGit, Nodes, Openshift, OpenshiftClaims
+else:  # for pydantic, which reads a plan's JSON
+    ImageCodeFromGit = Nodes = Openshift = Section
 
 RECIPE_FILE = "recipe.json"  # the recipe with every default, beside the emitted configs
 # The plan up to a stage, beside the stage's config, for the pod that runs or measures it.
@@ -24,7 +30,6 @@ USUAL_CLAIM_GIB = 50  # the size of a claim if neither the recipe nor an estimat
 
 EngineConfig = dict[str, Any]  # an engine's settings, under the engine's own names
 RowsRequest = Mapping[str, Any]  # the rows to prepare: one of the dataclasses for it, as JSON
-Section = Mapping[str, Any]  # a recipe's section, or a part of one, as plain values
 
 
 @dataclass(frozen=True)
@@ -266,26 +271,30 @@ class OnClaim:
         return self.path.removeprefix(folder.path).strip("/")
 
 
-def claim_of(folder: str, claims: Iterable[Section] | None) -> Section | None:
+def claim_of(folder: str, claims: Iterable[OpenshiftClaims]) -> OpenshiftClaims | None:
     """The claim, of a recipe's `openshift.claims`, that a folder is on; None for the pod's own disk
     or the image."""
     # As texts: `check` asks this for every file of a recipe, and pathlib takes ten times as long.
     path = f"{normal(folder)}/"
-    parent = (
-        claim for claim in claims or () if path.startswith(f"{normal(claim['mount']).rstrip('/')}/")
-    )
-    return max(parent, key=lambda claim: len(normal(claim["mount"])), default=None)
+    parent = (claim for claim in claims if path.startswith(f"{normal(claim.mount).rstrip('/')}/"))
+    return max(parent, key=lambda claim: len(normal(claim.mount)), default=None)
 
 
-def on_claim(folder: str, claims: Iterable[Section] | None) -> OnClaim | None:
+def on_claim(folder: str, claims: Iterable[OpenshiftClaims]) -> OnClaim | None:
     """The folder's place on a claim, or None."""
     claim = claim_of(folder, claims)
     if claim is None:
         return None
     return OnClaim(
-        claim["name"],
-        "/".join(PurePosixPath(normal(folder)).relative_to(normal(claim["mount"])).parts),
+        claim.name,
+        "/".join(PurePosixPath(normal(folder)).relative_to(normal(claim.mount)).parts),
     )
+
+
+def no_section() -> Any:
+    """What replaces a section that a recipe lacks: it has no settings, and reading one raises
+    AttributeError."""
+    return Settings({}, {})
 
 
 @dataclass(frozen=True)
@@ -297,13 +306,12 @@ class Plan:
     fingerprint: str  # hash of every setting that can change the result
     place: Place  # the folders that the stages' configs name
     stages: tuple[Stage, ...]
-    # The recipe's settings for the cluster; only targets read them.
-    site: Section = field(default_factory=dict)
-    # `url` and `commit` of the code that pods clone before they start; None if it is in their
-    # image.
-    code_from_git: Section | None = None
-    # The recipe's settings for plain machines; only targets read them.
-    nodes: Section = field(default_factory=dict)
+    # The recipe's section `openshift`, which only targets read; empty if the recipe lacks it.
+    site: Openshift = field(default_factory=no_section)
+    # The code that pods clone before they start; None if it is in their image.
+    code_from_git: ImageCodeFromGit | None = None
+    # The recipe's section `nodes`, for plain machines, in the same form.
+    nodes: Nodes = field(default_factory=no_section)
     # Computed figures that people look up (effective batch, scaled learning rate, …).
     facts: Mapping[str, Any] = field(default_factory=dict)
     # The size to request for a claim without one, by the claim's name; empty without an estimate.
@@ -320,16 +328,21 @@ class Plan:
 
     def claim_gib(self, name: str) -> int:
         """The size to request for a claim: the recipe's, else the estimate's, else a usual one."""
-        written = next(claim for claim in self.site["claims"] if claim["name"] == name).get(
-            "size_gib"
-        )
-        return written or self.claims_gib.get(name, USUAL_CLAIM_GIB)
+        claim = next(claim for claim in self.claims if claim.name == name)
+        return claim.size_gib or self.claims_gib.get(name, USUAL_CLAIM_GIB)
 
-    def claim_of(self, folder: str) -> Section | None:
-        return claim_of(folder, self.site.get("claims"))
+    @property
+    def claims(self) -> tuple[OpenshiftClaims, ...]:
+        """The recipe's claims; none if it names no cluster."""
+        if self.site:
+            return self.site.claims
+        return ()
+
+    def claim_of(self, folder: str) -> OpenshiftClaims | None:
+        return claim_of(folder, self.claims)
 
     def on_claim(self, folder: str) -> OnClaim | None:
-        return on_claim(folder, self.site.get("claims"))
+        return on_claim(folder, self.claims)
 
     def place_of(self, stage: Stage) -> Place:
         return self.place.below(stage.folder)
@@ -368,36 +381,28 @@ class Plan:
             self, stages=tuple(replace(stage_before, files=()) for stage_before in names)
         )
 
+    def plain(self) -> dict[str, Any]:
+        """The plan as plain dicts and lists, which `runner.scenarios.saved_plan` reads."""
+        return asdict(self) | {
+            "site": self.site.plain(),
+            "code_from_git": self.code_from_git and self.code_from_git.plain(),
+            "nodes": self.nodes.plain(),
+        }
+
     def as_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
-
-    @staticmethod
-    def read(text: str) -> Plan:
-        """The plan that `as_json` wrote. Raises ValueError if the text is not a plan."""
-        from pydantic import TypeAdapter
-
-        plan: Plan = TypeAdapter(Plan).validate_json(text)
-        return plan
+        return json.dumps(self.plain(), indent=1, ensure_ascii=False) + "\n"
 
     def only(self, stage: Stage) -> Plan:
         """One stage of several as a plan of its own, named after both."""
         if not stage.folder:
             return replace(self, stages=(stage,))
-        job = self.site.get("job_name")
-        site = dict(self.site) | ({"job_name": f"{job}-{stage.name}"} if job else {})
+        site = self.site
+        if site and site.job_name:
+            site = site.changed(job_name=f"{site.job_name}-{stage.name}")
         most = max(stage_before.machines.nodes for stage_before in self.stages)
         place = self.place_of(stage)
         name = f"{self.name}-{stage.name}"
         return replace(self, name=name, place=place, stages=(stage,), site=site, most_nodes=most)
-
-
-def read_plan(file: Path, form: Callable[[str], Plan] = Plan.read) -> Plan:
-    """The plan in a file. form: parses its text. Raises Stop if the file is missing or broken."""
-    try:
-        return form(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        hint = "In a pod: render and submit the recipe again. On plain machines: start the scripts again."
-        raise Stop(f"{file} is missing or broken: {error}", hint) from None
 
 
 _TABLE = packaged.toml(__file__, "plan.toml")
@@ -414,7 +419,7 @@ def learned_from(config: EngineConfig) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def flat(value: object, name: str = "") -> Iterator[tuple[str, Any]]:
     """Nested settings on one level, by dotted names."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -428,7 +433,7 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def without_place(value: Any, place: Place) -> Any:
+def without_place(value: object, place: Place) -> Any:
     """A text with labels instead of the run's folders, so that a moved run folder has the same
     keys."""
     if not isinstance(value, str):

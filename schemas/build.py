@@ -133,12 +133,22 @@ def types(schemas: dict[str, dict[str, Any]]) -> str:
         '"""What each setting of a recipe is, over all scenarios. `make schemas` generates it '
         'from the\n`schema.yaml` of every scenario."""',
         "",
-        "from typing import Literal",
+        "from typing import Any, Generic, Literal, TypeVar",
         "",
-        "from runner.recipe.recipe import Settings",
+        "from runner.tools.settings import Settings",
+        "",
+        'Name = TypeVar("Name", bound=str)',
+        "",
+        "class TypedSection(Settings, Generic[Name]):",
+        '    """A section with settings of these names alone."""',
+        "",
+        "    def __getitem__(self, key: Name) -> Any: ...  # type: ignore[override]",
+        "    def get(self, key: Name, default: Any = None) -> Any: ...  # type: ignore[override]",
     ]
     for name, settings in classes.items():
-        lines += ["", f"class {name}:" if name == "Sections" else f"class {name}(Settings):"]
+        known = ", ".join(f'"{setting}"' for setting in settings)
+        base = "" if name == "Sections" else f"(TypedSection[Literal[{known}]])"
+        lines += ["", f"class {name}{base}:"]
         lines += [f"    {key}: {_union(kinds)}" for key, kinds in settings.items()]
     return "\n".join(lines) + "\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fcntl
 import os
 import pickle
 import re
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -137,6 +138,22 @@ def read_messages(file: str) -> dict[str, str]:
         heading: re.sub("^    ", "", body.rstrip("\n"), flags=re.MULTILINE)
         for heading, _, body in entries
     }
+
+
+@contextmanager
+def changing_messages(file: str) -> Iterator[dict[str, str]]:
+    """The entries of a golden file, which are written back at the end. Nobody else writes
+    meanwhile: `make golden` runs several processes, and tests of all of them write into one
+    file."""
+    MESSAGES.mkdir(exist_ok=True)
+    folder = os.open(MESSAGES, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        entries = read_messages(file)
+        yield entries
+        write_messages(file, entries)
+    finally:
+        os.close(folder)
 
 
 def write_messages(file: str, entries: dict[str, str]) -> None:
@@ -269,17 +286,22 @@ def golden_message(request, tmp_path):
                 pytrace=False,
             )
 
+    def left_in(entries: dict[str, str]) -> set[str]:
+        """The test's own entries that it asks for no more."""
+        return {heading for heading in entries if heading.partition(" · ")[0] == name} - said.keys()
+
     yield compare
-    if request.session.testsfailed == failed:
-        left = {heading for heading in known if heading.partition(" · ")[0] == name} - said.keys()
-        if WRITE_GOLDEN:
-            write_messages(
-                file, {heading: known[heading] for heading in known if heading not in left} | said
-            )
-        else:
-            assert not left, (
-                f"golden/messages/{file} still has what the test asks for no more; `make golden` deletes it"
-            )
+    if request.session.testsfailed != failed:
+        return
+    if WRITE_GOLDEN:
+        with changing_messages(file) as entries:
+            for heading in left_in(entries):
+                del entries[heading]
+            entries |= said
+    else:
+        assert not left_in(known), (
+            f"golden/messages/{file} still has what the test asks for no more; `make golden` deletes it"
+        )
 
 
 # Commands and options that load a model.

@@ -7,4 +7,4 @@ from runner.tools.files import Artifact
 
 
 def render(plan: Plan, targets: tuple[str, ...] = ()) -> list[Artifact]:
-    return rendering.render(plan, targets or (kubernetes.default(plan.site),))
+    return rendering.render(plan, targets or (kubernetes.default(plan.site.version),))

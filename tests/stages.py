@@ -63,7 +63,7 @@ def leave(
         return
     told = stage.config["recipe_runner"]
     if "demo" in told:
-        (folder.path / DEMO).write_text(Demo(**told["demo"]).model_dump_json())
+        (folder.path / DEMO).write_text(json.dumps(asdict(Demo(**told["demo"]))))
     facts = {
         "fingerprint": told["fingerprint"],
         "steps": 7,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import os
-import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,21 +33,59 @@ USES = {
 }
 
 
-def test_the_list_of_hooks_has_every_hook_that_is_called_or_named_by_a_part():
-    listed = tomllib.loads((ROOT / "runner" / "parts" / "hooks.toml").read_text("utf-8"))["moments"]
-    code = "".join(file.read_text("utf-8") for file in (ROOT / "runner").rglob("*.py"))
-    called = re.findall(r"parts\.hooks?\(\s*\"(\w+)\"", code)
-    assert sorted(name.partition("(")[0] for name in listed) == sorted({*called})
-    assert {moment for part in parts.found().values() for moment in part.hooks} <= {*called}
+def test_a_part_that_is_not_here_is_a_message():
+    with pytest.raises(Stop, match=r"This needs the part `gone`, which is not installed here\."):
+        parts.require("gone")
+    assert not parts.has("gone") and parts.has("evaluate")
 
 
-def test_a_hook_that_no_part_has_is_a_message():
-    with pytest.raises(Stop):
-        parts.hook("of_no_part")
+def typed_parts() -> dict[str, dict[str, str]]:
+    """The dicts of `tests/typed_parts.py`: dotted modules and functions by the keys of each, by the
+    dict's name."""
+    tree = ast.parse((ROOT / "tests" / "typed_parts.py").read_text("utf-8"))
+    dotted = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+    def in_full(value: ast.expr) -> str:
+        if isinstance(value, ast.Attribute):
+            return f"{in_full(value.value)}.{value.attr}"
+        return dotted[value.id]
+
+    return {
+        node.target.id.lower(): {
+            key.value: in_full(value)
+            for key, value in zip(node.value.keys, node.value.values, strict=True)
+        }
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)
+    }
+
+
+def test_mypy_sees_every_module_that_a_table_names():
+    typed = typed_parts()
+    of_names = ("targets", "formulas", "preparers", "measures", "asked", "rules_of")
+    of_parts = ("rules", "forecast", "callbacks")
+    for member in of_names:
+        assert typed.pop(member) == parts.table(member), member
+    for member in of_parts:
+        named = {name: getattr(part, member) for name, part in parts.found().items()}
+        assert typed.pop(member) == {
+            name: parts.found()[name].module(module) for name, module in named.items() if module
+        }, member
+    assert typed.pop("placed") == {
+        name: module
+        for name, module in parts.table("targets").items()
+        if hasattr(importlib.import_module(module), "place")
+    }
+    assert typed == {}
 
 
 def test_a_broken_format_breaks_only_the_check():
-    """Other packages add formats, so the commands beside `check` must not load them."""
+    """Only `check` has formats, so the other commands must not load them."""
     code = "import runner.commands.show, sys; sys.exit('runner.parts.ci.formats' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 

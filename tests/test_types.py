@@ -24,6 +24,9 @@ def test_no_room_is_excused_from_types():
 CLAIMS = {
     "recipe.train.epochs + 1": None,
     "recipe.train.epocs": "attr-defined",
+    "recipe.train.get('epochs')": None,
+    "recipe.train.get('epocs')": "arg-type",
+    "recipe.train['epocs']": "index",
     "recipe.train.epochs.upper()": "attr-defined",
     "recipe.openshift.claims": "union-attr",
     "recipe.nodes.machines[0].gpus if recipe.nodes else 0": None,

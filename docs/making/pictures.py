@@ -108,25 +108,20 @@ def rehearsed() -> None:
 
 
 def edited() -> None:
-    """Types into a copy of a starter what no longer fits its GPU, and keeps a picture of what the
-    page of `recipe edit` says."""
+    """Opens the page of `recipe edit` with a copy of a starter, and keeps a picture of what it
+    begins with."""
     from tests.parts.editor.browsing import editing, tab_of
 
     with tempfile.TemporaryDirectory() as name:
         folder, file = Path(name), PICTURES / "edit.png"
-        said("new", "my-demo", "--from", "survival", folder=folder)
+        said("new", "my-demo", "--from", "museum", folder=folder)
         with (
             editing(folder, "my-demo.yaml") as address,
-            tab_of(address, folder / "profile", width=1180, height=680) as tab,
+            tab_of(address, folder / "profile", width=1180, height=330, more=False) as tab,
         ):
-            tab.push(".recipe-section", "Machines")
-            tab.replace("  last_layers:", "2", "30")
-            tab.until("document.querySelector('.recipe-too-large')")
-            # The problem leads to its line.
-            tab.click(".recipe-problem")
-            tab.until(
-                "document.querySelector('.recipe-line-error') && document.querySelector('.q-field--error')"
-            )
+            # The times of training here come after the verdict.
+            tab.until("document.querySelector('.recipe-time')?.innerText")
+            tab.until("document.querySelector('.recipe-model').innerText.includes(' here')")
             tab.picture(file)
         _in_few_colours(file)
 

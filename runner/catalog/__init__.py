@@ -24,7 +24,6 @@ from runner.catalog.tables import (
     HERE,
     Facts,
     Optimizer,
-    Schema,
     axolotl_settings,
     dataset,
     dataset_of,
@@ -34,3 +33,4 @@ from runner.catalog.tables import (
     optimizers,
     table,
 )
+from runner.tools.settings import Schema

@@ -681,7 +681,7 @@ def _json(file: Path | None, name: str) -> Mapping[str, Any]:
     return {}
 
 
-def _token(value: Any) -> str:
+def _token(value: object) -> str:
     if isinstance(value, dict):
         content = value.get("content")
     else:

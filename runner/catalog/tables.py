@@ -9,11 +9,11 @@ from typing import Any, cast
 
 from runner.tools import packaged
 from runner.tools.problem import ALIKE, nearest
+from runner.tools.settings import Schema
 
 HERE = Path(__file__).parent
-# A row of a table, and a JSON Schema or a part of one, which is only read; the keys vary.
+# A row of a table; the keys vary.
 Facts = dict[str, Any]
-Schema = Mapping[str, Any]
 AXOLOTL_VERSION = "0.19.0"
 AXOLOTL_SETTINGS_FILE = HERE / "axolotl-settings.json"
 DEEPSPEED_VERSION = "0.18.9"

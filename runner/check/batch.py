@@ -16,7 +16,6 @@ from runner.recipe.recipe import Override
 from runner.tools.problem import Problem, Stop, errors_of, report_bug
 from runner.tools.process import cores
 from runner.tools.run_files import RUN
-from runner.tools.text import json_text
 
 ENDINGS = (".yaml", ".yml")
 OWN = {"build", "runs"}  # folders that recipe-runner writes: generated files and runs
@@ -99,7 +98,7 @@ def is_meant(file: Path) -> bool:
     matches = (_SETTING.match(line) for _, line in _lines(file))
     names = {match[1] for match in matches if match}
     of_a_recipe = "scenario" in names or len(names & SECTIONS) >= 2
-    return of_a_recipe or ("base_model" in names and bool(parts.hooks("other_file")))
+    return of_a_recipe or ("base_model" in names and parts.has("axolotl_files"))
 
 
 # At the beginning of a line, or of a file in braces.
@@ -215,11 +214,3 @@ def _examined(
 
 # Formats a report for other programs. Arguments: the files as the user named them, and the report.
 Format = Callable[[Sequence[str], CheckReport], str]
-
-
-def formats() -> Mapping[str, Format]:
-    """The output formats of `recipe check` besides text, by name."""
-    by_name: dict[str, Format] = {"json": lambda files, verdict: json_text(verdict.as_json())}
-    for formats_of_part in parts.hooks("check_formats"):
-        by_name |= formats_of_part()
-    return by_name

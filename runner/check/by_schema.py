@@ -17,9 +17,10 @@ from runner.catalog import Schema
 from runner.check import schema_errors
 from runner.recipe import stages
 from runner.recipe.document import Document, Path_, leaves, path_of
-from runner.recipe.recipe import BROKEN, Override, Settings, rows_of, with_defaults
+from runner.recipe.recipe import Override, rows_of, with_defaults
 from runner.tools import packaged
 from runner.tools.problem import Problem, did_you_mean, listed, nearest, setting
+from runner.tools.settings import BROKEN, Settings
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
@@ -65,18 +66,18 @@ def _validator(scenario: str, rows: str) -> Draft202012Validator:
     return checker(schema(scenario, rows))
 
 
-def _pattern(_: Any, pattern: str, value: Any, part: Any) -> Iterator[ValidationError]:
+def _pattern(_: object, pattern: str, value: object, part: object) -> Iterator[ValidationError]:
     from jsonschema import ValidationError
 
     if isinstance(value, str) and not matches(pattern, value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
-def has(scenario: Any, setting: str) -> bool:
+def has(scenario: object, setting: str) -> bool:
     return bool(part(scenario, setting))
 
 
-def part(scenario: Any, setting: str | Path_) -> Schema:
+def part(scenario: object, setting: str | Path_) -> Schema:
     """The scenario's schema of a setting, dotted or a path; empty if it has none."""
     if isinstance(setting, str):
         path = path_of(setting)
@@ -164,7 +165,7 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
     return Settings(filled, recipe_schema), problems
 
 
-def _mark_refused(filled: Any, error: ValidationError) -> None:
+def _mark_refused(filled: object, error: ValidationError) -> None:
     """Marks what an error is about as broken, so that no rule judges it."""
     if error.validator not in ("additionalProperties", "required"):
         _mark(filled, error.absolute_path)
@@ -245,7 +246,7 @@ def missing_parts(document: Document) -> list[Problem]:
     return problems
 
 
-def _mark(filled: Any, path: Iterable[str | int]) -> None:
+def _mark(filled: object, path: Iterable[str | int]) -> None:
     *parents, last = path or ("",)
     section = _below(filled, parents)
     if section is not BROKEN:
@@ -335,5 +336,5 @@ def fits(schema: Mapping[str, Any] | bool, value: Any) -> bool:
     return True
 
 
-def _all_finite(value: Any) -> bool:
+def _all_finite(value: object) -> bool:
     return all(_finite(leaf) for _, leaf in leaves(value, bool))

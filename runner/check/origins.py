@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from runner import parts
 from runner.catalog import Schema
-from runner.plan import Section
 from runner.recipe.document import Document, Path_, leaves, value_at
 from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import common
+from runner.tools.settings import Section
 
 # The column of comments, and the longest list on one line.
 COLUMN, SHORT = 46, 60
@@ -40,7 +38,7 @@ def origin(document: Document, path: Path_) -> str:
     return DEFAULT
 
 
-def origins(document: Document, value: Any) -> dict[str, str]:
+def origins(document: Document, value: object) -> dict[str, str]:
     """Every setting that is not a section, by its dotted name, and where its value comes from."""
     return {".".join(map(str, path)): origin(document, path) for path, _ in leaves(value, bool)}
 
@@ -66,7 +64,7 @@ class _Writer(NamedTuple):
     stages: Sequence[Section]
 
     def section(
-        self, values: Mapping[str, Any], schema: Schema, path: Path_, indent: str
+        self, values: Mapping[str, object], schema: Schema, path: Path_, indent: str
     ) -> Iterator[Line]:
         properties: Schema = schema.get("properties", {})
         other_keys = [*values, *(str(where[-1]) for where in self.computed if where[:-1] == path)]
@@ -84,7 +82,7 @@ class _Writer(NamedTuple):
             elif note and key not in values:
                 yield f"{indent}# {key}: {written(note.value)}", f"computed: {note.how}"
 
-    def varies(self, path: Path_, value: Any) -> bool:
+    def varies(self, path: Path_, value: object) -> bool:
         """Whether a stage has another default for a setting that no line gives. A line would be for
         all stages."""
         if isinstance(value, dict) or origin(self.document, path) != DEFAULT:
@@ -92,7 +90,7 @@ class _Writer(NamedTuple):
         return any(value_at(stage, path) not in (None, value) for stage in self.stages)
 
     def setting(
-        self, key: str, value: Any, schema: Schema, path: Path_, indent: str, computation: str
+        self, key: str, value: object, schema: Schema, path: Path_, indent: str, computation: str
     ) -> Iterator[Line]:
         head = f"{indent}{written(key)}:"
         comment = origin(self.document, path) + computation
@@ -116,7 +114,7 @@ class _Writer(NamedTuple):
         else:
             yield f"{head} {written(value)}", comment
 
-    def item(self, value: Any, schema: Schema, path: Path_, indent: str) -> Iterator[Line]:
+    def item(self, value: object, schema: Schema, path: Path_, indent: str) -> Iterator[Line]:
         if not isinstance(value, dict):
             yield f"{indent}- {written(value)}", origin(self.document, path)
             return
@@ -130,32 +128,3 @@ def _fits_block(text: str) -> bool:
     lines = text.removesuffix("\n").split("\n")
     plain = all(line.isprintable() and line == line.rstrip() for line in lines)
     return len(lines) > 1 and plain and bool(lines[-1]) and lines[0][:1] not in ("", " ")
-
-
-def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
-    """Values that follow from several lines: batches, learning rates, layers, and requests to a
-    cluster."""
-    gpus = common.replicas(recipe)
-    many = (
-        f"{gpus} {'GPU' if gpus == common.world_size(recipe) else 'group'}{'s' if gpus > 1 else ''}"
-    )
-    for name, part in recipe.sections.items():
-        if not part.knows("gradient_accumulation_steps"):
-            continue
-        micro = part["micro_batch_size"]
-        accumulation = part["gradient_accumulation_steps"]
-        factors = f"{micro} × {accumulation} × {many}"
-        yield (name, "effective_batch_size"), Computed(micro * accumulation * gpus, factors)
-        if part.get("learning_rate_scaling") == "linear":
-            yield (name, "learning_rate"), Computed(common.learning_rate(recipe), f"times {many}")
-        if (
-            part.knows("lora_layers")
-            and part.get("lora_layers") is None
-            and not part.get("lora_pattern")
-        ):
-            yield (
-                (name, "lora_layers"),
-                Computed(list(recipe.facts.linear), "every linear layer of the base model"),
-            )
-    for more in parts.hooks("computed"):
-        yield from more(recipe)

@@ -20,17 +20,18 @@ from runner.catalog import Schema, models
 from runner.catalog.hardware import LIKE_NO_GPU, NO_GPU
 from runner.check import by_schema, schema_errors, sources
 from runner.data.tokenizers import MISTRAL, unfit
+from runner.parts.contract import Rule
 from runner.recipe import lock, units
 from runner.recipe.document import Path_, path_of
-from runner.recipe.recipe import BrokenSetting, Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
-from runner.scenarios.contract import Rule
 from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.problem import Problem, Stop, listed, nearest
 from runner.tools.run_files import TEKKEN
+from runner.tools.settings import BrokenSetting, Settings
 from runner.tools.text import hub_name
 
 
@@ -74,7 +75,7 @@ def of_section(name: str, *judges: Callable[[Recipe, Any], Iterator[Problem]]) -
     section."""
 
     def rule(
-        judge: Callable[[Recipe, Any], Iterator[Problem]], recipe: Recipe
+        judge: Callable[[Recipe, object], Iterator[Problem]], recipe: Recipe
     ) -> Iterator[Problem]:
         section = recipe.settings.get(name)
         if section is not None:
@@ -439,7 +440,7 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _refused_warmup(
-    recipe: Recipe, path: Path_, owner: str, section: Mapping[str, Any]
+    recipe: Recipe, path: Path_, owner: str, section: Mapping[str, object]
 ) -> Problem | None:
     """The problem that a section already sets the warm-up in another unit."""
     key = str(path[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
@@ -260,7 +260,7 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
 def of_another_kind(
-    allowed: str, value: Any, part: Schema, name: str, default: str, written: str
+    allowed: str, value: object, part: Schema, name: str, default: str, written: str
 ) -> tuple[str, str]:
     """Message and hint about a value of the wrong kind. name: in backticks; written: the value as
     the file has it."""
@@ -294,7 +294,7 @@ def of_another_kind(
     return f"{name} must be {expected}, but {complaint}.", hint or usual_hint
 
 
-def _not_a_list(value: Any, part: Schema, setting: str, written: str) -> tuple[str, str]:
+def _not_a_list(value: object, part: Schema, setting: str, written: str) -> tuple[str, str]:
     """Complaint and hint about a value that must be a list."""
     if isinstance(value, dict):
         complaint = "it has settings of its own"
@@ -314,7 +314,7 @@ def _not_a_list(value: Any, part: Schema, setting: str, written: str) -> tuple[s
 
 
 def _not_a_section(
-    allowed: str, value: dict[str, Any], setting: str, written: str
+    allowed: str, value: dict[str, object], setting: str, written: str
 ) -> tuple[str, str]:
     """Complaint and hint about a section in the place of a value."""
     # `- How: so` is read as a setting `How`, although a text was meant.
@@ -363,7 +363,7 @@ def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
     return message, f"It must be {part.get('x-pattern-means', f'of the form {pattern}')}.{example}"
 
 
-def _single_hint(allowed: str, value: list[Any], setting: str) -> str:
+def _single_hint(allowed: str, value: list[object], setting: str) -> str:
     joined = ", ".join(map(str, value))
     if allowed == "object":
         return "Write its settings below it, each on a line of its own."
@@ -401,7 +401,7 @@ def _numbers(text: str) -> Iterator[str]:
 
 
 def values(
-    document: Document, path: Path_, schema: Schema, value: Any, owner: str, name: str
+    document: Document, path: Path_, schema: Schema, value: object, owner: str, name: str
 ) -> Iterator[Problem]:
     """The mistakes in a value. schema: that of the tool that reads it, with `$defs`; path: its
     place in the document; name: its name in messages, empty for a whole file."""

@@ -14,7 +14,7 @@ from runner.data import conversation_formats, data_sets, row_files, rows
 from runner.data.data_sets import DataSource
 from runner.recipe import templates
 from runner.recipe.document import Path_
-from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.recipe.recipe import Recipe, sets_of
 from runner.tools.files import remote, saved_by_datasets, text_files
 from runner.tools.problem import (
     Problem,
@@ -26,6 +26,7 @@ from runner.tools.problem import (
     nearest,
 )
 from runner.tools.problem import setting as name_of
+from runner.tools.settings import Settings
 
 # Settings of a single data set, which a section with `sets` cannot have.
 OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")

@@ -13,11 +13,12 @@ from runner.recipe import lock, reading
 from runner.recipe import overrides as changing
 from runner.recipe import stages as of_stages
 from runner.recipe.document import Document, path_of
-from runner.recipe.recipe import BrokenSetting, Override, Recipe, Settings
+from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import PRETRAIN
 from runner.scenarios import forecasting, place, translate
 from runner.scenarios.shared import common
 from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.settings import BrokenSetting, Settings
 
 
 def load(
@@ -51,13 +52,14 @@ def load(
 
 
 def opened(document: Document) -> tuple[Document, list[Problem]]:
-    """The document itself, or a recipe that a part made from another tool's file, with notes on the
+    """The document itself, or the recipe that another tool's file would become, with notes on the
     conversion."""
-    if "scenario" not in document.data:
-        for convert in parts.hooks("as_recipe"):
-            converted: tuple[Document, list[Problem]] | None = convert(document)
-            if converted:
-                return converted
+    if "scenario" not in document.data and parts.has("axolotl_files"):
+        from runner.parts.axolotl_files import conversion
+
+        converted = conversion.as_recipe(document)
+        if converted:
+            return converted
     return document, []
 
 
@@ -203,10 +205,12 @@ def examine(
             document = reading.standard_input()
         else:
             document = reading.read(file)
-        for of_another in parts.hooks("other_file") if "scenario" not in document.data else ():
-            problems = of_another(document)
+        if "scenario" not in document.data and parts.has("axolotl_files"):
+            from runner.parts.axolotl_files import checking
+
+            problems = checking.problems(document)
             if problems is not None and (not changes or errors_of(problems)):
-                return list(problems)
+                return problems
         document, _ = override(opened(document)[0], changes)
         return examined(document, online, allowed)[1]
     except Stop as stop:
@@ -291,8 +295,10 @@ Follow = Callable[[Recipe, Recipe], Iterable[tuple[str, Any]]]
 
 def _followers() -> Iterator[tuple[Iterable[str], Follow]]:
     """The settings that others follow, and the function for those that follow."""
-    for followers_of_part in parts.hooks("followers"):
-        yield from followers_of_part()
+    if parts.has("nodes"):
+        from runner.parts.nodes import target
+
+        yield from target.followers()
     # The batch counts the GPUs of the machines that remain, so it comes last.
     yield OF_BATCH, _multiplied
 

@@ -1,12 +1,27 @@
 """`recipe check`: everything that is wrong, at once."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from runner import parts
 from runner.check import batch
+from runner.check.batch import Format
 from runner.commands.options import command, end, say
 from runner.recipe import overrides as changing
+from runner.tools.text import json_text
 
-STYLES = ("text", *batch.formats())
+
+def formats() -> Mapping[str, Format]:
+    """The output formats besides text, by name."""
+    by_name: dict[str, Format] = {"json": lambda files, verdict: json_text(verdict.as_json())}
+    if parts.has("ci"):
+        from runner.parts.ci import formats as formats_of_ci
+
+        by_name |= formats_of_ci.formats()
+    return by_name
+
+
+STYLES = ("text", *formats())
 
 
 @command
@@ -38,7 +53,7 @@ def check(
     else:
         shown_verdict = verdict
     if style != "text":
-        text = batch.formats()[style](recipes, shown_verdict)
+        text = formats()[style](recipes, shown_verdict)
         if text:
             say(text)
         return code(verdict)

@@ -8,6 +8,7 @@ from runner import catalog, parts
 from runner.recipe.recipe import Recipe
 from runner.run import this_machine
 from runner.run.run_folder import folder
+from runner.run.this_machine import LocalRun
 from runner.tools.problem import Stop
 
 SMALL = "small"  # the packaged model of `recipe rehearse --model`
@@ -22,13 +23,20 @@ LONGEST = 24 * 3600  # seconds of training on a processor that are worth proposi
 def training_verb(recipe: Recipe) -> str:
     """The command that begins the real training, on the machines that the recipe names, if they can
     be reached."""
-    if "openshift" in recipe.settings and any(
-        logged_in() for logged_in in parts.hooks("logged_in")
-    ):
+    if "openshift" in recipe.settings and _logged_in():
         return "submit"
     if "nodes" in recipe.settings:
         return "render"
     return "run"
+
+
+def _logged_in() -> bool:
+    """Whether this user has a login to a cluster, which may have expired."""
+    if not parts.has("openshift"):
+        return False
+    from runner.parts.openshift import login
+
+    return login.logged_in()
 
 
 def before_training(recipe: Recipe) -> str:
@@ -71,12 +79,18 @@ def has_gpu(recipe: Recipe) -> bool:
     )
 
 
+def run_here(recipe: Recipe) -> LocalRun:
+    """The recipe on this machine's GPUs, or on its processor if it has none."""
+    home = folder(recipe.name, "run")
+    if has_gpu(recipe):
+        return this_machine.local_run(recipe, home)
+    return this_machine.processor_run(recipe, home)
+
+
 def trains_in_a_day(recipe: Recipe) -> bool:
     """Whether this machine's processor can train the recipe in a day, as far as that is known."""
     try:
-        predictions = this_machine.local_run(
-            recipe, folder(recipe.name, "run")
-        ).predictions.values()
+        predictions = run_here(recipe).predictions.values()
     except Stop:
         return False
     seconds = [prediction.seconds for prediction in predictions if prediction.seconds is not None]

@@ -159,7 +159,7 @@ def _beside(module: Path) -> Mapping[str, Any]:
 
 def parameter(
     name: str,
-    of: Any,
+    of: object,
     *,
     argument: bool = False,
     option: str = "",

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import click
@@ -64,8 +63,10 @@ def at_work(
         say(f"prepared data: {data}  (DATA_DIR={data_dir})")
     with session(home, recipe.name, fresh, data), ExitStack() as all_of_them:
         all_of_them.callback(send_results, home)  # last, because the run's page is sent too
-        for at_the_end in parts.hooks("at_the_end"):
-            all_of_them.enter_context(at_the_end(home, say))
+        if parts.has("report"):
+            from runner.parts.report import page
+
+            all_of_them.enter_context(page.at_the_end(home, say))
         yield recipe, changes, home
 
 
@@ -165,9 +166,11 @@ STYLES = packaged.toml(__file__, "styles.toml")
 def proof_lines(folder: str, rows: bool = False) -> Iterator[Styled]:
     """The lines of a folder's proof, with tokens in colour. click removes colours if the output is
     not a terminal. rows: whether to show its rows, token by token."""
-    for line in chain.from_iterable(
-        show_proof(folder, rows) for show_proof in parts.hooks("shown")
-    ):
+    if not parts.has("proof"):
+        return
+    from runner.parts.proof import hooks
+
+    for line in hooks.shown(folder, rows):
         tokens = ((printable(text), STYLES.get(token_kind)) for token_kind, text in line)
         yield Styled(
             "  " + "".join(click.style(text, **style) if style else text for text, style in tokens)
@@ -212,6 +215,7 @@ def run(
 ) -> None:
     """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An
     interrupted run continues where it stopped."""
+    watch_parent()  # of the page of `recipe edit`, which may be killed
     watching = partial(watch, brief)
     with at_work("run", path, sets, out, fresh) as (recipe, changes, home), forking():
         running.run(
@@ -274,7 +278,10 @@ def prepare(
     # The trained tokens are proven on request, and again before a stage reserves a GPU.
     preparing.carry_out({**first_stage.config, "proofs": None}, say)
     if show:
-        for proven in parts.hook("show_rows")(recipe, place, show, say):
+        parts.require("proof")
+        from runner.parts.proof import hooks
+
+        for proven in hooks.show_rows(recipe, place, show, say):
             for line in proof_lines(proven, rows=True):
                 say(line)
     end(
@@ -298,7 +305,10 @@ def ask(
     file of a PICTURE."""
     recipe, _ = open_recipe(path, sets, look=False)
     if url:
-        server = parts.hook("models_at")(url, recipe, stage)
+        parts.require("serve")
+        from runner.parts.serve import openai_api
+
+        server = openai_api.at(url, recipe, stage)
         chat = server.chat(base)
         say(f"{chat.model} at {server.url}")
         say()

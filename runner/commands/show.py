@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runner import parts, scenarios
 from runner.check import batch, by_schema, origins, validate
+from runner.check.computed import computed_values
 from runner.commands.options import command, end, open_recipe, print_notes, say, short, table
 from runner.recipe import overrides as changing
 from runner.run.run_folder import RunFolder, all_here
@@ -29,7 +30,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     recipe, _, notes = validate.load(file, changing.from_options(sets), os.environ)
     print_notes(notes)
     recipe = scenarios.in_stages(recipe)
-    computed = dict(origins.computed(recipe))
+    computed = dict(computed_values(recipe))
     if style == "json":
         figures = {}
         for where, value in computed.items():

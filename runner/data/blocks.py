@@ -20,12 +20,14 @@ from pyarrow import parquet
 
 from runner.data import Made, RenderedExample, data_sets, rows, tokenizers
 from runner.data.data_sets import PlainText
+from runner.data.examining import Examiner, examiners
 from runner.data.prepared import Lengths
-from runner.data.report import Examined, Examiner, examiners, lines_of, parts_of, require_few
+from runner.data.report import Examined, lines_of, parts_of, require_few
 from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import content_hash, replacing
 from runner.tools.problem import Stop, listed
+from runner.tools.text import TextTokenizer
 
 SIDES: tuple[str, ...] = ("train", "validation")
 # Characters in a batch of documents: enough to keep a thread busy, and little memory.
@@ -131,7 +133,7 @@ def _tokenizer(plain_text: PlainText, tokenizer_for: TokenizerFor | None) -> Any
     return tokenizer
 
 
-def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
+def _key(plain_text: PlainText, tokenizer: TextTokenizer, sample_rows: int | None) -> str:
     """The hash of everything that the blocks depend on."""
     contents = [data_set.content for data_set in (*plain_text.sets, *plain_text.validation_sets)]
     tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
@@ -254,7 +256,7 @@ COLUMNS = pa.schema(
 
 def write(
     documents: Iterable[str],
-    tokenizer: Any,
+    tokenizer: TextTokenizer,
     block_len: int,
     file: Path,
     *,
@@ -264,6 +266,7 @@ def write(
     row), which appears when it is complete. documents: are read once. most_blocks: stop after this
     many. tokenizer: has an end-of-text token."""
     counts = BlockCounts()
+    assert tokenizer.eos_token_id is not None
     tokenised = tokenise(documents, tokenizer, tokenizer.eos_token_id)
     with (
         replacing(file) as partial,
@@ -317,7 +320,9 @@ def cut(
         yield buffer[:whole_blocks]
 
 
-def tokenise(documents: Iterable[str], tokenizer: Any, end_of_text: int) -> Iterator[np.ndarray]:
+def tokenise(
+    documents: Iterable[str], tokenizer: TextTokenizer, end_of_text: int
+) -> Iterator[np.ndarray]:
     """Each document's tokens (int32, `end_of_text` last), in order, without the tokenizer's own
     special tokens."""
     encode = _encoder(tokenizer)
@@ -331,7 +336,7 @@ def tokenise(documents: Iterable[str], tokenizer: Any, end_of_text: int) -> Iter
     return in_threads(documents, encoded)
 
 
-def lengths(documents: Iterable[str], tokenizer: Any) -> np.ndarray:
+def lengths(documents: Iterable[str], tokenizer: TextTokenizer) -> np.ndarray:
     """The number of tokens of each document, without the tokenizer's own special tokens around each
     text."""
     encode = _encoder(tokenizer)
@@ -404,7 +409,7 @@ def in_groups(
         yield group
 
 
-def _encoder(tokenizer: Any) -> Callable[[list[str]], Any]:
+def _encoder(tokenizer: TextTokenizer) -> Callable[[list[str]], Any]:
     """Texts to tokens, as lists or as Encodings of tokenizers."""
     rust = getattr(getattr(tokenizer, "backend_tokenizer", None), "encode_batch_fast", None)
     if rust:

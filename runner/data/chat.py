@@ -19,7 +19,7 @@ from runner.data.judged import Labels, Preferences, Prompts
 from runner.data.report import Report
 from runner.data.tokenizers import MISTRAL, TokenizerFor
 from runner.tools.problem import Stop, first_line
-from runner.tools.text import tokens
+from runner.tools.text import TextTokenizer, tokens
 
 Asked = formats.ChatData | Preferences | Labels | Prompts
 
@@ -80,7 +80,7 @@ class ConversationRows(ItemPreparer[Talk]):
         columns = {"full-question": text, "answer": text, "messages": pa.list_(pa.struct(fields))}
         return pa.schema(columns | ({"tools": text} if tools else {}))
 
-    def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
+    def counted(self, kept: np.ndarray, tokenizer: TextTokenizer) -> np.ndarray:
         request = self.asked
         report = self.report
         # A twin's tokenizer gives other lengths than the model's.
@@ -108,7 +108,9 @@ class ConversationRows(ItemPreparer[Talk]):
             return self.within(request.sequence_len, kept, lengths, tokenizer)
         return kept
 
-    def _by_mistral(self, kept: np.ndarray, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _by_mistral(
+        self, kept: np.ndarray, tokenizer: TextTokenizer
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of the items that mistral-common can write, and their lengths. It would stop
         training at others."""
         lengths = []
@@ -207,7 +209,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
         answers = [item.answers[name] for name in self.answers]
         return "\n".join((item.said, *map(str, answers))), answers[0], item.answers.get("label")
 
-    def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
+    def counted(self, kept: np.ndarray, tokenizer: TextTokenizer) -> np.ndarray:
         """Counts the tokens of each row's prompt with its longest answer, and the tokens that
         training cuts."""
         limit = self.asked.sequence_len
@@ -239,7 +241,7 @@ class PromptRows(PreferenceRows[Prompts]):
         """Without the reference answer, which the model does not see."""
         return super().told(replace(item, answers={"answer": ""}))
 
-    def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
+    def counted(self, kept: np.ndarray, tokenizer: TextTokenizer) -> np.ndarray:
         room = self.asked.sequence_len - self.asked.answer_tokens
         return self.within(room, kept, self.lengths(kept, tokenizer), tokenizer)
 

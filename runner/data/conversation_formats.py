@@ -250,11 +250,11 @@ def turns(form: Form, row: DataRow, thoughts: str = REASONING) -> tuple[Turn, ..
     return tuple(kept)
 
 
-def text_in(value: Any, column: str) -> str:
+def text_in(value: object, column: str) -> str:
     return text_of(value, column).strip()
 
 
-def turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
+def turns_in(value: object, column: str, role: str | None = None) -> list[Any]:
     """The turns in a column; in a table they are JSON. role: the role of a plain text; None if that
     is not allowed."""
     turns = value
@@ -275,7 +275,7 @@ def turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
     return list(turns)
 
 
-def _role(message: Any, number: int) -> str:
+def _role(message: object, number: int) -> str:
     if not isinstance(message, dict):
         raise NoText(f"turn {number} is not an object with role and content")
     role_name = message.get("role") or message.get("from")
@@ -309,7 +309,7 @@ def turn_of(message: Any, number: int, thoughts: str = REASONING) -> Turn:
     return Turn(role, (content or "").strip(), more)
 
 
-def _text_of_parts(parts: list[Any], number: int) -> str:
+def _text_of_parts(parts: list[object], number: int) -> str:
     """The text of a turn's parts, each `{type: text, text: …}`."""
     texts = []
     for part in parts:
@@ -336,7 +336,7 @@ def _call(call: Any, number: int) -> Message:
     return plain | ({"id": str(call["id"])} if call.get("id") else {})
 
 
-def as_json(value: Any, subject: str) -> str:
+def as_json(value: object, subject: str) -> str:
     """A value of any shape as JSON, so that different rows fit into one column; text is JSON
     already."""
     if not isinstance(value, str):
@@ -348,7 +348,7 @@ def as_json(value: Any, subject: str) -> str:
     return value
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_nulls(value: object) -> Any:
     """A value without the nulls that Parquet adds for fields of other rows."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}

@@ -137,7 +137,7 @@ Where = (
 LATER = ("drop_system", "thinking_field", "files")
 
 
-def stated(fields: Iterable[tuple[str, Any]], later: Sequence[str] = LATER) -> dict[str, Any]:
+def stated(fields: Iterable[tuple[str, object]], later: Sequence[str] = LATER) -> dict[str, Any]:
     """The fields of a request, without settings of `later` that are not written."""
     return {name: value for name, value in fields if value is not None or name not in later}
 

@@ -25,14 +25,16 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from runner.data import RenderedExample, blocks, conversation_formats, data_sets, rows, tokenizers
+from runner.data.examining import examiners
 from runner.data.judged import Judged
 from runner.data.prepared import Lengths
-from runner.data.report import MOST_NAMED, DataFinding, Report, examiners
+from runner.data.report import MOST_NAMED, DataFinding, Report
 from runner.data.row_files import DataRow, FilePart
 from runner.recipe.templates import NoText
 from runner.tools import child_process
 from runner.tools.files import content_hash, replacing
 from runner.tools.problem import Stop, listed
+from runner.tools.text import TextTokenizer
 
 BATCH_CHARACTERS = 2**20  # rows are put on disk in batches of about this many characters
 # A separate process must read this many bytes to be worth its start, half a second.
@@ -75,7 +77,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         return item.said, item.turns[-1].content
 
     @abstractmethod
-    def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
+    def counted(self, kept: np.ndarray, tokenizer: TextTokenizer) -> np.ndarray:
         """Counts tokens; returns those of the numbers `kept` whose items are not too long."""
 
     @abstractmethod
@@ -83,7 +85,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         """The table to write for some items, with the same types for all of them."""
 
     def within(
-        self, limit: int, kept: np.ndarray, lengths: np.ndarray, tokenizer: Any
+        self, limit: int, kept: np.ndarray, lengths: np.ndarray, tokenizer: TextTokenizer
     ) -> np.ndarray:
         """Those of the numbers `kept` whose items have at most `limit` tokens. Fills in the
         report's lengths."""
@@ -206,7 +208,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         self.report.tokenizer = getattr(tokenizer, "said_as", base)
         return self.counted(kept, tokenizer)
 
-    def lengths(self, kept: np.ndarray, tokenizer: Any, **options: str) -> np.ndarray:
+    def lengths(self, kept: np.ndarray, tokenizer: TextTokenizer, **options: str) -> np.ndarray:
         """The tokens of items as the model will see them. options: of `told`."""
         return blocks.lengths(map(partial(self.told, **options), self.spool.items(kept)), tokenizer)
 

@@ -1,6 +1,8 @@
 """Files at `s3://` addresses: whole copies here, and failures in words. Keys and endpoint come from
 the environment."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import uuid
@@ -9,11 +11,14 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.tools import packaged
 from runner.tools.files import cache_folder, content_hash, replacing
 from runner.tools.problem import Stop, Unreachable, first_line
+
+if TYPE_CHECKING:
+    from s3fs import S3FileSystem
 
 S3 = "s3://"
 # The variables with the server's address, by which S3's own tools know it, and the key of a
@@ -68,7 +73,7 @@ def asking(address: str, keys: Mapping[str, str] = MappingProxyType({})) -> Iter
         raise why(store, address, error) from None
 
 
-def why(store: Any, address: str, error: Exception) -> Stop:
+def why(store: S3FileSystem, address: str, error: Exception) -> Stop:
     """An error at an address, in words. Most answers have only a number, so the bucket is asked for
     its reason."""
     bucket = path_of(address).partition("/")[0]
@@ -118,7 +123,7 @@ def path_of(address: str) -> str:
     return address.removeprefix(S3).rstrip("/")
 
 
-def objects(store: Any, address: str) -> dict[str, Object]:
+def objects(store: S3FileSystem, address: str) -> dict[str, Object]:
     """The files at an address, by their names below it; the one at it has its own name. Raises
     FileNotFoundError without any."""
     path = path_of(address)
@@ -139,7 +144,7 @@ def etags(stored_files: Mapping[str, Object]) -> dict[str, str]:
     return {name: stored.etag for name, stored in stored_files.items()}
 
 
-def download(store: Any, stored_files: Mapping[str, Object], folder: Path) -> None:
+def download(store: S3FileSystem, stored_files: Mapping[str, Object], folder: Path) -> None:
     """Copies files into a folder, each whole or not at all. A copy that has the time and size of
     its original stays. Raises Stop if a file changes meanwhile."""
     for name, stored in stored_files.items():

@@ -68,7 +68,7 @@ def asked(data: RowsRequest) -> str:
     return content_hash(_placeless(data), 32)
 
 
-def _placeless(value: Any) -> Any:
+def _placeless(value: object) -> Any:
     if isinstance(value, Mapping):
         written = stated(value.items())
         return {

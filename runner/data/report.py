@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, cast
+from typing import Any, ClassVar, Self, cast
 
-from runner import parts
 from runner.data.data_sets import DataSets, Where, drawn, set_name, where
 from runner.data.prepared import Lengths, PreparedRows, asked, contents
 from runner.data.row_files import Bad, DataRow, Numbered
@@ -142,20 +141,6 @@ class Examined:
             return cast(Self, _form(cls).validate_python(read_json(folder / REPORT_FILE)))
         except ValueError:
             return None
-
-
-class Examiner(Protocol):
-    """Looks for problems in rows, and adds findings to a report at the end. answer: the part of the
-    text that is learned; label: whether that is good."""
-
-    def add(
-        self, line: Where, text: str, answer: str | None = None, label: bool | None = None
-    ) -> None: ...
-    def end(self) -> None: ...
-
-
-def examiners(report: Examined) -> list[Examiner]:
-    return [begin(report) for begin in parts.hooks("examiner")]
 
 
 def lines_of(macro: str, *arguments: object, template: Path = Examined.TEMPLATE) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner.tools.files import table
-from runner.tools.problem import Stop
+from runner.tools.problem import Severity, Stop
 
 FIRST_BYTES = (
     4_000_000  # bytes in which the first row of a file must end for its columns to be known
@@ -52,7 +52,7 @@ class Unreadable(Exception):
     def __init__(
         self,
         reason: str,
-        severity: str = "error",
+        severity: Severity = "error",
         hint: str = "Open it, and compare its first line with its file extension.",
     ) -> None:
         super().__init__(reason)
@@ -80,7 +80,7 @@ class RowFile:
         return None
 
 
-def _named(row: Any, escaped: bool) -> DataRow | Bad:
+def _named(row: object, escaped: bool) -> DataRow | Bad:
     """A row of JSON, or why it is not one. escaped: whether it may contain half a character
     (`\\ud83d` alone), which no tokenizer accepts."""
     if not isinstance(row, dict):
@@ -175,7 +175,7 @@ class JsonLines(Json):
         return marks, place
 
 
-def _of_line(line: bytes, quick: Callable[[bytes], Any] | None) -> DataRow | Bad:
+def _of_line(line: bytes, quick: Callable[[bytes], object] | None) -> DataRow | Bad:
     """The row of a line of JSON. quick: orjson's reader, if it is installed."""
     try:
         row = quick(line) if quick else None
@@ -191,7 +191,7 @@ def _of_line(line: bytes, quick: Callable[[bytes], Any] | None) -> DataRow | Bad
         return Bad(f"not JSON ({getattr(error, 'msg', 'nested too deep')})")
 
 
-def _exact(values: Iterable[Any]) -> bool:
+def _exact(values: Iterable[object]) -> bool:
     """Whether values are those of the standard library: orjson makes floats of whole numbers beyond
     64 bits."""
     for value in values:

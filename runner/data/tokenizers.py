@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.catalog import ChatTemplate, Model
 from runner.tools import packaged, text
@@ -15,6 +15,9 @@ from runner.tools.files import content_hash, read_json, sha256, write_json
 from runner.tools.problem import Stop, first_line
 from runner.tools.run_files import TEKKEN
 from runner.tools.text import tokenizer_in
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 LONGEST_WORD = (
     200  # the training of a tokenizer cuts longer words into parts of this many characters
@@ -141,7 +144,7 @@ def train(
     return tokenizer_in(folder)
 
 
-def _tekken(tokenizer: Any) -> Mapping[str, Any]:
+def _tekken(tokenizer: "Tokenizer") -> Mapping[str, Any]:
     """A byte-level BPE as mistral-common reads it: the 256 bytes, and then the merged ones in their
     order."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -199,7 +202,7 @@ TOKENISING_PROCESSES = "AXOLOTL_DATASET_NUM_PROC"
 ROWS_A_PROCESS = 5_000
 
 
-def processes(config: Mapping[str, Any], most: int) -> int:
+def processes(config: Mapping[str, object], most: int) -> int:
     """The best number of processes for tokenising the rows of an Axolotl config, at most `most`; 0:
     none, so that Axolotl's own process tokenises them."""
     import pyarrow.parquet as parquet

@@ -26,9 +26,9 @@ from runner.data import (
 from runner.data.hub_failures import HubFailure, hub_failure
 from runner.data.prepared import require_room
 from runner.data.report import rows_of
+from runner.parts.contract import Work
 from runner.plan import RowsRequest
 from runner.recipe import templates
-from runner.scenarios.contract import Work
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process
@@ -60,9 +60,10 @@ def carry_out(work: Work, tell: Tell) -> None:
         scenarios.work(work["work"])(work, tell)
     require_room(Path(work["out"]))
     proofs = work.get("proofs")
-    if proofs and not helping_pod():
-        for prove in parts.hooks("prove"):
-            prove(proofs, tell)
+    if proofs and not helping_pod() and parts.has("proof"):
+        from runner.parts.proof import hooks
+
+        hooks.prove(proofs, tell)
 
 
 def write_rows(work: Work, tell: Tell) -> None:

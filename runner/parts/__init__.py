@@ -1,28 +1,34 @@
 """Parts: everything beside the core. A part is a folder with a table of what it adds, `part.toml`.
-The core reads the tables and imports no part by name.
+The core reads the tables. What only one part can do, a function imports from that part, if it is
+here.
 
 Our parts are the folders here. Other people's are packages that the entry-point group
 `recipe_runner.parts` names.
 """
+
+from __future__ import annotations
 
 import importlib
 import json
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.tools.problem import Stop
 
+if TYPE_CHECKING:
+    from runner.parts.contract import Callbacks, StageHooks
+
 GROUP, TABLE = "recipe_runner.parts", "part.toml"
-OWNED = ("sections", "scenarios", "commands", "hooks")
+OWNED = ("sections", "scenarios", "commands")
 INSTALL = (
     "Install all of recipe-runner again: `pip install --force-reinstall` brings every part back."
 )
@@ -31,7 +37,7 @@ INSTALL = (
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """What a part adds; every entry is optional. Modules are named below its package and imported
-    when they are needed; `runner/scenarios/contract.py` lists what each must contain."""
+    when they are needed; `runner/parts/contract.py` lists what each must contain."""
 
     package: str
     # Parts that this one imports; it is not available without all of them.
@@ -56,9 +62,10 @@ class Part:
     targets: Mapping[str, str] = field(default_factory=dict)
     # The module that forecasts what a recipe needs.
     forecast: str = ""
-    # Functions, MODULE.FUNCTION, that are called around runs and stages, by the name of their
-    # moment.
-    hooks: Mapping[str, str] = field(default_factory=dict)
+    # The class, MODULE.CLASS, with what happens before and after a stage.
+    stage_hooks: str = ""
+    # The function, MODULE.FUNCTION, that adds callbacks to a training.
+    callbacks: str = ""
     # Lines of `recipe --help` by command; its module is `commands/NAME.py`, or `command_module`,
     # which has all of them.
     commands: Mapping[str, str] = field(default_factory=dict)
@@ -143,25 +150,25 @@ def modules(member: str) -> tuple[ModuleType, ...]:
 
 
 @cache
-def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
-    """The functions of all parts for a moment of a run, such as `before_stage`; `hooks.toml` lists
-    the moments."""
-    named = (
-        part.module(part.hooks[moment]).rpartition(".")
-        for part in found().values()
-        if moment in part.hooks
-    )
-    return tuple(
-        getattr(importlib.import_module(module), function) for module, _, function in named
-    )
+def stage_hooks() -> tuple[StageHooks, ...]:
+    """What every part does before and after a stage."""
+    return tuple(hooks_of_part() for hooks_of_part in _members("stage_hooks"))
 
 
-def hook(moment: str) -> Callable[..., Any]:
-    """The function of the one part that has it. Raises Stop if no part does."""
-    known = hooks(moment)
-    if not known:
-        raise _not_installed(missing("hooks", moment))
-    return known[0]
+@cache
+def callbacks() -> tuple[Callbacks, ...]:
+    """The functions of parts that add callbacks to a training."""
+    return _members("callbacks")
+
+
+def _members(entry: str) -> tuple[Any, ...]:
+    """What parts name under an entry as MODULE.MEMBER, imported now."""
+    members = []
+    for part in found().values():
+        module, _, member = getattr(part, entry).rpartition(".")
+        if member:
+            members.append(getattr(importlib.import_module(part.module(module)), member))
+    return tuple(members)
 
 
 @cache
@@ -182,8 +189,8 @@ def known() -> dict[str, dict[str, Any]]:
 
 @cache
 def missing(kind: str, name: str) -> str:
-    """The part of ours that owns a section, scenario, command or hook and is not here; else empty.
-    kind: of OWNED."""
+    """The part of ours that owns a section, scenario or command and is not here; else empty. kind:
+    of OWNED."""
     owner = (
         part
         for part, facts in known().items()
@@ -192,15 +199,16 @@ def missing(kind: str, name: str) -> str:
     return next(owner, "")
 
 
-def require(kind: str, name: str) -> None:
-    """Raises Stop if the part of ours that owns something (see `missing`) is not here."""
-    owner = missing(kind, name)
-    if owner:
-        raise _not_installed(owner)
+def has(part: str) -> bool:
+    """Whether a part of ours is here. A function that imports another part asks first, so that
+    everything else works without it; `tests/test_house.py` lists these imports."""
+    return part in found()
 
 
-def _not_installed(part: str) -> Stop:
-    return Stop(f"This needs the part `{part}`, which is not installed here.", INSTALL)
+def require(part: str) -> None:
+    """Raises Stop if a part of ours is not here."""
+    if not has(part):
+        raise Stop(f"This needs the part `{part}`, which is not installed here.", INSTALL)
 
 
 def not_here(name: str, part: str) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
-from runner.plan import Section
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, Severity
+from runner.tools.settings import Section
 
 Path_ = tuple[str | int, ...]
 
@@ -23,6 +23,21 @@ class Span(NamedTuple):
     width: int
     start: int = 0
     end: int = 0
+
+
+class ProblemOptions(TypedDict, total=False):
+    """Options of `Document.problem`."""
+
+    key: bool
+    severity: Severity
+    mending: object
+
+
+class NoteOptions(TypedDict, total=False):
+    """The same for a note."""
+
+    key: bool
+    mending: object
 
 
 @dataclass
@@ -45,8 +60,8 @@ class Document:
         hint: str = "",
         *,
         key: bool = False,
-        severity: str = "error",
-        mending: Any = None,
+        severity: Severity = "error",
+        mending: object = None,
     ) -> Problem:
         """A Problem at the value (or the key) of `path`, or at its nearest parent. mending: a value
         that solves it."""
@@ -69,7 +84,7 @@ class Document:
         return Problem(self.file, 1, 1, message, hint, severity=severity, mends=mends)
 
     def problem_at(
-        self, place: Span, message: str, hint: str = "", severity: str = "error"
+        self, place: Span, message: str, hint: str = "", severity: Severity = "error"
     ) -> Problem:
         lines = self.text.splitlines()
         if 0 < place.line <= len(lines):
@@ -163,7 +178,9 @@ def applies(data: Section, when: Iterable[str], unless: Iterable[str] = ()) -> b
 
 
 def leaves(
-    value: Any, entered: Callable[[Sequence[Any]], object] = lambda items: False, path: Path_ = ()
+    value: object,
+    entered: Callable[[Sequence[object]], object] = lambda items: False,
+    path: Path_ = (),
 ) -> Iterator[tuple[Path_, Any]]:
     """Every setting that is not a section, by its path; an empty section counts. entered: whether a
     list's items count separately; other lists are one value."""

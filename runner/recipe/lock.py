@@ -9,11 +9,11 @@ from typing import Any, get_type_hints
 
 from runner import catalog
 from runner.catalog import Facts, Model, models
-from runner.plan import Section
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
 from runner.tools.problem import Problem, Stop, did_you_mean, listed
+from runner.tools.settings import Section
 
 LOCK = "models.lock.yaml"
 ON_HUB = ("branch", "revision")
@@ -28,7 +28,7 @@ def _fields() -> Mapping[str, str]:
 TYPES = get_type_hints(Model)
 
 
-def _lacking(key: str, value: Any) -> str:
+def _lacking(key: str, value: object) -> str:
     """The form, in words, that a field's value lacks; empty if it is right."""
     forms = catalog.table("lock-file")["forms"]
     form, description = forms.get(key) or forms[TYPES.get(key, str).__name__]

@@ -125,7 +125,7 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
     return changed, effective
 
 
-def _section_of(data: Any, change: Override) -> Any:
+def _section_of(data: object, change: Override) -> Any:
     """The section or list that a change's setting is in; missing sections are created."""
     path = change.path
     parent = data
@@ -176,6 +176,14 @@ def of_each(recipe: Recipe, changes: Callable[[str, Recipe], Iterable[Override]]
                 setting = f"{STAGES}.{list(recipe.stage_recipes).index(name)}.{change.setting}"
             overrides.setdefault(setting, replace(change, setting=setting))
     return list(overrides.values())
+
+
+REHEARSAL = "rehearsal"  # the origin of its substitutions
+
+
+def substitute(setting: str, value: Any, reason: str) -> Override:
+    """A rehearsal's own value of a setting."""
+    return Override(setting, None, value, REHEARSAL, reason)
 
 
 def without_time_limit(origin: str) -> Override:

@@ -388,7 +388,7 @@ def scalar(text: str) -> Any:
 _PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")
 
 
-def written(value: Any) -> str:
+def written(value: object) -> str:
     """A value in the form for `key: `. JSON is YAML, and plain words need no quotes."""
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) and isinstance(scalar(value), str)

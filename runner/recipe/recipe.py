@@ -7,15 +7,16 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from runner.catalog import Model, Schema
-from runner.plan import Section, claim_of
-from runner.recipe.document import Document, Path_, path_of
+from runner.catalog import Model
+from runner.plan import claim_of
+from runner.recipe.document import Document, NoteOptions, Path_, ProblemOptions, path_of
 from runner.recipe.stages import PRETRAIN, STAGES, path_in
 from runner.tools import packaged
-from runner.tools.files import Record, content_hash, normal, remote
+from runner.tools.files import Record, content_hash, remote
 from runner.tools.problem import Problem, Stop, shortened
+from runner.tools.settings import Schema, Section, Settings
 
 if TYPE_CHECKING:
     from runner.recipe.sections import ImageCodeFromGit, Nodes, Openshift, Sections
@@ -52,7 +53,7 @@ class Override(Record):
         )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, float):
         text = f"{value:g}"
     elif isinstance(value, bool | list | dict):
@@ -62,155 +63,7 @@ def _shown(value: Any) -> str:
     return shortened(text, 60)
 
 
-class BrokenSetting(Exception):
-    """A rule read a setting that the schema has already refused, so the rule does not apply."""
-
-
-BROKEN = object()  # replaces a value that the schema refused
-
-
-class Settings(Mapping[str, Any]):
-    """A section of a recipe: frozen, read as `recipe.train.epochs`. An optional setting that is
-    absent is None. The schema is the only list of settings; reading an unknown one raises
-    AttributeError."""
-
-    __slots__ = ("__dict__", "_known", "_values")
-    # The schema of each setting that the section may have.
-    _known: Schema
-    _values: Section
-
-    def __init__(self, values: Section, schema: Schema) -> None:
-        properties = schema.get("properties", {})
-        self._hold(
-            {key: _freeze(value, properties.get(key, {})) for key, value in values.items()},
-            properties,
-        )
-
-    def _hold(self, values: Section, properties: Schema) -> None:
-        object.__setattr__(self, "_known", properties)
-        object.__setattr__(self, "_values", values)
-        # Settings are plain attributes, because a check reads thousands of them; __getattr__
-        # handles the rest.
-        attributes = {**dict.fromkeys(properties), **values}
-        broken = [key for key, value in values.items() if value is BROKEN]
-        for key in (*_NOT_SETTINGS.intersection(attributes), *broken):
-            del attributes[key]
-        self.__dict__.update(attributes)
-
-    if not TYPE_CHECKING:  # sections.pyi has the settings of each section
-
-        def __getattr__(self, key: str) -> Any:
-            if key in self._values:
-                return self[key]
-            raise AttributeError(f"the schema has no setting `{key}`; it has {sorted(self._known)}")
-
-    def __setattr__(self, key: str, value: Any) -> None:
-        raise AttributeError("a recipe is frozen")
-
-    def __getitem__(self, key: str) -> Any:
-        value = self._values[key]
-        if value is BROKEN:
-            raise BrokenSetting(key)
-        return value
-
-    # Mapping's own methods call the one above and catch its KeyError.
-    def __contains__(self, key: object) -> bool:
-        return key in self._values
-
-    def get(self, key: str, default: Any = None) -> Any:
-        # Without a call of another function, because a check reads thousands of settings.
-        value = self._values[key] if key in self._values else default  # noqa: SIM401
-        if value is BROKEN:
-            raise BrokenSetting(key)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def knows(self, key: str) -> bool:
-        """Whether the schema has a setting of this name here, set or not."""
-        return key in self._known
-
-    def with_own(self, set_settings: Settings) -> Settings:
-        """This section with one of its `sets` on top. A set that has one of the settings of a form
-        inherits none."""
-        form = ("form", "question", "answer")
-        if any(name in set_settings for name in form):
-            hidden = {"sets", *form}
-        else:
-            hidden = {"sets"}
-        if self.knows("question"):
-            defaults = {"form": "auto"}
-        else:
-            defaults = {}
-        kept = {name: value for name, value in self._values.items() if name not in hidden}
-        merged = Settings.__new__(Settings)
-        merged._hold(
-            {**defaults, **kept, **set_settings._values}, {**self._known, **set_settings._known}
-        )
-        return merged
-
-    @property
-    def for_axolotl(self) -> dict[str, Any]:
-        """The settings that Axolotl gets with the same value (`x-axolotl` in the schema), by
-        Axolotl's names."""
-        axolotl_names = ((name, part.get("x-axolotl")) for name, part in self._known.items())
-        axolotl_settings = {}
-        for name, key in axolotl_names:
-            if key and self.get(name) is not None:
-                axolotl_settings[key] = self[name]
-        return axolotl_settings
-
-    def making(self, key: str) -> list[str]:
-        """The settings, set or not, that determine one of Axolotl's: by the same name, unchanged
-        (`x-axolotl`), or computed (`x-axolotl-makes`)."""
-        setting_names = []
-        for name, part in self._known.items():
-            if key in (name, part.get("x-axolotl"), *part.get("x-axolotl-makes", ())):
-                setting_names.append(name)
-        return setting_names
-
-    def plain(self) -> dict[str, Any]:
-        """The section as plain dicts and lists. Raises BrokenSetting if the schema has refused one
-        of its values."""
-        return {key: _thaw(value) for key, value in self._values.items()}
-
-
-# Attributes that are not settings. A setting of the same name in an open section is read by `[…]`
-# alone.
-_NOT_SETTINGS = frozenset(dir(Settings))
-
-
-def _freeze(value: Any, schema: Schema) -> Any:
-    if isinstance(value, dict):
-        # A section that the schema leaves open has the settings that the recipe writes.
-        return Settings(
-            value, schema if "properties" in schema else {"properties": {key: {} for key in value}}
-        )
-    if isinstance(value, str) and schema.get("x-folder"):
-        return normal(value)
-    if isinstance(value, list):
-        if any(item is BROKEN for item in value):
-            return BROKEN  # a list with a broken item is broken as a whole
-        return tuple(_freeze(item, schema.get("items", {})) for item in value)
-    return value
-
-
-def _thaw(value: Any) -> Any:
-    if value is BROKEN:
-        raise BrokenSetting
-    # For an abstract class, such as that of sections, Python's instance check is slow.
-    if type(value) is Settings:
-        return value.plain()
-    if isinstance(value, tuple):
-        return [_thaw(item) for item in value]
-    return value
-
-
-def with_defaults(value: Any, schema: Schema) -> Any:
+def with_defaults(value: object, schema: Schema) -> Any:
     """A copy of `value` with the schema's defaults and sections, except those that are a request
     (`x-only-written`)."""
     if isinstance(value, list) and schema.get("type") == "array":
@@ -354,15 +207,20 @@ class Recipe(Sections):
             return value
 
     def problem(
-        self, setting: Path_ | str, message: str, hint: str = "", **options: Any
+        self,
+        setting: Path_ | str,
+        message: str,
+        hint: str = "",
+        **options: Unpack[ProblemOptions],
     ) -> Problem:
-        """A Problem at a setting, by its path or dotted name. options: arguments of
-        `Document.problem`."""
+        """A Problem at a setting, by its path or dotted name."""
         return self.document.problem(
             path_of(setting) if isinstance(setting, str) else setting, message, hint, **options
         )
 
-    def note(self, setting: Path_ | str, message: str, hint: str = "", **options: Any) -> Problem:
+    def note(
+        self, setting: Path_ | str, message: str, hint: str = "", **options: Unpack[NoteOptions]
+    ) -> Problem:
         return self.problem(setting, message, hint, severity="note", **options)
 
     @property
@@ -468,11 +326,7 @@ class Recipe(Sections):
     @cached_property
     def sections(self) -> dict[str, Settings]:
         """The recipe's sections by name, without those that the schema refused."""
-        sections = {}
-        for name, section in self.settings._values.items():
-            if type(section) is Settings:
-                sections[name] = section
-        return sections
+        return self.settings.sections()
 
     @cached_property
     def data_sections(self) -> tuple[tuple[Path_, Settings], ...]:
@@ -480,7 +334,8 @@ class Recipe(Sections):
         has refused it."""
         homes: dict[Path_, Any] = {("data",): self.sections.get("data")}
         homes |= {
-            (name, "data"): section._values.get("data") for name, section in self.sections.items()
+            (name, "data"): section.sections().get("data")
+            for name, section in self.sections.items()
         }
         for index, stage_recipe in enumerate(self.stage_recipes.values()):
             homes[(STAGES, index, "data")] = stage_recipe.settings.get("data")
@@ -544,7 +399,7 @@ class Recipe(Sections):
     def on_claim(self, path: str) -> bool:
         """Whether a path is on a claim, so that it outlives the pods."""
         site: Openshift | None = self.settings.get("openshift")
-        return claim_of(path, site.claims if site else None) is not None
+        return site is not None and claim_of(path, site.claims) is not None
 
     def elsewhere(self, path: str) -> bool:
         """Whether a path is not meant for this machine: it is on a claim, or an address."""

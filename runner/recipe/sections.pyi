@@ -1,9 +1,17 @@
 """What each setting of a recipe is, over all scenarios. `make schemas` generates it from the
 `schema.yaml` of every scenario."""
 
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
-from runner.recipe.recipe import Settings
+from runner.tools.settings import Settings
+
+Name = TypeVar("Name", bound=str)
+
+class TypedSection(Settings, Generic[Name]):
+    """A section with settings of these names alone."""
+
+    def __getitem__(self, key: Name) -> Any: ...  # type: ignore[override]
+    def get(self, key: Name, default: Any = None) -> Any: ...  # type: ignore[override]
 
 class Sections:
     scenario: Literal["causal-lm", "full", "image-classification", "last-layers", "lora", "pipeline", "stages"]
@@ -38,7 +46,7 @@ class Sections:
     report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
     stages: tuple[Settings, ...]
 
-class Model(Settings):
+class Model(TypedSection[Literal["base", "revision", "precision", "attention", "gradient_checkpointing", "sequence_len", "trust_remote_code", "master_weights", "architecture", "width", "image_size", "classes", "hidden_size", "intermediate_size", "layers", "attention_heads", "key_value_heads", "vocabulary", "context", "tied", "seed"]]):
     base: str
     revision: str
     precision: Literal["bf16", "fp16", "fp32", "auto", "fp8"]
@@ -61,7 +69,7 @@ class Model(Settings):
     tied: bool
     seed: int
 
-class Train(Settings):
+class Train(TypedSection[Literal["objective", "generations", "answer_tokens", "temperature", "generator", "vllm_server", "vllm_memory", "beta", "simpo_margin", "kto_desirable_weight", "kto_undesirable_weight", "epochs", "micro_batch_size", "eval_batch_size", "gradient_accumulation_steps", "effective_batch_size", "learning_rate", "learning_rate_scaling", "lr_scheduler", "warmup_ratio", "warmup_steps", "weight_decay", "neftune_noise", "max_grad_norm", "optimizer", "cross_entropy", "packing", "kernels", "seed", "logging_steps", "eval_steps", "save_steps", "early_stopping", "keep_checkpoints", "report_to", "last_layers", "lm_head", "adapter", "eight_bit_base", "lora_rank", "use_rslora", "lora_alpha", "lora_dropout", "lora_layers", "lora_pattern", "lora_experts", "quantize_experts", "use_dora", "loraplus_lr_ratio"]]):
     objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto", "reward", "grpo", "ebft"]
     generations: int
     answer_tokens: int
@@ -112,11 +120,11 @@ class Train(Settings):
     use_dora: bool | None
     loraplus_lr_ratio: float | None
 
-class TrainEarlyStopping(Settings):
+class TrainEarlyStopping(TypedSection[Literal["patience", "min_improvement"]]):
     patience: int
     min_improvement: float
 
-class Speed(Settings):
+class Speed(TypedSection[Literal["compile", "fp8", "tf32", "data_workers", "persistent_workers", "fused_kernels", "fused_cross_entropy"]]):
     compile: Literal["default", "max-autotune", "off", "auto"] | None
     fp8: bool | None
     tf32: bool | None
@@ -125,7 +133,7 @@ class Speed(Settings):
     fused_kernels: bool
     fused_cross_entropy: bool
 
-class Data(Settings):
+class Data(TypedSection[Literal["hub", "revision", "subset", "files", "split", "validation_split", "path", "validation_path", "sample", "sets", "form", "text", "question", "answer", "prompt", "chosen", "rejected", "completion", "label", "songs", "system_prompt", "drop_system", "thinking_field", "train_on", "chat_template", "validation_share", "max_lost_share", "seed", "test_split", "image_column", "label_column", "random_crop_padding", "random_flip", "mean", "std", "packed", "column", "limit", "language", "min_words", "max_words", "drop_repetitive", "drop_low_quality", "deduplicate", "cleaning"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -172,7 +180,7 @@ class Data(Settings):
     deduplicate: Literal["near", "exact", "off"]
     cleaning: DataCleaning
 
-class DataSets(Settings):
+class DataSets(TypedSection[Literal["hub", "revision", "subset", "files", "split", "path", "share", "sample", "form", "question", "answer", "prompt", "chosen", "rejected", "completion", "label", "text", "column", "limit"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -193,7 +201,7 @@ class DataSets(Settings):
     column: str | None
     limit: int | None
 
-class DataSongs(Settings):
+class DataSongs(TypedSection[Literal["instruction", "lyrics", "instruction_form", "count", "per_artist", "min_words", "max_words", "tasks"]]):
     instruction: str
     lyrics: str
     instruction_form: str
@@ -203,12 +211,12 @@ class DataSongs(Settings):
     max_words: int
     tasks: DataSongsTasks
 
-class DataSongsTasks(Settings):
+class DataSongsTasks(TypedSection[Literal["write_verse", "recognise_style", "classify_genre"]]):
     write_verse: float
     recognise_style: float
     classify_genre: float
 
-class Rewards(Settings):
+class Rewards(TypedSection[Literal["exact", "number", "pattern", "length", "overlap", "python"]]):
     exact: RewardsExact | None
     number: RewardsNumber | None
     pattern: RewardsPattern | None
@@ -216,41 +224,41 @@ class Rewards(Settings):
     overlap: RewardsOverlap | None
     python: RewardsPython | None
 
-class RewardsExact(Settings):
+class RewardsExact(TypedSection[Literal["weight", "within"]]):
     weight: float
     within: str | None
 
-class RewardsNumber(Settings):
+class RewardsNumber(TypedSection[Literal["weight", "within", "tolerance"]]):
     weight: float
     within: str | None
     tolerance: float
 
-class RewardsPattern(Settings):
+class RewardsPattern(TypedSection[Literal["weight", "matches"]]):
     weight: float
     matches: str
 
-class RewardsLength(Settings):
+class RewardsLength(TypedSection[Literal["weight", "words"]]):
     weight: float
     words: int
 
-class RewardsOverlap(Settings):
+class RewardsOverlap(TypedSection[Literal["weight", "of"]]):
     weight: float
     of: Literal["reference", "question"]
 
-class RewardsPython(Settings):
+class RewardsPython(TypedSection[Literal["weight", "path", "function", "sha256"]]):
     weight: float
     path: str
     function: str
     sha256: str
 
-class Ebft(Settings):
+class Ebft(TypedSection[Literal["feature_layers", "embed_method", "use_whitening", "alignment_coef", "diversity_coef"]]):
     feature_layers: tuple[float, ...]
     embed_method: Literal["last_token", "mean_pooling", "completion_mean", "concat"]
     use_whitening: bool
     alignment_coef: float
     diversity_coef: float
 
-class Search(Settings):
+class Search(TypedSection[Literal["over", "between", "trials", "seed", "gpu_hours", "stop_poor"]]):
     over: Settings
     between: Settings
     trials: int | None
@@ -258,14 +266,14 @@ class Search(Settings):
     gpu_hours: float | None
     stop_poor: bool
 
-class Evaluation(Settings):
+class Evaluation(TypedSection[Literal["tasks", "sample_task", "limit", "batch_size", "prompt"]]):
     tasks: tuple[str, ...] | None
     sample_task: str | None
     limit: int | None
     batch_size: int
     prompt: str
 
-class Sharding(Settings):
+class Sharding(TypedSection[Literal["context_parallel_size", "tensor_parallel_size", "offload_optimizer", "offload_weights", "nvme_path", "nvme_mb_s", "file"]]):
     context_parallel_size: int | None
     tensor_parallel_size: int | None
     offload_optimizer: Literal["none", "cpu", "nvme"]
@@ -274,19 +282,19 @@ class Sharding(Settings):
     nvme_mb_s: float
     file: str | None
 
-class Communication(Settings):
+class Communication(TypedSection[Literal["nccl_debug", "ddp_bucket_mb", "ddp_find_unused_parameters"]]):
     nccl_debug: Literal["VERSION", "WARN", "INFO", "TRACE"]
     ddp_bucket_mb: int | None
     ddp_find_unused_parameters: bool
 
-class Machines(Settings):
+class Machines(TypedSection[Literal["nodes", "gpus_per_node", "gpu", "memory", "cpus"]]):
     nodes: int
     gpus_per_node: int
     gpu: str
     memory: str
     cpus: int
 
-class Nodes(Settings):
+class Nodes(TypedSection[Literal["output_dir", "port", "wait_minutes", "python", "network", "machines"]]):
     output_dir: str
     port: int
     wait_minutes: float
@@ -294,15 +302,15 @@ class Nodes(Settings):
     network: NodesNetwork | None
     machines: tuple[NodesMachines, ...]
 
-class NodesNetwork(Settings):
+class NodesNetwork(TypedSection[Literal["gbit_s", "links"]]):
     gbit_s: float
     links: int | None
 
-class NodesMachines(Settings):
+class NodesMachines(TypedSection[Literal["address", "gpus"]]):
     address: str
     gpus: tuple[int, ...]
 
-class Limits(Settings):
+class Limits(TypedSection[Literal["time", "gpu_memory", "gpu_memory_parts", "cost", "price_per_gpu_hour", "samples_per_second"]]):
     time: str | None
     gpu_memory: str | None
     gpu_memory_parts: LimitsGpuMemoryParts
@@ -310,7 +318,7 @@ class Limits(Settings):
     price_per_gpu_hour: float | None
     samples_per_second: float | None
 
-class LimitsGpuMemoryParts(Settings):
+class LimitsGpuMemoryParts(TypedSection[Literal["weights", "gradients", "optimizer", "activations", "temporary", "reserve", "adapter"]]):
     weights: str | None
     gradients: str | None
     optimizer: str | None
@@ -319,7 +327,7 @@ class LimitsGpuMemoryParts(Settings):
     reserve: str | None
     adapter: str | None
 
-class Openshift(Settings):
+class Openshift(TypedSection[Literal["namespace", "version", "service_account", "hub_token_secret", "tracking_secret", "connection", "mirror", "network", "metrics_port", "progress_port", "progress_seconds", "job_name", "image", "data_from", "data_dir", "output_dir", "claims", "requests", "limits", "queue", "topology", "kueue", "hardware_profile", "connections", "tolerations", "node_selector", "environment", "restart_policy", "clean_pod_policy", "backoff_limit", "deadline_hours"]]):
     namespace: str
     version: str
     service_account: str | None
@@ -352,7 +360,7 @@ class Openshift(Settings):
     backoff_limit: int
     deadline_hours: float
 
-class OpenshiftNetwork(Settings):
+class OpenshiftNetwork(TypedSection[Literal["kind", "interface", "attachment", "rdma_resource", "rdma_devices", "gbit_s", "links"]]):
     kind: Literal["ethernet", "rdma"]
     interface: str
     attachment: str | None
@@ -361,31 +369,31 @@ class OpenshiftNetwork(Settings):
     gbit_s: float | None
     links: int | None
 
-class OpenshiftClaims(Settings):
+class OpenshiftClaims(TypedSection[Literal["name", "mount", "size_gib", "storage_class", "write_mb_s"]]):
     name: str
     mount: str
     size_gib: int | None
     storage_class: str | None
     write_mb_s: float
 
-class OpenshiftRequests(Settings):
+class OpenshiftRequests(TypedSection[Literal["memory", "cpus"]]):
     memory: str | None
     cpus: int | None
 
-class OpenshiftLimits(Settings):
+class OpenshiftLimits(TypedSection[Literal["memory", "cpus"]]):
     memory: str | None
     cpus: int | None
 
-class OpenshiftHardwareProfile(Settings):
+class OpenshiftHardwareProfile(TypedSection[Literal["name", "namespace"]]):
     name: str
     namespace: str
 
-class OpenshiftTolerations(Settings):
+class OpenshiftTolerations(TypedSection[Literal["key", "value", "effect"]]):
     key: str
     value: str | None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None
 
-class Serve(Settings):
+class Serve(TypedSection[Literal["context", "concurrency", "gpus", "model", "recipes", "kind", "runtime", "image", "route"]]):
     context: int | None
     concurrency: int
     gpus: int | None
@@ -396,37 +404,37 @@ class Serve(Settings):
     image: str | None
     route: bool
 
-class Image(Settings):
+class Image(TypedSection[Literal["code_from_git"]]):
     code_from_git: ImageCodeFromGit | None
 
-class ImageCodeFromGit(Settings):
+class ImageCodeFromGit(TypedSection[Literal["url", "commit"]]):
     url: str
     commit: str
 
-class Demo(Settings):
+class Demo(TypedSection[Literal["questions", "categories", "max_new_tokens", "graded_questions"]]):
     questions: tuple[str, ...] | None
     categories: tuple[DemoCategories, ...] | None
     max_new_tokens: int
     graded_questions: int
 
-class DemoCategories(Settings):
+class DemoCategories(TypedSection[Literal["name", "questions"]]):
     name: str
     questions: tuple[str, ...]
 
-class Advanced(Settings):
+class Advanced(TypedSection[Literal["axolotl", "pretrain", "sft", "dpo", "lora"]]):
     axolotl: Settings
     pretrain: Settings
     sft: Settings
     dpo: Settings
     lora: Settings
 
-class Tokenizer(Settings):
+class Tokenizer(TypedSection[Literal["base", "revision", "vocabulary", "chat_template"]]):
     base: str | None
     revision: str
     vocabulary: int
     chat_template: Literal["chatml"]
 
-class DataCleaning(Settings):
+class DataCleaning(TypedSection[Literal["executor", "pods", "tasks", "workers", "partition", "time", "cpus_per_task", "mem_per_cpu_gb", "qos", "sbatch_args", "address"]]):
     executor: Literal["local", "pods", "slurm", "ray"]
     pods: int | None
     tasks: int | None
@@ -439,7 +447,7 @@ class DataCleaning(Settings):
     sbatch_args: Settings
     address: str | None
 
-class Pretrain(Settings):
+class Pretrain(TypedSection[Literal["steps", "curriculum", "learning_rate", "min_learning_rate", "warmup_ratio", "warmup_steps", "micro_batch_size", "gradient_accumulation_steps", "weight_decay", "adam_beta1", "adam_beta2", "max_grad_norm", "precision", "optimizer", "eval_steps", "save_steps", "keep_checkpoints", "logging_steps", "seed", "gates"]]):
     steps: int
     curriculum: tuple[PretrainCurriculum, ...]
     learning_rate: float
@@ -461,11 +469,11 @@ class Pretrain(Settings):
     seed: int
     gates: tuple[str, ...]
 
-class PretrainCurriculum(Settings):
+class PretrainCurriculum(TypedSection[Literal["sequence_len", "until"]]):
     sequence_len: int
     until: float
 
-class Sft(Settings):
+class Sft(TypedSection[Literal["data", "packing", "sequence_len", "epochs", "learning_rate", "lr_scheduler", "warmup_ratio", "micro_batch_size", "gradient_accumulation_steps", "weight_decay", "max_grad_norm", "precision", "optimizer", "eval_steps", "save_steps", "early_stopping", "keep_checkpoints", "logging_steps", "seed", "gates"]]):
     data: SftData
     packing: Literal["auto", "flatten", "pack", "none"]
     sequence_len: int
@@ -487,7 +495,7 @@ class Sft(Settings):
     seed: int
     gates: tuple[str, ...]
 
-class SftData(Settings):
+class SftData(TypedSection[Literal["hub", "revision", "subset", "split", "path", "sample", "sets", "form", "question", "answer", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -504,7 +512,7 @@ class SftData(Settings):
     max_lost_share: float
     seed: int
 
-class SftDataSets(Settings):
+class SftDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "path", "share", "sample", "form", "question", "answer"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -516,11 +524,11 @@ class SftDataSets(Settings):
     question: str | None
     answer: str | None
 
-class SftEarlyStopping(Settings):
+class SftEarlyStopping(TypedSection[Literal["patience", "min_improvement"]]):
     patience: int
     min_improvement: float
 
-class Dpo(Settings):
+class Dpo(TypedSection[Literal["data", "loss", "beta", "sequence_len", "epochs", "learning_rate", "lr_scheduler", "warmup_ratio", "micro_batch_size", "gradient_accumulation_steps", "max_grad_norm", "precision", "optimizer", "eval_steps", "save_steps", "keep_checkpoints", "logging_steps", "seed", "gates"]]):
     data: DpoData
     loss: Literal["sigmoid", "hinge", "ipo"]
     beta: float
@@ -541,7 +549,7 @@ class Dpo(Settings):
     seed: int
     gates: tuple[str, ...]
 
-class DpoData(Settings):
+class DpoData(TypedSection[Literal["hub", "revision", "subset", "split", "path", "sample", "sets", "prompt", "chosen", "rejected", "system_prompt", "validation_share", "max_lost_share", "seed"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -557,7 +565,7 @@ class DpoData(Settings):
     max_lost_share: float
     seed: int
 
-class DpoDataSets(Settings):
+class DpoDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "path", "share", "sample", "prompt", "chosen", "rejected"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -569,7 +577,7 @@ class DpoDataSets(Settings):
     chosen: str | None
     rejected: str | None
 
-class Lora(Settings):
+class Lora(TypedSection[Literal["data", "domain_share", "rank", "alpha", "dropout", "packing", "sequence_len", "epochs", "learning_rate", "lr_scheduler", "warmup_ratio", "micro_batch_size", "gradient_accumulation_steps", "weight_decay", "max_grad_norm", "precision", "optimizer", "eval_steps", "save_steps", "early_stopping", "keep_checkpoints", "logging_steps", "seed", "gates"]]):
     data: LoraData
     domain_share: float
     rank: int
@@ -595,7 +603,7 @@ class Lora(Settings):
     seed: int
     gates: tuple[str, ...] | None
 
-class LoraData(Settings):
+class LoraData(TypedSection[Literal["hub", "revision", "subset", "split", "path", "sample", "sets", "form", "question", "answer", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -612,7 +620,7 @@ class LoraData(Settings):
     max_lost_share: float
     seed: int
 
-class LoraDataSets(Settings):
+class LoraDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "path", "share", "sample", "form", "question", "answer"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -624,6 +632,6 @@ class LoraDataSets(Settings):
     question: str | None
     answer: str | None
 
-class LoraEarlyStopping(Settings):
+class LoraEarlyStopping(TypedSection[Literal["patience", "min_improvement"]]):
     patience: int
     min_improvement: float

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.plan import Section
 from runner.recipe.document import Document, Path_, merged, path_of, value_at
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop
+from runner.tools.settings import Section
 
 NAME, TECHNIQUE = (
     "name",
@@ -74,7 +74,7 @@ def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
         yield stage[NAME], index, replace(document, data=data, **spans)
 
 
-def _technique_of(stage: Any) -> str | None:
+def _technique_of(stage: object) -> str | None:
     """The technique of a stage with a name; None if the schema refuses one of the two."""
     if not isinstance(stage, Mapping) or not isinstance(stage.get(NAME), str):
         return None
@@ -118,7 +118,9 @@ def alone(path: Path_, document: Document) -> Path_:
     return path
 
 
-def _moved(places: Mapping[Path_, Any], index: int, based: int, technique: str) -> dict[Path_, Any]:
+def _moved(
+    places: Mapping[Path_, object], index: int, based: int, technique: str
+) -> dict[Path_, Any]:
     """Places by their path in the stage's own recipe. index: of the stage; based: of the one with
     its base model."""
     shared = {path: place for path, place in places.items() if path[:1] != (STAGES,)}

@@ -28,7 +28,7 @@ def unclosed(template: str) -> int | None:
     return next((match.start() for match in _PART.finditer(template) if match[0] == "["), None)
 
 
-def fill(template: str, row: Mapping[str, Any]) -> str:
+def fill(template: str, row: Mapping[str, object]) -> str:
     """The template, filled with each column's text. Raises KeyError with a column that the row
     lacks, and NoText."""
     pattern, names = _parsed(template)
@@ -41,7 +41,7 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
     return pattern % tuple(texts)
 
 
-def text_of(value: Any, column: str) -> str:
+def text_of(value: object, column: str) -> str:
     """A value as text; empty for None and NaN. Raises NoText for a list or an object."""
     if isinstance(value, str):
         return value

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from runner import parts
 from runner.check.validate import changed
 from runner.data import packaged_models
+from runner.parts.contract import Classifier
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, StageFolder, find
@@ -65,8 +66,8 @@ def of_pictures(folder: StageFolder) -> Callable[[Path], Mapping[str, float]] | 
     weights = next(iter(folder.path.glob(BEST_IMAGES)), None)
     if module is None or weights is None:
         return None
-    classify: Callable[[Path], Mapping[str, float]] = importlib.import_module(module).load(weights)
-    return classify
+    classifier: Any = importlib.import_module(module)
+    return cast(Classifier, classifier).load(weights)
 
 
 def shares(classes: Mapping[str, float]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runner import parts
 from runner.data import packaged_models
@@ -160,7 +160,7 @@ def carry_out(
     stages: list[Stage],
     tell: Tell,
     watch: Watch,
-    made_with: Mapping[str, Any] | None = None,
+    made_with: Mapping[str, object] | None = None,
     keep: Callable[[], None] = lambda: None,
 ) -> list[Summary]:
     """Runs the chosen stages and reports their results; returns the summary of each finished stage
@@ -438,23 +438,23 @@ def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
     """Raises Stop if a stage must not start. where: the option that names the place of the run."""
     # Without the part that judges gates, every gate is closed, whatever other parts' hooks do.
     if any(folder.plan.guards(folder.stage)):
-        parts.require("sections", "gates")
-    for guards in parts.hooks("before_stage"):
-        guards(folder, tell, where)
+        parts.require("evaluate")
+    for hooks in parts.stage_hooks():
+        hooks.before_stage(folder, tell, where)
 
 
 def judge(folder: StageFolder, tell: Tell) -> None:
     """Raises Stop if no later stage may use a finished stage's results."""
     if folder.stage.gates:
-        parts.require("sections", "gates")
-    for after_stage in parts.hooks("after_stage"):
-        after_stage(folder, tell)
+        parts.require("evaluate")
+    for hooks in parts.stage_hooks():
+        hooks.after_stage(folder, tell)
 
 
 def send(folder: StageFolder, tell: Tell) -> None:
     """Sends what a stage has left to where the recipe reports to. It never makes a run fail."""
-    for send_results in parts.hooks("send_results"):
-        send_results(folder, tell)
+    for hooks in parts.stage_hooks():
+        hooks.send_results(folder, tell)
 
 
 def summaries(plan: Plan) -> list[Summary]:

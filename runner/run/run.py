@@ -14,6 +14,7 @@ from runner.catalog.hardware import NO_GPU
 from runner.check.validate import changed
 from runner.data import packaged_models
 from runner.data.prepared import PreparedRows
+from runner.parts.contract import Substitutions
 from runner.plan import Place, Plan, Prediction, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Override, Recipe
@@ -23,7 +24,6 @@ from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import keep
 from runner.run.this_machine import LocalRun
 from runner.scenarios import forecasting, translate
-from runner.scenarios.contract import Substitutions
 from runner.scenarios.shared import common, rehearsal
 from runner.tools.files import read_json
 from runner.tools.problem import Stop, Tell, shortened
@@ -34,6 +34,7 @@ from runner.trainer.records import Summary
 
 SIDES = ("before", "after", "expected")  # of a question: both answers, and that of its training row
 GLANCE = 300  # characters of an answer at the end of a run
+CPU = "this machine's CPU"  # in sentences
 UNASKED = 3600  # seconds of training on a processor that start without a question
 UNASKED_REHEARSAL = 900  # the same for a rehearsal with a real model
 
@@ -95,9 +96,13 @@ def run(
             tell(line)
         tell("")
         return
-    after = (line for after_run in parts.hooks("after_run") for line in after_run(recipe, folder))
-    for line in (*report(plan), *after):
+    for line in report(plan):
         tell(line)
+    if parts.has("planner"):
+        from runner.parts.planner import calibration
+
+        for line in calibration.after(recipe, folder):
+            tell(line)
 
 
 def _nothing(line: str) -> None:
@@ -130,23 +135,37 @@ def _require_patience(
     """Prints how long each chosen stage takes on this machine's processor, and asks if the stages
     that start take more than `unasked` seconds. instead: what takes less, as a sentence. Raises
     Stop after a no, or if this machine's memory is too small."""
-    total = 0.0
-    for decision in (decision for decision in decide(plan, stages) if decision.stage.trains):
-        prediction = predictions.get(decision.stage.name, Prediction(decision.stage.name))
-        this_machine.require_memory(prediction, instead)
-        needs = this_machine.needs(prediction)
-        if needs:
-            tell(needs)
-        if decision.action not in ("keep", "go on"):
-            if prediction.seconds is None:
-                total += math.inf
-            else:
-                total += prediction.seconds
-    takes = "How long training takes on this machine's CPU is unknown."
-    if total < math.inf:
-        takes = f"Training takes about {units.duration(total)} on this machine's CPU."
-    if total > unasked and not confirm(takes):
+    for stage in stages:
+        if stage.trains:
+            prediction = predictions.get(stage.name, Prediction(stage.name))
+            this_machine.require_memory(prediction, instead)
+            needs = this_machine.needs(prediction)
+            if needs:
+                tell(needs)
+    total = seconds_to_train(plan, stages, predictions)
+    if total > unasked and not confirm(training_takes(total, CPU)):
         raise Stop("Nothing was started.", instead)
+
+
+def seconds_to_train(
+    plan: Plan, stages: list[Stage], predictions: Mapping[str, Prediction]
+) -> float:
+    """How long the stages that start from the beginning take; infinite if that is unknown."""
+    total = 0.0
+    for decision in decide(plan, stages):
+        if decision.stage.trains and decision.action not in ("keep", "go on"):
+            prediction = predictions.get(decision.stage.name, Prediction())
+            if prediction.seconds is None:
+                return math.inf
+            total += prediction.seconds
+    return total
+
+
+def training_takes(seconds: float, machine: str) -> str:
+    """How long training takes, as a sentence. machine: as in `CPU`."""
+    if seconds == math.inf:
+        return f"How long training takes on {machine} is unknown."
+    return f"Training takes about {units.duration(seconds)} on {machine}."
 
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
@@ -326,8 +345,8 @@ def report(plan: Plan) -> Iterator[str]:
         yield from _what_a_twin_proves(plan)
     else:
         yield from _answers(plan)
-    for on_record in parts.hooks("on_record"):
-        yield from on_record(plan)
+    for hooks in parts.stage_hooks():
+        yield from hooks.report_lines(plan)
     yield ""
     yield f"All results are in {run.shown}/"
 

@@ -125,7 +125,7 @@ class RunFolder:
             )
         return overrides
 
-    def mark(self, status: str, **facts: Any) -> None:
+    def mark(self, status: str, **facts: object) -> None:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
         write_json(self.path / run_files.RUN, read_record(self.path / run_files.RUN) | now | facts)
 
@@ -384,7 +384,7 @@ class StageFolder:
         """Another stage of the same run."""
         return StageFolder(self.plan, self.plan.stage(name))
 
-    def mark(self, status: str, **facts: Any) -> None:
+    def mark(self, status: str, **facts: object) -> None:
         now = {"stage": self.stage.name, "status": status}
         write_json(
             self.path / run_files.STAGE, read_record(self.path / run_files.STAGE) | now | facts
@@ -507,7 +507,7 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
     return dict(json.loads(json.dumps(by_name)))
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
     """The differences between two sets of inputs, a line each, by the names of the settings."""
     lines = []
     for name in sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
@@ -522,7 +522,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         text = "nothing"
     elif isinstance(value, float):

@@ -5,29 +5,19 @@ import datetime
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
-from runner import parts
 from runner.check import by_schema, origins
+from runner.check.computed import computed_values
 from runner.plan import PLAN_FILE, Plan, Prediction
 from runner.recipe.recipe import Recipe
+from runner.run import provenance
+from runner.run.provenance import Differs
 from runner.run.run_folder import RunFolder, moved
-from runner.scenarios import forecasting, place, translate
+from runner.scenarios import forecasting, place, saved_plan, translate
 from runner.tools.files import Record, read_record, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import CONFIG, PLANNED
-
-
-@dataclass(frozen=True)
-class Differs(Record):
-    """A setting that differs from the starter's, with both values as a recipe writes them; empty if
-    there is none."""
-
-    setting: str = ""
-    starter: str = ""
-    here: str = ""
-    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,9 +56,9 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
     write_text(run.path / CONFIG / PLAN_FILE, plan.upto(plan.stages[-1]).as_json())
     existing = RunManifest.read(run.path)
     same = existing.fingerprint == recipe.fingerprint and existing.at
-    provenance = (of(recipe) for of in parts.hooks("provenance"))
     model = recipe.settings.get("model") or {}
     forecast = forecasting().predictions
+    starter, differs = provenance.nearest_starter(recipe)
     RunManifest(
         file=recipe.file.name,
         at=existing.at
@@ -79,7 +69,7 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
         description=recipe.settings.get("description") or "",
         settings=recipe.settings.plain(),
         text=origins.as_yaml(
-            recipe, by_schema.schema(recipe.scenario), dict(origins.computed(recipe))
+            recipe, by_schema.schema(recipe.scenario), dict(computed_values(recipe))
         ),
         model=str(model.get("base") or model.get("architecture") or ""),
         revision=recipe.model_revision if model.get("base") else "",
@@ -88,7 +78,9 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
         full_size=forecast(recipe, translate(recipe, place(recipe)))
         if run.kind == "rehearsal"
         else (),
-        **dict(chain.from_iterable(facts.items() for facts in provenance)),
+        commit=provenance.commit(recipe.file),
+        starter=starter,
+        differs=differs,
     ).write(run.path)
 
 
@@ -97,7 +89,9 @@ def plan_of(run: RunFolder) -> Plan:
     none."""
     facts = read_record(run.path / CONFIG / PLAN_FILE)
     try:
-        return Plan.read(json.dumps(moved(facts, facts["place"]["run_dir"], str(run.path))))
+        return saved_plan.from_json(
+            json.dumps(moved(facts, facts["place"]["run_dir"], str(run.path)))
+        )
     except (KeyError, TypeError, ValueError):
         raise Stop(
             f"`{run.shown}` has no recorded plan, or a broken one.",

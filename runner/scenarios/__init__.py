@@ -16,15 +16,25 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import __version__, catalog, parts
 from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
+from runner.parts.contract import (
+    Forecasting,
+    Measurable,
+    PlacedTarget,
+    Preparer,
+    Rule,
+    Substitutions,
+    Target,
+    Work,
+)
 from runner.plan import RUNS, Place, Plan, RowsRequest, Stage
 from runner.recipe import reading as yaml_file
 from runner.recipe.document import merged, value_at
-from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.contract import Forecasting, Measurable, Rule, Substitutions, Target, Work
+from runner.recipe.recipe import Recipe
 from runner.tools.problem import Stop, listed
+from runner.tools.settings import Schema, Settings
 
 if TYPE_CHECKING:
-    from runner.data.report import Report
+    from runner.data.report import Examined
 
 
 # Folders with one schema for several scenarios, which `x-scenario` and `x-by-scenario` distinguish.
@@ -55,26 +65,28 @@ def part(scenario: str, name: str) -> ModuleType | None:
     return None
 
 
-def _member(scenario: str, name: str, usual: Any = None, module: str = "translation") -> Any:
+def _member(scenario: str, name: str, usual: object = None, module: str = "translation") -> Any:
     """What a module of a scenario, or its `translation.py` without that module, calls `name`; else
     `usual`."""
     return getattr(part(scenario, module) or part(scenario, "translation"), name, usual)
 
 
 def target(name: str) -> Target:
-    return cast(Target, importlib.import_module(parts.table("targets")[name]))
+    module: Any = importlib.import_module(parts.table("targets")[name])
+    return cast(Target, module)
 
 
 def place(recipe: Recipe, name: str | None = None) -> Place:
     """The folders of a recipe's machines on a target, by default the first that the recipe has a
     section for, or this machine. Without a name, data files are beside the recipe. Raises Stop if
     the recipe lacks the target's section."""
-    if name and hasattr(target(name), "place"):
+    chosen = target(name) if name else None
+    if isinstance(chosen, PlacedTarget):
         _require_hub_model(recipe)
-        return target(name).place(recipe)
+        return chosen.place(recipe)
     # imported one by one, because the first is usually enough
     for candidate in map(target, parts.table("targets")):
-        if hasattr(candidate, "place") and candidate.named(recipe):
+        if isinstance(candidate, PlacedTarget) and candidate.named(recipe):
             _require_hub_model(recipe)
             target_place = candidate.place(recipe)
             if name:
@@ -143,13 +155,14 @@ def rehearsal(scenario: str) -> Substitutions:
     return cast(Substitutions, SimpleNamespace(**members))
 
 
-def prepare(data: RowsRequest, out: Path, **options: Any) -> Report:
+def prepare(data: RowsRequest, out: Path, **options: Any) -> Examined:
     """Prepares the rows of a stage's `data` in `out`, unless they exist already."""
-    return cast("Report", reading(preparer(data).prepare)(data, out, **options))
+    return reading(preparer(data).prepare)(data, out, **options)
 
 
-def preparer(data: RowsRequest) -> ModuleType:
-    return importlib.import_module((PREPARERS | parts.table("preparers"))[data["kind"]])
+def preparer(data: RowsRequest) -> Preparer[Any]:
+    module: Any = importlib.import_module((PREPARERS | parts.table("preparers"))[data["kind"]])
+    return cast(Preparer[Any], module)
 
 
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
@@ -199,8 +212,14 @@ def forecasting() -> Forecasting:
     return cast("Forecasting", next(iter(parts.modules("forecast")), SimpleNamespace(**_UNKNOWN)))
 
 
+def planned(recipe: Recipe, target: str) -> Plan:
+    """The plan that a target gets, with its estimated needs: sizes of claims, memory. It depends
+    only on recipe and catalog, not on this machine. Raises Stop if the recipe lacks the target's
+    section."""
+    return forecasting().sized(recipe, translate(recipe, place(recipe, target)))
+
+
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-Schema = Mapping[str, Any]
 
 
 # A scenario's schema: its own file, the pieces that scenarios share, and the sections of parts.
@@ -229,6 +248,16 @@ def _whole(scenario: str) -> Schema:
 
 
 @cache
+def section_schema(name: str, *inner: str) -> Schema:
+    """The schema of a part's section, for all kinds of recipes in one; or of a section in it.
+    inner: the names from `name` to that."""
+    schema = inlined(_pieces()[name])
+    for inner_name in inner:
+        schema = schema["properties"][inner_name]
+    return cast(Schema, schema)
+
+
+@cache
 def foreign_sections() -> Schema:
     """The sections that other people's parts bring to every scenario."""
     names = []
@@ -239,7 +268,7 @@ def foreign_sections() -> Schema:
     return {name: inlined(_pieces()[name]) for name in names}
 
 
-def narrowed(node: Any, key: str, variant: str) -> Any:
+def narrowed(node: object, key: str, variant: str) -> Any:
     """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists
     others, with the values of `x-by-KEY`, and with `x-renamed` for the removed settings. variant:
     empty for all of them together."""
@@ -293,7 +322,7 @@ def _elsewhere(key: str, variant: str, part: Schema) -> str:
     return f"It is for {rows}. These rows are {variant}. Delete the line, or {alternative}."
 
 
-def inlined(node: Any) -> Any:
+def inlined(node: object) -> Any:
     """Replaces `$ref: FILE#/NAME` and `$ref: SCENARIO/schema.yaml`, with or without
     `#/properties/NAME/…`, by their targets. Keys beside `$ref` win."""
     if isinstance(node, list):

@@ -1,10 +1,13 @@
 """Renders a plan as files for targets, the places where a recipe can run. Targets belong to
 parts."""
 
+from typing import cast
+
 from runner import parts
+from runner.parts.contract import FileTarget, JobTarget
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios import forecasting, place, target, translate
+from runner.scenarios import planned, target
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, listed
 
@@ -27,7 +30,8 @@ def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
         for name in targets:
             # The first of two targets decides what `oc apply -k` applies: a recipe must not run
             # twice at once.
-            new = {artifact.path: artifact for artifact in target(name).job(alone, stage)}
+            job_target = cast(JobTarget, target(name))
+            new = {artifact.path: artifact for artifact in job_target.job(alone, stage)}
             artifacts |= {path: artifact for path, artifact in new.items() if path not in artifacts}
         if stage.folder:
             prefix = f"{stage.folder}/"
@@ -52,21 +56,17 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
             plain = ""
         hint = f"`recipe run` needs no rendered files. For a cluster, add `openshift` with a `namespace`{plain}."
         raise Stop(f"The recipe `{recipe.name}` is for this machine: {lacks}.", hint)
-    jobs = tuple(name for name in names if hasattr(target(name), "job"))
+    jobs = tuple(name for name in names if isinstance(target(name), JobTarget))
     artifacts = list[Artifact]()
     if jobs:
         plan = planned(recipe, jobs[0])
         artifacts += render(plan, jobs)
-        for beside_jobs in parts.hooks("beside_jobs"):
-            artifacts += beside_jobs(recipe, plan)
+        if parts.has("openshift"):
+            from runner.parts.openshift import site
+
+            artifacts += site.beside_jobs(recipe, plan)
     for name in names:
-        if name not in jobs:
-            artifacts += target(name).emitted(recipe)
+        file_target = target(name)
+        if isinstance(file_target, FileTarget):
+            artifacts += file_target.emitted(recipe)
     return artifacts
-
-
-def planned(recipe: Recipe, target: str) -> Plan:
-    """The plan that a target gets, with its estimated needs: sizes of claims, memory. It depends
-    only on recipe and catalog, not on this machine. Raises Stop if the recipe lacks the target's
-    section."""
-    return forecasting().sized(recipe, translate(recipe, place(recipe, target)))

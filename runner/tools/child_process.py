@@ -86,7 +86,7 @@ def stop_line(reason: str) -> str:
     return f"{STOP_MARK}{reason}"
 
 
-def tell(event: str, **facts: Any) -> None:
+def tell(event: str, **facts: object) -> None:
     print(event_line({"event": event, **facts}), flush=True)
 
 

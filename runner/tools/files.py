@@ -113,7 +113,7 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -151,7 +151,7 @@ class Record:
         return cls.of(read_record(folder / cls.FILE))
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Self:
+    def of(cls, facts: Mapping[str, object]) -> Self:
         """A record from JSON of any version or tool. A missing or wrong field gets its default."""
         kinds = get_type_hints(cls)
         values = {}
@@ -161,7 +161,7 @@ class Record:
         return cls(**values)
 
 
-def _as(field_type: Any, value: Any) -> Any:
+def _as(field_type: object, value: object) -> Any:
     """A JSON value as a value of a type. Raises TypeError if it is not one."""
     outer = get_origin(field_type) or field_type
     inner = get_args(field_type)
@@ -209,7 +209,7 @@ def _sha256(file: str, *_: int) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def content_hash(value: Any, length: int = 10) -> str:
+def content_hash(value: object, length: int = 10) -> str:
     """The first `length` hexadecimal digits of a value's SHA-256; the same on every machine."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:length]

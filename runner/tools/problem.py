@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from runner import __version__
 
 Tell = Callable[[str], None]  # prints a line for people
+Severity = Literal["error", "note"]  # whether a problem stops the command, or only informs
 SHOWN = 200  # the number of characters of a line that are shown; recipes have shorter lines
 
 # A misspelled name is at least this similar to the right one; two different names rarely are.
@@ -25,8 +26,8 @@ class Problem:
     file: as the user named it, or `--set key=value` for a setting on the command line. line,
     column: from 1; 0 if there is no place in a file. message: what is wrong, in plain words. hint:
     what to do about it; may be empty. source: the text of the line; width: the number of characters
-    that the caret marks. severity: `error` stops the command, `note` only informs. `mends`: a
-    dotted setting with a value that alone solves the problem, or None."""
+    that the caret marks. `mends`: a dotted setting with a value that alone solves the problem, or
+    None."""
 
     file: str
     line: int
@@ -35,7 +36,7 @@ class Problem:
     hint: str = ""
     source: str = ""
     width: int = 1
-    severity: str = "error"
+    severity: Severity = "error"
     mends: tuple[str, Any] | None = None
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from string import Template as Blanks
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import yaml
 
@@ -45,7 +45,46 @@ def json_text(value: object) -> str:
 
 
 @cache
-def template(file: Path, *folders: Path, **helpers: Any) -> "Template":
+class AddedToken(Protocol):
+    """A token that a tokenizer does not split, as its files describe it."""
+
+    content: str
+    special: bool
+    normalized: bool
+
+
+class TextTokenizer(Protocol):
+    """What the runner uses of transformers' tokenizers (PreTrainedTokenizerBase 5.16)."""
+
+    name_or_path: str
+    chat_template: str | None
+    bos_token: str | None
+    bos_token_id: int | None
+    eos_token: str | None
+    eos_token_id: int | None
+    pad_token_id: int | None
+    all_special_ids: Sequence[int]
+    added_tokens_decoder: Mapping[int, AddedToken]
+
+    def __len__(self) -> int: ...
+
+    # Untyped values: lists of tokens for one text, and lists of these for several.
+    def __call__(
+        self, text: str | Sequence[str], *, add_special_tokens: bool = True
+    ) -> Mapping[str, Any]: ...
+    def decode(self, tokens: object, *, skip_special_tokens: bool = False) -> str: ...
+    def convert_tokens_to_ids(self, token: str) -> int: ...
+    @overload
+    def convert_ids_to_tokens(self, tokens: int) -> str: ...
+    @overload
+    def convert_ids_to_tokens(self, tokens: Sequence[int]) -> list[str]: ...
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+    def get_vocab(self) -> Mapping[str, int]: ...
+    def apply_chat_template(self, conversation: object, **options: object) -> Any: ...
+    def save_pretrained(self, folder: str) -> object: ...
+
+
+def template(file: Path, *folders: Path, **helpers: object) -> "Template":
     """A Jinja template. Those of pages and pictures escape all texts, because anybody can write
     questions and answers. folders: of templates that it imports; helpers: what all of them know
     by name, and as filters."""
@@ -60,7 +99,7 @@ def template(file: Path, *folders: Path, **helpers: Any) -> "Template":
     return shelf.get_template(file.name)
 
 
-def macros(file: Path, *folders: Path, **helpers: Any) -> Any:
+def macros(file: Path, *folders: Path, **helpers: object) -> Any:
     """The macros of a `template`, each a function to text."""
     return template(file, *folders, **helpers).module
 
@@ -72,7 +111,7 @@ class Styled(str):
 class _Dumper(yaml.SafeDumper):
     """Long texts as blocks, lists indented below their key, no aliases."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
@@ -92,7 +131,7 @@ def _string(dumper: _Dumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _string)
 
 
-def yaml_text(value: Any) -> str:
+def yaml_text(value: object) -> str:
     """YAML in the order given. PyYAML writes 2e-05 as `2.0e-05`, which it and Axolotl read as a
     number."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
@@ -115,7 +154,7 @@ def refuse_unused(file: Path, names: Iterable[str], places: Iterable[str]) -> No
         )
 
 
-def filled(forms: Iterable[str], values: Mapping[str, Any]) -> Iterator[str]:
+def filled(forms: Iterable[str], values: Mapping[str, object]) -> Iterator[str]:
     """The forms with their `{words}` filled in, without those of which a word is missing or
     None."""
     present = {name: value for name, value in values.items() if value is not None}
@@ -206,7 +245,11 @@ def tokenizer_in(
 
 
 def tokens(
-    tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None
+    tokenizer: TextTokenizer,
+    conversation: Sequence[Mapping[str, object]],
+    *,
+    asking: bool,
+    tools: object = None,
 ) -> list[int]:
     """The tokens of a conversation in the model's template. They differ from those of the written
     text with mistral-common, which reads no special tokens in a text. asking: whether the model

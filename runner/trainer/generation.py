@@ -20,7 +20,15 @@ from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import Stop, first_line
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
-from runner.tools.text import from_template, learned, macros, tokenizer_in, tokens, words
+from runner.tools.text import (
+    TextTokenizer,
+    from_template,
+    learned,
+    macros,
+    tokenizer_in,
+    tokens,
+    words,
+)
 from runner.trainer import grading
 
 Earlier = Sequence[tuple[str, str]]  # the conversation before: questions with their answers
@@ -74,7 +82,7 @@ class LoadedModel:
 
     chat: Chat
     model: Any
-    tokenizer: Any
+    tokenizer: TextTokenizer
     switched: Callable[[], AbstractContextManager[Any]] = nullcontext
     alone: threading.Lock = field(default_factory=threading.Lock)
 
@@ -109,7 +117,7 @@ class LoadedModel:
             )
         return self.said(output[0, len(prompt) :])
 
-    def said(self, tokens: Any) -> str:
+    def said(self, tokens: object) -> str:
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
         return text.strip()
 
@@ -144,21 +152,21 @@ def load(chat: Chat) -> LoadedModel:
     return LoadedModel(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
 
 
-def prompt(chat: Chat, tokenizer: Any, question: str) -> str:
+def prompt(chat: Chat, tokenizer: TextTokenizer, question: str) -> str:
     """The text that the model reads for a question. Tokenising it adds nothing."""
     if not chat.chat:
         return question
     return written(tokenizer, messages(chat.system_prompt, question), asking=True)
 
 
-def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
+def end_tokens(tokenizer: TextTokenizer, turn_end: str | None) -> list[int]:
     """The tokens that end an answer."""
     ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(turn_end) if turn_end else None]
     return list(dict.fromkeys(token for token in ends if token is not None))
 
 
 def written(
-    tokenizer: Any, conversation: Sequence[Message], *, asking: bool, tools: Any = None
+    tokenizer: TextTokenizer, conversation: Sequence[Message], *, asking: bool, tools: object = None
 ) -> str:
     """A conversation as the tokenizer's chat template writes it. asking: with the beginning of an
     answer at its end."""
@@ -230,7 +238,7 @@ FIRST_ROWS = (
 )
 
 
-def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
+def taught(rows: Iterable[Mapping[str, Any]], tokenizer: TextTokenizer) -> Iterator[str]:
     """The learned texts of prepared rows: answers, or all of plain text."""
     for row in rows:
         if "messages" in row:
@@ -253,7 +261,7 @@ def first_rows(files: Iterable[str | Path]) -> list[dict[str, Any]]:
     return rows
 
 
-def learned_words(rows: Sequence[Mapping[str, Any]], tokenizer: Any) -> set[str]:
+def learned_words(rows: Sequence[Mapping[str, Any]], tokenizer: TextTokenizer) -> set[str]:
     """The words that training rows teach. Preferences have the learned answer in a column; a
     completion with a bad label is not learned."""
     preferred = (

@@ -19,14 +19,17 @@ from axolotl.prompt_strategies.kto import user_defined as kto
 from axolotl.prompt_strategies.orpo import chat_template as orpo
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
+from pydantic import BaseModel
 from torch import Tensor
-from transformers import TrainerCallback, set_seed
+from transformers import Trainer, TrainerCallback, set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner import parts
 from runner.catalog import table
 from runner.tools import child_process, process
+from runner.tools.text import TextTokenizer
 from runner.trainer import records, results, stopping
+from runner.trainer.plugin_settings import run_settings
 from runner.trainer.settings import RunSettings
 
 
@@ -40,7 +43,7 @@ class RecipePlugin(BasePlugin):
         self.resumed_from = ""
         self.trackers: list[TrainerCallback] = []
 
-    def register(self, cfg: dict[str, Any]) -> None:
+    def register(self, cfg: dict[str, object]) -> None:
         process.without_gpu_kernels()
         # With several processes Axolotl 0.19.0 asks the driver about links between GPUs. The CUDA
         # build of torch, which pip installs on Linux, raises if there is no driver.
@@ -48,7 +51,7 @@ class RecipePlugin(BasePlugin):
             trainer.check_cuda_p2p_ib_support = lambda: True
 
     def get_input_args(self) -> str:
-        return "runner.trainer.settings.RecipeRunnerArgs"
+        return f"{__name__}.RecipeRunnerArgs"
 
     def load_datasets(self, cfg: DictDefault, preprocess: bool = False) -> TrainDatasetMeta | None:
         # Without an accelerator Axolotl 0.19.0 still asks for device LOCAL_RANK when there are
@@ -61,9 +64,7 @@ class RecipePlugin(BasePlugin):
                 # would join them without naming a backend.
                 PartialState(cpu=True)
         settings = run_settings(cfg)
-        self.trackers = [
-            tracker for begin in parts.hooks("trackers") for tracker in begin(cfg, settings)
-        ]
+        self.trackers = stopping.trackers(cfg, settings)
         if settings.warmup_ratio is not None:
             cfg.warmup_ratio = settings.warmup_ratio  # after Axolotl's own rules
         if cfg.rl == "orpo":
@@ -101,13 +102,15 @@ class RecipePlugin(BasePlugin):
             return by_features(cfg)
         if settings.blocks is None:
             return None
+        parts.require("pretrain")
+        from runner.parts.pretrain import training as pretraining
+
         checkpoint = cfg.resume_from_checkpoint
-        load = parts.hook("blocks")
         if checkpoint:
             reached = stopping.step_of(Path(checkpoint)) or 0
         else:
             reached = 0
-        train, validation, cfg.max_steps = load(
+        train, validation, cfg.max_steps = pretraining.load(
             settings.blocks, settings.effective_batch_size, reached
         )
         return TrainDatasetMeta(train, validation, cfg.max_steps)
@@ -144,7 +147,7 @@ class RecipePlugin(BasePlugin):
             **({"num_generations_eval": 1} if settings.rewards else {}),
         }
 
-    def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
+    def post_trainer_create(self, cfg: DictDefault, trainer: Trainer) -> None:
         settings = run_settings(cfg)
         # Beside an adapter, PEFT trains a copy of a reward model's last layer in the precision of
         # the base model.
@@ -169,10 +172,12 @@ class RecipePlugin(BasePlugin):
             if cfg.load_in_4bit:
                 keep_gradients(trainer.model)
         stopping.no_step_more(trainer)
-        for judge in parts.hooks("before_training"):
-            complaint = judge(cfg, trainer, settings)
-            if complaint:
-                stopping.Watchdog(settings).stop(complaint)
+        if parts.has("proof"):
+            from runner.parts.proof import prove
+
+            proof = prove.prove(cfg, trainer, settings)
+            if proof.complaint:
+                stopping.Watchdog(settings).stop(proof.complaint)
         if settings.proof.only:
             sys.exit(0)
         if int(os.environ.get("RANK", "0")) == 0:
@@ -183,7 +188,7 @@ class RecipePlugin(BasePlugin):
             # It raises KeyError 'Active (gib)' on ranks other than 0 (Axolotl 0.19.0).
             trainer.create_model_card = lambda *args, **kwargs: None
 
-    def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
+    def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Trainer) -> list[Any]:
         settings = run_settings(cfg)
         self.history = results.History(settings)
         of_words = not cfg.rl and not cfg.reward_model
@@ -215,7 +220,9 @@ def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:
     two answers."""
     read, _ = dpo.default(cfg, dataset_idx)
 
-    def read_one(sample: dict[str, Any], tokenizer: Any = None) -> dict[str, Any]:
+    def read_one(
+        sample: dict[str, object], tokenizer: TextTokenizer | None = None
+    ) -> dict[str, Any]:
         answer = sample["completion"]
         two_answers = read(
             {"messages": sample["messages"], "chosen": answer, "rejected": answer},
@@ -248,7 +255,7 @@ def by_features(cfg: DictDefault) -> TrainDatasetMeta:
 
     reward = EBFTMixin._feature_matching_reward
 
-    def features(trainer: Any, *texts: Any, **columns: Any) -> list[float]:
+    def features(trainer: Trainer, *texts: object, **columns: object) -> list[float]:
         """What answers are worth, by this name in logs; in evaluations without whitening, after
         which the mean hardly differs from model to model."""
         args = trainer.args
@@ -269,7 +276,7 @@ def by_features(cfg: DictDefault) -> TrainDatasetMeta:
     return datasets
 
 
-def stop_convolutions(model: Any) -> None:
+def stop_convolutions(model: torch.nn.Module) -> None:
     """Keeps convolutions over tokens (LFM2's) within a row of joined ones: neither Axolotl 0.19.0
     nor transformers 5.16.1 tells them where a row begins. Axolotl refuses to train with their
     kernel for GPUs, so this one replaces no faster one."""
@@ -279,7 +286,7 @@ def stop_convolutions(model: Any) -> None:
     plain = home.causal_conv1d_fn
 
     def with_places(
-        _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+        _: object, arguments: tuple[object, ...], keywords: dict[str, object]
     ) -> tuple[Any, dict[str, Any]]:
         return arguments, {**keywords, "seq_idx": keywords.get("position_ids")}
 
@@ -317,10 +324,7 @@ def keep_gradients(model: torch.nn.Module) -> None:
             layer.support_avx512bf16_for_cpu = False
 
 
-def run_settings(cfg: DictDefault) -> RunSettings:
-    if hasattr(cfg.recipe_runner, "to_dict"):
-        plain_settings = cfg.recipe_runner.to_dict()
-    else:
-        plain_settings = cfg.recipe_runner
-    settings: RunSettings = RunSettings.model_validate(plain_settings)
-    return settings
+class RecipeRunnerArgs(BaseModel):
+    """The key that the plugin adds to Axolotl's schema."""
+
+    recipe_runner: RunSettings

@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -21,7 +22,7 @@ from runner.plan import EngineConfig, precision_of
 from runner.tools import child_process, packaged, run_files
 from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
-from runner.tools.text import tokenizer_in
+from runner.tools.text import TextTokenizer, tokenizer_in
 from runner.trainer import fork_server
 from runner.trainer.generation import first_rows, with_system
 from runner.trainer.grading import TAUGHT_SHARE
@@ -37,6 +38,7 @@ from runner.trainer.records import (
     versions,
 )
 from runner.trainer.settings import Demo, RunSettings
+from runner.trainer.trainer_types import TrainerArguments, TrainerControl, TrainerState
 
 TABLES = packaged.toml(__file__, "tables.toml")
 CHOSEN: Mapping[str, Any] = {
@@ -72,7 +74,12 @@ class History(TrainerCallback):
         self.peaks: Logged = {}
 
     def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+        self,
+        args: TrainerArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: torch.nn.Module | None = None,
+        **kwargs: object,
     ) -> None:
         self.parameters = count_parameters(model)
         self.backend = communication_backend()
@@ -94,7 +101,14 @@ class History(TrainerCallback):
         """Seconds of training so far, with the parts that a stop or a kill ended."""
         return round(self.earlier + time.monotonic() - self.started, 1)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainerArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: object,
+    ) -> None:
         # TRL logs its measures; they are not among the metrics of an evaluation.
         logs = logs or {}
         names = TABLES["scores" if "eval_margin" in logs else "measures"]
@@ -133,7 +147,12 @@ class History(TrainerCallback):
         _tell(state, "step", steps=state.max_steps, **entry)
 
     def on_evaluate(
-        self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
+        self,
+        args: TrainerArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, float] | None = None,
+        **kwargs: object,
     ) -> None:
         metrics = metrics or {}
         if self.epochs:
@@ -165,7 +184,9 @@ class History(TrainerCallback):
         self._write(state)
         _tell(state, "evaluation", **entry)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         best = state.best_model_checkpoint
         self.final = {
             "steps": state.global_step,
@@ -176,7 +197,7 @@ class History(TrainerCallback):
         }
         self._write(state)
 
-    def _write(self, state: Any) -> None:
+    def _write(self, state: TrainerState) -> None:
         if state.is_world_process_zero:
             write_json(
                 self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs}
@@ -208,7 +229,7 @@ def _measured(logs: Logged, names: Mapping[str, str], rewards: str) -> dict[str,
     return {name: logs[key] for name, key in names.items() if key in logs} | by_reward
 
 
-def count_parameters(model: Any) -> dict[str, int]:
+def count_parameters(model: torch.nn.Module) -> dict[str, int]:
     """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard as the
     whole weight."""
     total = trainable = 0
@@ -225,26 +246,34 @@ def count_parameters(model: Any) -> dict[str, int]:
 class Phases(TrainerCallback):
     """Prints what the process does next. It comes last, because the other callbacks decide that."""
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         _tell(state, "phase", phase=MEASURING if args.eval_on_start else TRAINING)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if control.should_evaluate or control.should_save:
             _tell(state, "phase", phase=MEASURING if control.should_evaluate else SAVING)
 
     on_epoch_end = on_step_end
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         # After a save it is False: the Trainer resets it before it calls its callbacks.
         _tell(state, "phase", phase=SAVING if control.should_save else TRAINING)
 
     on_save = on_evaluate
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         _tell(state, "phase", phase=SAVING)
 
 
-def _tell(state: Any, event: str, **facts: Any) -> None:
+def _tell(state: TrainerState, event: str, **facts: object) -> None:
     """Prints an event; only the first process does."""
     if state.is_world_process_zero:
         child_process.tell(event, **facts)
@@ -356,8 +385,7 @@ def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
         most_new = demo.of_rows
     new = evenly(held_out, most_new)
     questions = [*evenly(taught, demo.of_rows - len(new)), *new]
-    with_own: Demo = demo.model_copy(update={"questions": questions})
-    return with_own
+    return replace(demo, questions=questions)
 
 
 def _parquet_files(config: EngineConfig, name: str) -> list[Path]:
@@ -389,7 +417,7 @@ def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
             yield from _beginnings(block, tokenizer)
 
 
-def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
+def _beginnings(block: Sequence[int], tokenizer: TextTokenizer) -> Iterator[str]:
     for start in (
         index + 1 for index, token in enumerate(block) if token == tokenizer.eos_token_id
     ):
@@ -468,7 +496,7 @@ def finish(settings: RunSettings, history: History, config: EngineConfig) -> Non
     (run_dir / run_files.GRADED).unlink(missing_ok=True)  # of an earlier training in this folder
     if settings.demo is not None:
         demo = with_questions(settings.demo, config, run_dir)
-        write_json(run_dir / run_files.DEMO, demo.model_dump())
+        write_json(run_dir / run_files.DEMO, asdict(demo))
         keep_template(demo, best)
         if demo.questions:
             child_process.tell("phase", phase=child_process.ASKING)

@@ -1,15 +1,18 @@
 """What ends a training early (a broken loss, no improvement, a time limit, SIGTERM); which
 checkpoint a run resumes from, and how processes agree; all callbacks in order."""
 
+from __future__ import annotations
+
 import math
 import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from accelerate import PartialState
@@ -17,6 +20,7 @@ from accelerate.utils import DistributedType
 from transformers import TrainerCallback
 
 from runner import parts
+from runner.plan import EngineConfig
 from runner.tools import child_process
 from runner.tools.files import read_json, read_record, write_json
 from runner.tools.run_files import COMPLETE, STOPPED
@@ -24,6 +28,12 @@ from runner.trainer import records
 from runner.trainer.intervals import seconds_between
 from runner.trainer.results import History, Phases
 from runner.trainer.settings import EarlyStopping, RunSettings
+from runner.trainer.trainer_types import TrainerArguments, TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from axolotl.utils.dict import DictDefault
+    from torch.utils.data import DataLoader
+    from transformers import Trainer
 
 
 def several() -> bool:
@@ -74,14 +84,14 @@ def last_good(folder: Path, resumed_from: str | None = None) -> Path | None:
     return None
 
 
-def saved_anyway(args: Any, state: Any, control: Any) -> bool:
+def saved_anyway(args: TrainerArguments, state: TrainerState, control: TrainerControl) -> bool:
     """Whether this step ends an epoch that is evaluated and saved a moment later. A second
     checkpoint, written over the first, would look complete in between."""
     by_epoch = "epoch" in (args.eval_strategy, args.save_strategy)
     return bool(by_epoch and (control.should_training_stop or float(state.epoch).is_integer()))
 
 
-def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]) -> str:
+def choose(cfg: DictDefault, settings: RunSettings, stop: Callable[[str, str], NoReturn]) -> str:
     """Sets `cfg.resume_from_checkpoint` if there is a checkpoint to resume from. Returns the
     checkpoint that the recipe names, which marks the checkpoints that follow it; empty for none.
     stop: ends the run with a reason, if a context length cannot continue the one before."""
@@ -155,12 +165,12 @@ class Watchdog(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: Any,
-        state: Any,
-        control: Any,
-        model: Any = None,
-        train_dataloader: Any = None,
-        **kwargs: Any,
+        args: TrainerArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: torch.nn.Module | None = None,
+        train_dataloader: DataLoader | None = None,
+        **kwargs: object,
     ) -> None:
         self.vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
         # Processes that are not connected would each train everything alone, and exit 0.
@@ -187,14 +197,21 @@ class Watchdog(TrainerCallback):
                 )
         self._compare_share(args, train_dataloader)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainerArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: object,
+    ) -> None:
         if self.vocabulary:
             ignorance = math.log(self.vocabulary)
         else:
             ignorance = math.inf
         step = state.global_step
         for name, loss_name in (("loss", "loss"), ("eval_loss", "validation loss")):
-            if name not in (logs or {}):
+            if not logs or name not in logs:
                 continue
             if not math.isfinite(loss := float(logs[name])):
                 self.stop(
@@ -217,11 +234,12 @@ class Watchdog(TrainerCallback):
                 )
             self.first_loss_seen = True
 
-    def _compare_share(self, args: Any, dataloader: Any) -> None:
+    def _compare_share(self, args: TrainerArguments, dataloader: DataLoader | None) -> None:
         """Each process must see its share of the rows and no more."""
         dataset = getattr(dataloader, "dataset", None)
         if (
-            dataset is None
+            dataloader is None
+            or dataset is None
             or not hasattr(dataset, "__len__")
             or getattr(args, "sample_packing", False)
         ):
@@ -248,7 +266,7 @@ class Watchdog(TrainerCallback):
         raise TrainingStopped(message)
 
 
-def no_step_more(trainer: Any) -> None:
+def no_step_more(trainer: Trainer) -> None:
     """Lets the trainer skip the rest of an epoch when training is over. transformers 5.16.1 checks
     that only after a step, so a run of 104 steps with epochs of 21 makes a 105th; older versions
     have no such method."""
@@ -256,7 +274,7 @@ def no_step_more(trainer: Any) -> None:
     if run_epoch is None:
         return
 
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: object, **kwargs: object) -> None:
         if not trainer.control.should_training_stop:
             run_epoch(*args, **kwargs)
 
@@ -280,22 +298,28 @@ class Patience(TrainerCallback):
         self.measure = measure
         self.over = False
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self._judge(state, control)
         self.over = self.history.early_stop is not None
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if self.over:
             control.should_training_stop = True
             control.should_evaluate = control.should_save = False
 
     on_epoch_end = on_step_end
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if state.global_step:
             self._judge(state, control)
 
-    def _judge(self, state: Any, control: Any) -> None:
+    def _judge(self, state: TrainerState, control: TrainerControl) -> None:
         """Ends training if too many evaluations have brought no improvement."""
         evaluations = (
             {"step": entry["step"], self.measure: entry.get(f"eval_{self.measure}")}
@@ -348,16 +372,22 @@ class Pace(TrainerCallback):
         self.longest[phase] = max(self.longest[phase], now - self.last)
         self.last = now
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         control.should_training_stop |= state.global_step >= state.max_steps
         if state.global_step:
             self.before = records.elapsed_seconds([self.run_dir])
         self.began = self.last = self.saved = time.monotonic()
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_begin(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self.last = time.monotonic()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self._took("step")
         ends = (
             control.should_training_stop or self.reached
@@ -383,10 +413,14 @@ class Pace(TrainerCallback):
         if due and not saved_anyway(args, state, control):
             control.should_save = True
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self._took("evaluation")
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self._took("checkpoint")
         self.saved = self.last
         self.on_train_end(args, state, control)
@@ -397,7 +431,9 @@ class Pace(TrainerCallback):
             facts = {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}
             write_json(folder / COMPLETE, facts | {"resumed_from": self.resumed_from})
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if state.is_world_process_zero and self.limit is not None:
             records.TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
 
@@ -423,12 +459,16 @@ class Preemption(TrainerCallback):
         self.waits = False  # whether there is a step to save
         self.before: Any = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self.process = os.getpid()
         self.before = signal.signal(signal.SIGTERM, self._ask)
         os.register_at_fork(after_in_child=self._leave_group)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         """What follows is repeated from the last checkpoint, so SIGTERM may end it at once."""
         signal.signal(signal.SIGTERM, self.before)
         self.waits = False
@@ -440,31 +480,39 @@ class Preemption(TrainerCallback):
         if self.process:
             os.setpgid(0, 0)
 
-    def _ask(self, number: int, frame: Any) -> None:
+    def _ask(self, number: int, frame: FrameType | None) -> None:
         if not self.waits or os.getpid() != self.process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.asked = True
 
-    def _decide(self, args: Any) -> bool:
+    def _decide(self, args: TrainerArguments) -> bool:
         self.leaving = self.leaving or any_of(self.asked, args.device)
         return self.leaving
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self.waits = True
         if self._decide(args):
             control.should_log = True
             # After a resume from here, an evaluation that follows this step would be skipped.
             control.should_save |= not saved_anyway(args, state, control)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         control.should_save |= self.leaving
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if self.waits and self._decide(args):
             control.should_save = True
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if self.waits and self._decide(args):
             if state.is_world_process_zero:
                 message = " ".join(
@@ -478,6 +526,16 @@ class Preemption(TrainerCallback):
             # A launcher that sees one process end ends the others, which may still write.
             wait()
             raise SystemExit(ENDED)
+
+
+def trackers(config: EngineConfig, settings: RunSettings) -> list[TrainerCallback]:
+    """Callbacks that send curves to a server, instead of those of the engine, whose config they
+    change."""
+    if not parts.has("tracking"):
+        return []
+    from runner.parts.tracking import training
+
+    return training.trackers(config, settings)
 
 
 def callbacks(
@@ -495,7 +553,7 @@ def callbacks(
     watch too."""
     return [
         *(Watchdog(settings, of_words), history, *engine_callbacks),
-        *(callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)),
+        *(callback for of_part in parts.callbacks() for callback in of_part(settings, history)),
         Pace(settings, resumed_from),
         *([Patience(settings.early_stopping, history, measure)] if settings.early_stopping else []),
         *(Preemption(settings), Phases()),

@@ -31,7 +31,7 @@ from runner.parts.planner import forecast
 from runner.parts.planner.planned import Planned
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.scenarios import place
+from runner.scenarios import place, saved_plan
 from runner.scenarios.render import emit, named
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.check.test_every_leaf import planned_in_full
@@ -147,7 +147,7 @@ def refused_in_pods(plan: Plan) -> Iterator[str]:
     from runner.trainer.settings import RunSettings
 
     kinds = PREPARERS | parts.table("preparers")
-    for stage in Plan.read(plan.as_json()).stages:
+    for stage in saved_plan.from_json(plan.as_json()).stages:
         config = stage.config
         for data in (stage.data, config.get("data"), config.get("prepare")):
             if isinstance(data, dict) and "kind" in data:
@@ -158,7 +158,7 @@ def refused_in_pods(plan: Plan) -> Iterator[str]:
         if "lengths" in config:
             reads("runner.parts.pretrain.work", "text").validate_python(config)
         if stage.engine == "images":
-            RunSettings.model_validate(config["recipe_runner"])
+            RunSettings.read(config["recipe_runner"])
     yield from ()
 
 
@@ -178,7 +178,7 @@ def faults(drawn: Drawn, every: bool) -> list[str] | None:
     found = []
     files = rendered(recipe, every)
     where = recipe.settings.get("openshift")
-    version = "3.6" if where and kubernetes.patched(where) else "3.5"
+    version = "3.6" if where and kubernetes.patched(where.version) else "3.5"
     found += refused_by_a_cluster(files, version)
     found += scripts_of(files)
     try:

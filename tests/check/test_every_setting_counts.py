@@ -31,11 +31,12 @@ from runner.parts.openshift import site
 from runner.parts.plan_view import views
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.explain import COPIES
+from runner.plan import no_section
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.recipe.recipe import Override, Recipe
-from runner.scenarios import names, place, translate
-from runner.scenarios.render import emit, named, planned
+from runner.scenarios import names, place, planned, translate
+from runner.scenarios.render import emit, named
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 from tests.check.test_every_leaf import LONG, leaves, with_section
@@ -340,7 +341,7 @@ class Made:
     def stages(self) -> str:
         plan = translate(self.recipe, replace(place(self.recipe), checkpoint_keys=None))
         bare = tuple(replace(stage, files=()) for stage in plan.stages)
-        return HASH.sub("", repr(replace(plan, stages=bare, site={}, nodes={})))
+        return HASH.sub("", repr(replace(plan, stages=bare, site=no_section(), nodes=no_section())))
 
     @cached_property
     def files(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 
 from runner.check import origins
 from runner.check.by_schema import schema
-from runner.check.origins import computed
+from runner.check.computed import computed_values
 from runner.check.validate import judge, load, override, valid
 from runner.recipe import reading
 from runner.recipe.overrides import from_options
@@ -21,7 +21,7 @@ from tests.conftest import ROOT, STARTERS
 
 def read_back(recipe):
     """The recipe that is shown, read as a file of its own in the same folder."""
-    shown = origins.as_yaml(recipe, schema(recipe.scenario), dict(computed(recipe)))
+    shown = origins.as_yaml(recipe, schema(recipe.scenario), dict(computed_values(recipe)))
     again, problems = judge(reading.parse(recipe.document.file, shown))
     assert again and not [problem for problem in problems if problem.severity == "error"], problems
     return again, shown

@@ -39,19 +39,21 @@ def test_the_table_of_versions_says_what_the_code_does(version):
         for name, cells in table().items()
         if not name.startswith("server")
     }
-    site, number = {"version": version}, kubernetes.version_numbers(version)
+    number = kubernetes.version_numbers(version)
     default = {kubernetes.PYTORCHJOB: "PyTorchJob", kubernetes.TRAINJOB: "TrainJob"}[
-        kubernetes.default(site)
+        kubernetes.default(version)
     ]
     assert rows["training"].startswith(default)
     assert ("TrainJob" in rows["training"]) == (number >= trainjob.SINCE)
-    assert ("`runtimePatches`" in rows["training"]) == kubernetes.patched(site)
+    assert ("`runtimePatches`" in rows["training"]) == kubernetes.patched(version)
     assert ("the runtime's" in rows["`terminationGracePeriodSeconds`"]) == (
         trainjob.SINCE <= number < kubernetes.PATCHES_SINCE
     )
     assert ("the platform's server" in rows["`report_to:"]) == (number >= podspec.MLFLOW_SINCE)
     # As in runner/parts/openshift/site, where no recipe says the version of Kueue.
-    assert rows["queue"] == ("Kueue `v1beta2`" if kubernetes.patched(site) else "Kueue `v1beta1`")
+    assert rows["queue"] == (
+        "Kueue `v1beta2`" if kubernetes.patched(version) else "Kueue `v1beta1`"
+    )
 
 
 def test_the_table_names_the_versions_of_the_kinds_that_are_used():

@@ -24,8 +24,8 @@ from runner.parts.jobs import kubernetes, podspec
 from runner.parts.planner import forecast, storage
 from runner.plan import Place, Plan
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import emit, planned
+from runner.scenarios import planned, translate
+from runner.scenarios.render import emit
 from runner.scenarios.shared import twin
 from runner.tools import child_process
 from runner.tools.files import write_text
@@ -414,5 +414,5 @@ def test_a_model_on_the_claim_is_planned_for_once():
     (model,) = [entry for entry in written if entry.what == "model download"]
     assert (
         model.folder == plan.place.model_dir
-        and plan.claim_of(model.folder)["name"] == "trained-models-pvc"
+        and plan.claim_of(model.folder).name == "trained-models-pvc"
     )

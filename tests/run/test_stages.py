@@ -18,6 +18,7 @@ from runner.run import pipeline
 from runner.run.pipeline import Selection
 from runner.run.run import rehearse
 from runner.run.run_folder import RunFolder, StageFolder, check_weights
+from runner.scenarios import saved_plan
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 from tests.stages import finish, leave, plan_in
@@ -137,7 +138,9 @@ def test_nothing_is_taken_away_for_a_stage_that_has_no_time_left(finished, tmp_p
 
 def in_its_pod(plan: Plan, name: str) -> Plan:
     """The plan as the pod of a stage reads it."""
-    return Plan.read(next(file.text for file in plan.stage(name).files if file.path == PLAN_FILE))
+    return saved_plan.from_json(
+        next(file.text for file in plan.stage(name).files if file.path == PLAN_FILE)
+    )
 
 
 def test_in_pods_a_changed_stage_is_cleared_because_no_claim_has_room_for_two(tmp_path):
@@ -344,8 +347,7 @@ def test_without_the_part_that_reads_gates_every_gate_is_closed(tmp_path, monkey
     plan = plan_in(tmp_path, "seven-b")
     finish(plan)
     there = {name: part for name, part in parts.found().items() if name != "evaluate"}
-    parts.hooks.cache_clear()
-    parts.missing.cache_clear()
+    parts.stage_hooks.cache_clear()
     monkeypatch.setattr(parts, "found", lambda: there)
     try:
         for act in (pipeline.guard, pipeline.judge):
@@ -353,5 +355,4 @@ def test_without_the_part_that_reads_gates_every_gate_is_closed(tmp_path, monkey
                 act(StageFolder(plan, plan.stage("sft")), print)
         pipeline.guard(StageFolder(plan, plan.stage("data")), print)
     finally:
-        parts.hooks.cache_clear()
-        parts.missing.cache_clear()
+        parts.stage_hooks.cache_clear()

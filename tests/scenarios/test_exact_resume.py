@@ -18,7 +18,9 @@ import yaml
 
 from runner.plan import Plan
 from runner.run.launch import ENGINES, environment
+from runner.scenarios import saved_plan, section_schema
 from runner.tools import child_process
+from runner.tools.settings import Settings
 from runner.trainer.records import EarlyStop, Summary
 from tests import s3
 from tests.conftest import ROOT
@@ -57,7 +59,7 @@ def again(whole: Path, folder: Path, *changes: tuple[str, str]) -> tuple[Plan, P
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     config.write_text(text, encoding="utf-8")
-    return Plan.read((folder / "config" / "plan.json").read_text("utf-8")), folder
+    return saved_plan.from_json((folder / "config" / "plan.json").read_text("utf-8")), folder
 
 
 @pytest.mark.long
@@ -117,9 +119,10 @@ def test_an_adapter_whose_folder_is_lost_goes_on_from_its_mirror_bit_for_bit(who
 def pod(run: Path, name: str, end: Callable[[], object] | None = None) -> int:
     """Runs a stage of a rehearsal as its pod does, and kills everything once `end` says so; the
     exit code."""
-    plan = Plan.read((run / "config" / "plan.json").read_text("utf-8"))
+    plan = saved_plan.from_json((run / "config" / "plan.json").read_text("utf-8"))
     stage = plan.stage(name)
-    plan = replace(plan.upto(stage), site={"mirror": "s3://team/runs"})
+    site = Settings({"mirror": "s3://team/runs", "claims": []}, section_schema("openshift"))
+    plan = replace(plan.upto(stage), site=site)
     (run / "config" / f"{name}.json").write_text(plan.as_json(), encoding="utf-8")
     command = ENGINES[stage.engine](stage, plan.place)
     entry = [

@@ -10,8 +10,8 @@ import yaml
 
 from runner.check import by_schema
 from runner.check.validate import load
-from runner.recipe.recipe import Settings
 from runner.scenarios.render import emit
+from runner.tools.settings import Settings
 from tests.conftest import RENDERED
 
 AXOLOTLS = [path for path in RENDERED if path.stem != "resnet"]

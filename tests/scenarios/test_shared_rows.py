@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from runner import catalog
-from runner.check.origins import computed
+from runner.check.computed import computed_values
 from runner.check.validate import examine, load
 from runner.parts.planner import duration, memory, state
 from runner.parts.planner.planned import Planned
@@ -102,7 +102,7 @@ def test_the_learning_rate_follows_the_groups():
         for size in (1, 2)
     )
     assert common.learning_rate(one) == 2 * common.learning_rate(two)
-    assert dict(computed(two))["train", "learning_rate"].how == "times 4 groups"
+    assert dict(computed_values(two))["train", "learning_rate"].how == "times 4 groups"
 
 
 REFUSED = {

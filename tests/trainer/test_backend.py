@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -43,7 +44,7 @@ def test_two_processes_on_processors_communicated_by_gloo(tmp_path, backend):
 def test_a_summary_names_it_and_not_that_of_the_plan(tmp_path, monkeypatch):
     (tmp_path / "recipe.json").write_text("{}", encoding="utf-8")
     monkeypatch.setattr(results, "communication_backend", lambda: "gloo")
-    planned = settings(tmp_path, None).model_copy(update={"backend": "nccl", "world_size": 2})
+    planned = replace(settings(tmp_path, None), backend="nccl", world_size=2)
     history = History(planned)
     state = SimpleNamespace(
         global_step=0, num_input_tokens_seen=0, max_steps=1, is_world_process_zero=False

@@ -4,6 +4,7 @@ evaluations bring nothing any more."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -54,7 +55,7 @@ class Clock(TrainerCallback):
 
 
 def asked(save_steps: int | None) -> Pace:
-    return Pace(settings("", None).model_copy(update={"save_steps": save_steps}))
+    return Pace(replace(settings("", None), save_steps=save_steps))
 
 
 def test_checkpoints_of_their_own_steps_lie_between_those_of_epochs(tmp_path):

@@ -4,6 +4,7 @@ starter's are noted beside other data."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,24 +36,19 @@ def test_a_demo_without_questions_asks_what_validation_rows_ask(tmp_path):
     ]
     file = tmp_path / "validation.parquet"
     parquet.write_table(pa.table({"full-question": questions, "answer": questions}), file)
-    config, nothing = {"test_datasets": [{"path": str(file)}]}, Demo(base_model="m")
-    asked = results.with_questions(
-        nothing.model_copy(update={"of_rows": 5}), config, tmp_path
-    ).questions
+    config = {"test_datasets": [{"path": str(file)}]}
+    nothing = Demo(base_model="m", system_prompt=None, turn_end=None)
+    asked = results.with_questions(replace(nothing, of_rows=5), config, tmp_path).questions
     assert len(set(asked)) == 5 and set(asked) <= set(questions[:-1]) and "What is rye?" in asked
     assert max(map(questions.index, asked)) > 6, "from everywhere among the rows"
-    few = results.with_questions(
-        nothing.model_copy(update={"of_rows": 50}), config, tmp_path
-    ).questions
+    few = results.with_questions(replace(nothing, of_rows=50), config, tmp_path).questions
     assert few == [question for question in questions[:-1] if question]
     # A recipe's own questions stay; a stage that is asked by hand alone has none; neither has one
     # without such rows.
-    own = nothing.model_copy(update={"questions": ["mine?"], "of_rows": 5})
+    own = replace(nothing, questions=["mine?"], of_rows=5)
     assert results.with_questions(own, config, tmp_path) == own
     assert results.with_questions(nothing, config, tmp_path) == nothing
-    assert not results.with_questions(
-        nothing.model_copy(update={"of_rows": 5}), {}, tmp_path
-    ).questions
+    assert not results.with_questions(replace(nothing, of_rows=5), {}, tmp_path).questions
 
 
 def test_of_blocks_of_text_the_beginnings_of_whole_documents_are_gone_on_with():

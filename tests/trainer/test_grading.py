@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 import pytest
@@ -135,16 +135,16 @@ def test_the_demo_asks_three_taught_questions_and_two_new_ones(tmp_path):
             write_rows(tmp_path / "validation.parquet", [f"New {number}?" for number in range(6)])
         ],
     }
-    demo = Demo(base_model="base", of_rows=5, graded_questions=30)
+    demo = Demo(
+        base_model="base", system_prompt=None, turn_end=None, of_rows=5, graded_questions=30
+    )
     asked = results.with_questions(demo, config, tmp_path).questions
     assert asked == ["Taught 0?", "Taught 10?", "Taught 20?", "New 0?", "New 3?"]
     # Without held-out rows, all are taught; of rows without answers, all are new; and the recipe's
     # own questions stay.
     without = results.with_questions(demo, {"datasets": config["datasets"]}, tmp_path).questions
     assert len(without) == 5 and all(question.startswith("Taught") for question in without)
-    plain = results.with_questions(
-        demo.model_copy(update={"graded_questions": 0}), config, tmp_path
-    ).questions
+    plain = results.with_questions(replace(demo, graded_questions=0), config, tmp_path).questions
     assert len(plain) == 5 and all(question.startswith("New") for question in plain)
-    own = demo.model_copy(update={"questions": ["Why?"]})
+    own = replace(demo, questions=["Why?"])
     assert results.with_questions(own, config, tmp_path).questions == ["Why?"]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder, StageFolder
 from runner.scenarios import place, translate
 from runner.tools.problem import Stop
-from runner.trainer.settings import RunSettings
+from runner.trainer.settings import Demo, RunSettings
 from tests.conftest import ROOT
 from tests.stages import finish, leave, plan_in
 
@@ -41,7 +42,7 @@ def settings(folder, limit) -> RunSettings:
         base_learning_rate=1e-3,
         learning_rate=1e-3,
         time_limit_seconds=limit,
-        demo={"base_model": "m"},
+        demo=Demo(base_model="m", system_prompt=None, turn_end=None),
     )
 
 
@@ -193,7 +194,7 @@ def test_the_time_of_the_stages_before_counts(tmp_path):
             json.dumps({"limit_seconds": 100, "used_seconds": seconds})
         )
     earlier = [str(tmp_path / name) for name in ("one", "two", "never started")]
-    stage = settings(tmp_path / "three", 100.0).model_copy(update={"time_limit_earlier": earlier})
+    stage = replace(settings(tmp_path / "three", 100.0), time_limit_earlier=earlier)
     one, args, asked = Pace(stage), on_a_processor(), control()
     one.longest["evaluation"] = 9.0
     one.on_step_end(args, at_step(1), asked)

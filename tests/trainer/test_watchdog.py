@@ -25,10 +25,10 @@ def watchdog(tmp_path):
             "effective_batch_size": 4,
             "base_learning_rate": 1e-4,
             "learning_rate": 1e-4,
-            "demo": {"base_model": "m"},
+            "demo": {"base_model": "m", "system_prompt": None, "turn_end": None},
         }
         words = other.pop("of_words", True)
-        dog = Watchdog(RunSettings(**settings | other), of_words=words)
+        dog = Watchdog(RunSettings.read(settings | other), of_words=words)
         dog.vocabulary = 1000
         return dog
 

@@ -68,7 +68,9 @@ def _settings(document: Document) -> Iterator[Found]:
             yield _dropped(document, (key,), available)
 
 
-def _judged(document: Document, path: Path_, part: catalog.Schema, value: Any) -> Iterator[Found]:
+def _judged(
+    document: Document, path: Path_, part: catalog.Schema, value: object
+) -> Iterator[Found]:
     """The problems of a setting that Axolotl has."""
     definitions = catalog.axolotl_settings()["$defs"]
     name = ".".join(map(str, path))
@@ -96,7 +98,7 @@ def _judged(document: Document, path: Path_, part: catalog.Schema, value: Any) -
 
 
 def _section(
-    document: Document, path: Path_, schemas: Mapping[str, catalog.Schema], value: Any
+    document: Document, path: Path_, schemas: Mapping[str, catalog.Schema], value: object
 ) -> Iterator[Found]:
     """The problems of settings in a section. schemas: of each; FSDP's also have old names, with
     `fsdp_` before them."""
@@ -140,7 +142,7 @@ def _dropped(document: Document, path: Path_, settings: Iterable[str]) -> Found:
     )
 
 
-def _as_numbers(value: Any) -> Any:
+def _as_numbers(value: object) -> Any:
     """A value in which texts of numbers, and switches, are numbers."""
     if isinstance(value, dict):
         return {key: _as_numbers(item) for key, item in value.items()}
@@ -156,7 +158,7 @@ def _as_numbers(value: Any) -> Any:
         return value
 
 
-def as_axolotl_reads(document: Document, path: Path_, value: Any) -> Any:
+def as_axolotl_reads(document: Document, path: Path_, value: object) -> Any:
     """A value as PyYAML reads it, for which `yes` is true and `500_000` a number."""
     if isinstance(value, dict):
         return {key: as_axolotl_reads(document, (*path, key), item) for key, item in value.items()}

@@ -1,46 +1,27 @@
-"""`recipe import`, and the recipe that other commands make of another trainer's file."""
+"""`recipe import`."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from runner import catalog
 from runner.check import by_schema, validate
 from runner.commands.options import command, end, say
-from runner.parts.axolotl_files import checking, importing, others
+from runner.parts.axolotl_files import checking, conversion, importing, others
 from runner.parts.edits.copying import edited
 from runner.recipe import overrides as changing
 from runner.recipe import reading
-from runner.recipe.document import Document
+from runner.recipe.recipe import Override
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop, listed
+from runner.tools.problem import Problem, Stop, errors_of
 
 
-def made_of(document: Document) -> importing.Import | None:
-    """The recipe that another trainer's file can become; None for a recipe and any other file."""
-    if checking.is_axolotls(document):
-        return importing.read(document)
-    name = others.trainer(document)
-    if name:
-        return others.read(document, name)
-    return None
-
-
-def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
-    """The recipe that another trainer's file would become, for commands that only look at it, and a
-    note on what that leaves out; None for any other file. Raises Stop with what no recipe can
-    say."""
-    imported = made_of(document)
-    if imported is None:
-        return None
-    if imported.refused:
-        raise Stop(imported.refused)
-    unmodelled = [str(path[-1]) for path in imported.values if path[:2] == ("advanced", "axolotl")]
-    message = f"This file of {imported.trainer} is read as a recipe."
-    if unmodelled:
-        message += f" A plan does not count {listed(unmodelled)}."
-    hint = f"`recipe import {document.file}` writes the recipe, and names every change of meaning."
-    return imported.recipe, [Problem(document.file, 0, 0, message, hint, severity="note")]
+def judged(imported: importing.Import, changes: Iterable[Override] = ()) -> list[Problem]:
+    """The recipe's errors after the changes, without those of its base model, which may be unknown
+    here."""
+    recipe, _ = validate.override(importing.with_known_model(imported.recipe), changes)
+    return errors_of(validate.examined(recipe, allowed=validate.ALLOWED)[1])
 
 
 @command
@@ -70,9 +51,9 @@ def import_(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[s
     if script:
         imported = others.read(document, "trl")
     else:
-        imported = made_of(document) or importing.read(document)
+        imported = conversion.made_of(document) or importing.read(document)
     recipe, changes = validate.override(imported.recipe, changing.from_options(sets))
-    problems = imported.refused or importing.judged(imported, changes)
+    problems = imported.refused or judged(imported, changes)
     if problems:
         raise Stop(
             "\n\n".join(map(str, problems)),

@@ -1,7 +1,7 @@
 """A recipe from an Axolotl file, by the schema's mapping read backwards."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner import catalog
-from runner.check import by_schema, validate
+from runner.check import by_schema
 from runner.data.conversation_formats import ROLES
 from runner.data.tokenizers import MISTRAL
 from runner.parts.axolotl_files import checking
 from runner.parts.edits.copying import commented, flow
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_, path_of
-from runner.recipe.recipe import Override
 from runner.scenarios.shared import common
 from runner.scenarios.shared.axolotl import LIGER
 from runner.tools import packaged
@@ -53,7 +52,7 @@ class Import:
     used: set[str] = field(default_factory=set)
     trainer: str = "Axolotl"
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """A setting of Axolotl's, which then counts as handled."""
         self.used.add(key)
         value = self.file.data.get(key)
@@ -61,7 +60,7 @@ class Import:
             return default
         return checking.as_axolotl_reads(self.file, (key,), value)
 
-    def say(self, setting: str | Path_, value: Any, *source: str | int) -> None:
+    def say(self, setting: str | Path_, value: object, *source: str | int) -> None:
         """Gives a setting of the recipe the value that a line of the file has."""
         if isinstance(setting, str):
             path = path_of(setting)
@@ -71,7 +70,7 @@ class Import:
         if source:
             self.sources[path] = source
 
-    def choose(self, setting: str, value: Any, key: str) -> None:
+    def choose(self, setting: str, value: object, key: str) -> None:
         """Sets a setting, or refuses the line if the setting has only a few values, and this is
         none of them."""
         allowed = by_schema.part("lora", setting).get("enum", [value])
@@ -149,7 +148,7 @@ class Import:
     def refuse(self, key: Path_, message: str, hint: str = "") -> None:
         self.refused.append(self.file.problem(key, message, hint, key=True))
 
-    def say_sets(self, sets: Sequence[Mapping[str, Any]], *source: str | int) -> None:
+    def say_sets(self, sets: Sequence[Mapping[str, object]], *source: str | int) -> None:
         """The data sets; a single one needs no list."""
         for key, value in sets[0].items() if len(sets) == 1 else [("sets", sets)]:
             self.say(("data", key), value, *source)
@@ -541,7 +540,7 @@ def _data_sets(draft: Import, entries: list[Any], objective: str | None) -> list
     return data_sets
 
 
-def _template(draft: Import, entries: list[Any]) -> None:
+def _template(draft: Import, entries: list[object]) -> None:
     """The chat template. entries: those of `datasets`."""
     if draft.get("tokenizer_use_mistral_common"):
         draft.say("data.chat_template", MISTRAL, "tokenizer_use_mistral_common")
@@ -660,7 +659,7 @@ def _columns_of_prompts(draft: Import, path: Path_, type_name: str) -> dict[str,
 
 
 def _columns_of_preferences(
-    draft: Import, path: Path_, options: dict[str, Any], objective: str, type_name: str
+    draft: Import, path: Path_, options: dict[str, object], objective: str, type_name: str
 ) -> dict[str, Any]:
     style, _, ending = type_name.replace(":", ".").partition(".")
     if objective == "kto":
@@ -683,7 +682,7 @@ def _columns_of_preferences(
     return dict(zip(table()["judged"][judged_as], columns, strict=True))
 
 
-def _columns_of_own_type(draft: Import, path: Path_, fields: dict[str, Any]) -> dict[str, Any]:
+def _columns_of_own_type(draft: Import, path: Path_, fields: dict[str, object]) -> dict[str, Any]:
     """The columns of a type that the file itself describes."""
     has_both = {"field_instruction", "field_output"} <= fields.keys()
     if not has_both or fields.keys() & {"format", "field_input"}:
@@ -700,7 +699,7 @@ def _columns_of_own_type(draft: Import, path: Path_, fields: dict[str, Any]) -> 
     }
 
 
-def _turns(draft: Import, path: Path_, options: dict[str, Any]) -> dict[str, Any]:
+def _turns(draft: Import, path: Path_, options: dict[str, object]) -> dict[str, Any]:
     """The form of conversations, and how their turns are read."""
     settings = dict[str, Any]()
     column = options.pop("field_messages", "messages")
@@ -803,13 +802,6 @@ def _by_fsdp(draft: Import, key: str) -> str:
     if isinstance(fsdp, dict) and fsdp.get("offload_params"):
         return "all"
     return ""
-
-
-def judged(imported: Import, changes: Iterable[Override] = ()) -> list[Problem]:
-    """The recipe's errors after the changes, without those of its base model, which may be unknown
-    here."""
-    recipe, _ = validate.override(with_known_model(imported.recipe), changes)
-    return errors_of(validate.examined(recipe, allowed=validate.ALLOWED)[1])
 
 
 def with_known_model(document: Document) -> Document:

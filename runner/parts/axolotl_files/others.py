@@ -173,7 +173,7 @@ def _setting(
     draft: Import,
     key: str,
     setting: str,
-    default: Sequence[Any],
+    default: Sequence[object],
     rows: str,
     facts: Mapping[str, Any],
 ) -> None:
@@ -246,7 +246,7 @@ def _machines(draft: Import) -> None:
     draft.name_gpu()
 
 
-def _names(value: Any) -> list[str]:
+def _names(value: object) -> list[str]:
     """Names in a list, or with commas between them."""
     names = []
     for name in value if isinstance(value, list) else str(value).split(","):
@@ -367,7 +367,7 @@ def _described_sets(draft: Import, rows: str, labelled: bool) -> None:
 
 
 def _described(
-    draft: Import, name: str, description: dict[str, Any], home: Path, rows: str, labelled: bool
+    draft: Import, name: str, description: dict[str, object], home: Path, rows: str, labelled: bool
 ) -> dict[str, Any]:
     """A data set as a recipe describes it. description: its columns have defaults only if it names
     none."""

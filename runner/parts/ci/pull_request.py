@@ -88,7 +88,7 @@ class Request:
         elif text:
             self._ask("POST", self.comments, {"body": text})
 
-    def _ask(self, method: str, address: str, body: Any = None) -> Any:
+    def _ask(self, method: str, address: str, body: object = None) -> Any:
         if body is None:
             data = None
         else:

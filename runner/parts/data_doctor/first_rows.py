@@ -11,9 +11,10 @@ from runner.data.conversation_formats import OWN, ChatSet, Conversation
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.support import UNSUPPORTED_PROMPT, Support, unsupported_question
 from runner.recipe.document import Path_
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.recipe.templates import NoText
 from runner.tools.problem import Problem, Stop
+from runner.tools.settings import Settings
 
 FIRST_ROWS = 200
 

@@ -11,7 +11,7 @@ from runner.check import by_schema
 from runner.parts.editor.judging import says
 from runner.parts.edits import copying
 from runner.recipe import reading, stages
-from runner.recipe.document import Document, Path_
+from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.recipe import Override
 from runner.tools.problem import Problem, Stop, setting
 
@@ -60,46 +60,63 @@ def sections(document: Document) -> list[FormSection]:
     """The sections of a recipe with a known scenario; the settings outside sections are the
     first."""
     schema = by_schema.schema(document.data["scenario"])
-    plain = {name: part for name, part in schema["properties"].items() if "properties" not in part}
-    whole = {
-        "title": "The recipe",
-        "markdownDescription": schema["description"],
-        "properties": plain,
+    top_level = {
+        name: part for name, part in schema["properties"].items() if "properties" not in part
     }
-    parts: dict[Path_, Schema] = {(): whole}
-    parts |= {
-        (name,): part for name, part in schema["properties"].items() if part.get("properties")
+    parts: dict[Path_, Schema] = {
+        (): {
+            "title": "The recipe",
+            "markdownDescription": schema["description"],
+            "properties": top_level,
+        }
     }
-    entry = by_schema.part(document.data["scenario"], f"{stages.STAGES}.0")
-    for name, index, one in stages.documents(document):
-        known = dict[str, Schema]()
-        scenario = one.data["scenario"]
-        for key, part in entry["properties"].items():
-            own = by_schema.part(scenario, setting(stages.alone((key,), one)))
+    for name, part in schema["properties"].items():
+        if part.get("properties"):
+            parts[(name,)] = part
+    parts |= _stage_schemas(document)
+    return [_form_section(document, path, part) for path, part in parts.items()]
+
+
+def _stage_schemas(document: Document) -> dict[Path_, Schema]:
+    """The schema of each stage of a recipe with several, with the settings of its technique."""
+    item = by_schema.part(document.data["scenario"], f"{stages.STAGES}.0")
+    schemas: dict[Path_, Schema] = {}
+    for name, index, stage in stages.documents(document):
+        settings: dict[str, Schema] = {}
+        for key, part in item["properties"].items():
+            stage_part = by_schema.part(
+                stage.data["scenario"], setting(stages.alone((key,), stage))
+            )
             if key == "model":
-                own = {
-                    **part,
-                    "properties": {
-                        n: p for n, p in part["properties"].items() if n in own["properties"]
-                    },
+                in_stages = {
+                    model_key: model_part
+                    for model_key, model_part in part["properties"].items()
+                    if model_key in stage_part["properties"]
                 }
-            if own or key in (stages.NAME, stages.TECHNIQUE):
-                known[key] = own or part
-        parts[(stages.STAGES, index)] = {**entry, "title": f"Stage {name}", "properties": known}
-    return [
-        FormSection(
-            name=setting(path),
-            title=part["title"],
-            says=says(part),
-            fields=tuple(_fields(document, path, part)),
-            in_text=tuple(
-                setting((*path, name))
-                for name, one in part["properties"].items()
-                if _kind(one) is None and not one.get("properties")
-            ),
-        )
-        for path, part in parts.items()
+                stage_part = {**part, "properties": in_stages}
+            if stage_part or key in (stages.NAME, stages.TECHNIQUE):
+                settings[key] = stage_part or part
+        schemas[(stages.STAGES, index)] = {
+            **item,
+            "title": f"Stage {name}",
+            "properties": settings,
+        }
+    return schemas
+
+
+def _form_section(document: Document, path: Path_, part: Schema) -> FormSection:
+    in_text = [
+        setting((*path, name))
+        for name, setting_schema in part["properties"].items()
+        if _kind(setting_schema) is None and not setting_schema.get("properties")
     ]
+    return FormSection(
+        name=setting(path),
+        title=part["title"],
+        says=says(part),
+        fields=tuple(_fields(document, path, part)),
+        in_text=tuple(in_text),
+    )
 
 
 def changed(document: Document, path: Path_, value: Any) -> str:
@@ -115,46 +132,66 @@ def changed(document: Document, path: Path_, value: Any) -> str:
         path = path[:-1]
     text = copying.faithful(document, [Override(setting(path), None, value, "the form")])
     if text is None:
-        raise Stop(
-            f"The form cannot write `{setting(path)}` into a text like this.",
-            "Write it in the text.",
-        )
+        raise _not_writable(setting(path))
     return text
 
 
+def rewritten(document: Document, changes: Sequence[Override]) -> str:
+    """The text with several settings changed, and comments that are still true. Raises Stop if the
+    layout forbids it."""
+    text = copying.faithful(document, changes, copying.edited)
+    if text is None:
+        raise _not_writable(changes[0].setting)
+    return text
+
+
+def _not_writable(name: str) -> Stop:
+    return Stop(f"The form cannot write `{name}` into a text like this.", "Write it in the text.")
+
+
+def field_of(document: Document, name: str, title: str) -> Field | None:
+    """The field for a setting, under another title; None if the scenario has no such setting."""
+    scenario = document.data["scenario"]
+    if not by_schema.has(scenario, name):
+        return None
+    return _field(document, path_of(name), by_schema.part(scenario, name), title)
+
+
 def _fields(document: Document, path: Path_, part: Schema, title: str = "") -> Iterator[Field]:
-    for name, one in part["properties"].items():
-        here = (*path, name)
-        full_title = f"{title}{one['title']}"
-        if one.get("properties"):
-            yield from _fields(document, here, one, f"{full_title} · ")
-        elif (kind := _kind(one)) and here != ("scenario",):
-            choices: dict[Any, str]
-            if kind == "yes":
-                choices = {True: "true", False: "false"}
-            else:
-                choices = {}
-            choices |= {value: value for value in map(str, one.get("enum", ()))}
-            for snippet in one.get("defaultSnippets", ()):
-                choices[snippet["body"]] = "   ".join(
-                    filter(None, (snippet["body"], snippet["description"]))
-                )
-            if "default" in one:
-                default = reading.written(one["default"])
-            else:
-                default = ""
-            yield Field(
-                path=here,
-                title=full_title,
-                says=says(one),
-                kind=kind,
-                choices=choices,
-                free=kind == "choice" and "enum" not in one,
-                value=document.lookup(here),
-                default=f"twice {one['x-default-twice']}"
-                if one.get("x-default-twice")
-                else default,
-            )
+    for name, setting_schema in part["properties"].items():
+        setting_path = (*path, name)
+        full_title = f"{title}{setting_schema['title']}"
+        if setting_schema.get("properties"):
+            yield from _fields(document, setting_path, setting_schema, f"{full_title} · ")
+        elif setting_path != ("scenario",) and _kind(setting_schema):
+            yield _field(document, setting_path, setting_schema, full_title)
+
+
+def _field(document: Document, path: Path_, setting_schema: Schema, title: str) -> Field:
+    field_kind = _kind(setting_schema) or "text"
+    choices: dict[Any, str] = {}
+    if field_kind == "yes":
+        choices = {True: "true", False: "false"}
+    for value in map(str, setting_schema.get("enum", ())):
+        choices[value] = value
+    for snippet in setting_schema.get("defaultSnippets", ()):
+        body_and_description = filter(None, (snippet["body"], snippet["description"]))
+        choices[snippet["body"]] = "   ".join(body_and_description)
+    default = ""
+    if setting_schema.get("x-default-twice"):
+        default = f"twice {setting_schema['x-default-twice']}"
+    elif "default" in setting_schema:
+        default = reading.written(setting_schema["default"])
+    return Field(
+        path=path,
+        title=title,
+        says=says(setting_schema),
+        kind=field_kind,
+        choices=choices,
+        free=field_kind == "choice" and "enum" not in setting_schema,
+        value=document.lookup(path),
+        default=default,
+    )
 
 
 def _kind(part: Schema) -> str | None:
@@ -168,108 +205,20 @@ def _kind(part: Schema) -> str | None:
     )
 
 
-class Form:
-    """Shows one section at a time. write: called with a setting and its new value, None for an
-    empty field."""
+class FieldElements:
+    """The elements of some fields, which write what a person enters. write: called with a setting
+    and its new value, None for an empty field."""
 
     def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
-        self.sections: list[FormSection] = []
-        self.wrong: dict[Path_, str] = {}
-        self.names: dict[str, Any] = {}
-        # The section on the page, and its fields with their elements.
-        self.shown = ""
         self.fields: dict[Path_, tuple[Field, Any]] = {}
-        self.unread = ui.label(
-            "The form shows the recipe as soon as its text is valid YAML."
-        ).classes("recipe-says")
-        with ui.row().classes("recipe-form"):
-            self.side = ui.column().classes("recipe-sections")
-            self.panel = ui.column().classes("recipe-fields")
-        self.chosen = ""
 
-    def show(self, document: Document | None, problems: Sequence[Problem]) -> None:
-        """Shows a document. While the text cannot be read, the last form is hidden."""
-        self.panel.set_visibility(document is not None)
-        self.unread.set_visibility(document is None)
-        if document is None:
-            return
-        self.sections = sections(document)
-        lines = {
-            place.line: path for path, place in (*document.values.items(), *document.keys.items())
-        }
-        self.wrong = {
-            lines[one.line]: one.message
-            for one in problems
-            if one.severity == "error" and one.line in lines
-        }
-        if [one.name for one in self.sections] != list(self.names):
-            self.side.clear()
-            self.names = {}
-            with self.side:
-                for one in self.sections:
-                    button = ui.button(
-                        one.title, on_click=lambda name=one.name: self.choose(name), color=None
-                    )
-                    self.names[one.name] = button.props("flat dense no-caps align=left")
-        self.draw()
-
-    def choose(self, name: str) -> None:
-        self.chosen = name
-        self.draw()
-
-    def draw(self) -> None:
-        """Marks the shown section, missing sections, and those with an error, and shows the
-        document's values. Unchanged fields keep the text that somebody is typing there."""
-        shown = next((one for one in self.sections if one.name == self.chosen), self.sections[0])
-        for one in self.sections:
-            looks = {
-                "recipe-section": True,
-                "recipe-chosen": one is shown,
-                "recipe-left-out": all(field.value is None for field in one.fields),
-                "recipe-bad": any(
-                    path[: len(field.path)] == field.path
-                    for field in one.fields
-                    for path in self.wrong
-                ),
-            }
-            self.names[one.name].classes(
-                replace=" ".join(look for look, holds in looks.items() if holds)
-            )
-        if shown.name != self.shown or [field.path for field in shown.fields] != list(self.fields):
-            self.shown = shown.name
-            self.fields = {}
-            self.panel.clear()
-            with self.panel:
-                ui.label(shown.says.split("\n\n")[0]).classes("recipe-says")
-                for field in shown.fields:
-                    self.fields[field.path] = (field, self._element(field))
-                if shown.in_text:
-                    names = ", ".join(shown.in_text)
-                    ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
-        for field in shown.fields:
-            known, element = self.fields[field.path]
-            self.fields[field.path] = (field, element)
-            if field.value != known.value or element.value is None:
-                element.set_value(field.shown)
-            element.error = self.wrong.get(field.path)
-
-    def _element(self, field: Field) -> Any:
-        hint = setting(field.path)
+    def add(self, field: Field, hint: str = "") -> Any:
+        """Draws the element of a field where the page is being built. hint: the text below it
+        instead of the setting's name."""
+        hint = hint or setting(field.path)
         if field.choices:
-            choices = dict(field.choices)
-            if field.value is not None:
-                choices.setdefault(field.value, str(field.value))
-            if field.free:
-                more = {"with_input": True, "new_value_mode": "add-unique"}
-            else:
-                more = {}
-            element = ui.select(
-                choices, label=field.title, value=field.value, clearable=True, **more
-            )
-            element.on_value_change(lambda event: self._set(field.path, event.value)).props(
-                "options-dense"
-            )
+            element = self._choice(field)
         elif field.kind == "lines":
             element = ui.textarea(field.title, value=field.shown).props("autogrow rows=1")
             hint += ", one per line"
@@ -287,7 +236,28 @@ class Form:
         with element:
             tooltip = ui.tooltip("").classes("recipe-meaning").props("delay=500 max-width=24rem")
             tooltip.text = field.says.replace("`", "")
+        self.fields[field.path] = (field, element)
         return element
+
+    def show(self, field: Field, error: str | None) -> None:
+        """Shows a field's value in its element. An unchanged field keeps the text that somebody is
+        typing there."""
+        drawn, element = self.fields[field.path]
+        self.fields[field.path] = (field, element)
+        if field.value != drawn.value or element.value is None:
+            element.set_value(field.shown)
+        element.error = error
+
+    def _choice(self, field: Field) -> Any:
+        choices = dict(field.choices)
+        if field.value is not None:
+            choices.setdefault(field.value, str(field.value))
+        free_text = {"with_input": True, "new_value_mode": "add-unique"} if field.free else {}
+        element = ui.select(
+            choices, label=field.title, value=field.value, clearable=True, **free_text
+        )
+        element.on_value_change(lambda event: self._set(field.path, event.value))
+        return element.props("options-dense")
 
     async def _typed(self, path: Path_) -> None:
         """Writes the typed value. If it is not of the field's kind, the check of the text reports
@@ -309,3 +279,102 @@ class Form:
     async def _set(self, path: Path_, value: Any) -> None:
         if value != self.fields[path][0].value:
             await self.write(path, value)
+
+
+def errors_by_path(document: Document, problems: Sequence[Problem]) -> dict[Path_, str]:
+    """The message of each error, by the setting in its line."""
+    lines = {place.line: path for path, place in (*document.values.items(), *document.keys.items())}
+    return {
+        lines[problem.line]: problem.message
+        for problem in problems
+        if problem.severity == "error" and problem.line in lines
+    }
+
+
+class Form:
+    """Shows one section at a time. write: as of `FieldElements`."""
+
+    def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
+        self.sections: list[FormSection] = []
+        self.wrong: dict[Path_, str] = {}
+        self.names: dict[str, Any] = {}
+        # The section on the page, and its fields with their elements.
+        self.shown = ""
+        self.elements = FieldElements(write)
+        self.unread = ui.label(
+            "The form shows the recipe as soon as its text is valid YAML."
+        ).classes("recipe-says")
+        with ui.row().classes("recipe-form"):
+            self.side = ui.column().classes("recipe-sections")
+            self.panel = ui.column().classes("recipe-fields")
+        self.chosen = ""
+
+    def show(self, document: Document | None, problems: Sequence[Problem]) -> None:
+        """Shows a document. While the text cannot be read, the last form is hidden."""
+        self.panel.set_visibility(document is not None)
+        self.unread.set_visibility(document is None)
+        if document is None:
+            return
+        self.sections = sections(document)
+        self.wrong = errors_by_path(document, problems)
+        if [section.name for section in self.sections] != list(self.names):
+            self.side.clear()
+            self.names = {}
+            with self.side:
+                for section in self.sections:
+                    button = ui.button(
+                        section.title,
+                        on_click=lambda name=section.name: self.choose(name),
+                        color=None,
+                    )
+                    self.names[section.name] = button.props("flat dense no-caps align=left")
+        self.draw()
+
+    def choose(self, name: str) -> None:
+        self.chosen = name
+        self.draw()
+
+    def draw(self) -> None:
+        """Marks the shown section, missing sections, and those with an error, and shows the
+        document's values."""
+        chosen = next(
+            (section for section in self.sections if section.name == self.chosen),
+            self.sections[0],
+        )
+        for section in self.sections:
+            self._mark(section, section is chosen)
+        paths = [field.path for field in chosen.fields]
+        if chosen.name != self.shown or paths != list(self.elements.fields):
+            self._draw_fields(chosen)
+        for field in chosen.fields:
+            self.elements.show(field, self.wrong.get(field.path))
+
+    def _mark(self, section: FormSection, is_chosen: bool) -> None:
+        """Sets the look of a section's button."""
+        wrong_fields = (
+            field
+            for field in section.fields
+            for path in self.wrong
+            if path[: len(field.path)] == field.path
+        )
+        looks = {
+            "recipe-section": True,
+            "recipe-chosen": is_chosen,
+            "recipe-left-out": all(field.value is None for field in section.fields),
+            "recipe-bad": any(wrong_fields),
+        }
+        self.names[section.name].classes(
+            replace=" ".join(look for look, holds in looks.items() if holds)
+        )
+
+    def _draw_fields(self, section: FormSection) -> None:
+        self.shown = section.name
+        self.elements.fields = {}
+        self.panel.clear()
+        with self.panel:
+            ui.label(section.says.split("\n\n")[0]).classes("recipe-says")
+            for field in section.fields:
+                self.elements.add(field)
+            if section.in_text:
+                names = ", ".join(section.in_text)
+                ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")

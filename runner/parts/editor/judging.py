@@ -1,6 +1,7 @@
 """A recipe's text while somebody types it: its problems, its plan, its first rows, and proposals
 for a place."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -8,10 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from runner import scenarios
+from runner import catalog, scenarios
 from runner.catalog import Schema, UnknownArchitecture
 from runner.check import by_schema
 from runner.check.validate import changed, examined
+from runner.commands.next_step import run_here
 from runner.data import RenderedExample
 from runner.parts.edits import copying
 from runner.parts.plan_view.views import verdict
@@ -20,6 +22,7 @@ from runner.parts.planner.planned import Planned
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
+from runner.run.run import CPU, UNASKED, seconds_to_train, training_takes
 from runner.run.run_folder import folder
 from runner.tools.problem import Problem, Stop, report_bug
 
@@ -93,8 +96,10 @@ def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[f
     """The needs of a recipe in sentences, or why they are unknown; and the forecast of each
     stage."""
     try:
-        made = scenarios.translate(recipe, replace(scenarios.place(recipe), checkpoint_keys=None))
-        planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
+        translated = scenarios.translate(
+            recipe, replace(scenarios.place(recipe), checkpoint_keys=None)
+        )
+        planned = Planned(recipe, translated, forecast.of(recipe, translated, price), price)
     except UnknownArchitecture:
         return (
             Stop(
@@ -107,13 +112,58 @@ def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[f
     return verdict(planned, "a price per GPU hour"), planned.forecasts
 
 
+@dataclass(frozen=True)
+class TrainingHere:
+    """How long training takes on this machine. seconds: of all stages, infinite if unknown;
+    remaining: of those that are not finished; machine: its GPU or CPU, in words."""
+
+    seconds: float
+    remaining: float
+    machine: str
+
+    @property
+    def sentence(self) -> str:
+        return training_takes(self.seconds, self.machine)
+
+    @property
+    def question(self) -> str:
+        """What to ask before training starts; empty if it takes less than an hour."""
+        if self.remaining <= UNASKED:
+            return ""
+        return f"{training_takes(self.remaining, self.machine)} Start it?"
+
+
+def training_here(recipe: Recipe) -> TrainingHere:
+    """How long a recipe's training takes on this machine. Raises Stop if it cannot run here."""
+    local = run_here(recipe)
+    stages = list(local.plan.stages)
+    predictions = local.predictions
+    times = [
+        predictions[stage.name].seconds
+        for stage in stages
+        if stage.trains and stage.name in predictions
+    ]
+    known = [seconds for seconds in times if seconds is not None]
+    seconds = math.inf
+    if known and len(known) == sum(stage.trains for stage in stages):
+        seconds = sum(known)
+    if local.on_processor:
+        machine = CPU
+    else:
+        machine = f"this machine's {catalog.label_of(local.gpus[0]).replace('-', ' ')}"
+    remaining = seconds_to_train(local.plan, stages, predictions)
+    return TrainingHere(seconds, remaining, machine)
+
+
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
     """The first three rows of a rehearsal, as the model sees them, by purpose. Raises Stop if this
     machine has none."""
     instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
     stages = scenarios.translate(instead, folder(recipe.name, "rehearsal").place()).stages
-    kinds = {name: found for stage in stages for name, found in scenarios.first(stage).items()}
-    return {name: list(islice(found, 3)) for name, found in kinds.items()}
+    examples = {
+        name: rendered for stage in stages for name, rendered in scenarios.first(stage).items()
+    }
+    return {name: list(islice(rendered, 3)) for name, rendered in examples.items()}
 
 
 # Proposals for a place in the text, and the meaning of a setting, both from the scenario's schema.
@@ -149,36 +199,33 @@ def proposals(text: str, line: int, column: int) -> list[Proposal]:
     if not key:
         return []
     indent = len(key[1])
-    section, there = _around(lines, line, indent)
+    section, present = _around(lines, line, indent)
     part = _part(text, section)
     if not part.get("properties"):
         if key[2]:
             return _values(part)
         return []
-    found = []
-    for name, one in part["properties"].items():
-        if one.get("properties"):
-            section_begins = f"\n{' ' * (indent + 2)}"
+    missing = []
+    for name, setting_schema in part["properties"].items():
+        if name in present:
+            continue
+        if setting_schema.get("properties"):
+            text = f"{name}:\n{' ' * (indent + 2)}"
+            missing.append(Proposal(name, text, "section", says(setting_schema)))
         else:
-            section_begins = ""
-        if section_begins:
-            kind = "section"
-        else:
-            kind = "setting"
-        if name not in there:
-            found.append(Proposal(name, f"{name}:{section_begins or ' '}", kind, says(one)))
-    return found
+            missing.append(Proposal(name, f"{name}: ", "setting", says(setting_schema)))
+    return missing
 
 
 def meaning(text: str, line: int) -> dict[str, str] | None:
     """The `title` of the setting in a line, counted from 0, and what it `says`: Markdown of `code`
     and paragraphs."""
     lines = text.split("\n")
-    found = _KEY.match(lines[line])
-    if not found:
+    key = _KEY.match(lines[line])
+    if not key:
         return None
-    section, _ = _around(lines, line, found.start(3))
-    part = _part(text, (*section, found[3]))
+    section, _ = _around(lines, line, key.start(3))
+    part = _part(text, (*section, key[3]))
     if part:
         return {"title": part["title"], "says": says(part)}
     return None
@@ -196,13 +243,13 @@ def says(part: Schema) -> str:
 def _part(text: str, path: Path_) -> Schema:
     """The schema of a setting; empty if it has none. Without a scenario, only the setting
     `scenario` has one."""
-    named = _SCENARIO.search(text)
+    scenario = _SCENARIO.search(text)
     names = scenarios.names()
     part: Schema = {
         "properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}
     }
-    if named and named[1] in names:
-        part = by_schema.schema(named[1])
+    if scenario and scenario[1] in names:
+        part = by_schema.schema(scenario[1])
     alone = path == ("scenario",)
     if alone:
         return {**part["properties"]["scenario"], "enum": names}
@@ -235,7 +282,7 @@ def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[st
             # A list may begin in the column of its setting; an item ends where the next one begins.
             while outer and outer[-1][:2] >= (column, item):
                 outer.pop()
-            path = tuple(each for _, _, each in outer)
+            path = tuple(name_or_number for _, _, name_or_number in outer)
             outer.append((column, item, items[path] if item else name))
             if item:
                 items[path] += 1
@@ -256,11 +303,13 @@ def _values(part: Schema) -> list[Proposal]:
         for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])
     ]
     if "default" in part:
-        others = [(part["default"], "The default.")]
+        usual = [(part["default"], "The default.")]
     else:
-        others = []
-    others += [(example, "An example.") for example in part.get("examples", ())]
-    found: dict[str, str] = {}
-    for value, why in (*offered, *choices, *others):
-        found.setdefault(reading.written(value), why)
-    return [Proposal(text, text, "value", why) for text, why in found.items()]
+        usual = []
+    usual += [(example, "An example.") for example in part.get("examples", ())]
+    meanings: dict[str, str] = {}
+    for value, value_meaning in (*offered, *choices, *usual):
+        meanings.setdefault(reading.written(value), value_meaning)
+    return [
+        Proposal(text, text, "value", value_meaning) for text, value_meaning in meanings.items()
+    ]

@@ -5,20 +5,25 @@ import os
 import secrets
 import sys
 import webbrowser
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runner import parts
+from runner.check import batch
 from runner.commands.options import command, say
 from runner.parts.editor import judging
-from runner.parts.editor.rehearsing import RehearsalProcess
+from runner.parts.editor.chat_process import ChatProcess
+from runner.parts.editor.run_process import RECIPE, RunProcess
+from runner.recipe import reading
 from runner.run.run_folder import find
+from runner.run.run_folder import folder as run_folder
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, bound_port
 from runner.tools.text import template
 
 HERE = Path(__file__).parent
+REHEARSE_FIRST = "On the page of this recipe, press Rehearse or Train here. When that has ended, reload this page."
 
 
 class Guarded:
@@ -39,25 +44,25 @@ class Guarded:
         from starlette.requests import HTTPConnection
         from starlette.responses import PlainTextResponse, RedirectResponse
 
-        asked = HTTPConnection(scope)
-        known = secrets.compare_digest(
-            asked.query_params.get("token", "").encode(), self.token.encode()
+        request = HTTPConnection(scope)
+        has_token = secrets.compare_digest(
+            request.query_params.get("token", "").encode(), self.token.encode()
         )
-        if known and scope["type"] == "http" and scope["path"] == "/":
-            kept = RedirectResponse("/", 303)
-            kept.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
-            await kept(scope, receive, send)
+        if has_token and scope["type"] == "http" and scope["path"] == "/":
+            redirect = RedirectResponse("/", 303)
+            redirect.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+            await redirect(scope, receive, send)
         elif (
-            asked.cookies.get(self.cookie) == self.token
-            and asked.headers.get("origin") in self.origins
+            request.cookies.get(self.cookie) == self.token
+            and request.headers.get("origin") in self.origins
         ):
             await self.inner(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008})
         else:
-            said = "Open the whole address that `recipe edit` prints, with its token."
-            await PlainTextResponse(said, 403)(scope, receive, send)
+            refusal = "Open the whole address that `recipe edit` prints, with its token."
+            await PlainTextResponse(refusal, 403)(scope, receive, send)
 
 
 def _report(name: str) -> str:
@@ -66,38 +71,58 @@ def _report(name: str) -> str:
     try:
         if Path(name).name != name:
             raise Stop(f"`{name}` is not the name of a recipe.")
-        page: str = parts.hook("page_of_runs")(find(name, None))
+        parts.require("report")
+        from runner.parts.report import page
+
+        return page.of_runs(find(name, None))
     except Stop as stop:
-        return _page_without_report(stop)
-    return page
+        return _notice("No report yet", stop, REHEARSE_FIRST)
 
 
-def _page_without_report(stop: Stop) -> str:
+def _chat_address(folder: Path, first_file: Path, file: Path, chat: ChatProcess) -> str:
+    """The address of the chat page for the recipe in a file. Raises Stop if it has no trained
+    model, or is not one of the page's recipes."""
+    if file not in (*batch.within(folder), first_file):
+        raise Stop(f"`{file}` is not a recipe of this page.")
+    name = str(reading.read(file).data.get("name", ""))
+    return chat.address(file, run_folder(name, "run"))
+
+
+def _notice(title: str, stop: Stop, remedy: str = "") -> str:
+    """A page with a reason."""
     from markupsafe import Markup
 
     style = Markup((HERE / "page.css").read_text(encoding="utf-8"))
     sentences = stop.text.replace("`", "").split("\n")
-    return template(HERE / "no-report.html.jinja").render(style=style, sentences=sentences)
+    return template(HERE / "notice.html.jinja").render(
+        title=title, style=style, sentences=sentences, remedy=remedy
+    )
 
 
-def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
+def serve(
+    file: Path,
+    port: int,
+    ready: Callable[[str], None],
+    recipe_command: Sequence[str] = RECIPE,
+) -> None:
     """Serves the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any free
-    one; ready: called with the address. Raises Stop if the port is taken, or there is nothing to
-    edit."""
+    one; ready: called with the address; recipe_command: the words of the command `recipe`. Raises
+    Stop if the port is taken, or there is nothing to edit."""
     import uvicorn
     from fastapi import FastAPI, Request
-    from fastapi.responses import HTMLResponse
+    from fastapi.responses import HTMLResponse, RedirectResponse, Response
     from nicegui import app as pages
     from nicegui import ui
 
     from runner.parts.editor import page
 
-    folder, first = page.opened(file)
-    rehearsal = RehearsalProcess()
+    folder, first_file = page.opened(file)
+    process = RunProcess(recipe_command)
+    chat = ChatProcess(recipe_command)
 
     def shown() -> None:
         try:
-            page.Page(folder, first, rehearsal).build()
+            page.Page(folder, first_file, process).build()
         except Stop as stop:  # the file was removed
             ui.label(stop.text)
 
@@ -110,11 +135,22 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
         place = await request.json()
         return judging.meaning(place["text"], place["line"])
 
+    def chat_page(file: str) -> Response:
+        try:
+            return RedirectResponse(_chat_address(folder, first_file, Path(file), chat), 303)
+        except Stop as stop:
+            return HTMLResponse(_notice("No chat yet", stop))
+
+    def close() -> None:
+        chat.close()
+        process.close()
+
     for answer in (proposals, meaning):
         application.post(f"/{answer.__name__}")(answer)
     application.get("/report", response_class=HTMLResponse)(_report)
+    application.get("/chat")(chat_page)
     pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
-    pages.on_shutdown(rehearsal.stop)
+    pages.on_shutdown(close)
     ui.page("/", title="recipe edit")(shown)
     # The page has its own stylesheet, because Tailwind rebuilds its own in the browser at every
     # change. After that many seconds of silence a tab counts as closed; a busy one answers sooner.
@@ -136,7 +172,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
 @command
 def edit(path: str, port: int) -> None:
     """Edit a recipe in the browser: its text with completion and problems as you type, a form, the
-    plan, a rehearsal.
+    plan, a rehearsal; train it here, and chat with its model.
 
     RECIPE is a file, or a folder with recipes. Default: the current folder. Only this machine can
     open the page. It writes nothing until you save.

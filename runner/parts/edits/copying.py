@@ -154,7 +154,7 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
     return re.sub(rf"(?m)^(#.*)build/{re.escape(old)}/", rf"\1build/{new}/", text)
 
 
-def _replace(document: Document, values: dict[Path_, Any]) -> str:
+def _replace(document: Document, values: dict[Path_, object]) -> str:
     text = document.text
     for path, value in sorted(values.items(), key=lambda item: -document.values[item[0]].start):
         start = document.values[path].start
@@ -239,7 +239,7 @@ def _shortened(document: Document, path: Path_, value: Any) -> str:
     return text[:cut] + text[_end(document, path) :].partition("\n")[2]
 
 
-def flow(value: Any) -> str:
+def flow(value: object) -> str:
     """A value on one line, without quotes where it needs none."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"

@@ -83,9 +83,10 @@ class Evaluated(NamedTuple):
 
 
 def _evaluate_at_evalhub(recipe: Recipe, stage: str | None, hub: str, url: str | None) -> Evaluated:
-    folder, measured = parts.hook("judged_at")(
-        hub, url, recipe, stage, lambda line: say(line, err=True)
-    )
+    parts.require("serve")
+    from runner.parts.serve import evalhub
+
+    folder, measured = evalhub.measured(hub, url, recipe, stage, lambda line: say(line, err=True))
     verdicts = []
     for gate in folder.stage.gates:
         if gate.metric.startswith(SCORE):
@@ -103,7 +104,10 @@ def _evaluate_at_server(
     recipe: Recipe, stage: str | None, run_dir: str | None, url: str
 ) -> Evaluated:
     folder = inference.folder_of(recipe, run_dir, stage)
-    measured = parts.hook("models_at")(url, recipe, stage).measure(folder)
+    parts.require("serve")
+    from runner.parts.serve import openai_api
+
+    measured = openai_api.at(url, recipe, stage).measure(folder)
     sentence = f"The model at {url} was evaluated. Nothing was recorded."
     return Evaluated(folder, measured, [], passes=True, sentence=sentence)
 
@@ -199,7 +203,10 @@ def promote(
         )
     done = f"The gate after `{stage}` is overruled, and this is recorded."
     if on_cluster:
-        parts.hook("promote_on_cluster")(path, sets, stage, person.strip(), reason.strip(), say)
+        parts.require("openshift")
+        from runner.parts.openshift import commands as cluster_commands
+
+        cluster_commands.promote_on_cluster(path, sets, stage, person.strip(), reason.strip(), say)
         end(done, "status", path)
         return
     recipe, _ = open_recipe(path, sets, look=False)
@@ -257,7 +264,10 @@ def _compare_at_server(
     questions = questions or [question for _, question in recipe.demo_questions]
     if not questions:
         questions = inference.questions_of(recipe, inference.folder_of(recipe, run_dir, None))
-    server = parts.hook("models_at")(url, recipe)
+    parts.require("serve")
+    from runner.parts.serve import openai_api
+
+    server = openai_api.at(url, recipe)
     before = server.chat(base=True)
     after = server.chat(base=False)
     say(f"before: {before.model} at {server.url}")

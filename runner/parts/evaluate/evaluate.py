@@ -3,6 +3,8 @@ model, in a process of its own. A metric that cannot be measured is left out, wi
 `missing`. Of a language model it has the loss on rows and on general text, the share of correct
 short answers, and lm-eval's scores."""
 
+from __future__ import annotations
+
 import importlib
 import itertools
 import math
@@ -13,10 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from runner import parts
 from runner.data import general_documents
+from runner.parts.contract import Measurer
 from runner.parts.evaluate.gates import Found, Task
 from runner.parts.evaluate.metrics import (
     ACCURACY,
@@ -33,9 +36,12 @@ from runner.tools.files import read_json, write_json
 from runner.tools.problem import Stop, first_line, listed
 from runner.tools.process import hush
 from runner.tools.run_files import HISTORY, MEASURED
-from runner.tools.text import same, yaml_text
+from runner.tools.text import TextTokenizer, same, yaml_text
 from runner.trainer import generation, records
 from runner.trainer.grading import SHORT_WORDS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # The metrics that training itself records, by the kind of rows.
 BY_TRAINING = {
@@ -120,7 +126,8 @@ def main(file: str) -> int:
     measures = Measures()
     modules = parts.table("measures")  # of parts that measure their own kinds of models
     if task.kind in modules:
-        importlib.import_module(modules[task.kind]).measure(task, measures)
+        module: Any = importlib.import_module(modules[task.kind])
+        cast(Measurer, module).measure(task, measures)
     else:
         read(task, measures)
     write_json(Path(task.stage_dir) / MEASURED, asdict(measures.found(task.metrics)))
@@ -218,7 +225,7 @@ def _cause_of(error: Exception) -> BaseException:
 
 
 def _measure_held_out(
-    task: Task, measures: Measures, model: Any, tokenizer: Any, before: bool
+    task: Task, measures: Measures, model: PreTrainedModel, tokenizer: TextTokenizer, before: bool
 ) -> None:
     held_out = records.read_held_out(Path(task.rows))
     rows = held_out.rows if held_out else ()
@@ -242,7 +249,7 @@ def _measure_held_out(
             results |= accuracy(model, tokenizer, chosen, task.batch_size, task.turn_end)
 
 
-def _measure_text_blocks(file: str, measures: Measures, model: Any) -> None:
+def _measure_text_blocks(file: str, measures: Measures, model: PreTrainedModel) -> None:
     import numpy as np
 
     with measures.taking(["text_loss", "text_perplexity"]) as results:
@@ -301,7 +308,9 @@ def loss_rise(task: Task, window: int) -> float:
     return float(max(after - before for before, after in itertools.pairwise(losses)))
 
 
-def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -> dict[str, float]:
+def lm_eval_scores(
+    model: PreTrainedModel, tokenizer: TextTokenizer, task: Task, measures: Measures
+) -> dict[str, float]:
     """lm-eval's scores as `lm_eval.TASK.METRIC`. A sample file replaces the hub if the task names
     one."""
     from lm_eval import simple_evaluate
@@ -402,7 +411,7 @@ def load(
     return PeftModel.from_pretrained(loaded.model, folder).eval(), loaded.tokenizer
 
 
-def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
+def loss(model: PreTrainedModel, rows: Sequence[Row]) -> tuple[float, int]:
     """Cross-entropy in nats per token, over the trained tokens of all rows, and their number.
     Raises Cannot at 0."""
     import torch
@@ -431,13 +440,13 @@ def exponential(nats: float) -> float:
     return math.exp(nats)
 
 
-def general_rows(tokenizer: Any) -> list[Row]:
+def general_rows(tokenizer: TextTokenizer) -> list[Row]:
     """The documents of the general text, each from its beginning."""
     rows = [tokenizer(document)["input_ids"][:GENERAL_TOKENS] for document in general_documents()]
     return [(row, row) for row in rows]
 
 
-def generated(model: Any, tokenizer: Any, prompt: str) -> int:
+def generated(model: PreTrainedModel, tokenizer: TextTokenizer, prompt: str) -> int:
     """The number of tokens with which the model continues the prompt, at most 16, without
     sampling."""
     numbers = tokenizer(prompt, add_special_tokens=False)["input_ids"]
@@ -446,7 +455,7 @@ def generated(model: Any, tokenizer: Any, prompt: str) -> int:
 
 
 def questions(
-    rows: Sequence[Row], tokenizer: Any, question_kinds: Mapping[str, str], seed: int
+    rows: Sequence[Row], tokenizer: TextTokenizer, question_kinds: Mapping[str, str], seed: int
 ) -> list[ShortAnswer]:
     """The rows with one short answer, or a seeded sample of many. question_kinds: each with its
     words."""
@@ -468,7 +477,11 @@ def questions(
 
 
 def accuracy(
-    model: Any, tokenizer: Any, chosen: Sequence[ShortAnswer], batch_size: int, turn_end: str | None
+    model: PreTrainedModel,
+    tokenizer: TextTokenizer,
+    chosen: Sequence[ShortAnswer],
+    batch_size: int,
+    turn_end: str | None,
 ) -> dict[str, float]:
     """The share of short answers that equal those in the rows, 0 to 1, in total and by kind of
     question, without sampling. Space, case and a final full stop do not count. Raises Cannot if no
@@ -486,7 +499,7 @@ def accuracy(
     return right(ordered, answers())
 
 
-def answer_length(chosen: Sequence[ShortAnswer], tokenizer: Any) -> int:
+def answer_length(chosen: Sequence[ShortAnswer], tokenizer: TextTokenizer) -> int:
     """Enough tokens for the longest short answer. Raises Cannot if no row has a short answer."""
     if not chosen:
         raise Cannot(f"no held-out row has an answer of at most {SHORT_WORDS} words")
@@ -505,7 +518,11 @@ def right(chosen: Sequence[ShortAnswer], answers: Iterable[str]) -> dict[str, fl
 
 
 def _greedy(
-    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], most: int, turn_end: str | None
+    model: PreTrainedModel,
+    tokenizer: TextTokenizer,
+    prompts: Sequence[Sequence[int]],
+    most: int,
+    turn_end: str | None,
 ) -> Iterator[list[int]]:
     """The model's continuation of each prompt, in token numbers, up to the end of its turn."""
     import torch

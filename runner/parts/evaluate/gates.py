@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from runner import parts
 from runner.data import packaged_models
+from runner.parts.contract import StageHooks
 from runner.parts.evaluate import seal
 from runner.parts.evaluate.metrics import HOLDS, METRICS, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan
@@ -102,7 +103,7 @@ class GateVerdict(Record):
         return f"missed: {self.why}"
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Self:
+    def of(cls, facts: Mapping[str, object]) -> Self:
         return super().of({"threshold": facts.get("wanted"), **facts})  # the name in older records
 
 
@@ -201,7 +202,7 @@ def _finite(value: int | float) -> bool:
     return abs(value) <= sys.float_info.max  # not even a whole number may be larger
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     if isinstance(value, float) or (
         isinstance(value, int) and not isinstance(value, bool) and _finite(value)
     ):
@@ -416,14 +417,6 @@ def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
     return None
 
 
-def promotions(plan: Plan) -> Iterator[str]:
-    """Lines about every valid override; every report shows them."""
-    for stage in plan.stages:
-        override = promotion(StageFolder(plan, stage)) if stage.gates else None
-        for line in override.lines if override else ():
-            yield line if line.startswith(" ") else f"{stage.name}: {line}"
-
-
 def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
     """Whether the gate after a stage is open, and the lines of an override. look: as for
     `subject`."""
@@ -452,33 +445,43 @@ def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
     )
 
 
-def after_stage(folder: StageFolder, tell: Tell) -> None:
-    """Evaluates the stage unless its evaluation is current. Raises Stop if its gate is closed."""
-    stage = folder.stage
-    if not stage.gates:
-        return
-    if not current(folder):
-        tell(f"{stage.name}: measuring")
-        measure(folder)
-    tell(f"{stage.name}: gate")
-    is_open, lines = described(folder)
-    for line in lines[:-1]:
-        tell(f"  {line}")
-    if not is_open:
-        if any(stage.name in later.reads for later in folder.plan.stages):
-            raise Stop(closed(folder, "later stages do not start"))
-        raise Stop(closed(folder, "its model does not count as good"))
+class GateHooks(StageHooks):
+    """Evaluates a stage with gates, and starts no stage behind a closed one."""
 
+    def before_stage(self, folder: StageFolder, tell: Tell, where: str) -> None:
+        """Raises Stop for the first closed gate before a stage."""
+        for stage in folder.plan.guards(folder.stage):
+            guard = StageFolder(folder.plan, stage)
+            is_open, lines = opened(guard)
+            for line in lines:
+                tell(line)
+            if not is_open:
+                raise Stop(closed(guard, f"`{folder.stage.name}` does not start", where))
 
-def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
-    """Raises Stop for the first closed gate before a stage. where: as in `closed`."""
-    for stage in folder.plan.guards(folder.stage):
-        guard = StageFolder(folder.plan, stage)
-        is_open, lines = opened(guard)
-        for line in lines:
-            tell(line)
+    def after_stage(self, folder: StageFolder, tell: Tell) -> None:
+        """Evaluates the stage unless its evaluation is current. Raises Stop if its gate is
+        closed."""
+        stage = folder.stage
+        if not stage.gates:
+            return
+        if not current(folder):
+            tell(f"{stage.name}: measuring")
+            measure(folder)
+        tell(f"{stage.name}: gate")
+        is_open, lines = described(folder)
+        for line in lines[:-1]:
+            tell(f"  {line}")
         if not is_open:
-            raise Stop(closed(guard, f"`{folder.stage.name}` does not start", where))
+            if any(stage.name in later.reads for later in folder.plan.stages):
+                raise Stop(closed(folder, "later stages do not start"))
+            raise Stop(closed(folder, "its model does not count as good"))
+
+    def report_lines(self, plan: Plan) -> Iterator[str]:
+        """Lines about every valid override; every report shows them."""
+        for stage in plan.stages:
+            override = promotion(StageFolder(plan, stage)) if stage.gates else None
+            for line in override.lines if override else ():
+                yield line if line.startswith(" ") else f"{stage.name}: {line}"
 
 
 def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
@@ -491,8 +494,3 @@ def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
     for line in lines:
         tell(line)
     return is_open, lines
-
-
-def promote_in_pod(folder: StageFolder, person: str, reason: str, tell: Tell) -> None:
-    for line in promote(folder, person, reason).lines:
-        tell(line)

@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from runner import catalog, scenarios
+from runner.parts.contract import Measurable
 from runner.plan import Evaluation, Gate
 from runner.recipe.document import Path_
+from runner.recipe.overrides import substitute
 from runner.recipe.recipe import Override, Recipe
-from runner.scenarios.contract import Measurable
 from runner.tools import packaged
 from runner.tools.problem import (
     ALIKE,
@@ -78,7 +79,7 @@ def _facts_of(metric: str) -> Mapping[str, Any]:
     return {}
 
 
-def in_words(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> str:
+def in_words(metric: str, rewards: Mapping[str, object] = MappingProxyType({})) -> str:
     """The possible values of a metric with bounds, for a sentence."""
     lowest, highest = bounds(metric, rewards)
     if math.isinf(highest):
@@ -88,7 +89,7 @@ def in_words(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> 
     return f"from {lowest:g} to {highest:g}"
 
 
-def is_senseless(gate: Gate, rewards: Mapping[str, Any] = MappingProxyType({})) -> bool:
+def is_senseless(gate: Gate, rewards: Mapping[str, object] = MappingProxyType({})) -> bool:
     """Whether the threshold is an impossible value of its metric, or no value can pass."""
     lowest, highest = bounds(gate.metric, rewards)
     if gate.metric == REWARD and gate.comparison in ("<", "<="):
@@ -338,10 +339,6 @@ def measured(
 def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
     """Gates with thresholds for a tiny model, and a sample task for tasks of the hub. Raises Stop
     if it has no file."""
-    from runner.scenarios.shared.rehearsal import (
-        substitute,
-    )  # imports the twin, which only a rehearsal needs
-
     section = recipe.settings.get("evaluation") or {}
     tasks = section.get("tasks") or ()
     if tasks and not section.get("sample_task"):

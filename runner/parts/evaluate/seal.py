@@ -76,12 +76,12 @@ def _make(file: Path) -> None:
         partial.unlink()
 
 
-def sealed(facts: Mapping[str, Any], make: bool) -> dict[str, Any]:
+def sealed(facts: Mapping[str, object], make: bool) -> dict[str, Any]:
     """A record's JSON form with its digest. make: as for `key`, which may raise Stop."""
     return {**facts, DIGEST: digest(facts, key(make))}
 
 
-def digest(facts: Mapping[str, Any], key: str) -> str:
+def digest(facts: Mapping[str, object], key: str) -> str:
     """The digest of a record's JSON form without its own digest."""
     plain = {name: value for name, value in facts.items() if name != DIGEST}
     text = json.dumps(plain, sort_keys=True, ensure_ascii=False)
@@ -91,7 +91,7 @@ def digest(facts: Mapping[str, Any], key: str) -> str:
     return _mac(key, text)
 
 
-def broken(facts: Mapping[str, Any]) -> str:
+def broken(facts: Mapping[str, object]) -> str:
     """Why a record does not count as sealed; empty if it does."""
     recorded_digest = facts.get(DIGEST)
     if not isinstance(recorded_digest, str) or not recorded_digest:

@@ -11,7 +11,7 @@ from runner.parts.evaluate import gates
 from runner.parts.export.trained_model import TrainedModel
 from runner.parts.report import sentences
 from runner.tools import packaged
-from runner.tools.text import template, yaml_text
+from runner.tools.text import TextTokenizer, template, yaml_text
 from runner.tools.vllm import RANKS
 from runner.trainer.generation import written
 
@@ -32,7 +32,7 @@ FORMATS: Mapping[str, Mapping[str, Any]] = packaged.toml(__file__, "formats.toml
 
 
 def text(
-    source: TrainedModel, form: str, file_kind: str, proof: Mapping[str, Any], file: str
+    source: TrainedModel, form: str, file_kind: str, proof: Mapping[str, object], file: str
 ) -> str:
     """The card. form, proof: of the export; file_kind, file: of a GGUF file, else empty."""
     settings = source.run.planned.settings
@@ -127,7 +127,7 @@ class Pieces:
     reply: str  # before the next answer
     within: bool  # whether the system prompt is part of the first question
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: TextTokenizer) -> None:
         """Raises ValueError if they do not make up the whole template, and what templates raise for
         some conversations."""
 
@@ -191,7 +191,7 @@ class Pieces:
         return text + self.reply
 
 
-def pieces(tokenizer: Any) -> Pieces | None:
+def pieces(tokenizer: TextTokenizer) -> Pieces | None:
     """A tokenizer's template in pieces; None if they do not make up the whole template."""
     from jinja2 import TemplateError
 
@@ -208,7 +208,7 @@ def go_template(parts: Pieces) -> str:
 
 def modelfile(
     gguf: str,
-    tokenizer: Any,
+    tokenizer: TextTokenizer,
     chat: bool,
     system: str | None,
     ends: Sequence[str],

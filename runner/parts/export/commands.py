@@ -42,8 +42,10 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
             source, form, file_kind, Path(os.path.abspath(out)) if out else None, say
         )
     say(f"{os.path.relpath(folder)}/")
-    for send_export in parts.hooks("send_export"):
-        send_export(source.folder, folder, file_kind or form, say)
+    if parts.has("tracking"):
+        from runner.parts.tracking import servers
+
+        servers.send_export(source.folder, folder, file_kind or form, say)
     options: list[str] = []
     if form != "safetensors":
         options += ["--format", form]

@@ -16,7 +16,7 @@ from runner.parts.export.trained_model import Proof, TrainedModel, unproven, wor
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.problem import Stop, Tell
 from runner.tools.run_files import BEST_MODEL, EXPORTED, TEKKEN
-from runner.tools.text import GENERAL_TEXT, label
+from runner.tools.text import GENERAL_TEXT, TextTokenizer, label
 from runner.tools.vllm import rank_of, refusals, room_for
 from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 
@@ -175,7 +175,7 @@ def _base_at_hand(name: str) -> Iterator[None]:
         ) from None
 
 
-def _as_list(tokens: Any) -> list[Any]:
+def _as_list(tokens: object) -> list[Any]:
     if isinstance(tokens, list):
         return tokens
     if tokens is not None:
@@ -304,7 +304,7 @@ def _gguf(
 
 
 @contextmanager
-def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
+def _for_converter(source: TrainedModel, tokenizer: TextTokenizer) -> Iterator[Path]:
     """The model's folder as the converter needs it. It reads SentencePiece tokenizers from the base
     model's own file, which transformers 5 no longer writes, and some settings that it no longer
     writes either."""

@@ -29,6 +29,7 @@ from runner.tools.files import cache_folder, read_record, write_json
 from runner.tools.problem import Stop
 from runner.tools.process import hush
 from runner.tools.run_files import TEKKEN
+from runner.tools.text import TextTokenizer
 from runner.trainer.generation import Chat, end_tokens, prompt
 
 KINDS: Mapping[str, dict[str, Any]] = packaged.toml(__file__, "kinds.toml")
@@ -92,7 +93,7 @@ def write(
     return file_kind
 
 
-def answers(chat: Chat, tokenizer: Any, texts: Sequence[str]) -> Iterator[Answer]:
+def answers(chat: Chat, tokenizer: TextTokenizer, texts: Sequence[str]) -> Iterator[Answer]:
     """The answer of transformers to each prompt, in fp32 and from the weights alone."""
     import torch
 
@@ -113,7 +114,9 @@ def answers(chat: Chat, tokenizer: Any, texts: Sequence[str]) -> Iterator[Answer
         yield Answer(text, tuple(numbers), tuple(answer.tolist()), float(likely), gaps)
 
 
-def prompts(tokenizer: Any, chat: Chat, texts: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
+def prompts(
+    tokenizer: TextTokenizer, chat: Chat, texts: Sequence[str]
+) -> Iterator[tuple[str, list[int]]]:
     """Each prompt, as text and in token numbers: a question formatted as in training, or the
     beginning of a text."""
     for text in texts:
@@ -147,7 +150,7 @@ def prove(file: Path, file_kind: str, chat: Chat, texts: Sequence[str], general:
 
 
 def _prove_tokens(
-    view: Mapping[str, Any], tokenizer: Any, stops: Sequence[int], texts: Sequence[str]
+    view: Mapping[str, Any], tokenizer: TextTokenizer, stops: Sequence[int], texts: Sequence[str]
 ) -> None:
     """Compares template, end tokens and tokens of texts. view: llama.cpp's, of `look_into`."""
     if view["chat_template"] != (tokenizer.chat_template or ""):
@@ -260,7 +263,7 @@ def architectures(converter: Path) -> Iterator[str]:
             )
 
 
-def apart(function: Callable[..., Any], *arguments: Any) -> subprocess.CompletedProcess[str]:
+def apart(function: Callable[..., object], *arguments: object) -> subprocess.CompletedProcess[str]:
     """A function of this part in a process of its own, until it ends; its result is the exit code.
     arguments: for JSON."""
     env = os.environ | {child_process.PARENT: str(os.getpid())}
@@ -307,7 +310,7 @@ def teach(turn_end: int | None) -> None:
     by_class = Phi3MiniModel.set_vocab
     add = gguf.SpecialVocab.add_to_gguf
 
-    def name_of(model: Any, tokenizer: Any) -> str:
+    def name_of(model: Any, tokenizer: TextTokenizer) -> str:
         try:
             return str(by_hash(model, tokenizer))
         except NotImplementedError:
@@ -322,7 +325,7 @@ def teach(turn_end: int | None) -> None:
         else:
             TextModel._set_vocab_gpt2(model)
 
-    def with_turn_end(vocabulary: Any, writer: Any, quiet: bool = False) -> None:
+    def with_turn_end(vocabulary: Any, writer: object, quiet: bool = False) -> None:
         if turn_end is not None:
             vocabulary.special_token_ids["eot"] = turn_end
         add(vocabulary, writer, quiet)
@@ -354,7 +357,7 @@ def _library() -> Any:
     """llama.cpp's library, which prints only errors here; its other messages fill pages."""
     import llama_cpp as library
 
-    def say(level: int, text: bytes, data: Any) -> None:
+    def say(level: int, text: bytes, data: object) -> None:
         if level == ERROR:
             sys.stderr.write(text.decode(errors="replace"))
 

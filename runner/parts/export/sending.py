@@ -12,20 +12,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from runner import __version__
 from runner.parts.export import card, exporting
 from runner.parts.export.trained_model import TrainedModel, unproven
 from runner.parts.report import sentences
-from runner.plan import on_claim
+from runner.plan import OnClaim, on_claim
+from runner.scenarios import section_schema
 from runner.tools import packaged
 from runner.tools.files import Record, sha256
 from runner.tools.problem import Stop, Tell
 from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
+from runner.tools.settings import Settings
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+
+    from runner.recipe.sections import Openshift
 
 
 @dataclass(frozen=True)
@@ -222,17 +226,24 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
     if pushed and pushed.model == source.stage.weights:
         return f"hf://{pushed.repository}:{pushed.commit}", pushed.format
     if source.run.state.origin == "cluster":
-        site = source.run.planned.settings.get("openshift") or {}
-        inner = source.folder.path.relative_to(source.folder.run.path)
-        place = on_claim(
-            str(PurePosixPath(site.get("output_dir") or "", inner, BEST_MODEL)), site.get("claims")
-        )
+        place = _place_on_claim(source)
         if place:
             return place.uri, "safetensors"
     raise Stop(
         "A registry needs the model's address, but this model is only on this machine.",
         "`recipe push` uploads it to the hub; `--uri` names another place where you stored it (hf://, s3://, oci:// or pvc://).",
     )
+
+
+def _place_on_claim(source: TrainedModel) -> OnClaim | None:
+    """Where a run of the cluster left the model, by the recipe; None if that names no claim."""
+    site = source.run.planned.settings.get("openshift")
+    if not site:
+        return None
+    section = cast("Openshift", Settings(site, section_schema("openshift")))
+    inner = source.folder.path.relative_to(source.folder.run.path)
+    folder = PurePosixPath(section.output_dir or "", inner, BEST_MODEL)
+    return on_claim(str(folder), section.claims)
 
 
 def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:

@@ -1,12 +1,14 @@
 """A stage's model with all its records; and the proof, tensor by tensor, that exported weights are
 the base model's with exactly the trained changes."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner import catalog
 from runner.catalog import PackagedModel
@@ -22,6 +24,9 @@ from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
 from runner.tools.text import tokenizer_in
 from runner.trainer.generation import Chat, chats
 from runner.trainer.merging import Base
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def unproven(difference: str, remedy: str = "") -> Stop:
@@ -205,7 +210,7 @@ def without_weights(model: Base, trust_remote_code: bool) -> Any:
 
 
 def loaded(
-    name: str, revision: str | None = None, dtype: Any = "auto", trust_remote_code: bool = False
+    name: str, revision: str | None = None, dtype: object = "auto", trust_remote_code: bool = False
 ) -> Any:
     """A language model from this machine or the hub. Raises OSError if it cannot be loaded."""
     from transformers import AutoModelForCausalLM
@@ -285,7 +290,7 @@ def merged(
     }
 
 
-def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str, was: Any) -> Any:
+def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str, was: object) -> Any:
     """s·B·A of a layer whose weight was `was`, both in fp64 [out, in]; for DoRA, the change to rows
     with their learned norms. Raises Stop for anything but LoRA and DoRA of linear layers, and LoRA
     of embeddings."""
@@ -340,7 +345,7 @@ def beside(
     import torch
     from peft import PeftModel
 
-    def last_logits(model: Any) -> list[Any]:
+    def last_logits(model: PreTrainedModel) -> list[Any]:
         model.eval()
         with torch.no_grad():
             logits = []

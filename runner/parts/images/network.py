@@ -11,6 +11,7 @@ from transformers import ResNetConfig, ResNetForImageClassification, TrainerCall
 from runner.catalog.tables import DEPTHS
 from runner.tools.files import replacing
 from runner.tools.run_files import BEST_IMAGES, LATEST_IMAGES
+from runner.trainer.trainer_types import TrainerArguments, TrainerControl, TrainerState
 
 
 class SmallResNetForImageClassification(ResNetForImageClassification):
@@ -49,7 +50,7 @@ def build(architecture: str, width: int, classes: int) -> SmallResNetForImageCla
     )
 
 
-def save(file: Path, content: Mapping[str, Any]) -> None:
+def save(file: Path, content: Mapping[str, object]) -> None:
     """Writes a file atomically, so that a reader never sees half of one."""
     with replacing(file) as partial:
         torch.save(dict(content), partial)
@@ -84,11 +85,15 @@ class Weights(TrainerCallback):
         self.best_accuracy = -1.0
         self.accuracy: float | None = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if state.global_step and (self.run_dir / BEST_IMAGES).is_file():
             self.best_accuracy = read(self.run_dir / BEST_IMAGES)["accuracy"]
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+    def on_evaluate(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
         self.accuracy = (more.get("metrics") or {}).get("eval_accuracy")
         # Before the first step there is no trained model.
         if self.accuracy is None or not state.global_step or self.accuracy <= self.best_accuracy:
@@ -97,12 +102,14 @@ class Weights(TrainerCallback):
         if state.is_world_process_zero:
             save(self.run_dir / BEST_IMAGES, self.content(more["model"], state))
 
-    def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+    def on_save(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
         if state.is_world_process_zero:
             resumed = {name: more[name].state_dict() for name in ("optimizer", "lr_scheduler")}
             save(self.run_dir / LATEST_IMAGES, self.content(more["model"], state) | resumed)
 
-    def content(self, model: Any, state: Any) -> dict[str, Any]:
+    def content(self, model: nn.Module, state: TrainerState) -> dict[str, Any]:
         """accuracy: share of the validation images, 0 to 1, at the last evaluation."""
         return self.facts | {
             "model": {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()},

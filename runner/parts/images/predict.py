@@ -1,11 +1,13 @@
 """Predictions of a trained network: for one picture, and for held-out images, with accuracy and
 confusion by class."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +15,10 @@ from runner.data.row_files import Bad
 from runner.parts.images.data import decoded, scaled
 from runner.tools.problem import Stop, first_line
 from runner.trainer.records import ACCURACY
+
+if TYPE_CHECKING:
+    from runner.parts.evaluate.evaluate import Measures
+    from runner.parts.evaluate.gates import Task
 
 BATCH = 256  # images in a batch
 
@@ -60,7 +66,7 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
     return ask
 
 
-def measure(task: Any, measures: Any) -> None:
+def measure(task: Task, measures: Measures) -> None:
     """Adds the results on the images in `task.rows` to `measures` (see
     `runner.parts.evaluate.evaluate`)."""
     names = [*task.metrics, "validation_loss", ACCURACY]
@@ -70,7 +76,7 @@ def measure(task: Any, measures: Any) -> None:
         measures.missing.setdefault(name, "these images have no such class")
 
 
-def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
+def on_images(model: Path, folder: Path, measures: Measures) -> dict[str, float]:
     """Loss and accuracies on the test images, or on the validation images without a test: in total,
     and for each class by its name in gates. Also records the confusion matrix."""
     from runner.parts.images import network

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments, set_seed
 
-from runner import parts, scenarios
+from runner import scenarios
 from runner.parts.images import network
 from runner.parts.images.data import SPLITS, Colours, ImageReport
 from runner.parts.proof import judging
@@ -29,13 +29,10 @@ from runner.trainer.settings import RunSettings
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     """Trains, or continues from the last checkpoint, and writes the results; the summary last.
     Raises Stop if the planned GPUs or the prepared images are missing."""
-    settings = RunSettings.model_validate(config["recipe_runner"])
+    settings = RunSettings.read(config["recipe_runner"])
     if settings.backend == "nccl" and not torch.cuda.is_available():
         raise Stop("The plan needs GPUs, but this machine has none for training.")
-    trackers = []
-    for begin in parts.hooks("trackers"):
-        for one in begin(config, settings):
-            trackers.append(one)
+    trackers = stopping.trackers(config, settings)
     args = arguments(config["trainer"], settings)
     folder = Path(config["data"]["folder"])
     if prepare_first:

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from runner import catalog
 from runner.data.data_sets import stated
 from runner.data.prepared import PreparedRows
+from runner.parts.contract import Measurable, Summaries
 from runner.parts.images.data import ImageSet, class_folders, class_names, named_classes
 from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe import overrides
 from runner.recipe.recipe import Override, Recipe
-from runner.scenarios.contract import Measurable, Summaries
 from runner.scenarios.shared import common, rehearsal
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
@@ -28,7 +28,8 @@ TRAINER = "runner.parts.images.trainer"
 CONFIG_FILE = "images.yaml"
 TRAINER_SETTINGS = packaged.toml(__file__, "trainer.toml")
 # Settings of the images as the network sees them.
-SEEN = ("random_crop_padding", "random_flip", "mean", "std")
+Seen = Literal["random_crop_padding", "random_flip", "mean", "std"]
+SEEN: tuple[Seen, ...] = get_args(Seen)
 REHEARSAL = Path(__file__).with_name("rehearsal.toml")
 
 # The most images, the width of the network, and the most processes in a rehearsal.
@@ -69,7 +70,7 @@ def train(recipe: Recipe, place: Place) -> Stage:
             "data": {"folder": place.data_dir, **{key: data.get(key) for key in SEEN}},
             "prepare": asdict(prepare, dict_factory=stated),
             "trainer": trainer(recipe, place),
-            "recipe_runner": common.run_facts(recipe, place),
+            "recipe_runner": common.run_settings(recipe, place),
         },
         config_file=CONFIG_FILE,
         data=asdict(prepare, dict_factory=stated),
@@ -93,7 +94,7 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
         "{find_unused}": recipe.communication.ddp_find_unused_parameters,
         **{f"{{{name}}}": recipe.model.precision == name for name in ("bf16", "fp16")},
     }
-    known = {**recipe.train, **computed}
+    known = {**recipe.train.plain(), **computed}
     first = {name: known[setting] for name, setting in TRAINER_SETTINGS["first"].items()}
     last = {name: known[setting] for name, setting in TRAINER_SETTINGS["last"].items()}
     return {**first, **common.evaluated(recipe.train), **last}
@@ -150,7 +151,7 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
             )
             if count and count != recipe.model.classes:
                 why = "those of the sample, which is of other images"
-                made.append(rehearsal.substitute("model.classes", count, why))
+                made.append(overrides.substitute("model.classes", count, why))
     return [*made, *rehearsal.gates(recipe)]
 
 
@@ -170,9 +171,9 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         "rows": rows.train_rows,
     }
     return [
-        *(rehearsal.substitute(*row) for row in rehearsal.table("twin", REHEARSAL, **computed)),
+        *(overrides.substitute(*row) for row in rehearsal.table("twin", REHEARSAL, **computed)),
         *rehearsal.on_processors(recipe, processes),
-        *(rehearsal.substitute(*row) for row in rehearsal.table("training", REHEARSAL, **computed)),
+        *(overrides.substitute(*row) for row in rehearsal.table("training", REHEARSAL, **computed)),
         overrides.without_time_limit(rehearsal.BY),
     ]
 

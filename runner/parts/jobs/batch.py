@@ -91,7 +91,7 @@ def alone(
     template = small(plan, stage, part, command, folders, memory, env, secrets, **container_fields)
     meta = template["metadata"] | {
         "name": f"{kubernetes.job_name(plan)}-{part}",
-        "namespace": plan.site["namespace"],
+        "namespace": plan.site.namespace,
     }
     spec = template["spec"] | {"activeDeadlineSeconds": seconds}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
@@ -124,7 +124,7 @@ def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
     name = kubernetes.job_name(plan)
     text = yaml_text(job(plan, stage, name, PREPARE, spec, kubernetes.origin(spec, plan, stage)))
     comment = from_template(
-        TEMPLATES / "prepare.txt", job=f"job/{name} --namespace {plan.site['namespace']}"
+        TEMPLATES / "prepare.txt", job=f"job/{name} --namespace {plan.site.namespace}"
     )
     return kubernetes.files(plan, stage, PREPARE_FILE, text, comment)
 
@@ -203,6 +203,6 @@ def _spec(
     )
     return {
         **tries,
-        "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),
+        "activeDeadlineSeconds": round(plan.site.deadline_hours * 3600),
         "template": template,
     }

@@ -10,11 +10,11 @@ import yaml
 
 from runner import __version__
 from runner.check.origins import Computed
-from runner.plan import Place, Plan, Section, Stage, tracker
+from runner.plan import Place, Plan, Stage, tracker
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.units import gib
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact, content_hash, in_image
 from runner.tools.problem import Stop
@@ -65,21 +65,21 @@ TRAINJOB = "trainjob"
 PATCHES_SINCE = (3, 6)
 
 
-def default(site: Section) -> str:
-    """The target for a cluster of that OpenShift AI version. site: the recipe's section
-    `openshift`."""
-    if patched(site):
+def default(version: str) -> str:
+    """The target for a cluster of that version of OpenShift AI."""
+    if patched(version):
         return TRAINJOB
     return PYTORCHJOB
 
 
 def is_default_target_of(target: str, recipe: Recipe) -> bool:
-    return "openshift" in recipe.settings and default(recipe.settings["openshift"]) == target
+    site: Openshift | None = recipe.settings.get("openshift")
+    return site is not None and default(site.version) == target
 
 
-def patched(site: Section) -> bool:
-    """Whether a cluster's TrainJob takes `runtimePatches`."""
-    return version_numbers(site["version"]) >= PATCHES_SINCE
+def patched(version: str) -> bool:
+    """Whether a TrainJob of that version of OpenShift AI takes `runtimePatches`."""
+    return version_numbers(version) >= PATCHES_SINCE
 
 
 def version_numbers(text: str) -> tuple[int, int]:
@@ -129,7 +129,7 @@ def place(recipe: Recipe) -> Place:
 
 
 def job_name(plan: Plan) -> str:
-    return plan.site.get("job_name") or plan.name
+    return plan.site.job_name or plan.name
 
 
 def new_object(
@@ -142,7 +142,7 @@ def new_object(
 ) -> Manifest:
     """An object in the plan's namespace. marks: its labels and annotations; other_parts:
     for example its `spec`."""
-    meta = {"name": name, "namespace": plan.site["namespace"], **marks}
+    meta = {"name": name, "namespace": plan.site.namespace, **marks}
     return {"apiVersion": api_version, "kind": object_kind, "metadata": meta, **other_parts}
 
 
@@ -158,15 +158,15 @@ def job(api_version: str, object_kind: str, spec: Manifest, plan: Plan, stage: S
     }
     # OpenShift AI's dashboard shows a training job as its own by these. A connection's name has its
     # namespace in front (opendatahub-operator, connections of a Notebook).
-    profile = plan.site.get("hardware_profile")
-    dashboard_notes = {}
-    for part in ("name", "namespace"):
-        if profile:
-            dashboard_notes[f"opendatahub.io/hardware-profile-{part}"] = profile[part]
-    names = plan.site.get("connections")
+    dashboard_notes = dict[str, str]()
+    profile = plan.site.hardware_profile
+    if profile:
+        dashboard_notes["opendatahub.io/hardware-profile-name"] = profile.name
+        dashboard_notes["opendatahub.io/hardware-profile-namespace"] = profile.namespace
+    names = plan.site.connections
     if names:
         dashboard_notes["opendatahub.io/connections"] = ",".join(
-            f"{plan.site['namespace']}/{name}" for name in names
+            f"{plan.site.namespace}/{name}" for name in names
         )
     notes = origin(spec, plan, stage) | foreseen | dashboard_notes
     marks = {"labels": pod_labels(plan, stage) | queue(plan), "annotations": notes}
@@ -175,8 +175,8 @@ def job(api_version: str, object_kind: str, spec: Manifest, plan: Plan, stage: S
 
 def queue(plan: Plan) -> dict[str, str]:
     """The label that puts a job into a Kueue queue."""
-    if plan.site.get("queue"):
-        return {"kueue.x-k8s.io/queue-name": plan.site["queue"]}
+    if plan.site.queue:
+        return {"kueue.x-k8s.io/queue-name": plan.site.queue}
     return {}
 
 
@@ -206,10 +206,7 @@ def build_command(name: str = "recipe-runner", namespace: str = "") -> str:
 def image(plan: Plan) -> str:
     """The recipe's image, or else the one that the site builds in the namespace, with this version
     as its tag."""
-    return (
-        plan.site.get("image")
-        or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:{__version__}"
-    )
+    return plan.site.image or f"{IMAGE_REGISTRY}/{plan.site.namespace}/recipe-runner:{__version__}"
 
 
 def pull(image: str) -> str | None:
@@ -252,7 +249,7 @@ def fill_template(template: Path, /, **fields: object) -> Manifest:
     for: it would disappear without a message."""
     places: set[str] = set()
 
-    def fill(value: Any) -> Any:
+    def fill(value: object) -> Any:
         if isinstance(value, dict):
             entries = {key: fill(entry) for key, entry in value.items()}
             return {key: entry for key, entry in entries.items() if entry is not None}
@@ -327,14 +324,14 @@ def claim_mode(plans: Iterable[Plan]) -> str:
 
 def claims(plan: Plan) -> Artifact:
     documents = []
-    for claim in plan.site.get("claims") or ():
+    for claim in plan.claims:
         document = fill_template(
             Path(__file__).with_name("claim.yaml"),
-            name=claim["name"],
-            namespace=plan.site["namespace"],
+            name=claim.name,
+            namespace=plan.site.namespace,
             mode=claim_mode([plan]),
-            storageClassName=claim.get("storage_class"),
-            size=f"{plan.claim_gib(claim['name'])}Gi",
+            storageClassName=claim.storage_class,
+            size=f"{plan.claim_gib(claim.name)}Gi",
         )
         documents.append(document)
     return Artifact(CLAIMS_FILE, "---\n".join(map(yaml_text, documents)))
@@ -368,9 +365,10 @@ def files(
 
 def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
     """The values of settings under `openshift` that the recipe leaves out."""
-    if "openshift" not in recipe.settings:
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None:
         return
-    plan = planned(recipe, default(recipe.settings["openshift"]))
+    plan = planned(recipe, default(site.version))
     pods = common.machines(recipe, plan.place)
     from_machines = "what `machines` leave for pods, within `limits`"
     same = "what is requested"
@@ -384,8 +382,8 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
         ("limits", "memory"): Computed(f"{pods.memory_gib:g} GiB", same),
         ("limits", "cpus"): Computed(pods.cpus, same),
     }
-    for index, claim in enumerate(plan.site.get("claims", ())):
-        size = plan.claim_gib(claim["name"])
+    for index, claim in enumerate(plan.claims):
+        size = plan.claim_gib(claim.name)
         values["claims", index, "size_gib"] = Computed(
             size, "what the plan needs there, with some reserve"
         )

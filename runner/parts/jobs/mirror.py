@@ -5,6 +5,8 @@ Every transfer of a stage ends with a manifest of all its files. Files without a
 nothing, so that half a transfer is never taken for a whole one. `STAGE/manifest.json` is of the
 stage's end, `STAGE/manifest-N.json` of its checkpoints up to step N."""
 
+from __future__ import annotations
+
 import json
 import re
 import shutil
@@ -16,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.data import object_store
 from runner.plan import Plan, Stage
@@ -34,6 +36,9 @@ from runner.tools.run_files import (
     SERVING,
     STAGE,
 )
+
+if TYPE_CHECKING:
+    from s3fs import S3FileSystem
 
 SECONDS = 5.0  # between two looks for a new checkpoint
 SMALL = 2**24  # bytes; larger files, such as weights, are written once
@@ -54,13 +59,13 @@ class Manifest(Record):
 
 def address_of(plan: Plan, stage: Stage | None = None) -> str:
     """The address of a plan's mirror, or of one of its stages there; empty without a mirror."""
-    mirror = str(plan.site.get("mirror") or "").rstrip("/")
+    mirror = (plan.site.mirror or "").rstrip("/")
     if mirror:
         return "/".join((mirror, plan.name, *([stage.name] if stage else [])))
     return ""
 
 
-def newest(store: Any, address: str, key: str | None = None) -> Manifest | None:
+def newest(store: S3FileSystem, address: str, key: str | None = None) -> Manifest | None:
     """The last manifest of a stage, with this key if one is given; None without one."""
     fitting = [
         manifest for manifest in _manifests(store, address).values() if key in (None, manifest.key)
@@ -68,7 +73,7 @@ def newest(store: Any, address: str, key: str | None = None) -> Manifest | None:
     return max(fitting, key=lambda manifest: (manifest.ended, manifest.step), default=None)
 
 
-def _manifests(store: Any, address: str) -> dict[str, Manifest]:
+def _manifests(store: S3FileSystem, address: str) -> dict[str, Manifest]:
     """The manifests of a stage by their paths. A broken one counts as missing."""
     manifests = {}
     folder = object_store.path_of(address)
@@ -177,7 +182,7 @@ def _local(folder: StageFolder, name: str) -> Path | None:
     return folder.path / name
 
 
-def read(store: Any, address: str, manifest: Manifest, name: str) -> bytes:
+def read(store: S3FileSystem, address: str, manifest: Manifest, name: str) -> bytes:
     """The content of a file of a manifest."""
     content: bytes = store.cat_file(f"{object_store.path_of(address)}/{manifest.files[name]['at']}")
     return content
@@ -213,7 +218,11 @@ def restore(folder: StageFolder, tell: Tell) -> None:
 
 
 def copy(
-    store: Any, address: str, manifest: Manifest, place: Callable[[str], Path | None], folder: Path
+    store: S3FileSystem,
+    address: str,
+    manifest: Manifest,
+    place: Callable[[str], Path | None],
+    folder: Path,
 ) -> int:
     """Copies the files of a manifest to their places, None for nowhere; returns how many were not
     there yet. Nothing is replaced until all are here. folder: for copies meanwhile. Raises Stop if

@@ -1,14 +1,20 @@
 """The pod that every target for a cluster starts, within OpenShift's restricted-v2; the code that
 it clones; and how pods of several machines reach each other, over Ethernet and RDMA."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.parts.jobs import kubernetes
 from runner.parts.jobs.kubernetes import CODE_DIR, Folder, Manifest
 from runner.plan import Machines, Plan, Stage, tracker
 from runner.tools import packaged
 from runner.tools.run_files import SEAL_KEY
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import ImageCodeFromGit, OpenshiftNetwork, OpenshiftTolerations
 
 VARIABLES: Mapping[str, dict[str, str]] = packaged.toml(__file__, "environment.toml")
 CACHES = VARIABLES["caches"]
@@ -51,14 +57,11 @@ def metadata(plan: Plan, stage: Stage, group: str | None = None) -> Manifest:
     several sets."""
     fields: dict[str, str | None] = {}
     if stage.machines.nodes > 1:
-        fields["attachment"] = _network(plan, stage).get("attachment")
-        fields |= (
-            {"topology": topology, "group": group}
-            if (topology := plan.site.get("topology"))
-            else {}
-        )
+        fields["attachment"] = plan.site.network.attachment
+        if plan.site.topology:
+            fields |= {"topology": plan.site.topology, "group": group}
     labels = kubernetes.pod_labels(plan, stage)
-    port = str(plan.site["metrics_port"])
+    port = str(plan.site.metrics_port)
     return kubernetes.fill_template(
         Path(__file__).with_name("metadata.yaml"), labels=labels, port=port, **fields
     )
@@ -115,8 +118,8 @@ def clone_first(plan: Plan, command: list[str]) -> list[str]:
     return [*_clone(plan.code_from_git, f"{before}{CLONE}{after}"), *command]
 
 
-def _clone(git: Mapping[str, str], script: str) -> list[str]:
-    return ["/bin/sh", "-c", script, CLONER, git["url"], git["commit"], CODE]
+def _clone(git: ImageCodeFromGit, script: str) -> list[str]:
+    return ["/bin/sh", "-c", script, CLONER, git.url, git.commit, CODE]
 
 
 def code_folders(plan: Plan) -> list[Folder]:
@@ -142,7 +145,7 @@ def mlflow_account(plan: Plan) -> str | None:
 
 def account(plan: Plan, folders: list[Folder]) -> str | None:
     """The service account of a pod; None for the namespace's own."""
-    return plan.site.get("service_account") or (MLFLOW_ACCOUNT if TOKEN in folders else None)
+    return plan.site.service_account or (MLFLOW_ACCOUNT if TOKEN in folders else None)
 
 
 def grace(stage: Stage) -> int:
@@ -151,20 +154,24 @@ def grace(stage: Stage) -> int:
     return stage.grace_seconds or 600
 
 
+def _toleration(taint: OpenshiftTolerations) -> Manifest:
+    operator = "Exists" if taint.value is None else "Equal"
+    return {"operator": operator} | taint.plain()
+
+
 def node_placement(plan: Plan, machines: Machines | None) -> Manifest:
     """The machines with the recipe's GPU and labels. A pod without a GPU runs anywhere, and blocks
     no GPU."""
-    taints = plan.site.get("tolerations") or ()
-    accepted = []
-    for taint in taints:
-        accepted.append({"operator": "Equal" if "value" in taint else "Exists"} | taint)
+    accepted = [_toleration(taint) for taint in plan.site.tolerations or ()]
     if machines is None or not machines.gpus_per_node:
         if accepted:
             return {"tolerations": accepted}
         return {}
+    labels = {"nvidia.com/gpu.product": machines.gpu}
+    if plan.site.node_selector:
+        labels.update(plan.site.node_selector.plain())
     return {
-        "nodeSelector": {"nvidia.com/gpu.product": machines.gpu}
-        | (plan.site.get("node_selector") or {}),
+        "nodeSelector": labels,
         "tolerations": [
             {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
             *accepted,
@@ -175,18 +182,16 @@ def node_placement(plan: Plan, machines: Machines | None) -> Manifest:
 def resources(plan: Plan, stage: Stage) -> Manifest:
     """The amounts of a stage's pod, with an RDMA device for each link; none over Ethernet."""
     network = _network(plan, stage)
-    rdma = network.get("kind") == "rdma"
-    return amounts(
-        stage.machines, {network["rdma_resource"]: network.get("links") or 1} if rdma else {}
-    )
+    if network and network.kind == "rdma":
+        return amounts(stage.machines, {network.rdma_resource: network.links or 1})
+    return amounts(stage.machines)
 
 
-def _network(plan: Plan, stage: Stage) -> Manifest:
-    """The network between a stage's machines; empty for a single machine, and without one in the
-    recipe."""
+def _network(plan: Plan, stage: Stage) -> OpenshiftNetwork | None:
+    """The network between a stage's machines; None for a single machine."""
     if stage.machines.nodes > 1:
-        return plan.site.get("network") or {}
-    return {}
+        return plan.site.network
+    return None
 
 
 def amounts(machines: Machines, other_devices: Manifest | None = None) -> Manifest:
@@ -253,26 +258,24 @@ def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
     """The variables with which a stage reports to OpenShift AI's MLflow; none if it reports nowhere
     or elsewhere."""
     elsewhere = (
-        plan.site.get("tracking_secret")
-        or kubernetes.version_numbers(plan.site["version"]) < MLFLOW_SINCE
+        plan.site.tracking_secret or kubernetes.version_numbers(plan.site.version) < MLFLOW_SINCE
     )
     if elsewhere or tracker(stage.config) != "mlflow":
         return {}
-    return VARIABLES["mlflow"] | {"MLFLOW_WORKSPACE": plan.site["namespace"]}
+    return VARIABLES["mlflow"] | {"MLFLOW_WORKSPACE": plan.site.namespace}
 
 
 def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
     """A claim's volume has the claim's name, unless the pod has another volume of that name."""
     claim_folders = list[Folder]()
     mount_options = {"readOnly": True} if read_only else {}
-    for claim in plan.site.get("claims") or ():
-        name = claim["name"]
-        volume = {"persistentVolumeClaim": {"claimName": claim["name"]}}
-        if name in _OWN_VOLUMES:
-            called = f"{name}-claim"
+    for claim in plan.claims:
+        volume = {"persistentVolumeClaim": {"claimName": claim.name}}
+        if claim.name in _OWN_VOLUMES:
+            called = f"{claim.name}-claim"
         else:
-            called = name
-        claim_folders.append(kubernetes.folder(called, claim["mount"], volume, **mount_options))
+            called = claim.name
+        claim_folders.append(kubernetes.folder(called, claim.mount, volume, **mount_options))
     return claim_folders
 
 
@@ -280,10 +283,10 @@ def variables(plan: Plan, stage: Stage, plain: dict[str, str]) -> list[Manifest]
     """Environment variables of a container. Tokens and keys are references to Secrets; without the
     hub, no hub token."""
     entries = as_env_list(recipe_variables(plan) | plain) + seal_key(plan)
-    secret = plan.site.get("hub_token_secret")
+    secret = plan.site.hub_token_secret
     if secret and OFFLINE not in plain:
         entries.append(_from_secret("HF_TOKEN", secret, "token", needed=True))
-    secret = plan.site.get("tracking_secret")
+    secret = plan.site.tracking_secret
     if secret:
         # A Secret has the keys of Weights & Biases or MLflow; the others are missing.
         tracking_keys = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
@@ -296,8 +299,8 @@ def connection(plan: Plan, stage: Stage | None = None) -> list[Manifest]:
     """The keys of the data connection, for pods that read from it or write there: those of stages
     without a GPU, and with a mirror all. stage: None for a pod that only reads or writes the
     mirror."""
-    secret = plan.site.get("connection")
-    if not secret or not (plan.site.get("mirror") or (stage and not stage.trains)):
+    secret = plan.site.connection
+    if not secret or not (plan.site.mirror or (stage and not stage.trains)):
         return []
     # A connection to Amazon itself needs no endpoint.
     return [
@@ -323,7 +326,7 @@ def seal_key(plan: Plan) -> list[Manifest]:
 
 def recipe_variables(plan: Plan) -> dict[str, str]:
     """The recipe's own environment variables, as text."""
-    return {name: str(value) for name, value in (plan.site.get("environment") or {}).items()}
+    return {name: str(value) for name, value in (plan.site.environment or {}).items()}
 
 
 def as_env_list(plain: dict[str, str]) -> list[Manifest]:
@@ -340,8 +343,8 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
         offline = {}
     site = plan.site
     ports = {
-        "RECIPE_METRICS_PORT": str(site["metrics_port"]),
-        "RECIPE_PROGRESS_PORT": str(site["progress_port"]),
+        "RECIPE_METRICS_PORT": str(site.metrics_port),
+        "RECIPE_PROGRESS_PORT": str(site.progress_port),
     }
     # The default of torchrun is 30 s after it has passed on SIGTERM (torch 2.13).
     if stage.trains:
@@ -349,9 +352,11 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     else:
         patience = {}
     network = _network(plan, stage)
-    nccl = {}
-    for name, form in VARIABLES.get(network.get("kind", ""), {}).items():
-        nccl[name] = form.format_map(network)
+    if network:
+        settings = network.plain()
+        nccl = {name: form.format(**settings) for name, form in VARIABLES[network.kind].items()}
+    else:
+        nccl = {}
     own_variables = offline | patience | nccl | ports | tracking(plan, stage) | code_path(plan)
     return writable(plan) | own_variables | dict(stage.env)
 
@@ -359,5 +364,5 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
 def writable(plan: Plan) -> dict[str, str]:
     """Folders that any user id can write to. The hub's cache is on the first claim, so that it
     persists."""
-    claims = plan.site.get("claims")
-    return CACHES | {"HF_HOME": f"{claims[0]['mount'] if claims else HOME}/huggingface"}
+    claims = plan.claims
+    return CACHES | {"HF_HOME": f"{claims[0].mount if claims else HOME}/huggingface"}

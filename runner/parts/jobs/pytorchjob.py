@@ -26,7 +26,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     container_fields = {
         "command": list(stage.command),
         "env": podspec.variables(plan, stage, podspec.environment(plan, stage)),
-        "ports": [MASTER_PORT, {"name": "metrics", "containerPort": site["metrics_port"]}],
+        "ports": [MASTER_PORT, {"name": "metrics", "containerPort": site.metrics_port}],
         "resources": podspec.resources(plan, stage),
     }
     # One pod spec for master and workers, without what the operator sets itself.
@@ -41,24 +41,22 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         container_fields,
         terminationGracePeriodSeconds=podspec.grace(stage),
     )
-    replica = {"restartPolicy": site["restart_policy"], "template": template}
+    replica = {"restartPolicy": site.restart_policy, "template": template}
     replicas = {"Master": {"replicas": 1, **replica}}
     if machines.nodes > 1:
         replicas["Worker"] = {"replicas": machines.nodes - 1, **replica}
     spec = kubernetes.fill_template(
         batch.TEMPLATES / "pytorchjob.yaml",
         nprocPerNode=str(max(1, machines.gpus_per_node)),
-        cleanPodPolicy=site["clean_pod_policy"],
-        backoffLimit=site["backoff_limit"] * machines.nodes + 1,
-        activeDeadlineSeconds=round(site["deadline_hours"] * 3600),
+        cleanPodPolicy=site.clean_pod_policy,
+        backoffLimit=site.backoff_limit * machines.nodes + 1,
+        activeDeadlineSeconds=round(site.deadline_hours * 3600),
         pytorchReplicaSpecs=replicas,
     )
     text = yaml_text(kubernetes.job("kubeflow.org/v1", "PyTorchJob", spec, plan, stage))
     # The access to a job's pods. OpenShift AI itself restricts that to the pods of a TrainJob.
     policy_file = batch.TEMPLATES / kubernetes.POLICY_FILE
-    policy = from_template(
-        policy_file, name=name, namespace=site["namespace"], port=site["metrics_port"]
-    )
+    policy = from_template(policy_file, name=name, namespace=site.namespace, port=site.metrics_port)
     return [
         *kubernetes.files(plan, stage, "pytorchjob.yaml", text, policy=policy),
         *batch.gate(plan, stage),

@@ -21,9 +21,10 @@ from pathlib import Path
 from runner import parts
 from runner.data.prepared import require_room
 from runner.parts.jobs import mirror
-from runner.plan import read_keys, read_plan, tracker
+from runner.plan import read_keys, tracker
 from runner.run import pipeline
 from runner.run.run_folder import StageFolder, require_of
+from runner.scenarios.saved_plan import read_plan
 from runner.tools import child_process
 from runner.tools.files import read_record
 from runner.tools.problem import Stop, Tell
@@ -119,7 +120,10 @@ def gate(folder: StageFolder, tell: Tell) -> int:
     result to measure."""
     mirror.begin(folder, tell)
     _require_finished(folder)
-    is_open, lines = parts.hook("gate_in_pod")(folder, tell)
+    parts.require("evaluate")
+    from runner.parts.evaluate import gates
+
+    is_open, lines = gates.gate_in_pod(folder, tell)
     _send(folder, tell)
     write_termination_message("\n".join(lines))
     if is_open:
@@ -130,17 +134,22 @@ def gate(folder: StageFolder, tell: Tell) -> int:
 def promote(folder: StageFolder, person: str, reason: str, tell: Tell) -> int:
     """A person's override of the gate. Raises Stop if there is nothing to overrule."""
     _require_finished(folder)
-    parts.hook("promote_in_pod")(folder, person, reason, tell)
+    parts.require("evaluate")
+    from runner.parts.evaluate import gates
+
+    for line in gates.promote(folder, person, reason).lines:
+        tell(line)
     return 0
 
 
 def _send(folder: StageFolder, tell: Tell) -> None:
     """Sends the stage's results with the run's page, if the recipe reports to a server, and
     everything to its mirror."""
-    if tracker(folder.stage.config):
+    if tracker(folder.stage.config) and parts.has("report"):
         with suppress(ImportError):  # a stock image lacks what pages are made of
-            for write_page in parts.hooks("page_in_pod"):
-                write_page(folder, tell)
+            from runner.parts.report import page
+
+            page.in_pod(folder, tell)
     pipeline.send(folder, tell)
     mirror.attempt(folder, tell)
 

@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +23,7 @@ from runner.tools.listening import OnEveryAddress
 from runner.tools.run_files import PROGRESS
 from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
+from runner.trainer.trainer_types import TrainerArguments, TrainerControl, TrainerState
 
 
 class FigureServer(OnEveryAddress, ThreadingHTTPServer):
@@ -49,7 +50,7 @@ def answer(variable: str, subject: str, content_type: str, say: Callable[[], str
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             pass  # it would print a line every few seconds
 
     try:
@@ -88,7 +89,14 @@ class Metrics(TrainerCallback):
         self.history = history
         self.values: dict[str, float] = {}
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainerArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: object,
+    ) -> None:
         logs = logs or {}
         if "loss" in logs and self.history.steps:
             speed = self.history.steps[-1]
@@ -148,12 +156,16 @@ class TrainingProgress(TrainerCallback):
             "evalMetrics": {},
         }
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self.began = time.monotonic()
         self.began_at = state.global_step
         self.on_step_end(args, state, control)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if self.blocks:
             first_step = self.blocks.first_step
             last = self.blocks.last_step
@@ -181,7 +193,14 @@ class TrainingProgress(TrainerCallback):
             "totalEpochs": int(state.num_train_epochs),
         }
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainerArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: object,
+    ) -> None:
         trained = dict(self.answer["trainMetrics"])
         evaluated = dict(self.answer["evalMetrics"])
         # The figures that the platform's own trainers report.
@@ -193,7 +212,9 @@ class TrainingProgress(TrainerCallback):
                     evaluated[name] = value
         self.answer = self.answer | {"trainMetrics": trained, "evalMetrics": evaluated}
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         # After the last step the remaining time is unknown. The code that ends the pod reports that
         # nothing remains.
         self.on_step_end(args, state, control)

@@ -16,7 +16,7 @@ import yaml
 from runner.parts.jobs import kubernetes, podspec
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.tools.files import Artifact
 from runner.tools.text import from_template, template, yaml_text
 
@@ -56,7 +56,7 @@ def render(plan: Plan) -> list[Artifact]:
     header_fields = {
         "recipe": plan.name,
         "fingerprint": plan.fingerprint,
-        "namespace": plan.site["namespace"],
+        "namespace": plan.site.namespace,
     }
     comment = from_template(
         HERE / "header.txt", config=kubernetes.CONFIG_FILE, signed=signed, **header_fields

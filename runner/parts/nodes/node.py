@@ -33,7 +33,7 @@ from runner import parts
 from runner.check.validate import changed, valid
 from runner.data.tokenizers import forget_older
 from runner.parts.nodes import target
-from runner.plan import PLAN_FILE, Plan, Stage, read_plan
+from runner.plan import PLAN_FILE, Plan, Stage
 from runner.recipe import reading
 from runner.recipe.overrides import of_each
 from runner.recipe.recipe import Override, Recipe
@@ -43,6 +43,7 @@ from runner.run.run import report
 from runner.run.run_folder import RunFolder, StageFolder, open_for
 from runner.run.run_manifest import keep
 from runner.scenarios import translate
+from runner.scenarios.saved_plan import read_plan
 from runner.tools.files import content_hash, write_text
 from runner.tools.listening import OnEveryAddress
 from runner.tools.problem import Stop, Tell
@@ -399,8 +400,10 @@ def finish(results: str) -> None:
     for line in (*pipeline.finish(training), *report(plan)):
         _tell(line)
     training.run.mark("finished" if training.finished else "stopped")
-    for after_plan in parts.hooks("after_plan"):
-        for line in after_plan(plan, training.run):
+    if parts.has("planner"):
+        from runner.parts.planner import calibration
+
+        for line in calibration.after_plan(plan, training.run):
             _tell(line)
     _judge(training, _tell)
 

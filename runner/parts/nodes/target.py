@@ -19,7 +19,7 @@ from runner.check.rules import of_section
 from runner.plan import RECIPE_FILE, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.tools import packaged
 from runner.tools.files import Artifact, remote
 from runner.tools.problem import Problem, Stop

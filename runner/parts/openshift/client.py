@@ -60,7 +60,7 @@ class Later(ModuleType):
             return Later(full_name)
         return pkgutil.resolve_name(full_name)
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
+    def __call__(self, *arguments: object, **options: object) -> Any:
         return pkgutil.resolve_name(self.__name__)(*arguments, **options)
 
 

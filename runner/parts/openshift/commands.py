@@ -35,8 +35,7 @@ from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run import run_folder
 from runner.run.run_manifest import keep
-from runner.scenarios import forecasting, place, translate
-from runner.scenarios.render import planned
+from runner.scenarios import forecasting, place, planned, translate
 from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import write_all
 from runner.tools.problem import Stop, Tell, errors_of
@@ -76,10 +75,10 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
         stage = milestone.stage
     for job in jobs.read_stage_jobs(cluster, plan, stage):
         return job
-    cluster.require_namespace(plan.site["namespace"])
+    cluster.require_namespace(plan.site.namespace)
     name = job_name(plan.only(stage))
     raise Stop(
-        f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it with `recipe submit`."
+        f"There is no job `{name}` in `{plan.site.namespace}`.", "Send it with `recipe submit`."
     )
 
 
@@ -403,7 +402,7 @@ def _stages(
         job_kind = job["kind"]
         name = job["metadata"]["name"]
         _show(cluster, f"{job_kind} `{name}`", job, path)
-        command = f"oc delete {job_kind.lower()} {name} -n {plan.site['namespace']}"
+        command = f"oc delete {job_kind.lower()} {name} -n {plan.site.namespace}"
         say(f"  The recipe no longer has this stage. To stop it: {command}")
     return all_milestones, bool(runs) or pipeline.is_driver_at_work(driver)
 
@@ -515,8 +514,10 @@ def fetch(
     say(f"{came} file{'' if came == 1 else 's'} fetched to {where}")
     if current:
         keep(folder, recipe, plan)
-        for after_fetch in parts.hooks("after_fetch"):
-            after_fetch(folder, say)
+        if parts.has("report"):
+            from runner.parts.report import page
+
+            page.leave(folder, say)
     run_option = ("--run", to) if to and current else ()
     finished = bool(folder.state and folder.state.status == FINISHED)
     if not current:
@@ -540,7 +541,7 @@ def _download(
     claim. Returns the number of files, and the run's id, or empty."""
     from runner.parts.openshift import transfer
 
-    if plan.site.get("mirror"):
+    if plan.site.mirror:
         try:
             return transfer.fetch_mirrored(plan, stage, folder.path, everything)
         except Stop as stop:
@@ -656,9 +657,9 @@ def open_(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None
     """Open TensorBoard with the curves of all runs on a recipe's claim, until ^C."""
     plan = open_plan(path, sets)
     cluster = connect()
-    space = plan.site["namespace"]
+    space = plan.site.namespace
     claim = plan.claim_of(plan.place.run_dir)
-    pod = client.tensorboard(cluster, space, claim["name"] if claim else None)
+    pod = client.tensorboard(cluster, space, claim.name if claim else None)
 
     def ready(local: int) -> None:
         address = f"http://{HOST}:{local}/"

@@ -22,7 +22,8 @@ from runner.parts.openshift.jobs import PROMOTE, Owner, Sent, render_job, title_
 from runner.parts.openshift.status import FAILED
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
-from runner.plan import PLAN_FILE, Plan, Stage, read_plan
+from runner.plan import PLAN_FILE, Plan, Stage
+from runner.scenarios.saved_plan import read_plan
 from runner.tools import child_process
 from runner.tools.problem import Stop, Tell
 
@@ -48,14 +49,14 @@ def parse_pod_arguments(
 def connect_and_read_plan(parsed: argparse.Namespace) -> tuple[Cluster, Plan]:
     """The cluster, and the plan in the pod. Raises Stop without either."""
     plan = read_plan(parsed.file, pipeline.read_plan_text)
-    return connect_in_pod(parsed.server, parsed.keys, plan.site["namespace"]), plan
+    return connect_in_pod(parsed.server, parsed.keys, plan.site.namespace), plan
 
 
 def submit_all(cluster: Cluster, plan: Plan, options: submit.Sending) -> Sent | None:
     """Sends the first milestone that is not done, with everything that only this machine has, and
     then the driver. Returns the driver, None if all is done. Raises Stop as `submit` does, and at a
     closed gate."""
-    space = plan.site["namespace"]
+    space = plan.site.namespace
     if cluster.get("ServiceAccount", space, pipeline.ACCOUNT) is None:
         raise Stop(
             f"The namespace `{space}` has no service account `{pipeline.ACCOUNT}`, which the driver of a pipeline needs.",

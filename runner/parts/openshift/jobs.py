@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import yaml
 
+from runner.parts.contract import JobTarget
 from runner.parts.jobs import batch, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import errors
@@ -108,9 +109,10 @@ def render_job(
 ) -> Sent:
     """The objects of a stage, or of the gate after it, as `recipe render` writes them, with the key
     of data files."""
-    target = target or kubernetes.default(plan.site)
+    target = target or kubernetes.default(plan.site.version)
     stage_plan = plan.only(stage)
-    texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
+    job_target = cast(JobTarget, target_of(target))
+    texts = {file.path: file.text for file in job_target.job(stage_plan, stage)}
     if of_gate:
         job_file = batch.GATE_FILE
     elif stage.trains:
@@ -137,7 +139,7 @@ def read_jobs(cluster: Cluster, plan: Plan) -> Manifests:
     scenario = "recipe-runner/scenario"
     return read_all_jobs(
         cluster,
-        plan.site["namespace"],
+        plan.site.namespace,
         {scenario: kubernetes.labels(plan, plan.stages[0])[scenario]},
     )
 
@@ -162,9 +164,7 @@ def read_stage_jobs(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = 
     """The jobs with the name of a stage's job, or of its gate's, for any target, also those that
     others created."""
     kinds, name = _kinds_and_name(plan, stage, of_gate)
-    return [
-        job for job_kind in kinds if (job := cluster.get(job_kind, plan.site["namespace"], name))
-    ]
+    return [job for job_kind in kinds if (job := cluster.get(job_kind, plan.site.namespace, name))]
 
 
 def find_stage_job(
@@ -204,7 +204,7 @@ def config_maps(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Manifes
     plan: of that stage."""
     labels = kubernetes.labels(plan, stage)
     del labels["recipe-runner/fingerprint"]  # it differs from version to version
-    existing_maps = cluster.list("ConfigMap", plan.site["namespace"], labels, forgiving=True)
+    existing_maps = cluster.list("ConfigMap", plan.site.namespace, labels, forgiving=True)
     own_maps = {}
     for config_map in existing_maps:
         name = config_map["metadata"]["name"]

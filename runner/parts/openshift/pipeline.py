@@ -7,7 +7,7 @@ starts.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from runner.parts.openshift.errors import accounted, in_time
 from runner.parts.openshift.jobs import CONTENT
 from runner.parts.openshift.status import FAILED, FINISHED, ended, is_being_deleted
 from runner.plan import PLAN_FILE, Plan, Stage
+from runner.scenarios import saved_plan
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
@@ -87,8 +88,8 @@ class Milestone(NamedTuple):
 
 
 def claims_of(cluster: Cluster, plan: Plan) -> Claims:
-    names = [claim["name"] for claim in plan.site.get("claims") or ()]
-    return {name: cluster.get(CLAIM, plan.site["namespace"], name) for name in names}
+    space = plan.site.namespace
+    return {claim.name: cluster.get(CLAIM, space, claim.name) for claim in plan.claims}
 
 
 def milestones(
@@ -126,7 +127,7 @@ def milestones(
 def _results_since(plan: Plan, claims: Claims) -> str:
     """When the last of the claims with a plan's results was created; empty without a claim."""
     folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
-    written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
+    written = [claim.name for folder in folders if folder and (claim := plan.claim_of(folder))]
     return max((_created_at(claims[name]) for name in written), default="")
 
 
@@ -297,7 +298,7 @@ def driver_stage(plan: Plan, name: str = jobs.DRIVER) -> tuple[Plan, Stage]:
 def plan_text(plan: Plan) -> str:
     """The plan as JSON with each text of its stages' files once, under `texts`. A file's text is
     its number there, or null for a stage's own plan, which follows from the rest."""
-    form = asdict(plan)
+    form = plan.plain()
     texts = dict[str, int]()
     for stage in form["stages"]:
         # As `read_plan_text` returns them, so that a pod finds the config map of its plan by its
@@ -323,7 +324,7 @@ def read_plan_text(text: str) -> Plan:
                 file["text"] = _stage_plan_text(form, stage["name"])
             else:
                 file["text"] = texts[file["text"]]
-    return Plan.read(json.dumps(form))
+    return saved_plan.from_json(json.dumps(form))
 
 
 def _stage_plan_text(form: Mapping[str, Any], name: str) -> str:
@@ -395,7 +396,7 @@ def render_driver(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
 def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
     """The driver on the cluster. Raises Stop if its name is in use for something else."""
     alone, _ = driver_stage(plan)
-    job = cluster.get("Job", plan.site["namespace"], kubernetes.job_name(alone))
+    job = cluster.get("Job", plan.site.namespace, kubernetes.job_name(alone))
     if job:
         return jobs.require_own(job, alone.name)
     return None
@@ -417,7 +418,7 @@ def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
     map with the plan that its tasks mount."""
     alone, stage = driver_stage(plan, kubernetes.PIPELINE)
     runs: dict[str, str] = {}
-    for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
+    for pod in cluster.list("Pod", plan.site.namespace, OF_RUN):
         maps = []
         for volume in pod["spec"].get("volumes", ()):
             maps.append(volume.get("configMap", {}).get("name", ""))
@@ -467,7 +468,7 @@ def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
     """Ends a run by a deadline of 0 s, like the pipeline server (`TerminateWorkflow` in kfp's
     `resource_manager.go`), and waits until no task of it can send anything. Raises Stop if the
     cluster refuses, or it continues."""
-    space = plan.site["namespace"]
+    space = plan.site.namespace
     cluster.patch("Workflow", space, name, {"spec": {"activeDeadlineSeconds": 0}})
     with accounted(lambda _: f"The cluster is stopping the run `{name}` of Kubeflow Pipelines."):
         over = in_time(lambda: name not in runs_of(cluster, plan))

@@ -88,15 +88,11 @@ def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         elif request and request > available:
             message = f"start: it requests {requested}, and a machine with {had} has about {room} for it; {keep}."
             hint = f"Write at most {room}, or delete the line. {larger}"
+            request_path = ("openshift", "requests", name)
             if request > gives:
-                say = recipe.problem
-                modal_verb = "can"
+                yield recipe.problem(request_path, f"The pod can never {message}", hint)
             else:
-                say = recipe.note
-                modal_verb = "may"
-            yield say(
-                ("openshift", "requests", name), f"The pod {modal_verb} never {message}", hint
-            )
+                yield recipe.note(request_path, f"The pod may never {message}", hint)
         if limit and limit > has:
             yield recipe.problem(
                 place,

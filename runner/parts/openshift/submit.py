@@ -132,7 +132,7 @@ def _require_mlflow_account(cluster: Cluster, plan: Plan, options: Sending) -> N
     """Raises Stop if training reports to MLflow, and the service account for that is missing."""
     if options.unattended:
         return
-    space = plan.site["namespace"]
+    space = plan.site.namespace
     account = podspec.mlflow_account(plan)
     if account and cluster.get("ServiceAccount", space, account) is None:
         raise Stop(
@@ -372,7 +372,7 @@ class _Sender(NamedTuple):
         is_current: the existing job and its claims stay."""
         cluster = self.cluster
         self._require_queue(sent)
-        if sent.plan.site.get("connection") and podspec.connection(sent.plan, sent.stage):
+        if sent.plan.site.connection and podspec.connection(sent.plan, sent.stage):
             keys_of(cluster, sent.plan)
         if sent.plan.model_image:
             self._require_image_volumes(sent)
@@ -394,7 +394,7 @@ class _Sender(NamedTuple):
 
     def _require_queue(self, sent: Sent) -> None:
         """Raises Stop if the namespace lacks the recipe's queue of Kueue."""
-        queue = sent.plan.site.get("queue")
+        queue = sent.plan.site.queue
         if not queue or self.cluster.get("LocalQueue", sent.namespace, queue):
             return
         queues = []
@@ -473,8 +473,8 @@ class _Sender(NamedTuple):
             )
         patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
         message = (
-            f"The claim `{name}` in `{self.plan.site['namespace']}` exists already. It {shortage}",
-            f"`oc patch pvc {name} --namespace {self.plan.site['namespace']} --patch '{patch}'` enlarges it, where its kind of storage allows that. Otherwise write a new `openshift.claims[].name`, {fewer}.",
+            f"The claim `{name}` in `{self.plan.site.namespace}` exists already. It {shortage}",
+            f"`oc patch pvc {name} --namespace {self.plan.site.namespace} --patch '{patch}'` enlarges it, where its kind of storage allows that. Otherwise write a new `openshift.claims[].name`, {fewer}.",
         )
         raise Stop(*message)
 
@@ -754,10 +754,12 @@ def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) ->
     """Creates the Secret with the namespace's key if it has none; returns whether it did. An
     existing one stays, as it seals measured results; in earlier releases it is the first sender's
     own key. Raises Stop if the cluster refuses."""
-    if dry_run:
-        word = ""
-    else:
-        word = parts.hook("seal_key")(make=True, namespace=namespace)
+    word = ""
+    if not dry_run:
+        parts.require("evaluate")
+        from runner.parts.evaluate import seal
+
+        word = seal.key(make=True, namespace=namespace)
     secret: Manifest = {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -285,8 +285,9 @@ def _mirrored(name: str, wanted: bool, everything: bool, target: Path, home: Pat
 def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
     """A data connection's keys; None if its Secret may not be read. Raises Stop if that is missing
     or lacks a key."""
-    name = plan.site["connection"]
-    space = plan.site["namespace"]
+    name = plan.site.connection
+    assert name  # a rule requires one wherever the recipe has an address on a server
+    space = plan.site.namespace
     secret = cluster.get("Secret", space, name, forgiving=True)
     if secret is None:
         raise Stop(

@@ -151,22 +151,28 @@ def _plan_server(recipe: Recipe, about_training: Mapping[str, object], as_json: 
             code=2,
         )
     with_server = options.with_section(recipe, "serve", "--serve")
-    code: int = parts.hook("plan_server")(with_server, as_json)
-    return code
+    parts.require("serve")
+    from runner.parts.serve import commands as serve_commands
+
+    return serve_commands.plan_server(with_server, as_json)
 
 
 def _plan_by_trace(recipe: Recipe, price: float | None, rows: int | None, as_json: bool) -> int:
     """The plan of a model without formulas."""
     untraced = translate(recipe, place(recipe))
     forecasts = forecast.of(recipe, untraced, price, rows, any_architecture=True)
-    code: int = parts.hook("plan_by_trace")(recipe, untraced, forecasts, as_json)
-    return code
+    parts.require("trace")
+    from runner.parts.trace import tracing
+
+    return tracing.plan_by_trace(recipe, untraced, forecasts, as_json)
 
 
 def _exact_traces(planned: Planned, as_json: bool) -> dict[str, Traced]:
     """By stage. Only JSON shows operations."""
-    trace = parts.hook("trace")
-    return {stage.stage.name: trace(stage.workload, as_json) for stage in planned.forecasts}
+    parts.require("trace")
+    from runner.parts.trace import tracing
+
+    return {stage.stage.name: tracing.trace(stage.workload, as_json) for stage in planned.forecasts}
 
 
 def _write_picture(planned: Planned, picture: Path) -> None:

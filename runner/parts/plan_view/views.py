@@ -263,9 +263,7 @@ def as_json(
         "name": plan.name,
         "basis": basis(forecasts, nodes),
         # The size that is requested for each claim, and what will be written to it.
-        "claims_gib": {
-            claim["name"]: plan.claim_gib(claim["name"]) for claim in plan.site.get("claims") or ()
-        },
+        "claims_gib": {claim.name: plan.claim_gib(claim.name) for claim in plan.claims},
         "claims_bytes": storage.needs(plan, forecasts),
         "stages": [
             _stage(planned, entry, nodes, traced.get(entry.stage.name)) for entry in forecasts

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from runner import catalog, parts
+from runner.parts.contract import Formulas
 from runner.parts.planner import constants, row_counts
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import EVALUATION, Memory, usable
@@ -21,7 +22,7 @@ from runner.parts.planner.workload import ASSUMED, Network, Run, Workload, netwo
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, Severity
 from runner.tools.text import macros
 
 # An estimate of the longest row is multiplied by this before rows are cut by it.
@@ -323,8 +324,8 @@ def of(
             continue
         rows = row_counts.of(recipe, plan, stage, prepared, given_rows)
         # Loaded when needed: `recipe check` counts its milliseconds.
-        module = importlib.import_module(parts.table("formulas")[stage.engine])
-        forecast: Forecast | None = module.of_stage(recipe, stage, rows, look)
+        module: Any = importlib.import_module(parts.table("formulas")[stage.engine])
+        forecast = cast(Formulas, module).of_stage(recipe, stage, rows, look)
         if forecast is None:
             continue
         forecast = replace(forecast, gpu=catalog.gpu(stage.machines.gpu), price=price)
@@ -349,13 +350,11 @@ def _prepared_folder(recipe: Recipe, plan: Plan) -> Path:
 def _network(plan: Plan) -> Network:
     """Between the machines of a plan."""
     if plan.place.on_cluster:
-        stated_network = plan.site.get("network") or {}
-        usual_kind = "ethernet"
-    else:
-        stated_network = plan.nodes.get("network") or {}
-        usual_kind = "plain"
-    kind_of_network = stated_network.get("kind") or usual_kind
-    return network(kind_of_network, stated_network.get("gbit_s"), stated_network.get("links"))
+        between_pods = plan.site.network
+        return network(between_pods.kind, between_pods.gbit_s, between_pods.links)
+    if plan.nodes and plan.nodes.network:
+        return network("plain", plan.nodes.network.gbit_s, plan.nodes.network.links)
+    return network("plain")
 
 
 def _disk(recipe: Recipe, plan: Plan, stage: Stage) -> dict[str, Any]:
@@ -364,11 +363,11 @@ def _disk(recipe: Recipe, plan: Plan, stage: Stage) -> dict[str, Any]:
     claim = plan.claim_of(plan.place_of(stage).run_dir)
     if not claim:
         return {}
-    index = list(plan.site["claims"]).index(claim)
+    index = plan.claims.index(claim)
     spread = ASSUMED
     if recipe.document.lookup(("openshift", "claims", index, "write_mb_s")):
         spread = (1.0, 1.0)
-    return {"disk_mb_s": float(claim["write_mb_s"]), "disk_spread": spread, "shared_disk": True}
+    return {"disk_mb_s": float(claim.write_mb_s), "disk_spread": spread, "shared_disk": True}
 
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
@@ -399,6 +398,7 @@ def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Prob
     full = forecast.full.memory.total
     if forecast.gpu is None or have is None or max(need, full) <= have:
         return None
+    severity: Severity
     if forecast.never_fits and not allowed:
         severity = "error"
     else:

@@ -1,4 +1,4 @@
-"""The planner's answers to the core (`Forecasting` in scenarios/contract.py): a recipe's needs as
+"""The planner's answers to the core (`Forecasting` in parts/contract.py): a recipe's needs as
 problems, as sizes, and as predictions for a run."""
 
 from collections.abc import Collection

@@ -15,10 +15,11 @@ from runner.data import prepared
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.row_files import Unreadable
 from runner.parts.planner import samples
-from runner.plan import Plan, RowsRequest, Section, Stage
+from runner.plan import Plan, RowsRequest, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
 from runner.tools.files import remote
+from runner.tools.settings import Section
 
 # Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
 MARKS_A_TURN = 5
@@ -424,7 +425,7 @@ def _local(path: Path, data_set: Section, data: RowsRequest) -> Rows:
     return Rows(count, None, RowLengths.counted(lengths), source, longest, longest_source)
 
 
-def _read(row: Any, data_set: Section, data: RowsRequest) -> Iterator[float]:
+def _read(row: object, data_set: Section, data: RowsRequest) -> Iterator[float]:
     """The tokens of each of the model's rows that one row of the data becomes: two for a
     preference."""
     if isinstance(row, int):
@@ -455,7 +456,7 @@ def _read(row: Any, data_set: Section, data: RowsRequest) -> Iterator[float]:
         yield from _read_in_a_form(row, data_set)
 
 
-def _read_judged(row: Any, data_set: Section) -> Iterator[float]:
+def _read_judged(row: object, data_set: Section) -> Iterator[float]:
     """The tokens of each answer that is judged, with the turns before it."""
     # A check of other rows is faster without them.
     from runner.data.judged import LabelSet, PreferenceSet
@@ -489,7 +490,7 @@ def _read_in_a_form(row: Any, data_set: Section) -> Iterator[float]:
     yield tokens + MARKS_A_TURN * count
 
 
-def _said(value: Any) -> float:
+def _said(value: object) -> float:
     """Tokens of all text in a value."""
     if isinstance(value, str):
         return _tokens(value)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from runner import catalog
 from runner.data import row_files, rows
+from runner.parts.contract import Rule
 from runner.parts.planner import parameters, row_counts, samples
 from runner.parts.planner.forecast import said
 from runner.parts.planner.workload import Adapter
 from runner.recipe.recipe import Recipe, sets_of
-from runner.scenarios.contract import Rule
 from runner.scenarios.language.translation import adapted
 from runner.tools.problem import Problem
 

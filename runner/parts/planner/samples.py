@@ -46,7 +46,7 @@ class SampledRows:
         return cls(round(count * size / read) if read else count, rows, unit, read < size)
 
 
-def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
+def evenly(rows: Iterable[object]) -> tuple[int, list[Any]]:
     """The number of rows, and at most MOST of them, spread evenly."""
     kept: list[tuple[int, Any]] = []
     bound = _ALL

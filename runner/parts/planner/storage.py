@@ -52,11 +52,10 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     keep = forecast.workload.keep
     checkpoint = sizes.pop("checkpoint")
     # The hub's files, in a pod as `runner.parts.jobs.podspec.writable` places them.
-    claims = plan.site.get("claims")
     hub = "~/.cache/huggingface of each machine"
     if plan.site:
-        if claims:
-            hub = f"{claims[0]['mount']}/huggingface"
+        if plan.claims:
+            hub = f"{plan.claims[0].mount}/huggingface"
         else:
             hub = "/tmp/home"
     entries = {
@@ -106,11 +105,11 @@ def everything(plan: Plan, forecasts: list[Forecast]) -> list[Disk]:
 
 def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
     """Bytes that each claim must hold, by its name."""
-    sizes = {claim["name"]: 0 for claim in plan.site.get("claims") or ()}
+    sizes = {claim.name: 0 for claim in plan.claims}
     for entry in everything(plan, forecasts):
         claim = plan.claim_of(entry.folder)
         if claim:
-            sizes[claim["name"]] += entry.size
+            sizes[claim.name] += entry.size
     return sizes
 
 
@@ -209,19 +208,16 @@ def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[
     """Notes on claims that are too small, by estimate, and on main memory, for the stage that needs
     most."""
     notes = []
-    sized = [
-        (index, claim)
-        for index, claim in enumerate(plan.site.get("claims") or ())
-        if claim.get("size_gib")
-    ]
-    if sized:
+    if any(claim.size_gib for claim in plan.claims):
         written = [(entry, plan.claim_of(entry.folder)) for entry in everything(plan, forecasts)]
     else:
         written = []
-    for index, claim in sized:
+    for index, claim in enumerate(plan.claims):
+        if not claim.size_gib:
+            continue
         on_it = [entry for entry, home in written if home == claim]
         wanted = sum(entry.size for entry in on_it)
-        if wanted > claim["size_gib"] * GIB:
+        if wanted > claim.size_gib * GIB:
             where = ("openshift", "claims", index, "size_gib")
             enough = rounded(wanted)
             sentences = said("small_claim", claim=claim, written=on_it, enough=enough)
@@ -325,7 +321,7 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
     config = stage.config
     claim = plan.claim_of(plan.place_of(stage).run_dir)
     if claim:
-        speed = float(claim["write_mb_s"])
+        speed = float(claim.write_mb_s)
     else:
         speed = OWN_DISK_MB_S
     size = sum(entry.size for entry in before_training(plan) if entry.folder == config["out"]) / 1e6

@@ -584,7 +584,7 @@ def _schedule(config: EngineConfig, runner: Mapping[str, Any]) -> Mapping[str, A
 
 
 def _rows(
-    rows: Rows, runner: Mapping[str, Any], generations: int, generated: int
+    rows: Rows, runner: Mapping[str, object], generations: int, generated: int
 ) -> Mapping[str, Any]:
     """The fields about the data's rows, each with as many answers of `generated` tokens as the
     model writes."""
@@ -642,7 +642,7 @@ def _adapter(config: EngineConfig, model: catalog.Model) -> Adapter | None:
     )
 
 
-def _sharding(stage: Stage, zero: Mapping[str, Any]) -> str:
+def _sharding(stage: Stage, zero: Mapping[str, object]) -> str:
     if stage.machines.world_size == 1 and not stage.config.get("deepspeed"):
         return "none"
     if stage.config.get("fsdp_config") or stage.config.get("fsdp"):

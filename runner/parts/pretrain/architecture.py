@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from runner import catalog
 from runner.data.data_sets import DataSet, DataSets
 from runner.plan import Place
-from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, TEXT, Recipe, Settings
+from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, TEXT, Recipe
 from runner.scenarios.shared import common
 from runner.tools import packaged
 from runner.tools.problem import Stop
+from runner.tools.settings import Settings
 
 if TYPE_CHECKING:
     from runner.recipe import sections

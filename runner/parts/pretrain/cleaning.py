@@ -289,7 +289,7 @@ class HubRows(HuggingFaceDatasetReader):
     source: CorpusSet
     seed: int
 
-    def run(self, *given: Any, **named: Any) -> Iterator[Document]:
+    def run(self, *given: object, **named: object) -> Iterator[Document]:
         try:
             yield from super().run(*given, **named)
         except Stop:
@@ -303,7 +303,7 @@ class HubRows(HuggingFaceDatasetReader):
             return super()._get_dataset_shard(dst, rank, world_size)
         return dst.shard(num_shards=world_size, index=rank, contiguous=True)
 
-    def get_document_from_dict(self, data: DataRow, *place: Any) -> Document | None:
+    def get_document_from_dict(self, data: DataRow, *place: object) -> Document | None:
         if not data_sets.drawn(data, self.source.share, self.seed):
             self.stat_update("dropped_not_taken")
             return None
@@ -317,7 +317,7 @@ class Marks(dedup.ExactDedupSignature):
 
     rank = 0
 
-    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> None:
+    def run(self, data: object, rank: int = 0, world_size: int = 1) -> None:
         self.rank = rank
         super().run(data, rank, world_size)
 
@@ -336,7 +336,7 @@ class Again(JsonlReader):
         # The file of a document depends on the number of tasks.
         super().__init__(str(folder), add_file_path=False)
 
-    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+    def run(self, data: object = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         if self.data_folder.isfile(name := f"{rank:05d}.jsonl"):
             yield from self.read_files_shard([name])
 

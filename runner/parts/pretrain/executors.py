@@ -121,7 +121,9 @@ class Slurm:
             while undone := executor.get_incomplete_ranks(skip_completed=True):
                 missed = 0 if _in_queue(job) else missed + 1
                 if missed >= MISSES:
-                    raise _undone(name, undone, executor, f"{executor.slurm_logs_folder}")
+                    raise _undone(
+                        name, undone, executor.world_size, f"{executor.slurm_logs_folder}"
+                    )
                 time.sleep(POLL_SECONDS)
         except BaseException:
             subprocess.run(["scancel", str(job)], check=False)
@@ -167,7 +169,7 @@ class Ray:
         # The executor only warns of tasks that failed.
         undone = executor.get_incomplete_ranks(skip_completed=True)
         if undone:
-            raise _undone(name, undone, executor, f"{logs}/logs")
+            raise _undone(name, undone, executor.world_size, f"{logs}/logs")
 
 
 Executor = Here | Slurm | Ray
@@ -191,7 +193,7 @@ def chosen(cleaning: Cleaning, size: int | None) -> Executor:
     return Here(tasks, workers or cores)
 
 
-def agreed(file: Path, made: Callable[[], Any]) -> Any:
+def agreed(file: Path, made: Callable[[], object]) -> Any:
     """A value that all pods must share, which the first one computes once; JSON."""
     while (known := read_json(file)) is None:
         if helping_pod():
@@ -209,15 +211,15 @@ def _size(cleaning: Cleaning) -> dict[str, int]:
     }
 
 
-def _in_queue(job: Any) -> bool:
+def _in_queue(job: object) -> bool:
     asked = subprocess.run(
         ["squeue", "--noheader", "--jobs", str(job)], capture_output=True, text=True, check=False
     )
     return asked.returncode == 0 and bool(asked.stdout.strip())
 
 
-def _undone(name: str, undone: list[int], executor: Any, logs: str) -> Stop:
+def _undone(name: str, undone: list[int], task_count: int, logs: str) -> Stop:
     return Stop(
-        f"The cleaning step `{name}` has ended with {len(undone):,} of {executor.world_size:,} tasks not done.",
+        f"The cleaning step `{name}` has ended with {len(undone):,} of {task_count:,} tasks not done.",
         f"Their logs are in `{logs}`. The same command tries them again.",
     )

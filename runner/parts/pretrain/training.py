@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 
 from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.trainer.settings import BlocksSettings, RunSettings
+from runner.trainer.trainer_types import TrainerArguments, TrainerControl, TrainerState
 
 
 class TrainBlocks(Dataset):
@@ -88,7 +89,9 @@ class EndOfLength(TrainerCallback):
     def __init__(self, settings: BlocksSettings) -> None:
         self.settings = settings
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_step_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> Any:
         if state.global_step >= self.settings.last_step:
             control.should_log = control.should_evaluate = control.should_save = True
             control.should_training_stop = True

@@ -12,6 +12,7 @@ from typing import Any
 
 from runner.check.validate import as_written
 from runner.data.data_sets import stated
+from runner.parts.contract import Measurable, Summaries
 from runner.parts.pretrain import architecture
 from runner.parts.pretrain.architecture import (
     AFTER,
@@ -23,17 +24,18 @@ from runner.parts.pretrain.architecture import (
     precision_of,
 )
 from runner.parts.stages import translation as each_stage
-from runner.plan import EngineConfig, Evaluation, Place, Plan, Section, Stage
+from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.recipe import PREFERENCES, Override, Recipe, sets_of
 from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
-from runner.scenarios.contract import Measurable, Summaries
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, listed
+from runner.tools.settings import Section
 from runner.tools.text import longest_job_name
+from runner.trainer.settings import BlocksSettings, Demo, RunOptions
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -98,13 +100,10 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
 
 def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) -> Stage:
     here = place.below(length.name)
-    config = _config(recipe, here, length, place.below(before[-1]))
+    # All stages share a time limit, so each reads how much of it the earlier ones have used.
+    earlier = [place.below(name).run_dir for name in before[1:] if common.time_limit(recipe)]
+    config = _config(recipe, here, length, place.below(before[-1]), earlier)
     split, split_files = sharding.settings(recipe, here, precision_of(recipe, PRETRAIN))
-    if before[1:] and common.time_limit(recipe):
-        # All stages share a time limit, so each reads how much of it the earlier ones have used.
-        config["recipe_runner"]["time_limit_earlier"] = [
-            place.below(name).run_dir for name in before[1:]
-        ]
     last = curriculum(recipe)[-1]
     return axolotl.stage(
         recipe,
@@ -128,14 +127,38 @@ def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) 
     )
 
 
-def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> EngineConfig:
+def _config(
+    recipe: Recipe, place: Place, length: Length, before: Place, earlier: list[str]
+) -> EngineConfig:
     """Every length has the whole schedule; the plugin gives it its blocks, begins where the one
-    before ended, with its optimizer, and ends at its own last step."""
+    before ended, with its optimizer, and ends at its own last step. earlier: the run folders whose
+    training time counts."""
     train = recipe.pretrain
     precision = precision_of(recipe, PRETRAIN)
     speed = recipe.speed
     name = f"{recipe.name}-{length.sequence_len}"
     folder = f"{place.data_dir}/blocks"
+    options: RunOptions = {
+        "persistent_workers": bool(speed.persistent_workers and speed.data_workers),
+        "master_weights": axolotl.master_weights(recipe, precision),
+        "demo": Demo(
+            base_model=before.best_model_dir,
+            system_prompt=None,
+            chat=False,  # After pretraining a model continues a text.
+            turn_end=architecture.END_OF_TEXT,
+        ),
+        "blocks": BlocksSettings(
+            sequence_len=length.sequence_len,
+            first_step=length.first_step,
+            last_step=length.last_step,
+            steps=train.steps,
+            seed=recipe.data.seed,
+            continue_from=before.checkpoints_dir if length.first_step else None,
+            folder=folder,
+        ),
+    }
+    if earlier:
+        options["time_limit_earlier"] = earlier
     config: EngineConfig = {
         "base_model": before.best_model_dir,
         **recipe.model.for_axolotl,
@@ -151,28 +174,7 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
         "output_dir": place.checkpoints_dir,
         "plugins": [axolotl.PLUGIN],
         **axolotl.reporting(recipe.report_to, name),
-        "recipe_runner": {
-            **common.run_facts(recipe, place),
-            "name": name,
-            "persistent_workers": speed.persistent_workers and bool(speed.data_workers),
-            "master_weights": axolotl.master_weights(recipe, precision),
-            "demo": {
-                "base_model": before.best_model_dir,
-                "system_prompt": None,
-                # After pretraining a model continues a text.
-                "chat": False,
-                "turn_end": architecture.END_OF_TEXT,
-            },
-            "blocks": {
-                "sequence_len": length.sequence_len,
-                "first_step": length.first_step,
-                "last_step": length.last_step,
-                "steps": train.steps,
-                "seed": recipe.data.seed,
-                "continue_from": before.checkpoints_dir if length.first_step else None,
-                "folder": folder,
-            },
-        },
+        "recipe_runner": common.run_settings(recipe, place, name, **options),
         "sequence_len": length.sequence_len,
         "num_epochs": 1,
         "warmup_steps": architecture.warmup_steps(recipe),
@@ -285,7 +287,7 @@ def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
     return {**stage, "speed": faster, **_advanced(recipe, kind)}
 
 
-def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
+def _moved(places: Mapping[Path_, object], kinds: list[str]) -> dict[Path_, Any]:
     groups: dict[Path_, list[Path_]] = {}
     for path in places:
         groups.setdefault(path[:1], []).append(path)
@@ -463,7 +465,7 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
                 each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one)
             )
     sizes = twin.geometry(recipe.facts, 2, VOCABULARY) | {"rows": VOCABULARY + 64}
-    changes = (rehearsal.substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
+    changes = (overrides.substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
     for change in changes:
         if recipe.settings.get(str(change.path[0])) is not None:
             made.append(change)
@@ -479,7 +481,7 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
         for name, value, why in rehearsal.table(kind, REHEARSAL):
             for bound, limit in value.items() if isinstance(value, dict) else ():
                 value = {"most": min, "least": max}[bound](limit, section[name])
-            made.append(rehearsal.substitute(f"{kind}.{name}", value, why))
+            made.append(overrides.substitute(f"{kind}.{name}", value, why))
     return [*made, *rehearsal.gates(recipe)]
 
 

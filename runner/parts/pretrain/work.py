@@ -27,7 +27,7 @@ from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop, Tell
 from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
-from runner.tools.text import tokenizer_in
+from runner.tools.text import TextTokenizer, tokenizer_in
 
 
 def text(everything: Data, tell: Tell) -> None:
@@ -98,7 +98,7 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
 
 def pack(
     texts: Callable[[], Iterable[str]],
-    tokenizer: Any,
+    tokenizer: TextTokenizer,
     tokens: Mapping[int, int],
     share: float,
     seed: int,
@@ -150,11 +150,11 @@ def pack(
 
 
 def _write_blocks(
-    file: Path, documents: Iterator[np.ndarray], length: int, dtype: Any, most_blocks: int | None
+    file: Path, documents: Iterator[np.ndarray], length: int, dtype: object, most_blocks: int | None
 ) -> blocks.BlockCounts:
     counts = blocks.BlockCounts()
 
-    def write_header(out: Any) -> None:
+    def write_header(out: object) -> None:
         header = {
             "descr": np.dtype(dtype).str,
             "fortran_order": False,
@@ -174,7 +174,7 @@ def _write_blocks(
 
 
 def take_packed(
-    source: Path, lengths: Iterable[int], tokenizer: Any, out: Path
+    source: Path, lengths: Iterable[int], tokenizer: TextTokenizer, out: Path
 ) -> dict[str, dict[str, int]]:
     """Uses packed files after checking them. Raises Stop if one is not an array of blocks of its
     length, or has numbers that the tokenizer lacks."""

@@ -20,7 +20,7 @@ import torch
 from runner.data.row_files import DataRow
 from runner.tools import packaged
 from runner.tools.problem import shortened
-from runner.tools.text import same, tokens
+from runner.tools.text import TextTokenizer, same, tokens
 from runner.trainer.generation import bare
 from runner.trainer.records import Proof
 
@@ -82,7 +82,7 @@ class Reader(NamedTuple):
     roles: the trained ones; marked: the field of a turn that decides instead of its role. ends: the
     tokens that end an answer."""
 
-    tokenizer: Any
+    tokenizer: TextTokenizer
     roles: frozenset[str]
     marked: str | None
     ends: frozenset[int]
@@ -407,7 +407,9 @@ def words(row: DataRow) -> str:
     )
 
 
-def documents(blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: Any) -> Iterator[str]:
+def documents(
+    blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: TextTokenizer
+) -> Iterator[str]:
     """The documents in blocks of tokens; the first and the last may be parts."""
     rest = list[np.ndarray]()
     seen = 0

@@ -1,5 +1,7 @@
 """The proof: judges an engine's rows, batches and losses before the first step."""
 
+from __future__ import annotations
+
 import json
 import os
 import tempfile
@@ -11,7 +13,7 @@ from functools import cached_property
 from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,6 +38,9 @@ from runner.tools.problem import shortened
 from runner.tools.text import same, tokenizer_in
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
+
+if TYPE_CHECKING:
+    from transformers import Trainer
 
 # The most rows to compare with the template, token by token, evenly spaced. If one row in a hundred
 # is wrong, the probability that this sample misses all of them is 10^-13.
@@ -236,7 +241,7 @@ class Prover:
                 spans.append((kind, [self.tokenizer.decode([int(token)]) for _, token in run]))
             self.shown.append({"row": number + 1, "tokens": len(tokens), "spans": spans})
 
-    def _talk(self, messages: Sequence[Mapping[str, Any]], answer: str = "") -> Talk:
+    def _talk(self, messages: Sequence[Mapping[str, object]], answer: str = "") -> Talk:
         """A conversation that ends with an answer."""
         return self.reader.talk(
             {"messages": [*messages, {"role": "assistant", "content": answer}]}, "messages"
@@ -307,8 +312,10 @@ class Prover:
             if tuple(trained) != prompt:
                 self._prompt_differs(trained, prompt)
             self._show(number, trained, repeat(False))
-        for tried in parts.hooks("tried"):
-            self.facts["rewards"], faults = tried(self.trainer, self.settings)
+        if parts.has("rewards"):
+            from runner.parts.rewards import functions
+
+            self.facts["rewards"], faults = functions.tried(self.trainer, self.settings)
             for fault in faults:
                 self.faults.add(*fault)
 
@@ -477,12 +484,7 @@ class Prover:
             self.faults.add("accumulation", f"{at_once:.6f} and {accumulated:.6f}")
 
 
-def before_training(cfg: DictDefault, trainer: Any, settings: RunSettings) -> str:
-    """The problem of the rows before training; empty for none."""
-    return prove(cfg, trainer, settings).complaint
-
-
-def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
+def prove(cfg: DictDefault, trainer: Trainer, settings: RunSettings) -> Proof:
     """Judges rows and batches in every process, because some figures need all of them; the first
     writes `proof.json`."""
     proof = Prover(cfg, trainer, settings).prove()

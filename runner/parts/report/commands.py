@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from runner import parts
 from runner.catalog import troubles
@@ -17,6 +17,7 @@ from runner.commands import show
 from runner.commands.options import command, end, open_recipe, say, table
 from runner.parts.report import facts, page, sentences
 from runner.recipe.document import differing, flat
+from runner.run import provenance
 from runner.run.launch import end_of
 from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
@@ -73,8 +74,10 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
     """
     rows, facts_of_runs = _runs_here(name)
     if namespace is not None:
-        jobs = parts.hook("runs_on_cluster")(namespace)
-        for job in jobs:
+        parts.require("openshift")
+        from runner.parts.openshift import watch
+
+        for job in watch.as_runs(namespace):
             if _is_named(job["recipe"], name):
                 rows.append(job)
         rows.sort(key=itemgetter("changed"), reverse=True)
@@ -135,9 +138,9 @@ def _no_runs(name: str | None, no_jobs: bool) -> Stop:
     )
 
 
-def _without_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _without_names(settings: Mapping[str, object]) -> dict[str, Any]:
     """The settings that can tell runs apart."""
-    return {setting: value for setting, value in settings.items() if setting not in page.OWN}
+    return {setting: value for setting, value in settings.items() if setting not in provenance.OWN}
 
 
 def _table_rows(rows: Sequence[Mapping[str, Any]], same_recipe: bool) -> list[list[str]]:
@@ -194,7 +197,7 @@ def _row(run: RunFolder, run_facts: facts.RunFacts | None) -> dict[str, Any]:
     return row
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value in (None, ""):
         return "-"
     if isinstance(value, float):
@@ -250,7 +253,10 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Ite
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):
         try:
-            return cast(Iterable[str], parts.hook("why_on_cluster")(recipe, path, stage)), "logs"
+            parts.require("openshift")
+            from runner.parts.openshift import commands as cluster_commands
+
+            return cluster_commands.why_on_cluster(recipe, path, stage), "logs"
         except Stop as stop:
             nowhere = stop
     try:

@@ -186,7 +186,7 @@ def _measure_improved(summary: Summary, accuracy_before: float | None) -> bool |
     return None
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -351,7 +351,7 @@ def run_of(path: str) -> RunFolder:
     return find("", path)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
@@ -359,7 +359,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _entries(value: Any, **types: Any) -> Iterator[Mapping[str, Any]]:
+def _entries(value: object, **types: object) -> Iterator[Mapping[str, Any]]:
     """The entries of a list that have these fields with these types; other tools may write such
     files too."""
     if not isinstance(value, list):

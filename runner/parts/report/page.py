@@ -3,7 +3,6 @@ comes from."""
 
 import base64
 import hashlib
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -11,17 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__
-from runner.check import origins
-from runner.check.validate import load
 from runner.parts.evaluate import gates
 from runner.parts.report import charts, sentences
 from runner.parts.report.facts import Curve, Point, RunFacts, StageFacts
 from runner.plan import Plan
 from runner.recipe.document import differing, flat
-from runner.recipe.reading import read
-from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, StageFolder
-from runner.run.run_manifest import Differs
 from runner.tools import packaged
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, Tell
@@ -167,60 +161,3 @@ def at_the_end(run: RunFolder, tell: Tell) -> Iterator[None]:
             leave(run, tell)
         raise
     leave(run, tell)
-
-
-# Different in every copy, without effect on training.
-OWN = ("name", "description")
-
-
-def provenance(recipe: Recipe) -> Mapping[str, Any]:
-    """The fields of a RunManifest: `commit`, `starter` and `differs`, about the most similar
-    starter of the recipe's scenario; an empty name for none."""
-    recipe_settings = flat(recipe.settings.plain())
-    starters: list[tuple[str, list[tuple[str, list[str]]]]] = []
-    for name, file in packaged.named().items():
-        try:
-            if read(file).data.get("scenario") != recipe.scenario:
-                continue
-            starter_settings = flat(load(file, look=False)[0].settings.plain())
-        except Stop:
-            continue  # an edited starter
-        rows = differing([starter_settings, recipe_settings], "")
-        starters.append((name, [row for row in rows if row[0] not in OWN]))
-    starter, rows = min(starters, key=lambda starter: len(starter[1]), default=("", []))
-    if rows:
-        origin_of = origins.origins(recipe.document, recipe.settings.plain())
-    else:
-        origin_of = {}
-    differs = tuple(
-        Differs(setting, starter_value, recipe_value, origin_of.get(setting, ""))
-        for setting, (starter_value, recipe_value) in rows
-    )
-    return {"commit": _commit(recipe.file), "starter": starter, "differs": differs}
-
-
-def _commit(file: Path) -> str:
-    """The commit of a file's repository, with a `+` if the file has changed; empty if git does not
-    track it."""
-    command = [
-        "git",
-        "-C",
-        str(file.absolute().parent),
-        "status",
-        "--porcelain=v2",
-        "--branch",
-        "--ignored",
-        "--",
-    ]
-    try:
-        output = subprocess.run(
-            [*command, file.name], capture_output=True, text=True, timeout=10, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    lines = [line.split() for line in output.splitlines()]
-    head = next((line[2] for line in lines if line[:2] == ["#", "branch.oid"]), "(initial)")
-    changed = [line[0] for line in lines if line[0] != "#"]
-    if head == "(initial)" or {"?", "!"} & set(changed):
-        return ""
-    return head + ("+" if changed else "")

@@ -31,7 +31,7 @@ def _sentence(macro: str, *facts: object) -> str:
     return " ".join(str(getattr(module, macro)(*facts)).split())
 
 
-def fields(records: Iterable[Any], *names: str) -> Iterator[Any]:
+def fields(records: Iterable[object], *names: str) -> Iterator[Any]:
     """The rows of a table: these fields of each record."""
     return map(attrgetter(*names), records)
 
@@ -71,7 +71,7 @@ def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     return pieces(row["after"] or "(nothing)", learned)
 
 
-def _figures(table: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _figures(table: str, values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """The figures of a table in `figures.toml`: the first of its forms whose values exist, if that
     is not empty."""
     for name, forms in FIGURES[table].items():

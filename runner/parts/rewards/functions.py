@@ -2,11 +2,13 @@
 it from the rules in the config. They are tried before the first step: whether each sees a row's
 prompt, answer and reference answer, and whether they distinguish right answers from wrong ones."""
 
+from __future__ import annotations
+
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
@@ -17,6 +19,10 @@ from runner.trainer.records import evenly
 from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog
+from runner.trainer.trainer_types import TrainerArguments, TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from transformers import Trainer
 
 Texts = tuple[str, str, str]  # a question, its answer and the reference answer
 # The answers that were scored last: their texts, with each reward's score.
@@ -30,7 +36,7 @@ def settings() -> RunSettings:
     # Axolotl.
     from axolotl.integrations.base import PluginManager
 
-    from runner.trainer.plugin import run_settings
+    from runner.trainer.plugin_settings import run_settings
 
     return run_settings(PluginManager.get_instance().cfg)
 
@@ -44,7 +50,7 @@ def __getattr__(name: str) -> Callable[..., list[float]]:
     if name.startswith("_"):
         raise AttributeError(name)
 
-    def reward(prompts: Any, completions: Any, answer: Any, **_columns: Any) -> list[float]:
+    def reward(prompts: Any, completions: Any, answer: Any, **_columns: object) -> list[float]:
         questions = map(_last_question, prompts)
         answers = (completion[-1]["content"] for completion in completions)
         scored_texts: list[Texts] = list(zip(questions, answers, answer, strict=True))
@@ -73,7 +79,14 @@ class Samples(TrainerCallback):
         self.rules = settings.rewards
         self.file = Path(settings.run_dir) / SAMPLES
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainerArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: object,
+    ) -> None:
         steps = self.history.steps
         if len(steps) == MOST_ALIKE and all(entry.get("alike") == 1 for entry in steps):
             last_text = steps[-1]["reward"]
@@ -83,7 +96,9 @@ class Samples(TrainerCallback):
             )
             Watchdog(self.settings).stop(*message)
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         """Adds the answers that were scored last, each with its scores and its reward."""
         if not state.is_world_process_zero:
             return
@@ -116,7 +131,7 @@ def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
 ROWS = 10
 
 
-def tried(trainer: Any, settings: RunSettings) -> tuple[list[str], list[tuple[str, str]]]:
+def tried(trainer: Trainer, settings: RunSettings) -> tuple[list[str], list[tuple[str, str]]]:
     """What the rewards gave, in words; and faults, each with its kind and an example."""
     rows = [dict(row) for row in evenly(trainer.train_dataset, ROWS)]
     if not settings.rewards or not rows:
@@ -160,7 +175,7 @@ def _score(rows: Sequence[dict[str, Any]], answers: Sequence[str]) -> list[dict[
 
 
 def _seen(
-    trainer: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]
+    trainer: Trainer, rows: Sequence[dict[str, Any]], names: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Lets the trainer score known answers as it scores the model's own, and compares what each
     reward saw."""

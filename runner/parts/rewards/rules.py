@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.plan import EngineConfig
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem, Stop, listed
+from runner.tools.settings import Settings
 
 FUNCTIONS = f"{__name__.rpartition('.')[0]}.functions"
 LARGEST = 200_000  # bytes of a person's code, which becomes part of the generated files

@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from runner.parts.contract import StageHooks
 from runner.plan import Plan
 from runner.run.run_folder import StageFolder
 from runner.tools.files import read_json
@@ -139,27 +140,32 @@ def total(rules: Mapping[str, Rule], scores_of_answer: Mapping[str, float]) -> f
 SHOWN = 3  # samples of an evaluation
 
 
-def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
-    """Shows a person's code before the first stage in which it runs."""
-    running = [stage for stage in folder.plan.stages if stage.trains or stage.config.get("proofs")]
-    config = next((stage.config for stage in running if stage.trains and "trl" in stage.config), {})
-    rule = (config.get("recipe_runner") or {}).get("rewards", {}).get("python")
-    if rule and running[0].name == folder.stage.name:
-        tell(
-            f"`{rule['named']}` runs in training, to score answers. This is its code (sha256 {rule['sha256']}):"
-        )
-        for line in rule["code"].splitlines():
-            tell(f"  | {line}")
+class RewardHooks(StageHooks):
+    """Shows what scores a model's own answers, and some answers with their rewards."""
 
+    def before_stage(self, folder: StageFolder, tell: Tell, where: str) -> None:
+        """Shows a person's code before the first stage in which it runs."""
+        stages = folder.plan.stages
+        running = [stage for stage in stages if stage.trains or stage.config.get("proofs")]
+        configs = (stage.config for stage in running if stage.trains and "trl" in stage.config)
+        config = next(configs, {})
+        rule = (config.get("recipe_runner") or {}).get("rewards", {}).get("python")
+        if rule and running[0].name == folder.stage.name:
+            tell(
+                f"`{rule['named']}` runs in training, to score answers. This is its code (sha256 {rule['sha256']}):"
+            )
+            for line in rule["code"].splitlines():
+                tell(f"  | {line}")
 
-def samples(plan: Plan) -> Iterator[str]:
-    """Answers to held-out prompts with their rewards, from the first evaluation and the last."""
-    template = macros(Path(__file__).with_name("samples.jinja"), shortened=shortened)
-    for stage in plan.stages:
-        if stage.trains:
-            rows = read_json(StageFolder(plan, stage).path / SAMPLES)
-        else:
-            rows = None
-        by_step = [list(group) for _, group in groupby(rows or (), lambda row: row["step"])]
-        for group in (by_step[0], by_step[-1]) if len(by_step) > 1 else by_step:
-            yield from str(template.samples(group[:SHOWN])).splitlines()
+    def report_lines(self, plan: Plan) -> Iterator[str]:
+        """Answers to held-out prompts with their rewards, from the first evaluation and the
+        last."""
+        template = macros(Path(__file__).with_name("samples.jinja"), shortened=shortened)
+        for stage in plan.stages:
+            if stage.trains:
+                rows = read_json(StageFolder(plan, stage).path / SAMPLES)
+            else:
+                rows = None
+            by_step = [list(group) for _, group in groupby(rows or (), lambda row: row["step"])]
+            for group in (by_step[0], by_step[-1]) if len(by_step) > 1 else by_step:
+                yield from str(template.samples(group[:SHOWN])).splitlines()

@@ -413,8 +413,10 @@ def _conclude(search: Search, rehearse: bool) -> None:
     say()
     table(rows)
     finished = [tried.run for tried in in_order if tried.summary]
-    for page_of_runs in parts.hooks("page_of_runs"):
-        write_text(search.home / PAGE, page_of_runs(*finished))
+    if parts.has("report"):
+        from runner.parts.report import page
+
+        write_text(search.home / PAGE, page.of_runs(*finished))
         say(f"\nAll curves are on the page {RunFolder(search.home).shown / PAGE}.")
     if rehearse:
         work = f"{len(finished)} of {len(search.tried)} trials work here, with a tiny model"
@@ -438,7 +440,7 @@ def _send(search: Search, submit: bool) -> None:
         files.append(recipe.file.with_name(f"{recipe.file.stem}-{tried.trial.number}.yaml"))
         _write(search, tried, files[-1], f"{recipe.name}-{tried.trial.number}")
     if submit:
-        parts.require("commands", "submit")
+        parts.require("openshift")
         context = click.get_current_context()
         send = cast(click.Group, context.find_root().command).get_command(context, "submit")
         for file in files:

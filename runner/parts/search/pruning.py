@@ -10,6 +10,7 @@ from runner.parts.search.trials import ENDED, TrialRecord, study
 from runner.trainer import stopping
 from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
+from runner.trainer.trainer_types import TrainerArguments, TrainerControl, TrainerState
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -24,12 +25,14 @@ class Pruning(TrainerCallback):
         self.history = history
         self.trial: Trial | None = None
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_evaluate(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> Any:
         if stopping.any_of(state.is_world_process_zero and self._poor(state), args.device):
             control.should_training_stop = True
         return control
 
-    def _poor(self, state: Any) -> bool:
+    def _poor(self, state: TrainerState) -> bool:
         """Reports the evaluations so far, and returns whether the trial is in the worse half."""
         import optuna
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from runner.check import by_schema
 from runner.check.validate import changed
 from runner.recipe.document import Path_
-from runner.recipe.recipe import Override, Recipe, Settings
+from runner.recipe.recipe import Override, Recipe
 from runner.tools.files import Record
 from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.settings import Settings
 
 if TYPE_CHECKING:
     from optuna import Study

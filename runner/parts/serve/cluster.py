@@ -86,7 +86,7 @@ def start(
             state.ready
         )  # another pod may have replaced it
 
-    client.forward(cluster, plans[0].site["namespace"], answering, kserve.PORT, port, connected)
+    client.forward(cluster, plans[0].site.namespace, answering, kserve.PORT, port, connected)
 
 
 def kind_of(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> str:
@@ -100,7 +100,7 @@ def kind_of(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> str:
             offered = existing_kind == LLM
         else:
             several = len(server.source.adapters) > 1
-            offered = several and cluster.knows(LLM, plan.site["namespace"], usable=True)
+            offered = several and cluster.knows(LLM, plan.site.namespace, usable=True)
         if offered and server.declarable:
             server_kind = LLM
         else:
@@ -126,8 +126,8 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, owner: Owner, confirm: Confir
     is removed."""
     manifests = _ours(cluster, plan)
     if not manifests:
-        cluster.require_namespace(plan.site["namespace"])
-        return tell(f"`{plan.site['namespace']}` has no server of `{plan.name}`.")
+        cluster.require_namespace(plan.site.namespace)
+        return tell(f"`{plan.site.namespace}` has no server of `{plan.name}`.")
     require_consent(
         manifests[0], owner, confirm
     )  # one question is enough for a server and its runtime
@@ -197,7 +197,7 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
 def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
     """The server and the runtime of a plan on the cluster. Raises Stop if one of them is another
     recipe's."""
-    space = plan.site["namespace"]
+    space = plan.site.namespace
     name = kubernetes.job_name(plan)
     by_kind = {
         SERVICE: cluster.get(SERVICE, space, name),

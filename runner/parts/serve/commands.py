@@ -21,7 +21,8 @@ from runner.parts.serve.introduction import OfferedQuestion
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run import inference
-from runner.scenarios.render import planned
+from runner.scenarios import planned
+from runner.tools.child_process import watch_parent
 from runner.tools.problem import Stop, errors_of, listed
 from runner.tools.text import json_text, macros, printable
 
@@ -142,6 +143,7 @@ def chat(
 ) -> None:
     """Chat with the original and the trained model at once. Both stay loaded, and their answers
     appear side by side."""
+    watch_parent()  # of the page of `recipe edit`, which may be killed
     recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}; loading …")

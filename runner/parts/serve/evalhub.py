@@ -57,7 +57,7 @@ def measured(
         )
     url = openai_api.address(url or _on_cluster(plan, measured_stage))
     tokenizer = _tokenizer(plan, measured_stage, own_server.source.results if own_server else None)
-    server = _Hub(hub, plan.site.get("namespace"))
+    server = _Hub(hub, plan.site.namespace)
     _require_tasks(server, evaluation.tasks)
     shots = _shots(evaluation.tasks)
     tasks = []
@@ -105,7 +105,7 @@ def _require_tasks(server: _Hub, tasks: Sequence[str]) -> None:
 
 
 def _finished_job(
-    server: _Hub, url: str, model: str, tasks: Sequence[Mapping[str, Any]], tell: Tell
+    server: _Hub, url: str, model: str, tasks: Sequence[Mapping[str, object]], tell: Tell
 ) -> Mapping[str, Any]:
     """Sends a job that measures one model, and waits until it has ended. A job that is no longer
     waited for is deleted, because its results would be read by no one."""
@@ -128,7 +128,7 @@ def _on_cluster(plan: Plan, stage: Stage) -> str:
             "Leave the stage out, or name a server that has it: `--url`.",
         )
     name = job_name(plan)
-    space = plan.site["namespace"]
+    space = plan.site.namespace
     cluster = client.connect()
     server = cluster.get(SERVICE, space, name) or cluster.get(LLM, space, name, forgiving=True)
     if server is None:
@@ -264,7 +264,7 @@ class _Hub:
             time.sleep(SECONDS)
 
     def ask(
-        self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None
+        self, path: str, body: Mapping[str, object] | None = None, method: str | None = None
     ) -> dict[str, Any]:
         try:
             with openai_api.opened(

@@ -15,7 +15,7 @@ from runner.parts.serve import serving
 from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.tools.files import Artifact, content_hash
 from runner.tools.problem import Problem, Stop, first_line, listed
 from runner.tools.run_files import ADAPTER, BEST_MODEL, SERVED_TEMPLATE
@@ -166,10 +166,10 @@ def _fields(plan: Plan, server: Serving) -> dict[str, Any]:
         "name": kubernetes.job_name(plan),
         "labels": _labels(plan) | kubernetes.queue(plan),
         "run_dir": plan.place.run_dir,
-        "serviceAccountName": plan.site.get("service_account"),
+        "serviceAccountName": plan.site.service_account,
         "podSecurityContext": podspec.POD_SECURITY,
         "containerSecurityContext": kubernetes.CLOSED,
-        "args": arguments(server, plan.site["namespace"]),
+        "args": arguments(server, plan.site.namespace),
         "env": podspec.as_env_list(environment),
         "resources": podspec.as_text(podspec.amounts(machines)),
     }
@@ -212,17 +212,15 @@ def _storage(plan: Plan, uri: str) -> dict[str, Any] | None:
         return None
     bucket, _, path = path_of(uri).partition("/")
     return {
-        "key": plan.site["connection"],
+        "key": plan.site.connection,
         "path": path,
         "parameters": {"type": "s3", "bucket": bucket},
     }
 
 
-def _filled(template_name: str, plan: Plan, **fields: Any) -> kubernetes.Manifest:
+def _filled(template_name: str, plan: Plan, **fields: object) -> kubernetes.Manifest:
     file = Path(__file__).with_name(f"{template_name}.yaml")
-    return kubernetes.fill_template(
-        file, namespace=plan.site["namespace"], recipe=plan.name, **fields
-    )
+    return kubernetes.fill_template(file, namespace=plan.site.namespace, recipe=plan.name, **fields)
 
 
 def _labels(plan: Plan) -> dict[str, str]:

@@ -38,7 +38,7 @@ from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import Stop, listed
 from runner.tools.process import HOST, free_port, hush
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING, TEKKEN
-from runner.tools.text import tokenizer_in
+from runner.tools.text import TextTokenizer, tokenizer_in
 from runner.tools.vllm import SERVER, rank_of, refusals, room_for, saved
 from runner.trainer import records
 from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
@@ -198,7 +198,7 @@ def _snapshot(home: Path, called: str) -> Path:
     return home / f"models--{called}" / "snapshots" / "0"
 
 
-def _exactly(tokenizer: Any) -> None:
+def _exactly(tokenizer: TextTokenizer) -> None:
     """Makes the tokenizer add nothing to a text: templates write the beginning, and plain text has
     none."""
     from tokenizers.processors import TemplateProcessing
@@ -325,7 +325,7 @@ _NO_LOGS = "this server gives no log-probabilities of a prompt"
 
 def opened(
     url: str,
-    body: Mapping[str, Any] | None = None,
+    body: Mapping[str, object] | None = None,
     seconds: float = SECONDS,
     headers: Mapping[str, str] | None = None,
     method: str | None = None,
@@ -393,14 +393,14 @@ class Served(NamedTuple):
         return str(content or "").strip()
 
     def goes_on(
-        self, model: str, prompt: str | Sequence[int], length: int, **more: Any
+        self, model: str, prompt: str | Sequence[int], length: int, **more: object
     ) -> Mapping[str, Any]:
         """A model's continuation of a prompt: the one choice of `/v1/completions`, with `usage`.
         Raises Stop."""
         body = {"model": model, "prompt": prompt, "max_tokens": length, "temperature": 0.0}
         return self._ask("completions", body | more)
 
-    def _ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _ask(self, path: str, body: Mapping[str, object]) -> Mapping[str, Any]:
         reply = _json(f"{self.url}/{path}", body)
         choices = reply.get("choices")
         if "messages" in body:
@@ -502,7 +502,7 @@ def answering(plan: Plan, stage: str | None) -> Stage:
     )
 
 
-def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+def _json(url: str, body: Mapping[str, object] | None = None) -> Mapping[str, Any]:
     try:
         with opened(url, body) as answer:
             reply = json.load(answer)
@@ -528,7 +528,7 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
 
 
 def accuracy(
-    served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[evaluate.ShortAnswer]
+    served: Served, chat: Chat, tokenizer: TextTokenizer, chosen: Sequence[evaluate.ShortAnswer]
 ) -> dict[str, float]:
     """As `evaluate.accuracy`, from the server's continuation of each prompt."""
     length = evaluate.answer_length(chosen, tokenizer)

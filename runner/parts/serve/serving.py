@@ -185,8 +185,8 @@ def cannot_share(plan: Plan, sharing_plan: Plan) -> str:
     sharing_name = sharing_plan.name
     stage = plan.stages[-1]
     sharing_stage = sharing_plan.stages[-1]
-    if sharing_plan.site["namespace"] != plan.site["namespace"]:
-        return f"`{sharing_name}` is in another namespace: `{sharing_plan.site['namespace']}`."
+    if sharing_plan.site.namespace != plan.site.namespace:
+        return f"`{sharing_name}` is in another namespace: `{sharing_plan.site.namespace}`."
     if not stage.model or stage.model != sharing_stage.model:
         return f"`{sharing_name}` has another base model than `{name}`."
     for shared, keys in SHARED.items():

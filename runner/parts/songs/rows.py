@@ -102,7 +102,7 @@ class BottomK:
         # Items with larger hashes are not among the smallest.
         self._limit = 2**128
 
-    def offer(self, item: Any, key: str, owner: str | None) -> None:
+    def offer(self, item: object, key: str, owner: str | None) -> None:
         """Takes an item, or counts why not. owner: None if it has none, and so no limit."""
         rank = int.from_bytes(
             hashlib.sha256(f"draw\n{self.seed}\n{key}".encode()).digest()[:16], "big"

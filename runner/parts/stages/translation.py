@@ -9,15 +9,16 @@ from typing import Any
 from runner import scenarios
 from runner.data.prepared import PreparedRows
 from runner.data.tokenizers import Pretrained
+from runner.parts.contract import Summaries
 from runner.plan import Place, Plan, Stage
 from runner.recipe.overrides import of_each
 from runner.recipe.recipe import CONVERSATIONS, Override, Recipe
 from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_base, one_file, starts
-from runner.scenarios.contract import Summaries
 from runner.scenarios.language import translation as language
 from runner.scenarios.shared import common, rehearsal
 from runner.tools.files import in_image, remote
 from runner.tools.problem import Problem
+from runner.trainer.settings import ProofSettings, StageOptions
 
 # Names that no stage may have: other keys in the config of the data stage, and other folders of the
 # run.
@@ -68,7 +69,9 @@ def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
     for index, (name, stage_recipe) in enumerate(recipe.stage_recipes.items()):
         if PRETRAIN in stage_recipe.settings:
             begun, weights, trained = _own(stage_recipe).pretraining(stage_recipe, place)
-            trained = [_with(stage, fingerprint=file.fingerprint) for stage in trained]
+            trained = [
+                common.as_stage_of_several(stage, fingerprint=file.fingerprint) for stage in trained
+            ]
             init = [weights]
             texts = ("text", "tokenizer")
             for_proof = {"model": asdict(stage_recipe.facts), "tokenizer": tokenizer.base}
@@ -88,7 +91,9 @@ def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
                 "model": facts and asdict(facts),
                 "tokenizer": stage_place.model_dir or common.base_model(stage_recipe, stage_place),
             }
-        stage = _with(language.training(stage_recipe, stage_place), fingerprint=file.fingerprint)
+        stage = common.as_stage_of_several(
+            language.training(stage_recipe, stage_place), fingerprint=file.fingerprint
+        )
         proven[name] = for_proof
         rows[name] = {**stage.data, "tokenizer": asdict(tokenizer)}
         stage = replace(stage, name=name, data=rows[name])
@@ -121,8 +126,8 @@ def _with_rows(
     begun: Stage,
     recipe: Recipe,
     place: Place,
-    models: Mapping[str, Any],
-    rows: Mapping[str, Any],
+    models: Mapping[str, object],
+    rows: Mapping[str, object],
     texts: tuple[str, ...],
 ) -> Stage:
     """The stage `data` with the rows of every training. begun: it as a pretraining needs it; texts:
@@ -161,37 +166,26 @@ def _drawn(recipe: Recipe, rows: Mapping[str, Any]) -> dict[str, dict[str, Any]]
     return drawn
 
 
-def _with(stage: Stage, **settings: Any) -> Stage:
-    """The stage with other settings of the runner's own."""
-    return replace(
-        stage,
-        config={**stage.config, "recipe_runner": {**stage.config["recipe_runner"], **settings}},
-    )
-
-
 def _trained(place: Place, stage: Stage, earlier: list[Stage], begins: bool, proves: bool) -> Stage:
     """A training as a stage of the plan. earlier: the trainings before; begins: whether it starts
     from its own model, not from that of the last of them; proves: whether its rows are proven with
     the data."""
-    settings: dict[str, Any] = {}
+    options: StageOptions = {}
     evaluation = stage.evaluation
-    proof = dict[str, str]()
-    if proves:
-        proof["prepared"] = f"{common.proof_dir(place)}/{stage.name}"
-    if evaluation and evaluation.sample_task:
-        proof["questions"] = evaluation.sample_task
     if earlier and "time_limit_seconds" in stage.config["recipe_runner"]:
         # All stages share a time limit, so each reads how much of it the earlier ones have used.
-        settings["time_limit_earlier"] = [place.below(trained.name).run_dir for trained in earlier]
+        options["time_limit_earlier"] = [place.below(trained.name).run_dir for trained in earlier]
     gated = next((trained.name for trained in reversed(earlier) if trained.gates), None)
     blocks = (earlier and earlier[0].evaluation and earlier[0].evaluation.text_blocks) or ""
-    if proof:
-        settings["proof"] = proof
+    prepared = f"{common.proof_dir(place)}/{stage.name}" if proves else None
+    questions = evaluation.sample_task if evaluation else None
+    if prepared or questions:
+        options["proof"] = ProofSettings(prepared=prepared, questions=questions)
     reads: dict[str, tuple[str, ...]] = {common.DATA: (f"{stage.name}/",)}
     if not begins:
         reads[earlier[-1].name] = ()
     return replace(
-        _with(stage, **settings),
+        common.as_stage_of_several(stage, **options),
         folder=stage.name,
         reads=reads,
         evaluation=evaluation and replace(evaluation, before=gated, text_blocks=blocks),

@@ -11,7 +11,7 @@ from runner.data import RenderedExample, reading
 from runner.data.prepared import PreparedRows
 from runner.data.tokenizers import Pretrained
 from runner.entrypoints import prepare
-from runner.scenarios.contract import Work
+from runner.parts.contract import Work
 from runner.tools.files import replacing
 from runner.tools.problem import Tell
 from runner.tools.process import helping_pod

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,15 +30,17 @@ from runner.parts.edits import copying
 from runner.parts.planner import forecast, recipe_offers, samples, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import Need, needs_of
-from runner.plan import Prediction, RowsRequest, Section
+from runner.plan import RowsRequest
 from runner.recipe import lock, templates, units
 from runner.recipe.document import Document, leaves, path_of
 from runner.recipe.reading import parse, read
 from runner.recipe.recipe import DEMO_QUESTIONS, Override, Recipe
 from runner.run import this_machine
 from runner.run.run_folder import folder
+from runner.run.this_machine import LocalRun
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed
+from runner.tools.settings import Section
 from runner.trainer.records import GLANCE, evenly
 
 TABLES = packaged.toml(__file__, "questions.toml")
@@ -72,7 +74,7 @@ PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
 WITH_ANSWERS = ("questions", "conversations")  # the kinds of rows whose answers a run can grade
 TEXTS = ("text", "text-questions", "pipeline")  # the kinds of rows that begin with plain text
 SMALL_MODEL = "small"  # the packaged model, which is here after the installation
-MOST_TRIED_HERE = 8  # models whose time on this machine's CPU is estimated
+MOST_TRIED_HERE = 9  # models whose time on this machine's CPU is estimated
 A_DAY = 24 * 3600
 SHARED = "/shared/models"  # the default folder for results on plain machines
 COLUMNS: Mapping[str, list[str]] = TABLES["columns"]
@@ -247,7 +249,7 @@ class Answers:
             if not part or by_schema.has(self.document.data["scenario"], part)
         ]
 
-    def starts(self, setting: str, otherwise: Any = "") -> Any:
+    def starts(self, setting: str, otherwise: object = "") -> Any:
         """The starter's value of a setting, or `otherwise`."""
         found = self.document.lookup(Override(setting).path)
         if found is None:
@@ -343,12 +345,12 @@ class Answers:
     def wishes(self) -> list[Override]:
         """The changes that these answers make to the starter. Raises Stop if the columns of a file
         are others."""
-        said = self._of_data() if self.data else {}
+        said = self.data_settings() if self.data else {}
         if self.questions:
             home = self.way.places["questions"]
             own = Answers("questions", data=self.questions)
             told = {}
-            for setting, value in own._of_data().items():
+            for setting, value in own.data_settings().items():
                 if value[0] is not None:
                     told[setting] = value
             said |= {home + setting.removeprefix("data"): value for setting, value in told.items()}
@@ -370,9 +372,11 @@ class Answers:
             said["data.validation_share"] = (0, "no row is held back: the model learns all of them")
         if self.model or self.way.model:
             said["model.base"] = (self.base, "")
-        return _overrides(said)
+        return overrides_of(said)
 
-    def _of_data(self) -> dict[str, tuple[Any, str]]:
+    def data_settings(self) -> dict[str, tuple[Any, str]]:
+        """The settings for the source, the form and the columns of the rows, each with its value
+        and why. Raises Stop if the columns do not fit the kind of data."""
         said = source(self.way.places["data"], self.data)
         if self.of.rows in TEXTS and (column := self.column or self.holding_text):
             said[self.way.places["text"]] = (column, "the column with the text")
@@ -486,7 +490,7 @@ class Answers:
         return said
 
 
-def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
+def overrides_of(said: Mapping[str, tuple[object, str]]) -> list[Override]:
     overrides = []
     for setting, (value, why) in said.items():
         overrides.append(Override(setting, None, value, copying.NEW, why))
@@ -581,21 +585,20 @@ def draft(
     made = Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
     if mending:
         return made
-    mends = []
-    for problem in made.judged[1] if "model.base" in asked else made.errors:
-        if problem.mends and problem.mends[0] not in asked:
-            mends.append(
-                Override(
-                    problem.mends[0],
-                    None,
-                    problem.mends[1],
-                    copying.NEW,
-                    problem.message.rstrip("."),
-                )
-            )
+    mends = single_fixes(made.judged[1] if "model.base" in asked else made.errors, asked)
     if mends:
         return draft(document, name, wishes, mends)
     return made
+
+
+def single_fixes(problems: Iterable[Problem], asked: Collection[str]) -> list[Override]:
+    """The changes that alone solve a problem, without those of settings that the person asked
+    for."""
+    return [
+        Override(problem.mends[0], None, problem.mends[1], copying.NEW, problem.message.rstrip("."))
+        for problem in problems
+        if problem.mends and problem.mends[0] not in asked
+    ]
 
 
 def beside(name: str, folder: Path) -> str:
@@ -632,32 +635,56 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
     return sorted(found, key=lambda each: each[0].parameters or 0)
 
 
-def trained_here(name: str, answers: Answers) -> Iterator[tuple[str, Prediction]]:
-    """The models that this machine's CPU can train on such data in a day, the smallest first, each
-    with its time."""
-    like = [packaged.like for packaged in catalog.packaged_models()]
-    small = sorted(
-        filter(None, map(catalog.model, catalog.model_ids())),
-        key=lambda model: model.parameters or math.inf,
-    )
+class ModelHere(NamedTuple):
+    """A model that this machine can train on some rows. seconds: of all stages; memory: bytes that
+    the largest stage needs, 0 if unknown."""
+
+    base: str
+    seconds: float
+    memory: int
+
+
+def trained_here(name: str, answers: Answers) -> Iterator[ModelHere]:
+    """The models that this machine's CPU can train on such data in a day, the smallest first."""
+    row_count: int | None = None
+
+    def run_with(base: str) -> LocalRun:
+        nonlocal row_count
+        of_model = replace(answers, model=base)
+        if row_count is None:
+            row_count = _training_rows(Planned.of(drafted(name, of_model).recipe))
+        recipe = drafted(name, of_model, teaching_settings(of_model, row_count)).recipe
+        return this_machine.processor_run(recipe, folder(recipe.name, "run"))
+
+    return trained_in_a_day(small_models(answers.of.rows == "text")[:MOST_TRIED_HERE], run_with)
+
+
+def small_models(of_text: bool) -> list[str]:
+    """The packaged model, and the catalog's for such data, the smallest first. of_text: whether the
+    rows are plain text, for which a model needs no chat template."""
+    packaged_ones = [packaged.like for packaged in catalog.packaged_models()]
+    models = filter(None, map(catalog.model, catalog.model_ids()))
+    by_size = sorted(models, key=lambda model: model.parameters or math.inf)
     suited = [
         model.id
-        for model in small
-        if model.id not in like and (answers.of.rows == "text" or model.chat_template)
+        for model in by_size
+        if model.id not in packaged_ones and (of_text or model.chat_template)
     ]
-    row_count: int | None = None
-    for base in [SMALL_MODEL, *suited[:MOST_TRIED_HERE]]:
+    return [SMALL_MODEL, *suited]
+
+
+def trained_in_a_day(
+    bases: Iterable[str], run_with: Callable[[str], LocalRun]
+) -> Iterator[ModelHere]:
+    """The models that fit this machine and train in a day, in the same order. run_with: the run
+    here with a model; may raise Stop."""
+    for base in bases:
         with suppress(Stop):
-            of_model = replace(answers, model=base)
-            if row_count is None:
-                row_count = _training_rows(Planned.of(drafted(name, of_model).recipe))
-            recipe = drafted(name, of_model, teaching_settings(of_model, row_count)).recipe
-            stages = this_machine.processor_run(
-                recipe, folder(recipe.name, "run")
-            ).predictions.values()
-            first = next(iter(stages), Prediction())
-            if first.seconds is not None and first.seconds < A_DAY and not first.too_large:
-                yield base, first
+            stages = run_with(base).predictions.values()
+            times = [stage.seconds for stage in stages if stage.seconds is not None]
+            is_known = bool(times) and len(times) == len(stages)
+            if is_known and sum(times) < A_DAY and not any(stage.too_large for stage in stages):
+                yield ModelHere(base, sum(times), max(stage.memory or 0 for stage in stages))
 
 
 def teaching_settings(answers: Answers, row_count: int | None) -> list[Override]:
@@ -674,7 +701,7 @@ def teaching_settings(answers: Answers, row_count: int | None) -> list[Override]
         return []
     settings = {each.setting: (each.value, each.why) for each in teaching.settings}
     settings["train.epochs"] = (epochs, "passes; fewer than five teach a style, but no facts")
-    return _overrides(settings)
+    return overrides_of(settings)
 
 
 def _training_rows(planned: Planned) -> int | None:
@@ -718,7 +745,7 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
                 few,
                 "of held-out rows; the model answers them before and after training",
             )
-    more = [*_overrides(told), *sets]
+    more = [*overrides_of(told), *sets]
     return drafted(name, answers, [*_fitting(name, answers, more), *more])
 
 
@@ -733,8 +760,10 @@ def _held_out(name: str, answers: Answers) -> list[str]:
     # Too few rows, or too many bad ones, are reported when they are prepared.
     with suppress(Stop):
         if data["kind"] == "plain-text":
+            from runner.data import blocks
+
             held_out_questions = []
-            for example in reading(scenarios.preparer(data).first)(data, "validation"):
+            for example in reading(blocks.first)(data, "validation"):
                 held_out_questions.append(example.asked)
             return held_out_questions
         from pyarrow import parquet
@@ -807,7 +836,7 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         "train.micro_batch_size": (micro, "rows at once on one GPU"),
     }
     if not teaching or (work.micro_batch_size, work.accumulation) != (micro, wanted // micro):
-        planned = again(*_overrides(sizes))
+        planned = again(*overrides_of(sizes))
     again(*_memory(planned))
     return list({change.setting: change for change in changes}.values())
 
@@ -817,7 +846,7 @@ def _memory(planned: Planned) -> list[Override]:
     gib = storage.wanted_memory(planned.plan, planned.forecasts)
     if gib * 2**30 <= units.size(planned.recipe.machines.memory):
         return []
-    return _overrides(
+    return overrides_of(
         {
             "machines.memory": (
                 f"{gib} GiB",
@@ -940,16 +969,25 @@ def minimal_starter(source: str) -> Document:
 def _with_followers(document: Document, changes: list[Override]) -> list[Override]:
     """A copy's changes, and those that follow from a new model or new data: settings that were
     about the old one go, and the description is another. What the person changes too stays."""
+    all_changes = [*changes, *following(document, changes)]
+    new = [str(change.after) for change in changes if _is_new(document, change)]
+    is_described = any(change.setting == "description" for change in changes)
+    if new and "description" in document.data and not is_described:
+        called = f"A copy of {document.data['name']} with {' and '.join(new)}"
+        all_changes += overrides_of({"description": (called, "what `recipe list` shows")})
+    return all_changes
+
+
+def following(document: Document, changes: Sequence[Override]) -> list[Override]:
+    """The changes that follow from a new model or new data: settings that were about the old one
+    go. What the person changes too stays."""
     others = list[Override]()
     settings = {change.setting for change in changes}
-    new = list[str]()
     for change in changes:
-        before = document.lookup(change.path)
-        data = change.path[-1] in ("path", "hub") and "data" in change.path
-        if change.after in (None, before) or not (data or change.setting == "model.base"):
+        if not _is_new(document, change):
             continue
-        new.append(str(change.after))
-        if data:
+        before = document.lookup(change.path)
+        if change.setting != "model.base":
             others += _about_data(document, change, settings)
         elif before is not None:
             named = (
@@ -957,16 +995,19 @@ def _with_followers(document: Document, changes: list[Override]) -> list[Overrid
                 for name in ABOUT["model"]
                 if document.lookup(path_of(name)) not in (None, "main", False)
             )
-            others += _overrides(dict.fromkeys(named, (None, f"was about {before}")))
-    if new and "description" in document.data:
-        called = f"A copy of {document.data['name']} with {' and '.join(new)}"
-        others += _overrides({"description": (called, "what `recipe list` shows")})
-    kept = (
+            others += overrides_of(dict.fromkeys(named, (None, f"was about {before}")))
+    return [
         one
         for one in others
         if not any(f"{one.setting}.".startswith(f"{own}.") for own in settings)
-    )
-    return [*changes, *kept]
+    ]
+
+
+def _is_new(document: Document, change: Override) -> bool:
+    """Whether a change names another model or other data."""
+    is_data = change.path[-1] in ("path", "hub") and "data" in change.path
+    is_another = change.after not in (None, document.lookup(change.path))
+    return is_another and (is_data or change.setting == "model.base")
 
 
 def _about_data(document: Document, change: Override, settings: set[str]) -> Iterator[Override]:
@@ -977,7 +1018,7 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
     if not isinstance(section, dict) or change.after == section.get("sample"):
         return  # the recipe's own data, which the other settings are about
 
-    def other(name: str, value: Any = None, why: str = "belonged to the old data") -> Override:
+    def other(name: str, value: object = None, why: str = "belonged to the old data") -> Override:
         return Override(f"{home}.{name}", None, value, change.by, why)
 
     columns: list[str]

@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from runner import parts
 from runner.parts.planner import parameters
 from runner.parts.planner.formulas import Traced
 from runner.parts.planner.workload import Adapter, Run, Workload
@@ -33,6 +34,7 @@ def trace(run: Run, operations: bool = True) -> Traced:
     model can be built."""
     if isinstance(run, Workload):
         return _measured(run, partial(build, run), partial(forward, run), operations)
+    parts.require("images")
     from runner.parts.images import network
     from runner.parts.images.formulas import Images
 
@@ -160,7 +162,7 @@ def forward(
     shape = rows * workload.answers, workload.most_tokens // workload.context
     tokens = torch.zeros(shape, dtype=torch.long, device=device)
 
-    def output(of: torch.nn.Module, **more: Any) -> Any:
+    def output(of: torch.nn.Module, **more: object) -> Any:
         from accelerate.utils import convert_to_fp32
 
         mixed = workload.precision != "fp32"
@@ -194,9 +196,9 @@ def forward(
 def _grouped(
     rows_shape: Sequence[int],
     weight_shape: Sequence[int],
-    *arguments: Any,
+    *arguments: object,
     out_shape: Sequence[int],
-    **options: Any,
+    **options: object,
 ) -> int:
     """Operations of one product a group: with a weight for each of the groups that the rows fall
     into, or over the rows of each group, whose numbers are unknown before it runs; their sum is all
@@ -259,7 +261,7 @@ def hf_config(workload: Workload) -> Any:
     return AutoConfig.for_model(model.model_type, **{**model.sizes, **longest, **tokens})
 
 
-def attentions(config: Any) -> tuple[str, ...]:
+def attentions(config: object) -> tuple[str, ...]:
     """The kinds of attention that a model of this config supports, by the names that Axolotl asks
     for; the fastest first. Raises KeyError if transformers has no causal language model of its
     type."""
@@ -274,7 +276,7 @@ def attentions(config: Any) -> tuple[str, ...]:
     return tuple(name for name, can in able.items() if can)
 
 
-def _attention(workload: Workload, config: Any) -> str:
+def _attention(workload: Workload, config: object) -> str:
     """The attention to trace: a stand-in, or, for a class with its own, what it runs on a
     processor."""
     from transformers import AutoModelForCausalLM
@@ -427,7 +429,7 @@ def optimizer_of(run: Run, model: torch.nn.Module) -> torch.optim.Optimizer:
     )
 
 
-def spread(run: Run, model: Any, mesh: Any) -> list[torch.Tensor]:
+def spread(run: Run, model: Any, mesh: object) -> list[torch.Tensor]:
     """Splits the model over several GPUs as the run does (ZeRO is not traced), and returns DDP's
     buckets. FSDP2 as Axolotl 0.19.0 prepares it (monkeypatch/accelerate/fsdp2.py,
     fsdp2_prepare_model): one unit for each of an adapter's two matrices, one for each layer, and

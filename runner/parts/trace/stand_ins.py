@@ -65,12 +65,12 @@ class _Flash(torch.autograd.Function):
 
 
 def flash(
-    module: Any,
+    module: object,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: Any,
-    **options: Any,
+    attention_mask: object,
+    **options: object,
 ) -> tuple[Any, None]:
     """Attention in transformers' interface: query (batch, heads, tokens, head size); output (batch,
     tokens, heads, …). Values narrower than queries are padded, and the output cut, as transformers
@@ -94,12 +94,12 @@ def flash(
 
 
 def padded(
-    module: Any,
+    module: object,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    *arguments: Any,
-    **kwargs: Any,
+    *arguments: object,
+    **kwargs: object,
 ) -> Any:
     """SDPA beside a mask for padding: transformers repeats keys and values for every head (5.16,
     `use_gqa_in_sdpa`)."""
@@ -176,7 +176,7 @@ class FourBit(bnb.nn.Linear4bit):
         return torch.empty(self.shape, dtype=self.compute_dtype, device=self.weight.device)
 
 
-def pack(model: nn.Module, bits: int, packed: Callable[[Any], nn.Module]) -> None:
+def pack(model: nn.Module, bits: int, packed: Callable[[object], nn.Module]) -> None:
     """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers
     does."""
     setattr(model, f"is_loaded_in_{bits}bit", True)
@@ -251,7 +251,9 @@ def gpu_dropout(model: nn.Module) -> None:
             module.forward = partial(dropped, dropout=module)
 
 
-def applied(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+def applied(
+    self: nn.Module, convert: Callable[[object], object], recurse: bool = True
+) -> nn.Module:
     """Replaces `nn.Module._apply`: `module.to` then creates new parameters. PyTorch 2.13 would swap
     the tensors of fake ones instead, which is impossible while they are watched."""
     for child in self.children():
@@ -333,7 +335,9 @@ def plain_kernels() -> Iterator[None]:
     from torch import _meta_registrations as shapes
     from transformers.integrations import hub_kernels
 
-    def multiplied(rows: Any, weights: Any, *, offs: Any, out_dtype: Any, **options: Any) -> Any:
+    def multiplied(
+        rows: object, weights: object, *, offs: object, out_dtype: object, **options: object
+    ) -> Any:
         return shapes._create_grouped_mm_output_tensor(rows, weights, offs, out_dtype)
 
     exporting = patch.object(hub_kernels, "is_torchdynamo_exporting", lambda: True)
@@ -361,7 +365,7 @@ class Keeping(torch.optim.Optimizer):
         self.in_full = in_full
         self.outside = {parameter for name, parameter in parameters.items() if outside(name)}
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: object = None) -> None:
         trained = []
         for group in self.param_groups:
             for candidate in group["params"]:
@@ -413,7 +417,7 @@ class Live(TorchDispatchMode):
         self.at = ""
 
     def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        self, function: Any, types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
         if function is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
             # A fake tensor has no number to test, so conditions (a layer dropped by chance, an

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.data.report import REPORT_FILE
+from runner.parts.contract import StageHooks
 from runner.plan import tracker
 from runner.run import pipeline
 from runner.run.run_folder import StageFolder
@@ -211,6 +212,13 @@ def send(folder: StageFolder, tell: Tell) -> None:
         )
 
     _at_server(folder, tell, leave)
+
+
+class TrackingHooks(StageHooks):
+    """Sends the results of every stage."""
+
+    def send_results(self, folder: StageFolder, tell: Tell) -> None:
+        send(folder, tell)
 
 
 def send_export(folder: StageFolder, export_folder: Path, form: str, tell: Tell) -> None:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from transformers import TrainerCallback
 
@@ -13,6 +12,7 @@ from runner.plan import EngineConfig, tracker
 from runner.recipe.document import flat
 from runner.tools.files import read_record
 from runner.trainer.settings import RunSettings
+from runner.trainer.trainer_types import TrainerArguments, TrainerControl, TrainerState
 
 AGAIN = 600.0  # seconds until a server that was away is asked again
 
@@ -34,10 +34,19 @@ class Tracking(TrainerCallback):
         self.unsent: list[tuple[int, Mapping[str, float]]] = []
         self.next_try = 0.0
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self._send(state)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainerArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: object,
+    ) -> None:
         numbers = {}
         for name, value in (logs or {}).items():
             if isinstance(value, int | float):
@@ -45,11 +54,13 @@ class Tracking(TrainerCallback):
         self.unsent.append((state.global_step, numbers))
         self._send(state)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainerArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self.next_try = 0.0
         self._send(state)
 
-    def _send(self, state: Any) -> None:
+    def _send(self, state: TrainerState) -> None:
         if not state.is_world_process_zero or time.monotonic() < self.next_try:
             return
         tracked = self.known

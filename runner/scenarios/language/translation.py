@@ -13,12 +13,13 @@ from typing import Any
 from runner import catalog, parts
 from runner.data.conversation_formats import OWN, ChatData
 from runner.data.data_sets import DataSets, PlainText, TextSet, stated
+from runner.parts.contract import Measurable
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
-from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, sharding
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools.problem import Problem, listed, setting
+from runner.trainer.settings import RunOptions
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -36,7 +37,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 def training(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains."""
     measured = measurable(recipe)[""]
-    recipe_config = config(recipe, place)
+    recipe_config, options = config(recipe, place)
     shared, shared_files = sharding.settings(recipe, place)
     sharding_section = recipe.settings.get("sharding")
     if sharding_section:
@@ -45,7 +46,7 @@ def training(recipe: Recipe, place: Place) -> Stage:
         model = common.fetched_model(recipe)
     else:
         model = None
-    plugin = axolotl.plugin(recipe, place, recipe_config)
+    plugin = axolotl.plugin(recipe, place, recipe_config, options)
     return axolotl.stage(
         recipe,
         place,
@@ -58,8 +59,10 @@ def training(recipe: Recipe, place: Place) -> Stage:
     )
 
 
-def config(recipe: Recipe, place: Place) -> EngineConfig:
-    """The recipe's settings for Axolotl, without those that follow from its machines."""
+def config(recipe: Recipe, place: Place) -> tuple[EngineConfig, RunOptions]:
+    """The recipe's settings for Axolotl, without those that follow from its machines; and those of
+    the run that Axolotl lacks."""
+    options: RunOptions = {}
     held_out = common.validates(recipe)
     is_text = recipe.rows == TEXT
     technique_settings: EngineConfig = {}
@@ -69,16 +72,18 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         technique_settings = dict(common.table("objectives")[recipe.train.objective])
     elif not is_text:
         technique_settings = axolotl.packing(recipe, place)
-    fast = axolotl.faster(recipe)
-    plugin_settings = {
-        **technique_settings.pop("recipe_runner", {}),
-        **fast.pop("recipe_runner", {}),
-    }
-    config = {
+        if axolotl.flattens(recipe, place):
+            options["flatten"] = True
+    rewarded = technique_settings.pop("recipe_runner", None)
+    if rewarded:
+        options["rewards"] = rewarded["rewards"]
+    if axolotl.has_persistent_workers(recipe):
+        options["persistent_workers"] = True
+    settings = {
         **axolotl.model(recipe, place),
         **trained(recipe, place),
         **axolotl.fused(recipe, place),
-        **fast,
+        **axolotl.faster(recipe),
         **({} if is_text else axolotl.template(recipe)),
         **axolotl.datasets(
             place.data_dir,
@@ -93,12 +98,12 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         **technique_settings,
         **axolotl.training(recipe, place, held_out),
     }
-    if technique_settings.get("rl") == "simpo" and "warmup_ratio" in config:
+    if technique_settings.get("rl") == "simpo" and "warmup_ratio" in settings:
         # Axolotl 0.19.0 refuses it here, although its trainer supports it.
-        plugin_settings["warmup_ratio"] = config.pop("warmup_ratio")
-    if plugin_settings:
-        config["recipe_runner"] = plugin_settings
-    return config
+        options["warmup_ratio"] = settings.pop("warmup_ratio")
+    if options:
+        settings["recipe_runner"] = {}  # its place in the file; `axolotl.plugin` fills it
+    return settings, options
 
 
 def rows(recipe: Recipe, place: Place) -> DataSets:
@@ -115,7 +120,10 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
 
         rows_type = judged.KINDS[recipe.rows]
     if recipe.rows == SONGS:
-        rows_type, fields["songs"] = parts.hook("of_songs")(recipe)
+        parts.require("songs")
+        from runner.parts.songs import tasks
+
+        rows_type, fields["songs"] = tasks.of_songs(recipe)
     if recipe.rows == PROMPTS:
         fields["answer_tokens"] = recipe.train.answer_tokens
     tokens = axolotl.special_tokens(recipe)
@@ -128,7 +136,10 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
     if recipe.rows == SONGS and recipe.data.songs:
-        question_kinds = parts.hook("of_songs")(recipe)[1].asked
+        parts.require("songs")
+        from runner.parts.songs import tasks
+
+        question_kinds = tasks.of_songs(recipe)[1].asked
     else:
         question_kinds = {}
     # For a model's own answers, each reward.
@@ -362,7 +373,7 @@ ANSWERS: Mapping[str, Callable[[Recipe], Any]] = {
 }
 
 
-def plain_text(recipe: Recipe, place: Place, **fields: Any) -> PlainText:
+def plain_text(recipe: Recipe, place: Place, **fields: object) -> PlainText:
     data = recipe.data
     plain = common.rows(
         PlainText,
@@ -402,7 +413,9 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
             f"`data` has {listed(settings_given)}, but validation data comes from one place.",
             "Keep one of these lines.",
         )
-    for name, source in (("validation_split", "hub"), ("validation_path", "path")):
+    sources: tuple[tuple[common.GivesValidation, str], ...]
+    sources = (("validation_split", "hub"), ("validation_path", "path"))
+    for name, source in sources:
         # A file works with any list of data sets; a split must exist in each.
         lacking = [home for home, data_set in recipe.data_sets() if not data_set.get(source)]
         if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
@@ -421,6 +434,7 @@ def _validates_training_text(recipe: Recipe) -> Iterator[Problem]:
     split = data.get("validation_split")
     paths = (data_set.get("path") for _, data_set in recipe.data_sets())
     training_files = [(recipe.folder / path).resolve() for path in paths if path]
+    name: common.GivesValidation
     if file and (recipe.folder / file).resolve() in training_files:
         name = "validation_path"
     elif split and split == data.get("split"):

@@ -12,9 +12,11 @@ from runner.data.conversation_formats import OWN, THINKING, TRAINING, TrainOn
 from runner.data.tokenizers import MISTRAL, jinja
 from runner.plan import EngineConfig, Evaluation, Place, Stage
 from runner.recipe.document import applies
-from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe, Settings
+from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe
 from runner.scenarios.shared import common, sharding
 from runner.tools.problem import Stop, listed
+from runner.tools.settings import Settings
+from runner.trainer.settings import Demo, ProofSettings, RunOptions
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 PLUGIN = "runner.trainer.plugin.RecipePlugin"  # the name that images of 0.1 also use
@@ -100,10 +102,13 @@ def faster(recipe: Recipe) -> EngineConfig:
         mode = speed["compile"]
     else:
         mode = None
-    config: EngineConfig = {**speed.for_axolotl, **products(recipe, bool(speed.get("fp8")), mode)}
-    if speed.get("persistent_workers") and speed.get("data_workers"):
-        config["recipe_runner"] = {"persistent_workers": True}
-    return config
+    return {**speed.for_axolotl, **products(recipe, bool(speed.get("fp8")), mode)}
+
+
+def has_persistent_workers(recipe: Recipe) -> bool:
+    """Whether data workers stay between epochs and evaluations."""
+    speed = recipe.settings.get("speed")
+    return bool(speed and speed.get("persistent_workers") and speed.get("data_workers"))
 
 
 def products(recipe: Recipe, fp8: bool, compile_mode: str | None) -> EngineConfig:
@@ -136,15 +141,18 @@ def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
 
 def packing(recipe: Recipe, place: Place) -> EngineConfig:
     """How short rows are handled."""
-    joined = joins_rows(recipe, recipe.train, place.accelerator)
     if recipe.train.packing == "pack":
         return dict(common.table("packed"))
     # Axolotl accepts it only for FlashAttention; otherwise the runner's plugin sets it.
-    if joined and not place.accelerator:
-        elsewhere = {"recipe_runner": {"flatten": True}}
-    else:
-        elsewhere = {}
-    return {"sample_packing": False, "batch_flattening": joined and place.accelerator, **elsewhere}
+    joined = place.accelerator and joins_rows(recipe, recipe.train, place.accelerator)
+    return {"sample_packing": False, "batch_flattening": joined}
+
+
+def flattens(recipe: Recipe, place: Place) -> bool:
+    """Whether the runner's plugin joins the rows of a micro batch, because Axolotl does not."""
+    if place.accelerator or recipe.train.packing == "pack":
+        return False
+    return joins_rows(recipe, recipe.train, place.accelerator)
 
 
 def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConfig:
@@ -253,7 +261,10 @@ def own_answers(recipe: Recipe) -> EngineConfig:
     if recipe.by_features:
         rewarded = {}
     else:
-        rewarded = parts.hook("rewarded")(recipe)
+        parts.require("rewards")
+        from runner.parts.rewards import rules
+
+        rewarded = rules.rewarded(recipe)
     trl = {
         "num_generations": train.generations,
         # Rows of all processes together; without it, Axolotl 0.19.0 would compare the rows of one.
@@ -309,42 +320,45 @@ def template(recipe: Recipe) -> EngineConfig:
     return tokens
 
 
-def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
-    """The settings of the runner's plugin for a recipe of one stage. config: the other settings."""
-    tokens = special_tokens(recipe)
-    demo: EngineConfig = {
-        "base_model": common.base_model(recipe, place),
-        "revision": "main" if place.model_dir else recipe.model_revision,
-        "system_prompt": recipe.data.get("system_prompt"),
-        "chat": "chat_template" in recipe.data,
-        "questions": [question for _, question in recipe.demo_questions],
-        **({} if recipe.demo_questions else {"of_rows": ASKED_OF_ROWS}),
-        "categories": {
-            question: category for category, question in recipe.demo_questions if category
-        },
-        "max_new_tokens": recipe.demo.max_new_tokens,
-        "graded_questions": recipe.demo.get("graded_questions")
-        or 0,  # only questions with answers have it
-        "turn_end": tokens.end if tokens else None,
-        "trust_remote_code": recipe.model.trust_remote_code,
-    }
+def plugin(recipe: Recipe, place: Place, config: EngineConfig, options: RunOptions) -> EngineConfig:
+    """The settings of the runner's plugin for a recipe of one stage. config: the other settings;
+    options: of the run, as far as they follow from what is trained."""
+    options = {**options}
     # DeepSpeed stores fp32 weights itself, and fp32 needs no change.
     raises = (
         recipe.model.precision != "fp32"
         and not common.by_zero(recipe)
         and "adapter" not in recipe.train
     )
-    fp32 = raises and master_weights(recipe, recipe.model.precision) == "fp32"
+    if raises and master_weights(recipe, recipe.model.precision) == "fp32":
+        options["master_weights"] = "fp32"
+    if not recipe.scores:
+        options["demo"] = demo(recipe, place)
+    if place.prepared:
+        options["proof"] = ProofSettings(prepared=common.proof_dir(place))
     return {
         "plugins": [*config.get("plugins", ()), PLUGIN],
-        "recipe_runner": {
-            **common.run_facts(recipe, place),
-            **config.get("recipe_runner", {}),
-            **({"master_weights": "fp32"} if fp32 else {}),
-            **({} if recipe.scores else {"demo": demo}),
-            **({"proof": {"prepared": common.proof_dir(place)}} if place.prepared else {}),
-        },
+        "recipe_runner": common.run_settings(recipe, place, **options),
     }
+
+
+def demo(recipe: Recipe, place: Place) -> Demo:
+    """The questions before and after training: the recipe's, else some of the validation rows."""
+    tokens = special_tokens(recipe)
+    return Demo(
+        base_model=common.base_model(recipe, place),
+        revision="main" if place.model_dir else recipe.model_revision,
+        system_prompt=recipe.data.get("system_prompt"),
+        chat="chat_template" in recipe.data,
+        questions=[question for _, question in recipe.demo_questions],
+        of_rows=None if recipe.demo_questions else ASKED_OF_ROWS,
+        categories={question: category for category, question in recipe.demo_questions if category},
+        max_new_tokens=recipe.demo.max_new_tokens,
+        # Only questions with answers have it.
+        graded_questions=recipe.demo.get("graded_questions") or 0,
+        turn_end=tokens.end if tokens else None,
+        trust_remote_code=recipe.model.trust_remote_code,
+    )
 
 
 def stage(
@@ -461,7 +475,7 @@ def _of_other_plugins(config: EngineConfig, extra: EngineConfig) -> list[tuple[s
     return wrong
 
 
-def refusal(setting: str, value: Any, config: EngineConfig) -> str | None:
+def refusal(setting: str, value: object, config: EngineConfig) -> str | None:
     """Why Axolotl would refuse a setting beside a config of the runner, as the end of a sentence,
     or None."""
     if value is None or setting in config:

@@ -7,7 +7,16 @@ from dataclasses import MISSING, fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    get_args,
+    get_type_hints,
+)
 
 from runner import catalog, parts
 from runner import plan as plans
@@ -17,11 +26,19 @@ from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import units
-from runner.recipe.recipe import CONVERSATIONS, SONGS, TEXT, Recipe, Settings, sets_of
+from runner.recipe.recipe import CONVERSATIONS, SONGS, TEXT, Recipe, sets_of
 from runner.tools import packaged
 from runner.tools.files import LazyArtifact, content_hash, in_image, remote
 from runner.tools.run_files import TENSORBOARD
+from runner.tools.settings import Settings
 from runner.tools.text import json_text, yaml_text
+from runner.trainer.settings import (
+    EarlyStopping,
+    ProofSettings,
+    RunOptions,
+    RunSettings,
+    StageOptions,
+)
 
 Made = TypeVar("Made")
 
@@ -132,23 +149,31 @@ def shared_memory_gib(runs_on: Machines) -> int:
     return min(8 * max(1, runs_on.gpus_per_node), max(1, int(runs_on.memory_gib // 4)))
 
 
-def batch_facts(recipe: Recipe) -> Mapping[str, float]:
+class BatchFacts(TypedDict):
     """World size, rows (or tokens, if packed) of a step, and the learning rate before and after
     scaling."""
-    training_section = recipe.training
+
+    world_size: int
+    effective_batch_size: int
+    effective_batch_tokens: int | None
+    base_learning_rate: float
+    learning_rate: float
+
+
+def batch_facts(recipe: Recipe) -> BatchFacts:
+    section = recipe.training
     rows = effective_batch_size(recipe)
-    return {
-        "world_size": world_size(recipe),
-        "effective_batch_size": rows,
+    tokens = None
+    if section.get("packing") == "pack":
         # The data decides how many rows become one packed row.
-        **(
-            {"effective_batch_tokens": rows * recipe.model.sequence_len}
-            if training_section.get("packing") == "pack"
-            else {}
-        ),
-        "base_learning_rate": training_section.learning_rate,
-        "learning_rate": learning_rate(recipe),
-    }
+        tokens = rows * recipe.model.sequence_len
+    return BatchFacts(
+        world_size=world_size(recipe),
+        effective_batch_size=rows,
+        effective_batch_tokens=tokens,
+        base_learning_rate=section.learning_rate,
+        learning_rate=learning_rate(recipe),
+    )
 
 
 def ddp_bucket_mb(recipe: Recipe) -> int:
@@ -156,36 +181,47 @@ def ddp_bucket_mb(recipe: Recipe) -> int:
     return recipe.communication.ddp_bucket_mb or 25
 
 
-def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
-    """The run's facts for the training process, under `recipe_runner` in its config; and the
-    settings of the runner's plugin: checkpoints at their own steps, and early stopping."""
-    save_steps, stopping = (recipe.training.get(name) for name in ("save_steps", "early_stopping"))
-    return {
-        "name": recipe.name,
-        "fingerprint": recipe.fingerprint,
-        "run_dir": place.run_dir,
-        "recipe_file": f"{place.config_dir}/{plans.RECIPE_FILE}",
-        "backend": "nccl" if place.accelerator else "gloo",
+def run_settings(
+    recipe: Recipe, place: Place, name: str = "", **options: Unpack[RunOptions]
+) -> dict[str, Any]:
+    """The settings of the training process beyond the engine's own, under `recipe_runner` in its
+    config: the one maker of RunSettings. name: by default the recipe's."""
+    stopping = recipe.training.get("early_stopping")
+    return RunSettings(
+        name=name or recipe.name,
+        fingerprint=recipe.fingerprint,
+        run_dir=place.run_dir,
+        recipe_file=f"{place.config_dir}/{plans.RECIPE_FILE}",
+        backend="nccl" if place.accelerator else "gloo",
         **batch_facts(recipe),
-        **time_limit(recipe),
-        **({"save_steps": save_steps} if save_steps else {}),
-        **({"early_stopping": stopping.plain()} if stopping else {}),
-    }
+        time_limit_seconds=time_limit(recipe),
+        save_steps=recipe.training.get("save_steps"),
+        early_stopping=EarlyStopping(**stopping.plain()) if stopping else None,
+        **options,
+    ).plain()
 
 
-def time_limit(recipe: Recipe) -> dict[str, float]:
-    """The recipe's time limit as the training process reads it, in seconds; nothing if there is
-    none."""
+def as_stage_of_several(stage: Stage, **options: Unpack[StageOptions]) -> Stage:
+    """A training with other settings of the training process, because it has become one of the
+    stages of a recipe."""
+    settings = dict(stage.config["recipe_runner"])
+    for name, value in options.items():
+        settings[name] = value.plain() if isinstance(value, ProofSettings) else value
+    return replace(stage, config={**stage.config, "recipe_runner": settings})
+
+
+def time_limit(recipe: Recipe) -> float | None:
+    """The recipe's time limit in seconds; None if there is none."""
     limit = (recipe.settings.get("limits") or {}).get("time")
     if limit:
-        return {"time_limit_seconds": units.seconds(limit)}
-    return {}
+        return units.seconds(limit)
+    return None
 
 
 def evaluated(section: Settings, validates: bool = True) -> EngineConfig:
     """Evaluation and saving, by steps or after each epoch: the Trainer keeps the best evaluated
-    checkpoint. The runner saves those in between (see `run_facts`). validates: whether there is an
-    evaluation."""
+    checkpoint. The runner saves those in between (see `run_settings`). validates: whether there is
+    an evaluation."""
     interval = section.get("eval_steps" if validates else "save_steps")
     if interval:
         unit = "steps"
@@ -200,7 +236,8 @@ def evaluated(section: Settings, validates: bool = True) -> EngineConfig:
 
 
 # Settings of plain text that give validation data.
-GIVES_VALIDATION = ("validation_split", "validation_path", "validation_share")
+GivesValidation = Literal["validation_split", "validation_path", "validation_share"]
+GIVES_VALIDATION: tuple[GivesValidation, ...] = get_args(GivesValidation)
 
 
 def validates(recipe: Recipe) -> bool:
@@ -223,7 +260,7 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
     }
 
 
-def made(record_type: type[Made], section: Settings, **fields_given: Any) -> Made:
+def made(record_type: type[Made], section: Settings, **fields_given: object) -> Made:
     """A record with fields from `fields_given`, else from the section's settings of the same names,
     else defaults."""
     from_section = {}
@@ -235,7 +272,7 @@ def made(record_type: type[Made], section: Settings, **fields_given: Any) -> Mad
 
 
 def rows(
-    rows_type: type[Made], recipe: Recipe, place: Place, data: Settings, **fields_given: Any
+    rows_type: type[Made], recipe: Recipe, place: Place, data: Settings, **fields_given: object
 ) -> Made:
     """The rows of a section that names data, as a kind of DataSets. fields_given: those
     that no setting gives."""
@@ -373,7 +410,7 @@ def proving(
     place: Place,
     data: Stage,
     trained: Iterable[Stage],
-    models: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    models: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
 ) -> Stage:
     """The data stage, which also proves what Axolotl trains before a GPU is reserved. models: by
     stage, the facts (`model`) and the `tokenizer` of its base model, if that does not exist yet."""
@@ -447,16 +484,18 @@ def measured(
 ) -> tuple[tuple[Gate, ...], Evaluation]:
     """A stage's gates and how it is measured. section: with the gates, "" for the recipe itself,
     None for none."""
-    for hook in parts.hooks("measured"):
-        return cast(tuple[tuple[Gate, ...], Evaluation], hook(recipe, evaluation, section))
-    return (), evaluation
+    if not parts.has("evaluate"):
+        return (), evaluation
+    from runner.parts.evaluate import metrics
+
+    return metrics.measured(recipe, evaluation, section)
 
 
 def plan(
     recipe: Recipe,
     place: Place,
     stages: Callable[[Place], Iterable[Stage]],
-    facts: Mapping[str, Any] | None = None,
+    facts: Mapping[str, object] | None = None,
 ) -> Plan:
     """The Plan of the stages that `stages` makes at a place, with their keys and config texts. On a
     cluster each stage's checkpoints are under its own key, and its pods check earlier stages and
@@ -481,10 +520,10 @@ def plan(
         scenario=recipe.scenario,
         fingerprint=recipe.fingerprint,
         place=place,
-        code_from_git=recipe.code_from_git.plain() if recipe.code_from_git else None,
-        site=_written_section(recipe, "openshift"),
-        nodes=_written_section(recipe, "nodes"),
-        facts=dict(facts or {}),
+        code_from_git=recipe.code_from_git,
+        site=_section(recipe, "openshift"),
+        nodes=_section(recipe, "nodes"),
+        facts={name: value for name, value in (facts or {}).items() if value is not None},
         model_image=mounted(recipe, place),
         has_gates=any(stage.gates for stage in bare),
         stages=tuple(written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),
@@ -500,12 +539,14 @@ def plan(
     return replace(complete_plan, stages=tuple(guarded))
 
 
-def _written_section(recipe: Recipe, name: str) -> dict[str, Any]:
-    """A section as plain values; empty if the recipe lacks it."""
-    section: Settings | None = recipe.settings.get(name)
-    if section:
-        return section.plain()
-    return {}
+def _section(recipe: Recipe, name: str) -> Any:
+    """A section of the recipe; an empty one if the recipe lacks it. Raises BrokenSetting if the
+    schema has refused one of its settings, because a plan has no broken ones."""
+    section = recipe.settings.get(name)
+    if section is None:
+        return plans.no_section()
+    section.plain()
+    return section
 
 
 def written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:

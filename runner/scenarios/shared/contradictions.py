@@ -8,7 +8,7 @@ from typing import Any
 from runner import catalog
 from runner.recipe import reading
 from runner.recipe.document import Path_, applies, named, value_at
-from runner.recipe.recipe import BrokenSetting, Recipe
+from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import (
     TRAINING_SECTIONS,
     by_fsdp,
@@ -23,10 +23,11 @@ from runner.scenarios.shared.common import (
 )
 from runner.tools import packaged
 from runner.tools.problem import Problem
+from runner.tools.settings import BrokenSetting
 
 
 def contradictions(
-    file: str, **further_names: Callable[[Recipe], Any]
+    file: str, **further_names: Callable[[Recipe], object]
 ) -> Callable[[Recipe], Iterator[Problem]]:
     """The rule of the `contradictions.toml` beside a module (the one in `runner/check/` explains
     the entries). file: the module's `__file__`; further_names: what its rows can name further to

@@ -12,9 +12,11 @@ from typing import Any
 from runner import catalog, parts
 from runner.catalog.hardware import PROCESSOR
 from runner.data.prepared import PreparedRows
+from runner.parts.contract import Summaries
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_, value_at
+from runner.recipe.overrides import substitute
 from runner.recipe.recipe import (
     DEMO_QUESTIONS,
     LABELS,
@@ -24,15 +26,15 @@ from runner.recipe.recipe import (
     TEXT,
     Override,
     Recipe,
-    Settings,
     sets_of,
 )
-from runner.scenarios.contract import Summaries
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.problem import Stop, setting
+from runner.tools.settings import Settings
 
-BY, OWN = "rehearsal", Path(__file__).with_suffix(".toml")
+BY = overrides.REHEARSAL
+OWN = Path(__file__).with_suffix(".toml")
 TWIN = "base_model"
 MAX_ROWS = 240
 MAX_GRADED = 3  # questions of rows; gates may need the result, but its answers are fragments
@@ -54,7 +56,7 @@ OF_A_FILE = ("path", "split", "subset", "revision", "sample")
 Row = tuple[str, Any, str]  # of a table: the setting, its value, and the reason
 
 
-def table(name: str, file: Path = OWN, **computed: Any) -> list[Row]:
+def table(name: str, file: Path = OWN, **computed: object) -> list[Row]:
     """A table of rehearsal.toml, or of another file, with what it calls `{name}` from
     `computed`."""
     values = {f"{{{placeholder}}}": value for placeholder, value in computed.items()}
@@ -84,10 +86,6 @@ def needs_gpu() -> list[tuple[str, tuple[str, ...], Any, str]]:
         for pair in pairs:
             rows.append((row["of"], *pair, row["why"]))
     return rows
-
-
-def substitute(setting: str, value: Any, reason: str) -> Override:
-    return Override(setting, None, value, BY, reason)
 
 
 def substitutes(recipe: Recipe, table: Iterable[Row]) -> list[Override]:
@@ -337,8 +335,10 @@ def split(recipe: Recipe) -> list[Override]:
 
 def gates(recipe: Recipe) -> Iterator[Override]:
     """Substitutions of gates. Raises Stop if that is not possible."""
-    for in_rehearsal in parts.hooks("in_rehearsal"):
-        yield from in_rehearsal(recipe)
+    if parts.has("evaluate"):
+        from runner.parts.evaluate import metrics
+
+        yield from metrics.in_rehearsal(recipe)
 
 
 PLAIN = "eager"  # attention that every class has, by a mask

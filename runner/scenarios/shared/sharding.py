@@ -160,7 +160,7 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
 
 
 def overruled(
-    file_settings: Mapping[str, Any], decides: Mapping[str, Any], path: Path_ = ()
+    file_settings: Mapping[str, object], decides: Mapping[str, object], path: Path_ = ()
 ) -> Iterator[tuple[Path_, Any, Any]]:
     """The contradictions of a user's own file: the path in it, its value, and the value that is
     used."""

@@ -3,6 +3,8 @@ It first learns to speak from the project's general text, alone and as answers t
 the training rows, without sentences that share three words in a row with the rows. So words of the
 rows that it uses later come from the rows."""
 
+from __future__ import annotations
+
 import random
 import re
 import shutil
@@ -12,7 +14,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, cycle, takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.catalog.models import INHERITED, SPOKEN, TWIN_OF, ChatTemplate, Model, of_facts
 from runner.data import tokenizers
@@ -20,7 +22,10 @@ from runner.data.row_files import Bad
 from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
 from runner.tools.process import without_gpu_kernels
-from runner.tools.text import tokenizer_in, tokens, words
+from runner.tools.text import TextTokenizer, tokenizer_in, tokens, words
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MADE_FROM = "twin.json"
 
@@ -234,7 +239,14 @@ def in_a_row(text: str) -> set[tuple[str, ...]]:
     return set(zip(*(text_words[start:] for start in range(OWN_WORDS)), strict=False))
 
 
-def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path, seed: int) -> None:
+def warm_up(
+    model: PreTrainedModel,
+    *,
+    tokenizer: TextTokenizer,
+    documents: Sequence[str],
+    rows: Path,
+    seed: int,
+) -> None:
     """Trains all weights in place: the same rows and seed give the same weights. documents: plain
     text, paragraphs between empty lines. rows: the folder with the prepared rows; only training
     questions are asked."""
@@ -319,7 +331,10 @@ def paragraphs(documents: Iterable[str], taken_phrases: set[tuple[str, ...]]) ->
 
 
 def _blocks(
-    texts: Sequence[str], prompts: Sequence[list[int]], tokenizer: Any, draw: random.Random
+    texts: Sequence[str],
+    prompts: Sequence[list[int]],
+    tokenizer: TextTokenizer,
+    draw: random.Random,
 ) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
     """`STEPS` steps of blocks to learn, with labels: each paragraph alone, and one after each
     prompt, in an order that is drawn again whenever all are read. Without end tokens, because with
@@ -351,7 +366,7 @@ def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
     return (row for _, row in Parquet().rows(file) if not isinstance(row, Bad))
 
 
-def _asked(rows: Path, tokenizer: Any) -> list[list[int]]:
+def _asked(rows: Path, tokenizer: TextTokenizer) -> list[list[int]]:
     """The tokens of each training row's first question, in the model's format; nothing for plain
     text."""
     prompts = []

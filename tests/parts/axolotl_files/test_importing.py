@@ -14,7 +14,7 @@ from benchmarks import axolotl_examples
 from runner import catalog
 from runner.check import validate
 from runner.check.validate import load
-from runner.parts.axolotl_files import checking, importing
+from runner.parts.axolotl_files import checking, commands, importing
 from runner.recipe.reading import parse
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
@@ -70,7 +70,7 @@ def notes(made: importing.Import) -> str:
 
 def test_a_recipe_keeps_settings_and_comments_and_says_what_changed(golden_message):
     made = made_of(FILE)
-    assert not made.refused and not importing.judged(made)
+    assert not made.refused and not commands.judged(made)
     golden_message(made.text, "the recipe")
     golden_message(notes(made), "what changed")
 
@@ -151,14 +151,14 @@ def test_chatml_needs_its_tokens():
         FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "mistralai/Mistral-7B-Instruct-v0.3")
         + "chat_template: chatml\n"
     )
-    assert importing.judged(made_of(other))
+    assert commands.judged(made_of(other))
     added = "special_tokens: {bos_token: <|im_start|>, eos_token: <|im_end|>}\nlora_modules_to_save: [embed_tokens, lm_head]\n"
-    assert not importing.judged(made_of(other + added))
+    assert not commands.judged(made_of(other + added))
 
 
 def test_a_line_that_axolotl_drops_is_left_out_however_it_is_written():
     made = made_of(FILE + '"colur": green\n')
-    assert ("advanced", "axolotl", "colur") not in made.values and not importing.judged(made)
+    assert ("advanced", "axolotl", "colur") not in made.values and not commands.judged(made)
     assert [note.line for note in made.notes if "drops it" in note.message] == [7, 33]
 
 
@@ -222,7 +222,7 @@ def test_offloading_is_imported(lines, parts):
     }
     assert found == parts
     assert not any("ZeRO-3" in note.message for note in made.notes)
-    assert importing.judged(made) == []
+    assert commands.judged(made) == []
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_what_few_files_ask_for_comes_back_the_same(lines, without_, said):
         + lines
     )
     made = made_of(text)
-    assert not made.refused and importing.judged(made) == []
+    assert not made.refused and commands.judged(made) == []
     assert {path: made.values.get(path) for path in said} == said
     assert axolotl_examples.compared(text, made) == []
 
@@ -298,7 +298,7 @@ def test_fsdp_becomes_zero_where_fsdp_2_lacks_the_optimizer(optimizer, more, way
     )
     assert made.values["distribution",] == way
     assert any("ZeRO-3" in note.message for note in made.notes) == (way == "zero3")
-    assert bool(importing.judged(made)) == bool(more)
+    assert bool(commands.judged(made)) == bool(more)
 
 
 def test_a_deepspeed_file_of_ones_own_is_named():
@@ -312,7 +312,7 @@ def test_a_deepspeed_file_of_ones_own_is_named():
 
 def test_the_usual_lines_about_the_tokenizer_are_imported():
     assert (
-        importing.judged(
+        commands.judged(
             made_of(FILE + "model_type: AutoModelForCausalLM\ntokenizer_type: AutoTokenizer\n")
         )
         == []
@@ -332,7 +332,7 @@ def test_a_files_own_kind_is_read_by_itself():
 def test_a_learning_rate_is_never_made_up():
     (problem,) = made_of(FILE.replace("learning_rate: 2e-4", "# none")).refused
     assert problem.message == "Axolotl needs a line `learning_rate`."
-    (problem,) = importing.judged(made_of(FILE.replace("learning_rate: 2e-4", "learning_rate: 0")))
+    (problem,) = commands.judged(made_of(FILE.replace("learning_rate: 2e-4", "learning_rate: 0")))
     assert problem.source.startswith("learning_rate: 0")
 
 
@@ -340,7 +340,7 @@ def test_a_problem_of_the_recipe_is_at_the_line_of_the_file():
     text = FILE + "load_in_8bit: true\n"
     with pytest.raises(Stop):  # Axolotl itself
         made_of(text)
-    (problem,) = importing.judged(
+    (problem,) = commands.judged(
         made_of(FILE + "reward_model: false\nlora_on_cpu: true\nfp8: true\n")
     )
     assert problem.source == "fp8: true"
@@ -448,7 +448,7 @@ def test_nothing_that_a_file_holds_ends_in_a_traceback():
         assert checking.problems(document) is not None or "base_model" not in data
         try:
             made = importing.read(document)
-            ends[not made.refused and not importing.judged(made)] += 1
+            ends[not made.refused and not commands.judged(made)] += 1
         except Stop:
             ends[False] += 1
     assert ends[False] > 5

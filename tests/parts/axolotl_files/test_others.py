@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from runner.check.validate import load
-from runner.parts.axolotl_files import commands, importing, others
+from runner.parts.axolotl_files import commands, conversion, importing, others
 from runner.recipe.reading import parse
 from runner.tools.problem import Stop
 from tests.parts.axolotl_files.test_importing import PROBES, notes
@@ -84,7 +84,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made_of(text: str) -> importing.Import:
-    made = commands.made_of(parse("mine.yaml", text))
+    made = conversion.made_of(parse("mine.yaml", text))
     assert made is not None
     return made
 
@@ -112,7 +112,7 @@ def changed(text: str, **settings: Any) -> str:
 def test_each_kind_of_llama_factorys_files_becomes_its_recipe(case, text, folder, golden_message):
     made = made_of(text)
     assert not made.refused, made.refused
-    assert importing.judged(made) == []
+    assert commands.judged(made) == []
     golden_message(f"{made.text}\n{notes(made)}", case)
 
 
@@ -120,10 +120,10 @@ def test_a_command_of_trl_becomes_its_recipe_at_the_lines_of_the_script(folder, 
     document = others.command_line("job.sh", COMMAND)
     assert document and document.data["command"] == "sft" and "seed" not in document.data
     made = others.read(document, "trl")
-    assert importing.judged(made) == []
+    assert commands.judged(made) == []
     golden_message(f"{made.text}\n{notes(made)}")
     wrong = others.command_line("job.sh", COMMAND.replace("2.0e-4", "-1"))
-    (problem,) = importing.judged(others.read(wrong, "trl"))
+    (problem,) = commands.judged(others.read(wrong, "trl"))
     assert (problem.line, problem.source.strip()[:18]) == (7, "--learning_rate=-1")
 
 
@@ -140,7 +140,7 @@ def test_a_command_of_trl_becomes_its_recipe_at_the_lines_of_the_script(folder, 
 def test_each_kind_of_trls_files_becomes_its_recipe(case, text, folder, golden_message):
     made = made_of(text)
     assert not made.refused, made.refused
-    assert importing.judged(made) == []
+    assert commands.judged(made) == []
     golden_message(f"{made.text}\n{notes(made)}", case)
 
 
@@ -305,8 +305,8 @@ def test_nothing_that_a_file_holds_ends_in_a_traceback(folder):
         for _ in range(draw.choice((1, 2, 4))):
             data[draw.choice([*keys, *more, *data])] = draw.choice(PROBES)
         try:
-            made = commands.made_of(parse("a.yaml", yaml.safe_dump(data)))
-            ends[bool(made) and not made.refused and not importing.judged(made)] += 1
+            made = conversion.made_of(parse("a.yaml", yaml.safe_dump(data)))
+            ends[bool(made) and not made.refused and not commands.judged(made)] += 1
         except Stop:
             ends[False] += 1
     assert min(ends.values()) > 5

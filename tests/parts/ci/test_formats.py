@@ -13,7 +13,7 @@ import pytest
 
 from runner.check import batch
 from runner.check.batch import CheckReport, judged
-from runner.commands import cli
+from runner.commands import check, cli
 from runner.parts.ci import formats
 from runner.recipe.overrides import from_options
 from runner.tools.problem import Problem
@@ -108,7 +108,7 @@ def test_github_reads_a_line_of_each_problem_and_no_other_command():
     ]
 
 
-@pytest.mark.parametrize("style", batch.formats())
+@pytest.mark.parametrize("style", check.formats())
 def test_every_form_is_whole_where_nothing_is_wrong(style, capsys):
     assert cli._code(["check", str(GOOD), "--format", style]) == 0
     said = capsys.readouterr().out

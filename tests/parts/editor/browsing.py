@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,15 +25,19 @@ needs_nicegui = pytest.mark.skipif(
 in_browser = pytest.mark.skipif(
     found() is None, reason="no Chromium here (apt-get install chromium)"
 )
+STUB_PAGE = Path(__file__).with_name("stub_page.py")
 # So high that every line of the text is there.
 WIDTH, HEIGHT = 1440, 2600
 CLEAN = "document.querySelector('.recipe-summary')?.innerText == 'no errors, no notes'"
 
 
 @contextmanager
-def editing(folder: Path, path: str, **env: str):
-    """The address of a page for a recipe in a folder. env: more of the environment."""
+def editing(folder: Path, path: str, recipe_command: Sequence[str] = (), **env: str):
+    """The address of a page for a recipe in a folder. recipe_command: what stands in for the
+    command `recipe` that it runs; env: more of the environment."""
     command = [sys.executable, "-m", "runner", "edit", path, "--port", "0"]
+    if recipe_command:
+        command = [sys.executable, str(STUB_PAGE), path, *recipe_command]
     env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **env}
     said = folder / "said.txt"
     with (
@@ -56,9 +61,15 @@ class Tab(Browser):
     """The page in a tab of its own browser."""
 
     def show(
-        self, address: str, width: int = WIDTH, height: int = HEIGHT, dark: bool = False
+        self,
+        address: str,
+        width: int = WIDTH,
+        height: int = HEIGHT,
+        dark: bool = False,
+        more: bool = True,
     ) -> None:
-        """Opens the page, and waits until its text can be typed in and has been judged."""
+        """Opens the page, and what is under `More`, and waits until its text can be typed in and
+        has been judged."""
         self.open(address, dark=dark)
         self.ask(
             "Emulation.setDeviceMetricsOverride",
@@ -72,6 +83,23 @@ class Tab(Browser):
         )
         code = "import('nicegui-codemirror').then((m) => void (window.view = m.EditorView.findFromDOM(document.querySelector('.cm-editor'))))"
         self.ask("Runtime.evaluate", expression=code, awaitPromise=True)
+        if more:
+            self.click(".recipe-more > summary")
+
+    def give(self, file: Path) -> None:
+        """Chooses a file in the dialog of the button `Upload`."""
+        root = self.ask("DOM.getDocument")["root"]["nodeId"]
+        input_of_files = ".recipe-uploader input[type=file]"
+        self.until(f"document.querySelector('{input_of_files}')")
+        found = self.ask("DOM.querySelector", nodeId=root, selector=input_of_files)
+        self.ask("DOM.setFileInputFiles", nodeId=found["nodeId"], files=[str(file)])
+
+    def fill(self, label: str, text: str) -> None:
+        """Types in place of what a field has, and leaves it."""
+        self.click(f"[aria-label='{label}']")
+        self.press("a", 65, modifiers=2)
+        self.type(text)
+        self.press("Tab", 9)
 
     def select(self, line: str, text: str) -> None:
         """Selects a piece of the text, in the first line that begins so and has it."""

@@ -794,35 +794,34 @@ OF_LANGUAGE = {
     "lm_eval": ("parts.evaluate.evaluate",),
     "peft": ("parts.evaluate.evaluate",),
     **dict.fromkeys(("mlflow", "wandb"), ("parts.tracking.servers",)),
-    "axolotl": ("parts.rewards.functions", "trainer.plugin"),
+    "axolotl": (
+        "parts.rewards.functions",
+        "parts.proof.prove",
+        "trainer.plugin",
+        "trainer.plugin_settings",
+    ),
     "jsonschema": ("check.by_schema", "check.schema_errors"),
     "optuna": ("parts.search.trials", "parts.search.pruning"),
 }
-AT_TRAINING = {"trackers", "callbacks"}  # the hooks of all parts that the training of images calls
+# A pod there makes no page of the run: an ImportError is no error.
+NOT_IN_STOCK = "runner.parts.report.page"
 
 
 def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     """All of a recipe's pods, and what they import by name."""
     named = [parts.table("preparers")["images"], parts.table("engines")["images"]]
     named += [parts.table("measures")["images"], "runner.parts.evaluate.evaluate"]
-    hooked = [
-        part.module(part.hooks[name])
-        for part in parts.found().values()
-        for name in AT_TRAINING & {*part.hooks}
-    ]
-    by_hooks = [function.rpartition(".")[0] for function in hooked] + [
-        "runner.parts.tracking.servers"
-    ]
-    assert "runner.parts.rewards.functions" in by_hooks
+    by_parts = [callbacks.__module__ for callbacks in parts.callbacks()]
+    assert "runner.parts.rewards.functions" in by_parts
     reached, waiting = (
         {},
-        ["runner.parts.jobs.stage", "runner.entrypoints.prepare", *named, *by_hooks],
+        ["runner.parts.jobs.stage", "runner.entrypoints.prepare", *named, *by_parts],
     )
     foreign = {}
     while waiting:
         module = waiting.pop()
         file = _file(module)
-        if module in reached or file is None:
+        if module in reached or file is None or module == NOT_IN_STOCK:
             continue
         reached[module] = file
         waiting += [module.rsplit(".", 1)[0]] if "." in module else []
@@ -846,6 +845,6 @@ def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     without = f"import sys; sys.modules.update(dict.fromkeys({list(OF_LANGUAGE)}))"
     imports = "; ".join(
         f"import {module.partition(':')[0]}"
-        for module in ("runner.parts.jobs.stage", "runner.entrypoints.prepare", *named, *by_hooks)
+        for module in ("runner.parts.jobs.stage", "runner.entrypoints.prepare", *named, *by_parts)
     )
     subprocess.run([sys.executable, "-c", f"{without}; {imports}"], check=True, cwd=ROOT)

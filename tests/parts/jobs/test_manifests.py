@@ -22,8 +22,8 @@ from runner.parts.jobs import kubernetes, podspec
 from runner.parts.openshift import controller, diagnose, helper_pod, pipeline, site
 from runner.recipe import units
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import emit, planned
+from runner.scenarios import planned, translate
+from runner.scenarios.render import emit
 from runner.tools.files import Artifact, write_all
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
@@ -843,7 +843,7 @@ def test_only_the_jobs_own_pods_and_monitoring_reach_the_pods_of_a_pytorchjob(pa
         machines, monitoring = policy["spec"]["ingress"]
         # All ports: NCCL takes any.
         assert machines == {"from": [{"podSelector": own}]}
-        assert monitoring["ports"] == [{"protocol": "TCP", "port": whole.site["metrics_port"]}]
+        assert monitoring["ports"] == [{"protocol": "TCP", "port": whole.site.metrics_port}]
         (source,) = monitoring["from"]
         assert list(source["namespaceSelector"]["matchLabels"].values()) == [
             "openshift-user-workload-monitoring"
@@ -1088,7 +1088,7 @@ def test_a_kustomization_takes_one_job_and_what_it_reads_and_no_claims(path, tar
         assert sorted(one["kind"] for one in documents) == sorted(
             ["ConfigMap", *closed, expected]
         ), home
-        assert {one["metadata"]["namespace"] for one in documents} == {plan.site["namespace"]}
+        assert {one["metadata"]["namespace"] for one in documents} == {plan.site.namespace}
         (config,), (job,) = (
             [one for one in documents if one["kind"] == kind] for kind in ("ConfigMap", expected)
         )
@@ -1258,14 +1258,14 @@ def test_every_job_of_the_starters_finds_what_it_names_in_their_site():
     named = set()
     for path in ON_CLUSTER:
         plan = planned(load(path)[0], "pytorchjob")
-        space = plan.site["namespace"]
-        named |= {(space, claim["name"]) for claim in plan.site["claims"]}
-        for claim in plan.site["claims"]:
+        space = plan.site.namespace
+        named |= {(space, claim["name"]) for claim in plan.site.claims}
+        for claim in plan.site.claims:
             spec = claims[space, claim["name"]]["spec"]
             assert [spec["accessModes"]] == modes_of(plan, claim["name"])
             size = int(spec["resources"]["requests"]["storage"].removesuffix("Gi"))
             assert size >= plan.claim_gib(claim["name"])
-        assert (space, plan.site.get("service_account") or "recipe-runner") in accounts
+        assert (space, plan.site.service_account or "recipe-runner") in accounts
         image = kubernetes.image(plan)
         if image.startswith(kubernetes.IMAGE_REGISTRY):
             _, owner, tag = image.split("/")
@@ -1475,7 +1475,7 @@ def test_recipes_that_share_a_claim_get_room_for_both_and_embed_in_one_image():
     )
     (build,) = called(files, "BuildConfig").values()
     assert build["spec"]["strategy"]["dockerStrategy"]["buildArgs"][0]["value"] == "survival twin"
-    other = replace(plan, site={**plan.site, "image": OWN.replace(__version__, "9")})
+    other = replace(plan, site=plan.site.changed(image=OWN.replace(__version__, "9")))
     with pytest.raises(Stop, match="two tags"):
         site.render([plan, other])
 

@@ -9,8 +9,7 @@ import yaml
 from runner.check.validate import load
 from runner.parts.jobs import kubernetes
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import planned
+from runner.scenarios import planned, translate
 from tests.conftest import ROOT
 from tests.parts.openshift.judging import refusals
 from tests.rendering import render

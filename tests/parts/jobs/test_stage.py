@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,8 +24,7 @@ from runner.plan import PLAN_FILE, Plan, Stage, read_keys
 from runner.recipe.overrides import from_options
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder, StageFolder, inputs
-from runner.scenarios import translate
-from runner.scenarios.render import planned
+from runner.scenarios import planned, saved_plan, translate
 from runner.tools import child_process
 from runner.tools.problem import Stop
 from runner.trainer.settings import Demo
@@ -64,7 +63,7 @@ class Claim:
 
     def stage(self, name: str, *options: str) -> StageFolder:
         """A stage's folder, by the plan that its pod reads."""
-        plan = Plan.read(self.here(plan_text(whole(*self.site, *options).stage(name))))
+        plan = saved_plan.from_json(self.here(plan_text(whole(*self.site, *options).stage(name))))
         return StageFolder(plan, plan.stages[-1])
 
     def here(self, text: str) -> str:
@@ -90,8 +89,8 @@ class Claim:
                 self._write(folder.model / "model.safetensors", name)
                 if demo := folder.stage.config.get("recipe_runner", {}).get("demo"):
                     # With the folders as a pod knows them.
-                    text = (
-                        Demo(**demo).model_dump_json().replace(str(self.folder), "/shared/models")
+                    text = json.dumps(asdict(Demo(**demo))).replace(
+                        str(self.folder), "/shared/models"
                     )
                     self._write(folder.path / "demo.json", text)
             folder.mark(

@@ -7,6 +7,7 @@ import json
 import math
 import socket
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,9 +76,15 @@ def test_the_time_left_is_reckoned_from_the_steps_since_this_start(tmp_path, mon
 
 def test_a_context_length_counts_its_own_steps(tmp_path):
     length = BlocksSettings(
-        folder="b", sequence_len=2048, first_step=30, last_step=40, steps=40, seed=1
+        folder="b",
+        sequence_len=2048,
+        first_step=30,
+        last_step=40,
+        steps=40,
+        seed=1,
+        continue_from=None,
     )
-    callback = TrainingProgress(settings(tmp_path, None).model_copy(update={"blocks": length}))
+    callback = TrainingProgress(replace(settings(tmp_path, None), blocks=length))
     callback.on_train_begin(None, state(30), None)
     callback.on_step_end(None, state(37), None)
     said = heard(callback)

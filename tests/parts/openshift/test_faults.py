@@ -38,7 +38,7 @@ from runner.parts.serve.kserve import served
 from runner.plan import Plan
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import Recipe
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 from tests.parts.openshift import api, kserve, test_kfp

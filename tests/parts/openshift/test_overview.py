@@ -26,7 +26,7 @@ from runner.parts.openshift.status import (
 )
 from runner.parts.openshift.watch import JobRow
 from runner.recipe.overrides import from_options
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from tests.parts.openshift.api import free_port
 from tests.parts.openshift.conftest import in_process
 from tests.parts.openshift.test_watching import (

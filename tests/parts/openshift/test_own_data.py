@@ -30,8 +30,7 @@ from runner.parts.openshift import commands, errors, file_server, helper_pod, tr
 from runner.parts.openshift.client import Cluster, connect
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.scenarios import place, translate
-from runner.scenarios.render import planned
+from runner.scenarios import place, planned, translate
 from runner.scenarios.shared import twin
 from runner.tools.files import read_json, write_json
 from runner.tools.problem import Stop

@@ -265,7 +265,7 @@ def test_a_run_sends_for_the_person_who_sent_its_plan(site, monkeypatch, person)
     plan = pipeline.read_plan_text(yaml.safe_load(config)["data"][PLAN_FILE])
     site.api.kubeconfig(Path("kubeconfig-driver"), site.namespace, KEY_OF[pipeline.ACCOUNT])
     monkeypatch.setenv("KUBECONFIG", "kubeconfig-driver")
-    for one in plan.site["claims"]:
+    for one in plan.site.claims:
         site.claim(one["name"])
     kfp_task.stage(connect(), plan, plan.stages[0])
     assert Owner.of(site.job("Job", "survival-model")) == owner

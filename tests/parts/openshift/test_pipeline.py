@@ -22,7 +22,7 @@ from runner.parts.openshift.status import ended
 from runner.plan import PLAN_FILE, Plan
 from runner.recipe.overrides import from_options
 from runner.run import inference, run_folder
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.tools.run_files import SEAL_KEY
 from tests.conftest import ROOT
 from tests.parts.jobs.test_stage import PASSING, Claim

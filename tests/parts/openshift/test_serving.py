@@ -57,7 +57,7 @@ def plan_and_server(path: str = "recipes/survival.yaml"):
 def trained(site, end: str | None = "Succeeded", plan: Plan | None = None) -> None:
     """The claims and the job that `recipe submit` sends, at its end."""
     plan = plan or plan_and_server()[0]
-    for claim in plan.site["claims"]:
+    for claim in plan.site.claims:
         if site.job("PersistentVolumeClaim", claim["name"]) is None:
             site.claim(claim["name"])
     job = copy.deepcopy(render_job(plan, plan.stages[-1]).job)

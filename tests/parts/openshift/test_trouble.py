@@ -26,7 +26,7 @@ from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain
 from runner.parts.openshift.jobs import render_job
 from runner.recipe.overrides import from_options
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 from tests.parts.openshift import api

@@ -115,7 +115,9 @@ def models(tmp_path_factory) -> dict[str, Path]:
     tokenizer.save_pretrained(results / ADAPTER)
     tokenizer.save_pretrained(results / BEST_MODEL)
     tuned.merge_and_unload().save_pretrained(results / BEST_MODEL)
-    keep_template(Demo(base_model="", system_prompt=system_prompt()), results / BEST_MODEL)
+    keep_template(
+        Demo(base_model="", system_prompt=system_prompt(), turn_end=None), results / BEST_MODEL
+    )
     # What another recipe trained from the same base model, with another rank, and both in one
     # folder.
     both = home / "both"

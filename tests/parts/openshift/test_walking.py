@@ -20,7 +20,7 @@ from runner.parts.openshift.jobs import render_job
 from runner.parts.openshift.status import ended
 from runner.parts.openshift.submit import Sending, send_next_part
 from runner.plan import PLAN_FILE
-from runner.scenarios.render import planned
+from runner.scenarios import planned
 from runner.tools.problem import Stop
 from tests.conftest import ON_CLUSTER
 from tests.parts.openshift.conftest import in_process

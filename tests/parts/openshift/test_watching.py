@@ -26,8 +26,7 @@ from runner.parts.openshift.errors import Refused, TryAgain, patiently
 from runner.parts.openshift.jobs import render_job
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, WAITING, JobState
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import planned
+from runner.scenarios import planned, translate
 from runner.trainer import merging
 from tests.conftest import ROOT
 from tests.parts.openshift import api

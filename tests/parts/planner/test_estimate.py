@@ -576,9 +576,8 @@ def test_a_claim_that_is_too_small_is_named_with_what_fills_it(golden_message):
     recipe, plan = planned(ROOT / "recipes" / "survival.yaml")
     changed = load(ROOT / "recipes" / "survival.yaml")[0]
     (found,) = forecast.of(recipe, plan)
-    small = replace(
-        plan, site={**plan.site, "claims": [{**plan.site["claims"][0], "size_gib": 20}]}
-    )
+    claim = plan.claims[0].changed(size_gib=20)
+    small = replace(plan, site=plan.site.changed(claims=[claim.plain()]))
     (problem,) = storage.problems(changed.document, small, [found])
     assert "20 GiB" in problem.message and "model download 5.7" in problem.message
     golden_message(problem.message)

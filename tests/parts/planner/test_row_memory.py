@@ -17,7 +17,7 @@ from runner.data.prepared import ROOM, Lengths
 from runner.parts.planner import recipe_offers
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import from_options
-from runner.scenarios.render import planned as emitted
+from runner.scenarios import planned as emitted
 from tests.conftest import ROOT
 
 SURVIVAL, LYRICS = (ROOT / "recipes" / f"{name}.yaml" for name in ("survival", "lyrics"))

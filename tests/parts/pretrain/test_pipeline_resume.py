@@ -270,7 +270,13 @@ def test_a_time_limit_ends_a_length_with_a_usable_model_and_a_higher_one_goes_on
 
 def blocks(first: int, last: int, steps: int = 10):
     return BlocksSettings(
-        folder="", sequence_len=4, first_step=first, last_step=last, steps=steps, seed=1
+        folder="",
+        sequence_len=4,
+        first_step=first,
+        last_step=last,
+        steps=steps,
+        seed=1,
+        continue_from=None,
     )
 
 

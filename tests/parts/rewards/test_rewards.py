@@ -126,7 +126,7 @@ def test_own_code_is_pinned_shown_and_never_run_by_a_check(own, tmp_path):
     plan = scenarios.translate(recipe, RunFolder(tmp_path / "run").place())
     told: list[str] = []
     for stage in plan.stages:
-        scoring.before_stage(StageFolder(plan, stage), told.append, "")
+        scoring.RewardHooks().before_stage(StageFolder(plan, stage), told.append, "")
     assert told[0].startswith("`mine.py` runs in training") and told[1:] == [
         f"  | {line}" for line in CODE.split("\n")[:-1]
     ]

@@ -27,12 +27,13 @@ from runner.commands.cli import _code as command
 from runner.commands.options import table
 from runner.parts.planner import processor
 from runner.parts.search import pruning, trials
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.run import inference, this_machine
 from runner.run import run as running
 from runner.run.run_folder import RunFolder, StageFolder
 from runner.tools.files import cache_folder, write_json
 from runner.tools.problem import Stop
+from runner.tools.settings import Settings
 from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
 from tests.conftest import ROOT
@@ -338,7 +339,7 @@ def trained(folder: Path, study: optuna.Study, rate: float) -> int:
         "base_learning_rate": rate,
         "learning_rate": rate,
     }
-    settings = RunSettings(**facts, **sizes)
+    settings = RunSettings.read(facts | sizes)
     rows = [{"ones": torch.ones(1), "target": torch.full((1,), 3.0)} for _ in range(16)]
     history = History(settings)
     arguments = {
@@ -373,7 +374,17 @@ def test_a_trial_in_the_worse_half_ends_early_and_no_other(tmp_path):
 
 
 def test_a_run_that_is_no_trial_has_no_such_callback(tmp_path):
-    settings = RunSettings.model_construct(run_dir=str(tmp_path), rewards={})
+    settings = RunSettings(
+        name="x",
+        fingerprint="x",
+        run_dir=str(tmp_path),
+        recipe_file="",
+        backend="gloo",
+        world_size=1,
+        effective_batch_size=4,
+        base_learning_rate=0.1,
+        learning_rate=0.1,
+    )
     assert pruning.callbacks(settings, History(settings)) == []
 
 

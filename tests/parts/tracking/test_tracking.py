@@ -89,7 +89,7 @@ def training(tmp_path, monkeypatch):
         json.dumps({"train": {"epochs": 2}, "gates": ["perplexity < 9"]})
     )
     places = {"run_dir": str(folder), "recipe_file": str(folder / "recipe.json")}
-    callback = sends.Tracking("mlflow", RunSettings(**FACTS, **RATES, **places))
+    callback = sends.Tracking("mlflow", RunSettings.read(FACTS | RATES | places))
 
     def log(step, main=True, minutes=0, **numbers):
         clock.now += 60 * minutes

@@ -6,23 +6,29 @@ that one. The kustomization has no claims, because some may exist with another s
 cluster refuses to change.
 """
 
+from __future__ import annotations
+
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from runner.catalog import hardware
 from runner.parts.jobs import batch, kubernetes, podspec, trainjob
 from runner.parts.jobs.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, Manifest, image
 from runner.parts.openshift import pipeline
-from runner.plan import Plan, Section, Stage
+from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import data_file
 from runner.tools import packaged
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, listed
 from runner.tools.text import macros, template, yaml_text
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Openshift, OpenshiftClaims
 
 TEMPLATES = Path(__file__).parent
 ACCOUNT = "recipe-runner"  # the default service account of pods, also of TensorBoard's
@@ -59,8 +65,8 @@ def render(plans: Sequence[Plan]) -> list[Artifact]:
 
 def _by_namespace(plans: Iterable[Plan]) -> dict[str, list[Plan]]:
     spaces: dict[str, list[Plan]] = {}
-    for plan in sorted(plans, key=lambda plan: str(plan.site["namespace"])):
-        spaces.setdefault(plan.site["namespace"], []).append(plan)
+    for plan in sorted(plans, key=lambda plan: str(plan.site.namespace)):
+        spaces.setdefault(plan.site.namespace, []).append(plan)
     return spaces
 
 
@@ -70,10 +76,7 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
     spaces = _by_namespace(plans)
     typed = [(f"oc apply -k {folder}", "applies these files; repeat it after every change")]
     for space, space_plans in spaces.items():
-        names = []
-        for plan in space_plans:
-            for claim in plan.site["claims"]:
-                names.append(claim["name"])
+        names = [claim.name for plan in space_plans for claim in plan.claims]
         if len(set(names)) < len(names):
             # `submit` creates a claim of one recipe, after a look at the cluster's storage.
             if len(spaces) == 1:
@@ -111,7 +114,7 @@ def _site(plans: Sequence[Plan], space: str, space_plans: list[Plan]) -> list[Ar
         account for plan in space_plans if (account := podspec.mlflow_account(plan))
     )
     accounts = dict.fromkeys(
-        [ACCOUNT, *tracked, *(site.get("service_account") or ACCOUNT for site in sites)]
+        [ACCOUNT, *tracked, *(site.service_account or ACCOUNT for site in sites)]
     )
     # Every namespace already has this one.
     accounts.pop("default", None)
@@ -126,13 +129,13 @@ def _site(plans: Sequence[Plan], space: str, space_plans: list[Plan]) -> list[Ar
             }
         )
     references = filter(None, map(_reference, space_plans))
-    versions = [kubernetes.version_numbers(site["version"]) for site in sites]
+    versions = [kubernetes.version_numbers(site.version) for site in sites]
     facts = {
         "space": space,
         "recipes": listed(plan.name for plan in space_plans),
         "steps": steps(space_plans, "."),
         "hardware": hardware,
-        "queues": dict.fromkeys(site["queue"] for site in sites if site.get("queue")),
+        "queues": dict.fromkeys(site.queue for site in sites if site.queue),
         "api": _queue_api(sites),
         "accounts": accounts,
         "account": ACCOUNT,
@@ -142,7 +145,7 @@ def _site(plans: Sequence[Plan], space: str, space_plans: list[Plan]) -> list[Ar
         "images": images,
         "claims": _claims(space_plans),
         "shared": kubernetes.SHARED,
-        "ports": dict.fromkeys(sorted(site["metrics_port"] for site in sites)),
+        "ports": dict.fromkeys(sorted(site.metrics_port for site in sites)),
         # Versions with network policies for TrainJobs need a way through them.
         "walled": any(version >= trainjob.WALLED_SINCE for version in versions),
     }
@@ -152,18 +155,17 @@ def _site(plans: Sequence[Plan], space: str, space_plans: list[Plan]) -> list[Ar
     return [Artifact(name, text) for name, text in texts.items()]
 
 
-def _queue_api(sites: Sequence[Section]) -> str:
+def _queue_api(sites: Sequence[Openshift]) -> str:
     """The group and version of queues. Kueue 0.15 added the newer version, and 0.20 removed the
     older one. Without a version of Kueue, that of OpenShift AI decides, because TrainJobs of 3.6
     need the newer one."""
-    kueue_is_newer = []
-    for site in sites:
-        if site.get("kueue"):
-            kueue_is_newer.append(kubernetes.version_numbers(site["kueue"]) >= (0, 15))
+    kueue_is_newer = [
+        kubernetes.version_numbers(site.kueue) >= (0, 15) for site in sites if site.kueue
+    ]
     if kueue_is_newer:
         newer = all(kueue_is_newer)
     else:
-        newer = all(map(kubernetes.patched, sites))
+        newer = all(kubernetes.patched(site.version) for site in sites)
     if newer:
         return "kueue.x-k8s.io/v1beta2"
     return "kueue.x-k8s.io/v1beta1"
@@ -173,7 +175,7 @@ def _embedded(plans: Iterable[Plan], space: str, name: str) -> Iterator[str]:
     """The recipes, of any namespace, whose data is in an image of `space`."""
     for plan in plans:
         reference = _reference(plan)
-        if plan.site["data_from"] == "image" and reference and reference[:2] == (space, name):
+        if plan.site.data_from == "image" and reference and reference[:2] == (space, name):
             yield plan.name
 
 
@@ -182,7 +184,7 @@ def _reference(plan: Plan) -> tuple[str, str, str] | None:
     image_name = image(plan)
     # A name alone is an image stream of the namespace.
     if "/" not in image_name:
-        image_name = f"{IMAGE_REGISTRY}/{plan.site['namespace']}/{image_name}"
+        image_name = f"{IMAGE_REGISTRY}/{plan.site.namespace}/{image_name}"
     parts = re.fullmatch(
         rf"{re.escape(IMAGE_REGISTRY)}/([^/]+)/([^/:@]+)(?::([^@]+))?(?:@.+)?", image_name
     )
@@ -207,21 +209,21 @@ def _built(space: str, space_plans: Iterable[Plan]) -> dict[str, str]:
 def _claims(space_plans: list[Plan]) -> list[dict[str, object]]:
     """A claim of each name: of a recipe's size, else with room for all. image: of a TensorBoard, if
     it has results."""
-    users: dict[str, list[tuple[Plan, Section]]] = {}
+    users: dict[str, list[tuple[Plan, OpenshiftClaims]]] = {}
     for plan in space_plans:
-        for claim in plan.site["claims"]:
-            users.setdefault(claim["name"], []).append((plan, claim))
+        for claim in plan.claims:
+            users.setdefault(claim.name, []).append((plan, claim))
     return [_claim(name, sharing) for name, sharing in users.items()]
 
 
-def _claim(name: str, sharing: list[tuple[Plan, Section]]) -> dict[str, object]:
+def _claim(name: str, sharing: list[tuple[Plan, OpenshiftClaims]]) -> dict[str, object]:
     """A claim for the template. sharing: the recipes that use it, each with its claim of that
     name."""
     plans = [plan for plan, _ in sharing]
     claims = [claim for _, claim in sharing]
-    written_sizes = [claim["size_gib"] for claim in claims if claim.get("size_gib")]
-    guessed = [plan.claim_gib(name) for plan, claim in sharing if not claim.get("size_gib")]
-    storage_classes = [claim["storage_class"] for claim in claims if claim.get("storage_class")]
+    written_sizes = [claim.size_gib for claim in claims if claim.size_gib]
+    guessed = [plan.claim_gib(name) for plan, claim in sharing if not claim.size_gib]
+    storage_classes = [claim.storage_class for claim in claims if claim.storage_class]
     results = [
         (plan, claim) for plan, claim in sharing if plan.claim_of(plan.place.run_dir) == claim
     ]
@@ -232,13 +234,13 @@ def _claim(name: str, sharing: list[tuple[Plan, Section]]) -> dict[str, object]:
         "storage_class": next(iter(storage_classes), None),
         "gib": max(*written_sizes, sum(guessed), 0),
         "image": None,
-        "mount": claims[0]["mount"],
+        "mount": claims[0].mount,
         "of_results": bool(results),
         "recipes": listed(plan.name for plan in plans),
     }
     if results:
         plan, claim = results[0]
-        facts |= {"image": image(plan), "mount": claim["mount"]}
+        facts |= {"image": image(plan), "mount": claim.mount}
         if not written_sizes:
             # Later recipes use a claim with results too.
             facts["gib"] = max(sum(guessed), 100)
@@ -269,7 +271,7 @@ def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
         return []
     name = recipe.file.name
     page = macros(TEMPLATES / "files.md.jinja", shlex=shlex)
-    if plan.site["data_from"] == "claim":
+    if plan.site.data_from == "claim":
         pod = opening_pod(plan, plan.stages[0])
         claims = str(PurePosixPath(plan.stages[0].folder, CLAIMS_FILE))
         text = page.claim(plan, name, _folders(files), pod["metadata"]["name"], claims)

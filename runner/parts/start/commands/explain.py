@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.catalog import UnknownArchitecture, tables
 from runner.check import by_schema, origins, schema_errors
+from runner.check.computed import computed_values
 from runner.check.validate import changed, load
 from runner.commands.options import OFFERED, command, end, say, table
 from runner.parts.planner.planned import Planned
@@ -133,7 +134,7 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
     path = path_of(explained.setting)
     value = value_at(recipe.settings.plain(), path)
     if value is None:
-        made = dict(origins.computed(recipe)).get(path)
+        made = dict(computed_values(recipe)).get(path)
     else:
         made = None
     if made:
@@ -151,7 +152,7 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
     return replace(explained, here=here, origin=origin, source=source, beside=beside)
 
 
-def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
+def _others(recipe: Recipe, setting: str, value: object) -> list[Any]:
     """Values to try: half and twice a number or an amount, other choices, or the schema's example
     for 0 and nothing."""
     part = by_schema.part_in(recipe.document, path_of(setting)) or by_schema.part(
@@ -191,7 +192,7 @@ def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
 
 
 def _tried(
-    recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] | None = None
+    recipe: Recipe, setting: str, value: object, before: Mapping[str, str] | None = None
 ) -> Tried:
     """before: the generated files of the unchanged recipe; None if that has this value."""
     try:

@@ -234,7 +234,10 @@ def add(
         made, problems = judge(document)  # its model is unknown yet, which is also an error
         if made is None:
             raise Stop(errors_of(problems))
-        with parts.hook("model_on_claim")(made, name, say) as folder:
+        parts.require("openshift")
+        from runner.parts.openshift import transfer
+
+        with transfer.copied(made, name, say) as folder:
             model = written(file, str(folder), "", known_as or name)
     else:
         if document:

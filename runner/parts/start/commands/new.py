@@ -156,8 +156,8 @@ def _show(one: Question, answers: Answers) -> None:
 def _show_trained_here(answers: Answers) -> None:
     """At most five models with their minutes here, instead of all of the catalog."""
     rows = [("MODEL", "TIME HERE", "MAIN MEMORY")]
-    for base, stage in islice(drafting.trained_here("new", answers), MOST_HERE):
-        rows.append((base, units.duration(stage.seconds or 0), units.gib(stage.memory or 0)))
+    for model in islice(drafting.trained_here("new", answers), MOST_HERE):
+        rows.append((model.base, units.duration(model.seconds), units.gib(model.memory)))
     table(rows)
     say("Larger models need a GPU elsewhere.")
 
@@ -218,7 +218,7 @@ QUESTIONS = tuple(
 ABOUT_DATA = len(TABLES["data"])  # the number of these, which come first
 
 
-def as_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def as_options(command: Callable[..., object]) -> Callable[..., Any]:
     for one in reversed(QUESTIONS):
         parameter(one.name, str | None, option=one.option, help=one.help, complete=one.complete)(
             command

@@ -32,40 +32,78 @@ and, if needed,
     that Model. Raises
                      BrokenSetting if the schema refuses a setting that it needs
 
-In a part's tables, a module of `preparers` has prepare(settings, out, **options), which prepares
-rows in the folder `out`, unless they exist, and returns a Report; and, if rows can be shown,
-first(settings), the training rows as the model will see each. settings: a frozen dataclass, whose
-JSON form is a stage's `data`, with the module's name in PREPARERS as `kind`. A module of `engines`
-is run as `python -m MODULE CONFIG`, by torchrun for several processes; of `formulas` has
-`of_stage(recipe, stage, rows, look)`, which returns the planner's Forecast for a stage of that
-engine, or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which
-returns a function from a file to the share of each answer; of `targets` is a Target. `forecast`
-names a Forecasting, `rules` a module with rules for every recipe, `rules_of` modules with those of
-a setting. `hooks` names functions by the moment at which they are called; `runner/parts/hooks.toml`
-lists all moments, with the arguments, and what the function does or returns.
+In a part's tables, a module of `targets` is a FileTarget or a JobTarget, and a PlacedTarget if
+recipes run there; of `preparers` a Preparer; of `formulas` has Formulas; of `measures` is a
+Measurer; of `asked` a Classifier; `rules` and those of `rules_of` are a RuleModule; `forecast` is a
+Forecasting. A module of `engines` is run as `python -m MODULE CONFIG`, by torchrun for several
+processes. `stage_hooks` names a class, a StageHooks, and `callbacks` a function, a Callbacks.
+
+mypy judges ours in `tests/typed_parts.py`.
+
+This module imports nothing when it runs, so every room and every part may import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-from runner.plan import Kind, Place, Plan, Prediction, Stage
-from runner.recipe.recipe import Override, Recipe
-from runner.tools.files import Artifact
-from runner.tools.problem import Problem
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
-    from runner.data.prepared import PreparedRows
-    from runner.trainer.records import Summary
+    from transformers import TrainerCallback
 
-Rule = Callable[[Recipe], Iterator[Problem]]
+    from runner.data.prepared import PreparedRows
+    from runner.data.report import Examined
+    from runner.parts.evaluate.evaluate import Measures
+    from runner.parts.evaluate.gates import Task
+    from runner.parts.planner.forecast import Forecast
+    from runner.parts.planner.row_counts import Rows
+    from runner.plan import Kind, Place, Plan, Prediction, Stage
+    from runner.recipe.recipe import Override, Recipe
+    from runner.run.run_folder import StageFolder
+    from runner.tools.files import Artifact
+    from runner.tools.problem import Problem, Tell
+    from runner.trainer.records import Summary
+    from runner.trainer.results import History
+    from runner.trainer.settings import RunSettings
+
+Request = TypeVar("Request", contravariant=True)
 Summaries = list["Summary"]  # of the stages of a rehearsal
 Work = Mapping[
     str, Any
 ]  # what a stage that trains nothing does: the dataclass of a function in `work.py`, as JSON
+
+
+class Rule(Protocol):
+    """Judges every recipe, or those with a setting."""
+
+    def __call__(self, recipe: Recipe, /) -> Iterable[Problem]: ...
+
+
+class StageHooks:
+    """What a part does before and after a stage of a run, on every kind of machine. Each method
+    does nothing here; a part's own class has those that it needs."""
+
+    def before_stage(self, folder: StageFolder, tell: Tell, where: str) -> None:
+        """Raises Stop if the stage must not start. where: the option that names the place of the
+        run, such as ` --cluster`."""
+
+    def after_stage(self, folder: StageFolder, tell: Tell) -> None:
+        """Raises Stop if no later stage may use the results of the finished stage."""
+
+    def send_results(self, folder: StageFolder, tell: Tell) -> None:
+        """Sends what the stage has left to another server. Never raises."""
+
+    def report_lines(self, plan: Plan) -> Iterable[str]:
+        """Lines for the end of a run, from the records in its folder."""
+        return ()
+
+
+class Callbacks(Protocol):
+    """More callbacks for a training, in the training process."""
+
+    def __call__(self, settings: RunSettings, history: History) -> list[TrainerCallback]: ...
 
 
 @dataclass(frozen=True)
@@ -102,22 +140,78 @@ class Substitutions(Protocol):
 
 
 class Target(Protocol):
-    """A place to run that `recipe render` writes files for, by `emitted` or, with a job for each
-    stage, by `job`."""
+    """A place to run that `recipe render` writes files for: a FileTarget or a JobTarget. A recipe
+    runs there if it is a PlacedTarget."""
 
-    def named(self, recipe: Recipe) -> bool:
+    def named(self, recipe: Recipe, /) -> bool:
         """Whether the recipe has this target's section."""
 
-    def emitted(self, recipe: Recipe) -> list[Artifact]:
+
+@runtime_checkable
+class FileTarget(Target, Protocol):
+    """A target with files of a whole recipe."""
+
+    def emitted(self, recipe: Recipe, /) -> list[Artifact]:
         """The files. Pure: the same recipe gives the same bytes."""
 
-    def job(self, plan: Plan, stage: Stage) -> list[Artifact]:
+
+@runtime_checkable
+class JobTarget(Target, Protocol):
+    """A target with a job for each stage."""
+
+    def job(self, plan: Plan, stage: Stage, /) -> list[Artifact]:
         """The files of one stage's job, beside the engine's own. plan: of this stage alone. Pure,
         as above."""
 
-    # The folders of the recipe's machines on this target. Raises Stop if the recipe lacks the
-    # target's section.
-    place: Callable[[Recipe], Place]
+
+@runtime_checkable
+class PlacedTarget(Target, Protocol):
+    """A target with machines."""
+
+    def place(self, recipe: Recipe, /) -> Place:
+        """The folders of the recipe's machines on this target. Raises Stop if the recipe lacks the
+        target's section."""
+
+
+class RuleModule(Protocol):
+    """A module of `rules` or `rules_of`. It may have FILE_RULES, too, which look at files of this
+    machine."""
+
+    @property
+    def RULES(self) -> Sequence[Rule]: ...
+
+
+class Formulas(Protocol):
+    """What a stage of an engine needs, by closed formulas."""
+
+    def of_stage(self, recipe: Recipe, stage: Stage, rows: Rows, look: bool, /) -> Forecast | None:
+        """The forecast; None if the stage's model is unknown. look: whether to read the hub's
+        cache."""
+
+
+class Preparer(Protocol[Request]):
+    """Prepares one kind of rows. It may have `first(request)`, too: the training rows as the model
+    will see each."""
+
+    def prepare(
+        self, request: Request, out: Path, /, *, sample_rows: int | None = None
+    ) -> Examined:
+        """Prepares rows in the folder `out`, unless they exist. request: a frozen dataclass, whose
+        JSON form is a stage's `data`. sample_rows: keep at most this many."""
+
+
+class Measurer(Protocol):
+    """Measures the models of an engine, in a process of its own."""
+
+    def measure(self, task: Task, measures: Measures, /) -> None:
+        """Adds the results to `measures`."""
+
+
+class Classifier(Protocol):
+    """Answers for a model that is asked about a file."""
+
+    def load(self, weights: Path, /) -> Callable[[Path], Mapping[str, float]]:
+        """A function from a file to the share of each answer. It raises Stop for other files."""
 
 
 class Forecasting(Protocol):

@@ -1,0 +1,28 @@
+"""Looking through prepared rows for problems."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from runner import parts
+from runner.data.data_sets import Where
+from runner.data.report import Examined
+
+
+class Examiner(Protocol):
+    """Looks for problems in rows, and adds findings to a report at the end. answer: the part of the
+    text that is learned; label: whether that is good."""
+
+    def add(
+        self, line: Where, text: str, answer: str | None = None, label: bool | None = None
+    ) -> None: ...
+    def end(self) -> None: ...
+
+
+def examiners(report: Examined) -> list[Examiner]:
+    """Those of a report: one, or none without the part that has it."""
+    if not parts.has("data_doctor"):
+        return []
+    from runner.parts.data_doctor import doctor
+
+    return [doctor.DrawingExaminer(report)]
