@@ -37,6 +37,11 @@ class Stated:
         return values
 
 
+def _null() -> None:
+    """The default of a setting that is written also where it is null. Axolotl's config drops nulls,
+    so a reader may miss it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Demo(Stated):
     """Questions before and after training. max_new_tokens: tokens of an answer; categories: by
@@ -47,14 +52,14 @@ class Demo(Stated):
 
     base_model: str
     revision: str = "main"
-    system_prompt: str | None
+    system_prompt: str | None = field(default_factory=_null)
     chat: bool = True
     questions: list[str] = field(default_factory=list)
     of_rows: int | None = None
     graded_questions: int = 0
     categories: dict[str, str] = field(default_factory=dict)
     max_new_tokens: int = 300
-    turn_end: str | None
+    turn_end: str | None = field(default_factory=_null)
     trust_remote_code: bool = False
 
 
@@ -70,7 +75,7 @@ class BlocksSettings(Stated):
     last_step: int
     steps: int
     seed: int
-    continue_from: str | None
+    continue_from: str | None = field(default_factory=_null)
 
 
 @dataclass(frozen=True, kw_only=True)
