@@ -516,8 +516,7 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
     counts = np.zeros((3, 256))  # of each value
     for picture in splits["train"]:
         flat = np.frombuffer(picture.image, np.uint8).reshape(-1, 3)
-        for colour in flat.T:
-            counts.append(np.bincount(colour, minlength=256))
+        counts += [np.bincount(colour, minlength=256) for colour in flat.T]
     share = counts / counts.sum(axis=1, keepdims=True)
     values = np.arange(256) / 255
     mean = share @ values
