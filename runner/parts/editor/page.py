@@ -281,9 +281,12 @@ class Page:
             while self.done != self.typed:
                 number = self.typed
                 self.show_state()
-                self.judged = await run.io_bound(
+                judged = await run.io_bound(
                     judging.judge, self.text.value, self.file.path, self.price
                 )
+                if judged is None:  # NiceGUI 3.10 starts no thread when the server ends
+                    return
+                self.judged = judged
                 self.plan.content = template(HERE / "plan.html.jinja").render(
                     plan=self.judged, gib=2**30
                 )

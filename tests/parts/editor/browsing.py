@@ -54,7 +54,8 @@ def editing(folder: Path, path: str, recipe_command: Sequence[str] = (), **env: 
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)
-    assert said.read_text("utf-8").strip() == "Stopped by ^C. The same command starts again."
+    ended = said.read_text("utf-8").strip()
+    assert ended == "Stopped by ^C. The same command starts again.", ended
 
 
 class Tab(Browser):
