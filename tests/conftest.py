@@ -71,8 +71,9 @@ written = lru_cache(2_000)(
 text.yaml = SimpleNamespace(
     dump=lambda value, **options: written(pickle.dumps(value), tuple(options.items()))
 )
-# What somebody has learned from own runs is no part of a test.
-os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
+# What somebody has learned from own runs is no part of a test, and neither is what another test has
+# learned: nobody, not even root, can create a folder there.
+os.environ["XDG_CONFIG_HOME"] = f"{os.devnull}/settings"
 # What the command line does first: many tests call what is below it.
 ensure_home()
 
