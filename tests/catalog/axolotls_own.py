@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
@@ -58,16 +59,22 @@ def _schema_made_once() -> None:
 
 
 @cache
-def known_keys(model: type[BaseModel]) -> dict[str, list[type[BaseModel]]]:
-    """The keys of a pydantic model by name and alias, with the models of nested sections."""
+def known_keys(model: type) -> dict[str, list[type]]:
+    """The keys of a pydantic model, by name and alias, or of a dataclass, with those of nested
+    sections."""
 
-    def sections(annotation: Any) -> Iterator[type[BaseModel]]:
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    def sections(annotation: Any) -> Iterator[type]:
+        if isinstance(annotation, type) and (
+            issubclass(annotation, BaseModel) or is_dataclass(annotation)
+        ):
             yield annotation
         for inner in typing.get_args(annotation):
             yield from sections(inner)
 
-    keys: dict[str, list[type[BaseModel]]] = {}
+    if is_dataclass(model):
+        hints = typing.get_type_hints(model)
+        return {field.name: list(sections(hints[field.name])) for field in fields(model)}
+    keys: dict[str, list[type]] = {}
     for name, field in model.model_fields.items():
         inner = list(sections(field.annotation))
         aliases = getattr(field.validation_alias, "choices", [field.validation_alias])
@@ -84,13 +91,13 @@ def unknown_keys(config: dict[str, Any]) -> list[str]:
     return _unknown(config, [merge_input_args()[1]], "")
 
 
-def _unknown(value: Any, models: list[type[BaseModel]], path: str) -> list[str]:
+def _unknown(value: Any, models: list[type], path: str) -> list[str]:
     """Keys that none of the models has; sections that the models leave open pass."""
     if isinstance(value, list):
         return [found for item in value for found in _unknown(item, models, path)]
     if not isinstance(value, dict) or not models:
         return []
-    keys: dict[str, list[type[BaseModel]]] = {}
+    keys: dict[str, list[type]] = {}
     for model in models:
         keys |= known_keys(model)
     found = [f"{path}{key}" for key in value if key not in keys]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runner.check import by_schema
-from runner.parts.axolotl_files.commands import as_recipe
+from runner.parts.axolotl_files.conversion import as_recipe
 from runner.parts.edits import copying
 from runner.recipe.overrides import from_options
 from runner.recipe.reading import parse, read

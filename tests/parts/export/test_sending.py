@@ -281,11 +281,11 @@ def test_push_and_register_as_commands(run, models, hub, tmp_path):
 
 
 def test_the_commit_of_a_recipe_goes_on_record(tmp_path):
-    from runner.parts.report.page import _commit
+    from runner.run.provenance import commit as commit_of
 
     file = tmp_path / "mine.yaml"
     file.write_text("a: 1\n")
-    assert _commit(file) == ""
+    assert commit_of(file) == ""
 
     def git(*arguments: str) -> str:
         who = (
@@ -301,12 +301,12 @@ def test_the_commit_of_a_recipe_goes_on_record(tmp_path):
         ).stdout.strip()
 
     git("init", "--quiet")
-    assert _commit(file) == ""
+    assert commit_of(file) == ""
     git("add", "mine.yaml")
     git("commit", "--quiet", "-m", "One.")
     commit = git("rev-parse", "HEAD")
-    assert _commit(file) == commit
+    assert commit_of(file) == commit
     Path(tmp_path / "other.yaml").write_text("b: 2\n")
-    assert _commit(file) == commit and _commit(tmp_path / "other.yaml") == ""
+    assert commit_of(file) == commit and commit_of(tmp_path / "other.yaml") == ""
     file.write_text("a: 2\n")
-    assert _commit(file) == f"{commit}+"
+    assert commit_of(file) == f"{commit}+"

@@ -739,8 +739,13 @@ def test_the_clone_is_exactly_the_commit_or_fails(tmp_path):
 
 
 def _imports(file):
-    """Import statements of a file as (module, level), those inside functions too."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    """The modules that a file imports when it runs, those inside functions too."""
+    waiting = [ast.parse(file.read_text("utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue  # for mypy alone
+        waiting += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
