@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from runner.tools.text import yaml_text
+from runner.tools.text import template, yaml_text
+from tests.conftest import ROOT
 
 # Hashes, labels, quantities and versions, as manifests hold them: what may look like a number to
 # somebody.
@@ -61,3 +62,9 @@ def test_readers_of_both_versions_agree(text):
     assert {repr(read_as(version, written)) for version in ("1.1", "1.2")} == {
         repr({"label": text})
     }
+
+
+def test_a_template_is_compiled_once():
+    """Compiling those of `recipe plan` takes a second."""
+    file = ROOT / "runner" / "parts" / "planner" / "problems.txt.jinja"
+    assert template(file) is template(file)

@@ -44,7 +44,6 @@ def json_text(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=asdict)
 
 
-@cache
 class AddedToken(Protocol):
     """A token that a tokenizer does not split, as its files describe it."""
 
@@ -84,6 +83,7 @@ class TextTokenizer(Protocol):
     def save_pretrained(self, folder: str) -> object: ...
 
 
+@cache
 def template(file: Path, *folders: Path, **helpers: object) -> "Template":
     """A Jinja template. Those of pages and pictures escape all texts, because anybody can write
     questions and answers. folders: of templates that it imports; helpers: what all of them know
