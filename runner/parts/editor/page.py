@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from nicegui import run, ui
@@ -28,6 +28,9 @@ from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Override, Recipe
 from runner.tools.problem import Problem, Stop, errors_of
 from runner.tools.text import template
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 HERE = Path(__file__).parent
 REHEARSE = "Run the whole recipe on this machine, with a tiny model; it takes a few minutes"
@@ -281,12 +284,9 @@ class Page:
             while self.done != self.typed:
                 number = self.typed
                 self.show_state()
-                judged = await run.io_bound(
+                self.judged = await _in_thread(
                     judging.judge, self.text.value, self.file.path, self.price
                 )
-                if judged is None:  # NiceGUI 3.10 starts no thread when the server ends
-                    return
-                self.judged = judged
                 self.plan.content = template(HERE / "plan.html.jinja").render(
                     plan=self.judged, gib=2**30
                 )
@@ -313,13 +313,11 @@ class Page:
             self.first_fields.show_time(())
             return
         try:
-            estimates = await run.io_bound(_estimates, recipe)
+            training, models = await _in_thread(_estimates, recipe)
         except Stop:  # the check reports what is wrong
             self.first_fields.show_time(())
             return
-        # While the server ends, `io_bound` returns None.
-        if estimates is not None and number == self.typed and not self.closed:
-            training, models = estimates
+        if number == self.typed and not self.closed:
             self.first_fields.show_time((training.sentence, *self.judged.sentences[1:2]))
             self.first_fields.show_models(models)
 
@@ -367,7 +365,7 @@ class Page:
 
     async def _rewrite_data(self, source: str) -> None:
         async def change(document: Document) -> str:
-            return rewritten(document, await run.io_bound(in_place.other_data, document, source))
+            return rewritten(document, await _in_thread(in_place.other_data, document, source))
 
         await self._rewrite(change)
 
@@ -375,7 +373,7 @@ class Page:
         """Names another model in the text, without the settings that were about the old one."""
 
         async def change(document: Document) -> str:
-            return rewritten(document, await run.io_bound(in_place.other_model, document, base))
+            return rewritten(document, await _in_thread(in_place.other_model, document, base))
 
         with _refusals_shown():
             await self._rewrite(change)
@@ -491,9 +489,7 @@ class Page:
     async def check(self) -> None:
         """Checks with the hub too; the result stays until the text changes."""
         number = self.typed
-        judged = await run.io_bound(
-            judging.judge, self.text.value, self.file.path, self.price, True
-        )
+        judged = await _in_thread(judging.judge, self.text.value, self.file.path, self.price, True)
         if number != self.typed:
             return
         self.judged = judged
@@ -513,7 +509,7 @@ class Page:
             reason = "Fix the errors to see the rows."
         else:
             try:
-                examples = await run.io_bound(judging.rows, recipe)
+                examples = await _in_thread(judging.rows, recipe)
             except Stop as stop:
                 reason = stop.text
         drawn = template(HERE / "rows.html.jinja", base64=b64encode)
@@ -543,9 +539,7 @@ class Page:
         more than an hour."""
         with _refusals_shown():
             recipe = self.require_startable()
-            training = await run.io_bound(judging.training_here, recipe)
-            if training is None:  # the server ends
-                return
+            training = await _in_thread(judging.training_here, recipe)
             if training.question and not await _confirmed(training.question):
                 return
             if self.unsaved and not self.save():
@@ -569,6 +563,17 @@ class Page:
             self.train_button.text = "Train here"
         self.stop_button.set_visibility(self.process.running)
         self.live.look()
+
+
+async def _in_thread(
+    function: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
+) -> Result:
+    """The result, never None, of a function that takes long. While the server ends, NiceGUI 3.10
+    answers None and lets the page continue with it; here the page's task ends."""
+    result: Result | None = await run.io_bound(function, *arguments, **keywords)
+    if result is None:
+        raise asyncio.CancelledError
+    return result
 
 
 async def _confirmed(question: str) -> bool:
