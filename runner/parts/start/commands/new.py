@@ -16,6 +16,7 @@ import click
 from runner import catalog
 from runner.catalog.hardware import NO_GPU
 from runner.check.validate import valid
+from runner.commands.next_step import before_training
 from runner.commands.options import command, end, parameter, say, set_words, short, table
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.start import drafting
@@ -481,12 +482,13 @@ def new(
         say(
             f"`{said.base}` is gated: accept its licence on the hub, and save a token in the secret `{secret}`."
         )
-    if catalog.packaged_model(said.base):
-        done = f"{made.target} has your answers, and no mistakes. Its model is part of the installation."
-        end(done, "run", str(made.target))
-        return
-    done = f"{made.target} has your answers, and no mistakes. Rehearse it with a tiny model first."
-    end(done, "rehearse", str(made.target))
+    following = before_training(made.recipe)
+    if following == "run":
+        advice = "Its model is part of the installation."
+    else:
+        advice = "Rehearse it with a tiny model first."
+    done = f"{made.target} has your answers, and no mistakes. {advice}"
+    end(done, following, str(made.target))
 
 
 def _kind_of_copy(source: str, short: bool, given: Mapping[str, str]) -> str:
