@@ -366,20 +366,17 @@ class Plan:
                 behind.add(name)
                 names += self.stage(name).reads
         guarding_stages = []
-        for stage_before in self.stages:
-            if stage_before.name in behind and stage_before.gates:
-                guarding_stages.append(stage_before)
+        for candidate in self.stages:
+            if candidate.name in behind and candidate.gates:
+                guarding_stages.append(candidate)
         return guarding_stages
 
     def upto(self, stage: Stage) -> Plan:
         """The plan for the pod of a stage: this stage and those before it, without the texts of
         their files."""
-        names = self.stages[
-            : [stage_before.name for stage_before in self.stages].index(stage.name) + 1
-        ]
-        return replace(
-            self, stages=tuple(replace(stage_before, files=()) for stage_before in names)
-        )
+        position = [planned.name for planned in self.stages].index(stage.name)
+        up_to_this = self.stages[: position + 1]
+        return replace(self, stages=tuple(replace(planned, files=()) for planned in up_to_this))
 
     def plain(self) -> dict[str, Any]:
         """The plan as plain dicts and lists, which `runner.scenarios.saved_plan` reads."""
@@ -399,7 +396,7 @@ class Plan:
         site = self.site
         if site and site.job_name:
             site = site.changed(job_name=f"{site.job_name}-{stage.name}")
-        most = max(stage_before.machines.nodes for stage_before in self.stages)
+        most = max(planned.machines.nodes for planned in self.stages)
         place = self.place_of(stage)
         name = f"{self.name}-{stage.name}"
         return replace(self, name=name, place=place, stages=(stage,), site=site, most_nodes=most)

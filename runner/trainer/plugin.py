@@ -196,15 +196,13 @@ class RecipePlugin(BasePlugin):
             measure = records.REWARD
         else:
             measure = records.LOSS
-        trackers = self.trackers
-        before = self.resumed_from
         return stopping.callbacks(
             settings,
             self.history,
             of_words=of_words,
             measure=measure,
-            resumed_from=before,
-            engine_callbacks=trackers,
+            resumed_from=self.resumed_from,
+            engine_callbacks=self.trackers,
         )
 
     def post_train_unload(self, cfg: DictDefault) -> None:

@@ -210,8 +210,8 @@ def proposals(text: str, line: int, column: int) -> list[Proposal]:
         if name in present:
             continue
         if setting_schema.get("properties"):
-            text = f"{name}:\n{' ' * (indent + 2)}"
-            missing.append(Proposal(name, text, "section", says(setting_schema)))
+            beginning = f"{name}:\n{' ' * (indent + 2)}"
+            missing.append(Proposal(name, beginning, "section", says(setting_schema)))
         else:
             missing.append(Proposal(name, f"{name}: ", "setting", says(setting_schema)))
     return missing
