@@ -353,8 +353,10 @@ def numbered(word: str, numbers: list[int]) -> str:
     # Two neighbours are both named; of more, only the first and the last.
     parts = []
     for run in runs:
-        for part in [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run):
-            parts.append(part)
+        if len(run) > 2:
+            parts.append(f"{run[0]} to {run[-1]}")
+        else:
+            parts.extend(map(str, run))
     if len(parts) == 1:
         listed = parts[0]
     else:

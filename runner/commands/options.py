@@ -138,10 +138,9 @@ def with_options(function: Command) -> Command:
     layers = (ours["shared"], own_tables.get("shared", {}), own_tables.get(function.__name__, {}))
     for function_parameter in reversed([*signature(function, eval_str=True).parameters.values()]):
         if function_parameter.kind is not function_parameter.VAR_KEYWORD:
-            entry = {}
+            entry: dict[str, Any] = {}
             for layer in layers:
-                for key, value in layer.get(function_parameter.name, {}).items():
-                    entry[key] = value
+                entry |= layer.get(function_parameter.name, {})
             if not entry:
                 raise LookupError(
                     f"{OPTIONS} lacks the parameter `{function_parameter.name}` of the command `{function.__name__}`."

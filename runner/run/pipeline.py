@@ -141,10 +141,9 @@ def _stale(folder: StageFolder) -> Iterator[tuple[str, list[str]]]:
 def _changed(folder: StageFolder, read: tuple[str, ...]) -> list[str]:
     """How a stage's inputs differ from those on record; of its parts only those count that are
     read."""
-    settings = set()
+    settings: set[str] = set()
     for text in read:
-        for setting in folder.stage.parts.get(text.split("/")[0], ()):
-            settings.add(setting)
+        settings.update(folder.stage.parts.get(text.split("/")[0], ()))
     recorded = folder.state.inputs
     now = inputs(folder.plan, folder.stage)
     if settings:

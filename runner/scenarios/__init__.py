@@ -260,11 +260,10 @@ def section_schema(name: str, *inner: str) -> Schema:
 @cache
 def foreign_sections() -> Schema:
     """The sections that other people's parts bring to every scenario."""
-    names = []
+    names: list[str] = []
     for part in parts.found().values():
         if part.foreign:
-            for section in part.sections:
-                names.append(section)
+            names.extend(part.sections)
     return {name: inlined(_pieces()[name]) for name in names}
 
 

@@ -148,11 +148,10 @@ def _files(folder: StageFolder) -> dict[str, Path]:
     if folder.prepares:
         rows = (file for file in folder.results.rglob("*") if file.name != STAGE)
         files |= {f"{DATA}/{file.relative_to(folder.results)}": file for file in rows}
-    homes = []
+    homes: list[Path] = []
     for pattern in LEFT:
         if pattern not in (CHECKPOINTS, SERVING):
-            for path in folder.path.glob(pattern):
-                homes.append(path)
+            homes.extend(folder.path.glob(pattern))
     for home in (*homes, *_checkpoints(folder).values()):
         inner: Iterable[Path] = [home]
         if home.is_dir():

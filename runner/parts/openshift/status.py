@@ -177,8 +177,7 @@ def _is_pulling(pods: Manifests) -> bool:
     """Whether a machine pulls the image, or clones the code."""
     init_entries = []
     for pod in pods:
-        for entry in jobs.containers_of(pod, before=True):
-            init_entries.append(entry)
+        init_entries.extend(jobs.containers_of(pod, before=True))
     clones = any(
         entry["name"] == podspec.CLONER and "running" in entry.get("state", {})
         for entry in init_entries
@@ -390,10 +389,9 @@ def events_about(
 
 def _unbound_claims(cluster: Cluster, objects: Manifests) -> Manifests:
     """The claims of pods among these objects that have no volume yet."""
-    volumes = []
+    volumes: Manifests = []
     for manifest in objects:
-        for volume in manifest.get("spec", {}).get("volumes") or ():
-            volumes.append(volume)
+        volumes.extend(manifest.get("spec", {}).get("volumes") or ())
     names = set()
     for volume in volumes:
         if "persistentVolumeClaim" in volume:

@@ -220,10 +220,9 @@ def adapted(model: Model, adapter: Adapter) -> tuple[tuple[int, ...], ...]:
             return bool(is_chosen) and module in adapter.targets
         return dimensions == 3 and name.endswith(adapter.parameters)
 
-    weights = []
+    weights: list[tuple[str, tuple[int, ...]]] = []
     for index in range(model.num_hidden_layers):
-        for weight in layer(model, index):
-            weights.append(weight)
+        weights.extend(layer(model, index))
     return tuple(shape for name, shape in weights if has(name, len(shape)))
 
 

@@ -177,10 +177,9 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     by_memory, by_time = (
         [name for name in judges if name in limits] for judges in (_BY_MEMORY, _BY_TIME)
     )
-    problems = []
+    problems: list[Problem] = []
     for name in by_memory:
-        for note in _BY_MEMORY[name](recipe, forecasts, limits[name]):
-            problems.append(note)
+        problems.extend(_BY_MEMORY[name](recipe, forecasts, limits[name]))
     untimed = next((stage for stage in forecasts if not (stage.gpu and stage.time)), None)
     if untimed:
         unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"

@@ -385,8 +385,7 @@ def _local(path: Path, data_set: Section, data: RowsRequest) -> Rows:
     written = [str(data_set.get(name) or "") for name in templates.SETTINGS]
     columns = []
     for template in written:
-        for column in templates.columns(template):
-            columns.append(column)
+        columns.extend(templates.columns(template))
     for name in (data_set.get("text"), (data.get("songs") or {}).get("lyrics")):
         if name:
             columns.append(name)

@@ -231,10 +231,9 @@ def findings(
         taken = particular(machine.visible, gpus_of(recipe), len(machine.cards))
         cards = tuple(machine.cards[index] for index in taken)
         machine = replace(machine, cards=cards, links=_between([*taken.values()], machine.links))
-    all_findings = []
+    all_findings: list[Finding] = []
     for check in (packages, gpus, resources):
-        for finding in check(machine, recipe, plan):
-            all_findings.append(finding)
+        all_findings.extend(check(machine, recipe, plan))
     return all_findings
 
 
