@@ -34,7 +34,7 @@ HASTE = ["--pause", "0.5"]
 
 class Machines:
     """plays: which jobs get pods; the tests end all others. processes: of each pod that runs, by
-    its name; lives: how each pod of a job has ended, by the job's name."""
+    the pod's uid; lives: how each pod of a job has ended, by the job's name."""
 
     def __init__(
         self, api: Api, plays: Callable[[dict[str, Any]], bool], env: dict[str, str] | None = None
@@ -53,10 +53,20 @@ class Machines:
             self.threads[-1].start()
 
     def pod_of(self, job: str) -> subprocess.Popen:
-        """The process of a job's pod, waited for."""
+        """The process of a Job's pod, waited for. That of a Job which was replaced is not meant: it
+        may live for a moment after its pod is gone."""
         for _ in range(600):
-            for name, process in list(self.processes.items()):
-                if name.startswith(f"{job}-") and process.poll() is None:
+            with self.api.lock:
+                objects = list(self.api.objects.items())
+            job_uids = {
+                found["metadata"]["uid"]
+                for (plural, _, name), found in objects
+                if plural == "jobs" and name == job
+            }
+            for (plural, _, _), pod in objects:
+                owners = {owner["uid"] for owner in pod["metadata"].get("ownerReferences", ())}
+                process = self.processes.get(pod["metadata"]["uid"])
+                if plural == "pods" and owners & job_uids and process and process.poll() is None:
                     return process
             time.sleep(0.05)
         raise AssertionError(f"no pod of {job} runs; there were {self.lives}")
@@ -153,7 +163,7 @@ class Machines:
                     [sys.executable, *command[1:]] if command[0] == "python" else command,
                     env=env | more | self.env, cwd=scratch, stdout=out, stderr=out, start_new_session=True,
                 )  # fmt: skip
-            self.processes[name] = process
+            self.processes[uid] = process
             self._status(space, name, {"phase": "Running", "startTime": stamp()})
             while process.poll() is None:
                 if self.closed.wait(0.05):
