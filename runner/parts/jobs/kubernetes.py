@@ -244,10 +244,12 @@ def memory(gib: int) -> Folder:
 
 
 def fill_template(template: Path, /, **fields: object) -> Manifest:
-    """An object from a YAML template: each `$NAME` becomes the field of that name. Keys whose
-    field is None or missing disappear. Raises TypeError for a field that the template has no place
-    for: it would disappear without a message."""
+    """An object from a YAML template: each `$NAME` becomes the field of that name, and each
+    `$NAME?` too, if there is one. Keys whose field is None or missing disappear. Raises TypeError
+    for a field that the template has no place for, and for a `$NAME` without a field: either would
+    disappear without a message."""
     places: set[str] = set()
+    required: set[str] = set()
 
     def fill(value: object) -> Any:
         if isinstance(value, dict):
@@ -256,12 +258,18 @@ def fill_template(template: Path, /, **fields: object) -> Manifest:
         if isinstance(value, list):
             return [fill(entry) for entry in value]
         if isinstance(value, str) and value.startswith("$"):
-            places.add(value[1:])
-            return fields.get(value[1:])
+            name = value[1:].removesuffix("?")
+            places.add(name)
+            if not value.endswith("?"):
+                required.add(name)
+            return fields.get(name)
         return value
 
     manifest: Manifest = fill(yaml.safe_load(template.read_text(encoding="utf-8")))
     refuse_unused(template, fields, places)
+    forgotten = sorted(required - set(fields))
+    if forgotten:
+        raise TypeError(f"{template.name} needs {', '.join(forgotten)}")
     return manifest
 
 

@@ -43,7 +43,7 @@ def places(value: object, key: str = "") -> Iterator[tuple[str, str]]:
         for inner in value:
             yield from places(inner, key)
     elif isinstance(value, str) and value.startswith("$"):
-        yield key, value[1:]
+        yield key, value[1:].removesuffix("?")
 
 
 @pytest.mark.parametrize("file", TEMPLATES, ids=lambda file: file.stem)
@@ -69,6 +69,15 @@ def test_a_word_without_a_place_is_an_error_and_does_not_disappear():
         podspec.pod(plan, {}, PYTORCH, [], stage.machines, own, terminationGracePeriodsSeconds=60)
     with pytest.raises(TypeError, match=r"container\.yaml has no place for probe"):
         kubernetes.container(plan, PYTORCH, [], **own, probe={})
+
+
+def test_a_forgotten_field_is_an_error_and_does_not_disappear():
+    plan = plan_of(SURVIVAL)
+    with pytest.raises(TypeError, match=r"container\.yaml needs env, resources$"):
+        kubernetes.container(plan, PYTORCH, [], command=[])
+    built = kubernetes.container(plan, PYTORCH, [], command=[], env=[], resources=None)
+    assert "resources" not in built, "what is said to be none has no key"
+    assert "ports" not in built, "a place with a question mark needs no field"
 
 
 def test_a_text_refuses_a_word_without_a_blank_and_a_blank_without_a_word(tmp_path):
