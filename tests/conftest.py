@@ -77,6 +77,10 @@ os.environ["XDG_CONFIG_HOME"] = f"{os.devnull}/settings"
 # What the command line does first: many tests call what is below it.
 ensure_home()
 
+# Tests compute as a processor without bf16 does, wherever they run: `recipe run` would choose
+# another number format on some machines.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_VNNI")
+
 # What `make test-processors` sets to play another processor; a process with an environment of its
 # own needs it too.
 PROCESSOR = {

@@ -73,6 +73,43 @@ def threads() -> int:
     return cores()
 
 
+# What Linux calls the instructions that multiply bf16 (Intel since 2020, AMD since 2022), and the
+# values of oneDNN's own variable that keep it from using them.
+BF16_FLAGS = {"amx_bf16", "avx512_bf16"}
+WITHOUT_BF16 = {
+    "SSE41",
+    "AVX",
+    "AVX2",
+    "AVX2_VNNI",
+    "AVX2_VNNI_2",
+    "AVX512_CORE",
+    "AVX512_CORE_VNNI",
+}
+
+
+def multiplies_bf16() -> bool:
+    """Whether this machine's processor multiplies numbers in bf16 by itself. Others compute in
+    fp32 and only convert, which is slower than fp32 alone."""
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in WITHOUT_BF16:
+        return False
+    flags: set[str] = set()
+    for line in processor_lines():
+        name, _, value = line.partition(":")
+        if name.strip() == "flags":
+            flags = set(value.split())
+            break
+    return bool(BF16_FLAGS & flags)
+
+
+def processor_lines() -> list[str]:
+    """What Linux says of the processor; empty on other systems."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()
+
+
 def _line(file: str) -> str:
     try:
         return Path(file).read_text(encoding="ascii").strip()

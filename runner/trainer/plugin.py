@@ -141,6 +141,8 @@ class RecipePlugin(BasePlugin):
             # Joined rows have no padding and no mask. Without a mask, every token that also serves
             # as padding, such as the end of a turn, would count as padding.
             "include_num_input_tokens_seen": "all" if cfg.batch_flattening else "non_padding",
+            # Otherwise transformers 5.16.1 asks for a GPU that computes in bf16.
+            "use_cpu": not torch.cuda.is_available(),
             # Axolotl has no setting for it
             "dataloader_persistent_workers": settings.persistent_workers,
             # One answer for each held-out prompt is enough: rewards are averaged over all of them.

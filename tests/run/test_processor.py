@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +20,7 @@ from runner.run import pipeline, this_machine
 from runner.run import run as running
 from runner.run.run_folder import StageFolder, folder
 from runner.scenarios.shared import rehearsal
+from runner.tools import process
 from runner.tools.files import cache_folder, write_json
 from runner.tools.process import threads
 from tests.conftest import ROOT, STARTERS
@@ -210,6 +212,56 @@ def test_how_long_unknown_rows_take_is_asked_about(here, capsys, golden_message,
         recipe("--set", "data.hub=somebody/images", "--set", "data.test_split=") == 1 and here == []
     )
     golden_message(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("flags", "most", "multiplies"),
+    [
+        ("fpu avx512f avx512_bf16", None, True),
+        ("fpu amx_bf16 amx_tile", "DEFAULT", True),
+        ("fpu avx512f avx512_bf16", "AVX512_CORE_BF16", True),
+        ("fpu avx512f avx512_bf16", "avx512_core", False),
+        ("fpu avx2", None, False),
+        ("", None, False),
+    ],
+)
+def test_a_processor_multiplies_bf16_where_it_says_so_and_onednn_may(
+    flags, most, multiplies, monkeypatch
+):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    if most:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)
+    lines = ["processor\t: 0", f"flags\t\t: {flags}", "bugs\t\t: spectre_v1"]
+    monkeypatch.setattr(process, "processor_lines", lambda: lines if flags else [])
+    assert process.multiplies_bf16() is multiplies
+
+
+@pytest.mark.parametrize(
+    ("starter", "precision", "on_bf16", "on_fp32"),
+    [
+        ("lyrics", "bf16", "bf16", "fp32"),
+        ("lyrics", "fp16", "bf16", "fp32"),
+        ("museum", "fp32", "fp32", "fp32"),
+        ("resnet", "bf16", "fp32", "fp32"),
+    ],
+)
+def test_a_model_is_trained_in_bf16_where_the_processor_multiplies_it(
+    starter, precision, on_bf16, on_fp32, monkeypatch
+):
+    recipe = load(
+        ROOT / "recipes" / f"{starter}.yaml", from_options([f"model.precision={precision}"])
+    )[0]
+    multiplies = Mock()
+    monkeypatch.setattr(rehearsal, "multiplies_bf16", multiplies)
+    monkeypatch.setattr("runner.catalog.hardware.multiplies_bf16", multiplies)
+
+    def trained_in() -> str:
+        return changed(recipe, list(rehearsal.without_gpu(recipe, "test")))[0].model.precision
+
+    multiplies.return_value = True
+    assert trained_in() == on_bf16
+    multiplies.return_value = False
+    assert trained_in() == on_fp32
 
 
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)

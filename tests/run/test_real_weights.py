@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from runner.tools.files import read_json
+from runner.tools.process import BF16_FLAGS, processor_lines
 from runner.tools.run_files import ANSWERS, SUMMARY
 from runner.trainer.grading import is_right
 from tests import llama, servers
@@ -131,6 +132,20 @@ def test_a_minute_of_real_training_lowers_a_real_loss(folder, recipe_command):
     run = trained(folder, "lora", recipe_command)
     answers = read_json(run / ANSWERS)
     assert answers and any(row["before"] != row["after"] for row in answers)
+
+
+@pytest.mark.heavy
+@pytest.mark.long
+@pytest.mark.skipif(
+    not BF16_FLAGS & set(" ".join(processor_lines()).split()),
+    reason="this processor does not multiply bf16",
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_processor_that_multiplies_bf16_learns_in_it(method, folder, recipe_command, monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "DEFAULT")
+    run = trained(folder, method, recipe_command)
+    config = yaml.safe_load((run / "config" / "axolotl.yaml").read_text("utf-8"))
+    assert config["bf16"] is True
 
 
 def trained(folder: Path, method: str, recipe_command, **sections: Any) -> Path:

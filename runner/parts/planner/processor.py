@@ -9,13 +9,12 @@ import time
 import timeit
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 from runner import catalog
 from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu
 from runner.run.launch import WITHOUT_GPU
 from runner.tools.files import cache_folder, write_json
-from runner.tools.process import memory_gib, threads
+from runner.tools.process import memory_gib, multiplies_bf16, processor_lines, threads
 from runner.trainer import fork_server
 
 # How often each is measured; the fastest counts, because other programs only slow it down.
@@ -61,23 +60,38 @@ def _measured() -> None:
     # Two operations a weight; adding reads two numbers of four bytes and writes one.
     tflops = 2 * WIDE**3 / _seconds(lambda: factor @ other_factor) / 1e12
     moved = 3 * 4 * NUMBERS / _seconds(lambda: numbers + numbers) / 1e9
+    bf16_tflops = 0.0
+    if multiplies_bf16():
+        half_factor = factor.bfloat16()
+        other_half_factor = other_factor.bfloat16()
+        bf16_tflops = 2 * WIDE**3 / _seconds(lambda: half_factor @ other_half_factor) / 1e12
     # The processor as its maker calls it (Linux), else its architecture.
-    file = Path("/proc/cpuinfo")
-    if file.is_file():
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    else:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    names = (
+        line.partition(":")[2].strip()
+        for line in processor_lines()
+        if line.startswith("model name")
+    )
     name = next(names, "") or platform.machine()
     source = f"torch {torch.__version__}"
     title = f"{name}{_with_threads()}"
     if earlier and (earlier.title, earlier.source) == (title, source):
         tflops = max(tflops, earlier.fp32_tflops)
+        bf16_tflops = max(bf16_tflops, earlier.bf16_tflops)
         moved = max(moved, earlier.memory_gb_s)
     gib = memory_gib()
     cache_folder().mkdir(parents=True, exist_ok=True)
     card = Gpu(
-        PROCESSOR, title, round(gib), gib, "0.0", moved, "host", 1.0, source, fp32_tflops=tflops
+        PROCESSOR,
+        title,
+        round(gib),
+        gib,
+        "0.0",
+        moved,
+        "host",
+        1.0,
+        source,
+        bf16_tflops=bf16_tflops,
+        fp32_tflops=tflops,
     )
     write_json(cache_folder() / MEASURED, asdict(card))
 

@@ -31,6 +31,7 @@ from runner.recipe.recipe import (
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.problem import Stop, setting
+from runner.tools.process import multiplies_bf16
 from runner.tools.settings import Settings
 
 BY = overrides.REHEARSAL
@@ -393,11 +394,23 @@ def without_gpu(recipe: Recipe, origin: str) -> Iterator[Override]:
 def _without_gpu(recipe: Recipe, origin: str) -> Iterator[Override]:
     yield from overrides.on_one_machine(recipe, 1, origin, "one process on all CPU cores")
     yield Override("machines.gpu", None, PROCESSOR, origin, "this machine has no GPU")
+    precision = recipe.settings["model"].get("precision")
+    precision_here = processor_precision(recipe)
+    if precision not in (None, "fp32", precision_here):
+        yield Override("model.precision", None, precision_here, origin, "this CPU computes in it")
     yield from without_kernels(recipe, origin)
     for home, section in recipe.sections.items():
         if section.get("packing") == "pack" and not packs(recipe, section):
             yield Override(f"{home}.packing", None, "none", origin, ONLY_THERE)
     yield overrides.without_time_limit(origin)
+
+
+def processor_precision(recipe: Recipe) -> str:
+    """The number format in which this machine's processor trains the recipe: bf16 if it multiplies
+    it, and only models that transformers loads; images and first weights are computed in fp32."""
+    if recipe.settings["model"].knows("base") and multiplies_bf16():
+        return "bf16"
+    return "fp32"
 
 
 def without_kernels(recipe: Recipe, origin: str, beginning: str = "") -> Iterator[Override]:

@@ -34,7 +34,7 @@ from runner.parts.openshift.errors import accounted
 from runner.parts.openshift.jobs import Owner
 from runner.parts.openshift.pipeline import WORKFLOW
 from runner.parts.serve import cluster as serving
-from runner.parts.serve.kserve import served
+from runner.parts.serve.kserve import CONTENT, served
 from runner.plan import Plan
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import Recipe
@@ -257,9 +257,7 @@ def serves(site: Site, *sets: str) -> bool:
         serving.objects(site.cluster, [plan], server, TOLD.append)[-1],
         site.job(serving.SERVICE, "survival"),
     )
-    return there is not None and jobs.annotation(there, serving.CONTENT) == jobs.annotation(
-        wanted, serving.CONTENT
-    )
+    return there is not None and jobs.annotation(there, CONTENT) == jobs.annotation(wanted, CONTENT)
 
 
 def serving_before(site: Site) -> None:
