@@ -363,6 +363,71 @@ def total(price: float, given: dict[str, Any], *, key=None):
     )
 
 
+def top_level_names(tree: ast.Module) -> set[str]:
+    """What a module binds when it is imported, also under `if` and `try`."""
+    names: set[str] = set()
+    statements = list(tree.body)
+    while statements:
+        statement = statements.pop()
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(statement.name)
+            continue
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            names |= {(name.asname or name.name).partition(".")[0] for name in statement.names}
+            continue
+        names |= {
+            node.id
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        statements += [child for child in ast.walk(statement) if isinstance(child, ast.stmt)][1:]
+    return names
+
+
+def imported_modules(tree: ast.Module, known: Collection[str]) -> dict[str, str]:
+    """The modules of the runner that a file imports at its top, by the names that it gives them."""
+    imported: dict[str, str] = {}
+    for statement in tree.body:
+        if not isinstance(statement, ast.ImportFrom):
+            continue
+        for name in statement.names:
+            module = f"{statement.module}.{name.name}"
+            if module in known:
+                imported[name.asname or name.name] = module
+    return imported
+
+
+def test_tests_name_what_is_in_a_module():
+    """A test that takes hours to come round would find out late that a name has moved."""
+    known = modules()
+    bound = {
+        module: top_level_names(ast.parse(file.read_text("utf-8")))
+        for module, file in known.items()
+    }
+    asked = 0
+    lacking = []
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        tree = ast.parse(file.read_text("utf-8"))
+        imported = imported_modules(tree, known)
+        # A parameter or a variable may have the same name as a module.
+        rebound = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)} | {
+            node.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+                continue
+            module = imported.get(node.value.id)
+            if module is None or node.value.id in rebound or node.attr.startswith("__"):
+                continue
+            asked += 1
+            if node.attr not in bound[module] and f"{module}.{node.attr}" not in known:
+                lacking.append(f"{file.relative_to(ROOT)}:{node.lineno}: {module}.{node.attr}")
+    assert asked > 1000
+    assert lacking == []
+
+
 def test_programs_beside_the_package_import_what_is_there():
     known = modules()
     asked, lacking = 0, []
