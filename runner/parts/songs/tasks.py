@@ -196,11 +196,7 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
             f"Give at least one of {listed(shares)} a share above 0.",
             key=True,
         )
-    columns = templates.columns(chosen.instruction_form)
-    if (
-        sorted(columns) != ["artist", "genre"]
-        or templates.unclosed(chosen.instruction_form) is not None
-    ):
+    if not _names_artist_and_genre(chosen.instruction_form):
         yield recipe.problem(
             "data.songs.instruction_form",
             "The form of the instruction must contain `[artist]` and `[genre]`, each once, and nothing else in brackets.",
@@ -214,10 +210,16 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
+def _names_artist_and_genre(form: str) -> bool:
+    """Whether a form of instructions has both names, each once, and no other."""
+    is_closed = templates.unclosed(form) is None
+    return is_closed and sorted(templates.columns(form)) == ["artist", "genre"]
+
+
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
     """The problem that none of the first rows is a song with a readable instruction."""
     section = (recipe.settings.get("data") or {}).get("songs")
-    if not section:
+    if not section or not _names_artist_and_genre(section.instruction_form):
         return
     for home, _, file in recipe.data_files():
         if file.suffix not in rows.ROW_BY_ROW:
