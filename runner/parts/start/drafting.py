@@ -24,7 +24,10 @@ from runner.check import by_schema
 from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
+from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, longest_text, question_and_answer
 from runner.data.data_sets import DataSource
+from runner.data.row_files import DataRow
+from runner.data.rows import ROW_BY_ROW
 from runner.data.support import Support
 from runner.parts.edits import copying
 from runner.parts.planner import forecast, recipe_offers, samples, storage
@@ -87,23 +90,24 @@ SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre
 # From this size on, a file is not prepared only to find questions; this many of its rows are read
 # instead.
 LARGE, AMONG = 100_000_000, 50
+SAMPLED_ROWS = 300  # of a file, to find the columns of questions and answers
 DRAWN = 90_000  # the songs that are drawn if the rows of a data set were not counted
 # The name of a data set on the hub, and endings that such names do not have.
 _HUB = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _FILES = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".xlsx")
 
 
-def guess(columns: Iterable[str]) -> tuple[str, str]:
-    """The columns of the question and of the answer, by their names, else the first and the last of
-    two or more."""
-    known = {name.lower(): name for name in columns}
-    answer = next(
-        (known[name] for name in COLUMNS["answer"] if name in known), list(known.values())[-1]
-    )
-    asking = (
-        known[name] for name in COLUMNS["question"] if name in known and known[name] != answer
-    )
-    return next(asking, next(name for name in known.values() if name != answer)), answer
+def guess(names: Sequence[str], sample: Sequence[DataRow] = ()) -> tuple[str, str] | None:
+    """The columns of the question and of the answer, of two or more: by their names and what is in
+    them; by names alone, else the first and the last, where no row can be read. None if what is in
+    the columns is no question with an answer."""
+    if sample:
+        return question_and_answer(names, sample)
+    known = {name.lower(): name for name in names}
+    answer = next((known[name] for name in ANSWER_NAMES if name in known), names[-1])
+    others = [name for name in names if name != answer]
+    asking = [known[name] for name in QUESTION_NAMES if known.get(name) in others]
+    return (asking or others)[0], answer
 
 
 def on_hub(name: str) -> bool:
@@ -135,7 +139,7 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
     asks = next(
         (
             column
-            for column in (*COLUMNS["question"], *known)
+            for column in (*QUESTION_NAMES, *known)
             if column in known and column not in (BETTER, WORSE)
         ),
         "",
@@ -188,6 +192,19 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
         return rows.columns(file)
     except row_files.Unreadable as reason:
         raise Stop(f"`{file}` cannot be read: {reason}", reason.hint) from None
+
+
+def sample_of(name: str) -> list[DataRow]:
+    """The first rows of a file or a folder; none if they cannot be read quickly."""
+    file = Path(name).expanduser()
+    is_slow = file.is_file() and file.stat().st_size > LARGE and file.suffix not in ROW_BY_ROW
+    if on_hub(name) or not file.exists() or is_slow:
+        return []
+    own = DataSource(hub=None, revision=None, subset=None, split=None, path=str(file))
+    try:
+        return list(islice(rows.good(own, stream=True), SAMPLED_ROWS))
+    except (row_files.Unreadable, Stop, OSError, ValueError):
+        return []  # the check of the copy reports it
 
 
 @dataclass(frozen=True)
@@ -282,6 +299,12 @@ class Answers:
     def columns(self) -> list[str]:
         return columns_of(self.data, self.of.rows in ("images", *TEXTS))
 
+    @cached_property
+    def sample(self) -> list[DataRow]:
+        """Some rows of a file that is here; none of a data set on the hub, or of a large file that
+        can only be read whole."""
+        return sample_of(self.data)
+
     @property
     def guessed(self) -> tuple[str, str]:
         """Templates for the question and the answer; empty for unknown columns. Raises Stop if the
@@ -303,9 +326,17 @@ class Answers:
                 f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to avoid, `{known[WORSE]}`. As questions and answers, both would be learned.",
                 "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
             )
-        if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
-            return SONG.format(**known), f"[{guess(self.columns)[1]}]"
-        question, answer = guess(self.columns)
+        others = [known[name] for name in known if name not in ("artist", "genre")]
+        if self.of.rows == "songs" and len(known) == len(others) + 2 and others:
+            words = longest_text(others, self.sample) or others[-1]
+            return SONG.format(**known), f"[{words}]"
+        pair = guess(self.columns, self.sample)
+        if pair is None:
+            raise Stop(
+                f"No two columns of `{self.data}` hold questions and their answers. Its columns are {listed(self.columns)}.",
+                "Write the questions into one column and the answers into another, or name the columns with `--question` and `--answer`.",
+            )
+        question, answer = pair
         return f"[{question}]", f"[{answer}]"
 
     @property
@@ -1050,6 +1081,8 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
         yield other("songs", None, "the questions name their columns")
     elif not given:
         yield from starmap(other, _song_columns(section, columns))
+        if len(there) == 2 and not set(there) & set(gone) and not named <= set(columns):
+            yield from starmap(other, _question_columns(columns, sample_of(str(change.after))))
     if home == "data" and not same_subject and isinstance(demo := document.lookup(("demo",)), dict):
         # The demo's questions about the old data; those about the new data come from its rows.
         asked = [name for name in DEMO_QUESTIONS if name in demo]
@@ -1084,6 +1117,19 @@ def _is_same_subject(document: Document, section: Section, file: Path) -> bool:
 JUDGED_ROWS = 5000  # of a new file
 
 
+def _question_columns(
+    names: list[str], sample: Sequence[DataRow]
+) -> Iterator[tuple[str, str, str]]:
+    """The settings for the columns of questions and answers, each with its value and why, if the
+    new data has such columns."""
+    if len(names) < 2:
+        return
+    pair = guess(names, sample)
+    if pair:
+        for setting, column in zip(("question", "answer"), pair, strict=True):
+            yield setting, f"[{column}]", "its name in the new file"
+
+
 def _song_columns(section: Section, found: list[str]) -> list[tuple[str, Any, str]]:
     """The settings for the columns of songs, each with its value and why, if the new data has two
     or more with other names; artist and genre can make a question."""
@@ -1095,7 +1141,7 @@ def _song_columns(section: Section, found: list[str]) -> list[tuple[str, Any, st
         named = []
     if len(found) < 2 or set(named) <= set(found):
         return []
-    asking, answer = guess(found)
+    asking, answer = guess(found) or found[:2]
     if {"artist", "genre"} <= set(known) and "instruction" not in known:
         why = "of the new columns"
         return [
@@ -1103,7 +1149,7 @@ def _song_columns(section: Section, found: list[str]) -> list[tuple[str, Any, st
             ("question", SONG.format(**known), why),
             ("answer", f"[{answer}]", why),
         ]
-    if asking.lower() not in COLUMNS["question"]:
+    if asking.lower() not in QUESTION_NAMES:
         return []  # a first column is seldom a request for a song
     why = "its name in the new file"
     return [("songs.instruction", asking, why), ("songs.lyrics", answer, why)]

@@ -11,8 +11,9 @@ from runner.check import by_schema
 from runner.check.validate import changed, judge, with_followers
 from runner.commands.next_step import has_gpu, run_here
 from runner.data import conversation_formats
+from runner.data.columns import QUESTION_NAMES
 from runner.parts.start import drafting
-from runner.parts.start.drafting import BETTER, COLUMNS, LABELLED, WORSE, Answers, ModelHere
+from runner.parts.start.drafting import BETTER, LABELLED, WORSE, Answers, ModelHere
 from runner.recipe.document import Document, path_of
 from runner.recipe.overrides import apply
 from runner.recipe.recipe import Override, Recipe
@@ -107,7 +108,7 @@ def kind_of_rows(document: Document, name: str) -> str:
         return "conversations"
     if document.lookup(("data", "songs")) is not None and "lyrics" in known:
         return "songs"
-    asks = any(column in known for column in COLUMNS["question"])
+    asks = any(column in known for column in QUESTION_NAMES)
     if len(known) == 1 or ("text" in known and not asks):
         return "text"
     return "questions"

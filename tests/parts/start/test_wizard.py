@@ -969,7 +969,7 @@ def test_a_copy_whose_questions_name_the_columns_has_no_songs(here):
 def test_a_copy_that_cannot_be_written_says_so(here, capsys, golden_message):
     """Its errors name lines of a file that is not there."""
     Path("fragen.csv").write_text(
-        "Frage,Antwort\n" + "".join(f"Was ist {n}?,Es ist {n}\n" for n in range(9))
+        "Nummer,Antwort\n" + "".join(f"{n},Es ist {n}\n" for n in range(9))
     )
     assert _code(["new", "mine", "--from", "minimal/lora", "--set", "data.path=fragen.csv"]) == 1
     assert not Path("mine.yaml").exists()
@@ -991,3 +991,37 @@ def test_a_copy_with_other_stages_data_takes_no_sample_that_it_does_not_name(her
         yaml.safe_load(Path("mine.yaml").read_text("utf-8"))["description"]
         == "A copy of sft-dpo with pairs.jsonl"
     )
+
+
+def test_a_copy_takes_the_columns_of_its_own_questions(here):
+    Path("bienen.csv").write_text(
+        "Nr,Frage,Antwort,Wer,Bemerkung\n"
+        + "".join(
+            f"{n},Was ist Biene {n}?,Es ist Biene {n} aus dem Volk.,Eva,\n" for n in range(30)
+        )
+    )
+    assert _code(["new", "mine", "--from", "minimal/lora", "--set", "data.path=bienen.csv"]) == 0
+    data = load(Path("mine.yaml"))[0].settings.data
+    assert (data.question, data.answer) == ("[Frage]", "[Antwort]")
+
+
+def test_what_is_in_the_columns_decides_and_not_the_first_and_the_last(here):
+    rows = [
+        {"id": f"q{n}", "created": "2026-11-01", "y": f"Why {n}?", "x": f"Because of {n} bees."}
+        for n in range(30)
+    ]
+    Path("chats.jsonl").write_text(
+        "".join(json.dumps(row | {"state": "new"}) + "\n" for row in rows)
+    )
+    assert _code(["new", "mine", "--data", "chats.jsonl", "--model", "small"]) == 0
+    data = load(Path("mine.yaml"))[0].settings.data
+    assert (data.question, data.answer) == ("[y]", "[x]")
+
+
+def test_columns_without_questions_and_answers_are_refused(here, capsys, golden_message):
+    """Nobody wants a model that answers a title with a number."""
+    chats = [{"title": f"Chat {n}", "create_time": 1.5e9, "id": f"c{n}"} for n in range(30)]
+    Path("conversations.json").write_text(json.dumps(chats))
+    assert _code(["new", "mine", "--data", "conversations.json", "--model", "small"]) == 1
+    golden_message(capsys.readouterr().err)
+    assert not Path("mine.yaml").exists()

@@ -192,7 +192,7 @@ VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
     "numbers": _numbers,
 }
 PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
-    "prompt": lambda answers: f"[{drafting.guess(answers.columns)[0]}]",
+    "prompt": lambda answers: answers.guessed[0],
     "hold_back": lambda answers: "" if answers.of.keeps else "yes",
     "where": lambda answers: next(
         (where for where in PLACES if answers.starts(PLACES[where])), "here"

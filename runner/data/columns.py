@@ -1,0 +1,133 @@
+"""Columns: which column of a table holds the questions, and which their answers, by their names and
+by what is in them."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.tools import packaged
+
+TABLES = packaged.toml(__file__, "columns.toml")
+QUESTION_NAMES: list[str] = TABLES["question"]
+ANSWER_NAMES: list[str] = TABLES["answer"]
+NO_TEXT = [re.compile(pattern, re.IGNORECASE) for pattern in TABLES["no_text"].values()]
+# A column that is empty in most rows would lose most rows.
+LEAST_FILLED = 0.5
+# From this share of values without words on, a column holds none.
+MOST_WITHOUT_TEXT = 0.5
+# A column with so many question marks holds questions, whatever it is called.
+LEAST_ASKING = 0.3
+# Among so many rows or more, a few short values that repeat are a kind, a state or a person.
+FEW_ROWS, MOST_KINDS_SHARE, MOST_KIND_CHARACTERS = 20, 0.2, 25
+# Texts of which neither is so much longer stay in the order of the file.
+LONGER = 1.3
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """What the values of a column are like."""
+
+    name: str
+    filled_share: float  # of the rows, those with a value
+    mean_characters: float  # of a value
+    asking_share: float  # of the values, those with a question mark
+    holds_text: bool  # not numbers, dates, addresses, file names or identifiers
+    is_kind: bool  # few different, short values: a category, a state, a person
+
+
+def question_and_answer(
+    names: Sequence[str], rows: Iterable[Mapping[str, Any]]
+) -> tuple[str, str] | None:
+    """The columns of the question and of its answer; None if there are not two columns for them.
+    rows: a sample. A usual name counts first, where the column is filled; then question marks, and
+    then length: the longest text is the answer."""
+    sample = list(rows)
+    columns = [facts_of(name, sample) for name in names]
+    filled = [column for column in columns if column.filled_share >= LEAST_FILLED]
+    answer = named(filled, ANSWER_NAMES)
+    question = named([column for column in filled if column != answer], QUESTION_NAMES)
+    texts = [column for column in filled if column.holds_text]
+    question = question or _asking([column for column in texts if column != answer])
+    answer = answer or _longest([column for column in texts if column != question])
+    question = question or _longest([column for column in texts if column != answer])
+    if question is None or answer is None:
+        return None
+    if not named([question], QUESTION_NAMES) and not named([answer], ANSWER_NAMES):
+        question, answer = _in_order(question, answer, columns)
+    return question.name, answer.name
+
+
+def longest_text(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """The column with the longest texts; None without a text."""
+    sample = list(rows)
+    columns = [facts_of(name, sample) for name in names]
+    longest = _longest([column for column in columns if column.holds_text])
+    return longest and longest.name
+
+
+def named(columns: Iterable[ColumnFacts], usual_names: Sequence[str]) -> ColumnFacts | None:
+    """The column with the likeliest of the usual names; a name may have other words beside it."""
+    by_name = {column.name.lower().strip(): column for column in reversed(list(columns))}
+    for usual_name in usual_names:
+        if usual_name in by_name:
+            return by_name[usual_name]
+    for usual_name in usual_names:
+        for name, column in by_name.items():
+            if len(usual_name) > 1 and usual_name in re.split(r"[\W_]+", name):
+                return column
+    return None
+
+
+def facts_of(name: str, rows: Sequence[Mapping[str, Any]]) -> ColumnFacts:
+    values = []
+    for row in rows:
+        text = str(row.get(name) if row.get(name) is not None else "").strip()
+        if text:
+            values.append((row[name], text))
+    if not values:
+        return ColumnFacts(name, 0.0, 0.0, 0.0, holds_text=False, is_kind=False)
+    texts = [text for _, text in values]
+    without_text = sum(not _is_text(value, text) for value, text in values)
+    mean_characters = sum(map(len, texts)) / len(texts)
+    repeats = len(texts) >= FEW_ROWS and len(set(texts)) <= MOST_KINDS_SHARE * len(texts)
+    return ColumnFacts(
+        name=name,
+        filled_share=len(values) / len(rows),
+        mean_characters=mean_characters,
+        asking_share=sum("?" in text or "？" in text for text in texts) / len(texts),
+        holds_text=without_text < MOST_WITHOUT_TEXT * len(values),
+        is_kind=repeats and mean_characters <= MOST_KIND_CHARACTERS,
+    )
+
+
+def _is_text(value: object, text: str) -> bool:
+    if not isinstance(value, str):
+        return False
+    return not any(pattern.fullmatch(text) for pattern in NO_TEXT)
+
+
+def _asking(columns: Sequence[ColumnFacts]) -> ColumnFacts | None:
+    """The column with most question marks, if it has many."""
+    asking = [column for column in columns if column.asking_share >= LEAST_ASKING]
+    return max(asking, key=lambda column: column.asking_share, default=None)
+
+
+def _longest(columns: Sequence[ColumnFacts]) -> ColumnFacts | None:
+    """The column with the longest texts; kinds only if there is nothing else."""
+    texts = [column for column in columns if not column.is_kind]
+    return max(texts or columns, key=lambda column: column.mean_characters, default=None)
+
+
+def _in_order(
+    question: ColumnFacts, answer: ColumnFacts, columns: Sequence[ColumnFacts]
+) -> tuple[ColumnFacts, ColumnFacts]:
+    """Two columns without usual names: as they stand in the file, unless what they hold says
+    which is which. A kind is what is learned of a text."""
+    if question.is_kind != answer.is_kind:
+        return (answer, question) if question.is_kind else (question, answer)
+    asks = question.asking_share >= LEAST_ASKING > answer.asking_share
+    is_longer = answer.mean_characters >= LONGER * question.mean_characters
+    if asks or is_longer or columns.index(question) < columns.index(answer):
+        return question, answer
+    return answer, question

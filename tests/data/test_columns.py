@@ -1,0 +1,100 @@
+"""Which columns hold questions and which answers, as people's tables have them."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.data.columns import question_and_answer
+
+LONG = "They beat their wings {} times a second, and the air between them hums."
+ASKS = "Why do bees hum in the month of number {}?"
+
+
+def table(count: int = 30, **columns: str | list) -> list[dict]:
+    """Rows whose values are the texts with the number of the row, or the values in turn."""
+    rows = []
+    for number in range(count):
+        row = {}
+        for name, value in columns.items():
+            if isinstance(value, list):
+                row[name] = value[number % len(value)]
+            else:
+                row[name] = value.format(number)
+        rows.append(row)
+    return rows
+
+
+TABLES = {
+    "usual names": (table(question=ASKS, answer=LONG), ("question", "answer")),
+    "the other order": (table(answer=LONG, question=ASKS), ("question", "answer")),
+    "other words beside a name": (
+        table(**{"Customer question": ASKS, "our_answer": LONG, "id": "c{}"}),
+        ("Customer question", "our_answer"),
+    ),
+    "German, with a remark and a person": (
+        table(Frage=ASKS, Antwort=LONG, Wer=["Eva", "Jo"], Bemerkung=["", "", "", "", "geprüft"]),
+        ("Frage", "Antwort"),
+    ),
+    "an answer whose name stands over an empty column": (
+        table(Frage=ASKS, Antwort=["", "", "", "", LONG], Text=LONG),
+        ("Frage", "Text"),
+    ),
+    "no names, with a question mark": (table(x=LONG, y=ASKS), ("y", "x")),
+    "no names and no question marks: the longer text answers": (
+        table(x=LONG, y="Tell me about month {}"),
+        ("y", "x"),
+    ),
+    "texts of one length: the order of the file": (
+        table(de="Der Hund Nummer {} schläft.", en="The dog number {} is asleep."),
+        ("de", "en"),
+    ),
+    "ids, dates, addresses, files and numbers are none": (
+        table(
+            id="c{}",
+            created="2026-03-01 10:{}",
+            url="https://example.org/a-rather-long-address/of/page/{}",
+            file="scan-{}.pdf",
+            price=[12.5, 3],
+            subject="How does {} work?",
+            body=LONG,
+        ),
+        ("subject", "body"),
+    ),
+    "a kind is no question": (
+        table(category=["honey", "wax"], request="Tell me about {}", text=LONG),
+        ("request", "text"),
+    ),
+    "a kind is what is learned if there is nothing else": (
+        table(review=LONG, sentiment=["good", "bad"]),
+        ("review", "sentiment"),
+    ),
+    "a label with a usual name": (
+        table(text=LONG, answer=["good", "bad"]),
+        ("text", "answer"),
+    ),
+    "numbers are answers if they are called so": (
+        table(question=ASKS, answer=[12, 7]),
+        ("question", "answer"),
+    ),
+    "Chinese": (
+        table(编号="{}", 问题="蜜蜂 {} 为什么嗡嗡叫？", 答案="它们拍打翅膀,空气随之振动 {}。"),
+        ("问题", "答案"),
+    ),
+    "ChatGPT's list of conversations": (
+        table(title="Chat {}", create_time=[1.5e9], mapping=[{"a": {}}], id="c{}"),
+        None,
+    ),
+    "one text": (table(id="{}", text=LONG), None),
+    "no rows": ([], None),
+}
+
+
+@pytest.mark.parametrize("rows, pair", TABLES.values(), ids=TABLES)
+def test_columns_are_found_by_name_and_by_what_is_in_them(rows, pair):
+    names = list(rows[0]) if rows else ["question", "answer"]
+    assert question_and_answer(names, rows) == pair
+
+
+def test_a_name_of_one_letter_is_no_part_of_another_name():
+    rows = table(a_b="Tell me about {}", q_c=LONG)
+    assert question_and_answer(["a_b", "q_c"], rows) == ("a_b", "q_c")
