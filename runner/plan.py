@@ -28,6 +28,15 @@ RUNNER = "runner"
 RUNS = "runs"  # the folder of runs on this machine, below the current folder
 USUAL_CLAIM_GIB = 50  # the size of a claim if neither the recipe nor an estimate gives one
 
+# In the config of the stage that prepares rows for several trainings, the keys of each one's rows
+# begin so: a training may have the name of any other key.
+ROWS_KEY = "rows_of_"
+
+
+def rows_key(stage_name: str) -> str:
+    return f"{ROWS_KEY}{stage_name}"
+
+
 EngineConfig = dict[str, Any]  # an engine's settings, under the engine's own names
 RowsRequest = Mapping[str, Any]  # the rows to prepare: one of the dataclasses for it, as JSON
 

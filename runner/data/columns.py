@@ -63,7 +63,9 @@ def longest_text(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str
     sample = list(rows)
     columns = [facts_of(name, sample) for name in names]
     longest = _longest([column for column in columns if column.holds_text])
-    return longest and longest.name
+    if longest is None:
+        return None
+    return longest.name
 
 
 def named(columns: Iterable[ColumnFacts], usual_names: Sequence[str]) -> ColumnFacts | None:

@@ -15,7 +15,7 @@ from runner.data import prepared
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.row_files import Unreadable
 from runner.parts.planner import samples
-from runner.plan import Plan, RowsRequest, Stage
+from runner.plan import Plan, RowsRequest, Stage, rows_key
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
 from runner.tools.files import remote
@@ -191,7 +191,7 @@ def of(
         name = drawn["of"]
         share = drawn["share"]
         lengths = new_rows.lengths
-        earlier = known(source[name], folder and folder / name)
+        earlier = known(source[rows_key(name)], folder and folder / name)
         lacking = round(new_rows.training * share / (1 - share))
         added = min(lacking, earlier.training or lacking)
         if lengths and earlier.lengths:
@@ -210,8 +210,9 @@ def of(
 def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
     """The data of a stage; in a pipeline, with the config of the stage that prepares it."""
     for earlier in plan.stages:
-        if not earlier.trains and earlier.name in stage.reads and stage.name in earlier.config:
-            return earlier.config, earlier.config[stage.name]
+        rows = earlier.config.get(rows_key(stage.name))
+        if rows and not earlier.trains and earlier.name in stage.reads:
+            return earlier.config, rows
     return None, stage.data
 
 

@@ -10,7 +10,7 @@ from runner import scenarios
 from runner.data.prepared import PreparedRows
 from runner.data.tokenizers import Pretrained
 from runner.parts.contract import Summaries
-from runner.plan import Place, Plan, Stage
+from runner.plan import Place, Plan, Stage, rows_key
 from runner.recipe.overrides import of_each
 from runner.recipe.recipe import CONVERSATIONS, Override, Recipe
 from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_base, one_file, starts
@@ -20,23 +20,17 @@ from runner.tools.files import in_image, remote
 from runner.tools.problem import Problem
 from runner.trainer.settings import ProofSettings, StageOptions
 
-# Names that no stage may have: other keys in the config of the data stage, and other folders of the
-# run.
+# Names that no stage may have: other folders of the run.
 TAKEN = (
     "data",
     "model",
-    "models",
-    "work",
-    "out",
-    "twins",
-    "proofs",
     "config",
     "logs",
     "scratch",
     "evaluation",
 )
 # The same for a pretraining.
-OF_TEXT = ("init", "text", "tokenizer", "blocks", "lengths", "cleaning")
+OF_TEXT = ("init", "text", "tokenizer", "blocks", "cleaning")
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -135,9 +129,9 @@ def _with_rows(
     drawn = _drawn(recipe, rows)
     parts = dict(begun.parts)
     for name in rows:
-        sources: tuple[str, ...] = (name,)
+        sources: tuple[str, ...] = (rows_key(name),)
         if name in drawn:
-            sources = (name, drawn[name]["of"], "earlier_rows")
+            sources = (rows_key(name), rows_key(drawn[name]["of"]), "earlier_rows")
         parts[name] = (*sources, *texts)
     config = {
         **begun.config,
@@ -145,7 +139,7 @@ def _with_rows(
         "on_claim": place.prepared,
         "models": models,
         "earlier_rows": drawn,
-        **rows,
+        **{rows_key(name): stage_rows for name, stage_rows in rows.items()},
     }
     return replace(begun, config=config, parts=parts)
 

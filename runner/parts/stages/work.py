@@ -1,7 +1,7 @@
 """The stage `data` of a recipe with stages: it prepares the rows of every training."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from runner.data.prepared import PreparedRows
 from runner.data.tokenizers import Pretrained
 from runner.entrypoints import prepare
 from runner.parts.contract import Work
+from runner.plan import ROWS_KEY
 from runner.tools.files import replacing
 from runner.tools.problem import Tell
 from runner.tools.process import helping_pod
@@ -116,9 +117,9 @@ def _training_rows(folder: Path) -> Any:
 
 def _rows(work: Work) -> dict[str, dict[str, Any]]:
     rows_by_stage = {}
-    for name, part in work.items():
-        if isinstance(part, Mapping) and "kind" in part:
-            rows_by_stage[name] = dict(part)
+    for key, rows in work.items():
+        if key.startswith(ROWS_KEY):
+            rows_by_stage[key.removeprefix(ROWS_KEY)] = dict(rows)
     return rows_by_stage
 
 

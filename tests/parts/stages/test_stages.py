@@ -6,18 +6,20 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 
 from runner.check.by_schema import part
 from runner.check.validate import examine, load
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import of as offers
-from runner.plan import Place
+from runner.plan import Place, rows_key
 from runner.recipe import reading
 from runner.recipe.document import leaves
 from runner.recipe.overrides import from_options
 from runner.recipe.stages import TECHNIQUES
 from runner.scenarios import place, translate
 from tests.conftest import ROOT, STARTERS
+from tests.parts.export.runs import base_of
 
 RECIPE = ROOT / "recipes/sft-dpo.yaml"
 CHATS = {"hub": "me/rows", "question": "[q]", "answer": "[a]"}
@@ -176,7 +178,7 @@ def test_a_stage_is_what_it_would_be_as_a_recipe_of_its_own(tmp_path, technique,
         differing <= {("recipe_runner", "fingerprint")}
         and trained.config.keys() == train.config.keys()
     )
-    assert prepared.config["one"] == same.config["data"]
+    assert prepared.config[rows_key("one")] == same.config["data"]
 
 
 def of(tmp_path, *stages, **shared):
@@ -218,7 +220,8 @@ def test_a_stage_may_start_from_a_model_of_its_own(tmp_path):
         "one": ("HuggingFaceTB/SmolLM3-3B", one.config["base_model"]),
         "two": ("Qwen/Qwen3-0.6B", "/shared/it/two-base"),
     }
-    assert {name: data.config[name]["tokenizer"]["base"] for name in ("one", "two", "three")} == {
+    stages = ("one", "two", "three")
+    assert {name: data.config[rows_key(name)]["tokenizer"]["base"] for name in stages} == {
         "one": "HuggingFaceTB/SmolLM3-3B",
         "two": "Qwen/Qwen3-0.6B",
         "three": "Qwen/Qwen3-0.6B",
@@ -272,9 +275,15 @@ def test_the_first_stage_may_make_the_model(tmp_path):
         == last.evaluation.text_blocks
         == "/shared/it/data/blocks/validation-128.npy"
     )
-    assert data.config["chats"]["tokenizer"]["base"] == "/shared/it/data/tokenizer"
+    assert data.config[rows_key("chats")]["tokenizer"]["base"] == "/shared/it/data/tokenizer"
     assert data.config["earlier_rows"] == {"field": {"of": "chats", "share": 0.25, "seed": 42}}
-    assert data.parts["field"] == ("field", "chats", "earlier_rows", "text", "tokenizer")
+    assert data.parts["field"] == (
+        rows_key("field"),
+        rows_key("chats"),
+        "earlier_rows",
+        "text",
+        "tokenizer",
+    )
     assert made.facts["tokens"] == {"pretrain-64": 15 * 64 * 64, "pretrain-128": 15 * 64 * 128}
 
 
@@ -352,3 +361,30 @@ def test_suggestions_name_lines_of_the_whole_recipe():
     assert any(line.startswith("stages.1.train.") for line in lines), lines
     for offer in found:
         load(RECIPE, from_options([line.replace(": ", "=", 1) for line in offer.lines]))
+
+
+def test_a_stage_may_have_the_name_of_any_other_setting(tmp_path, recipe_command):
+    """`recipe prepare` took the rows of a stage called `questions` for questions of a demo."""
+    base = base_of("survival", tmp_path / "base")
+    samples = ROOT / "recipes" / "data"
+    asked = {"path": str(samples / "museum.csv"), "question": "[question]", "answer": "[answer]"}
+    text = {"path": str(samples / "gemma-sample.txt"), "form": "text"}
+    names = ("text", "questions", "twin", "work", "out", "models")
+    stages = [
+        {"name": name, "technique": "lora", "data": text if name == "text" else asked}
+        for name in names
+    ]
+    recipe = {
+        "scenario": "stages",
+        "name": "field",
+        "model": {"base": str(base), "sequence_len": 128},
+        "stages": stages,
+        "machines": {"gpu": "NVIDIA-L40S"},
+    }
+    (tmp_path / "field.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    done = recipe_command("prepare", "field.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "No row supports" not in done.stdout
+    for name in names:
+        assert f"{name}:" in done.stdout
+        assert list((tmp_path / "runs/field").rglob(f"{name}/train.parquet"))
