@@ -16,9 +16,9 @@ NO_TEXT = [re.compile(pattern, re.IGNORECASE) for pattern in TABLES["no_text"].v
 LEAST_FILLED = 0.5
 # From this share of values without words on, a column holds none.
 MOST_WITHOUT_TEXT = 0.5
-# A column with so many question marks holds questions, whatever it is called.
+# A column with question marks in this share holds questions, whatever it is called.
 LEAST_ASKING = 0.3
-# Among so many rows or more, a few short values that repeat are a kind, a state or a person.
+# Among this many rows or more, a few short values that repeat are a kind, a state or a person.
 FEW_ROWS, MOST_KINDS_SHARE, MOST_KIND_CHARACTERS = 20, 0.2, 25
 # Texts of which neither is so much longer stay in the order of the file.
 LONGER = 1.3

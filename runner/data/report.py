@@ -23,6 +23,10 @@ SHOWN_BAD_LINES = 10
 MOST_NAMED = 10_000
 
 
+# These many rows of a small file may be lost, whatever share of it they are, but at most a tenth.
+FEW_LOST_ROWS, FEW_LOST_SHARE = 5, 0.1
+
+
 def numbers(lines: Sequence[Where], count: int) -> str:
     """The first line numbers of `count`, as the end of a line of the report; empty if unknown."""
     if not lines:
@@ -37,16 +41,29 @@ def numbers(lines: Sequence[Where], count: int) -> str:
     return f": line{'' if count == 1 else 's'} {first_lines}{more}"
 
 
+def most_lost(share: float, of: int) -> int:
+    """How many of the rows may be lost: a share of them, or a few, because one blank cell in a
+    small file is more than a share; none with a share of 0."""
+    if share == 0:
+        return 0
+    few = min(FEW_LOST_ROWS, int(FEW_LOST_SHARE * of))
+    return max(few, int(share * of))
+
+
 def require_few(lost_rows: int, of: int, share: float, lines: Iterable[str]) -> None:
-    """Raises Stop if more than `share` of the rows are lost. lines: of the report, which name
-    them."""
-    if lost_rows <= share * of:
+    """Raises Stop if more rows are lost than `most_lost`. lines: of the report, which name them."""
+    allowed = most_lost(share, of)
+    if lost_rows <= allowed:
         return
     listing = "\n".join(lines)
     part = lost_rows / of
     most = math.ceil(part * 100) / 100
+    if allowed:
+        bound = f"at most {allowed:,} may be lost"
+    else:
+        bound = "none may be lost"
     raise Stop(
-        f"{lost_rows:,} of {of:,} rows cannot be used ({part:.1%}), but at most {100 * share:.3g}% may be lost.\n{listing}",
+        f"{lost_rows:,} of {of:,} rows cannot be used ({part:.1%}), but {bound}.\n{listing}",
         f"Fix the rows above. Or allow more in this data's section: `max_lost_share: {most:g}`.",
     )
 

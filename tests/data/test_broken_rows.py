@@ -9,7 +9,7 @@ import pytest
 
 from runner.data import row_files, rows
 from runner.data.data_sets import DataSource
-from runner.data.report import Report, lines_of
+from runner.data.report import Report, lines_of, most_lost
 from runner.data.row_files import Bad
 from runner.tools.problem import Stop
 from tests.data.test_chat_data import prepare, table, wanted
@@ -110,7 +110,8 @@ def asked(folder, bad: int, share: float):
 
 
 @pytest.mark.parametrize(
-    ("bad", "share", "stops"), [(2, 0.01, False), (3, 0.01, True), (3, 0.02, False), (3, 0.0, True)]
+    ("bad", "share", "stops"),
+    [(5, 0.01, False), (6, 0.01, True), (6, 0.03, False), (3, 0.0, True)],
 )
 def test_more_bad_rows_than_are_allowed_end_it(bad, share, stops, tmp_path, golden_message):
     if not stops:
@@ -131,8 +132,16 @@ def test_what_was_prepared_before_is_not_taken_for_rows_that_are_refused(tmp_pat
     prepare(asked(tmp_path, 1, 0.01), tmp_path / "out")
     for _ in range(2):
         with pytest.raises(Stop):
-            prepare(asked(tmp_path, 5, 0.01), tmp_path / "out")
-    assert prepare(asked(tmp_path, 5, 0.1), tmp_path / "out").lost == 5
+            prepare(asked(tmp_path, 7, 0.01), tmp_path / "out")
+    assert prepare(asked(tmp_path, 7, 0.1), tmp_path / "out").lost == 7
+
+
+@pytest.mark.parametrize(
+    ("of", "share", "most"),
+    [(144, 0.01, 5), (2000, 0.01, 20), (30, 0.01, 3), (9, 0.01, 0), (30, 0.5, 15), (144, 0, 0)],
+)
+def test_of_a_small_file_a_few_rows_may_be_lost(of, share, most):
+    assert most_lost(share, of) == most
 
 
 class Letters:
@@ -152,7 +161,7 @@ def test_rows_that_are_too_long_are_lost_unless_a_twin_has_counted(twin, tmp_pat
     tokenizer = Letters()
     if twin:
         tokenizer.said_as = "a twin"
-    settings = wanted(tmp_path / "rows.jsonl", max_lost_share=0.01, sequence_len=300)
+    settings = wanted(tmp_path / "rows.jsonl", max_lost_share=0.0, sequence_len=300)
     if twin:
         report = prepare(settings, tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
         (finding,) = [finding for finding in report.findings if finding.kind == "too long"]
