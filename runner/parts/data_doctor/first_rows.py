@@ -6,13 +6,14 @@ from pathlib import Path
 
 from runner.check import sources
 from runner.check.rules import questions_of_starters
-from runner.data import conversation_formats, row_files, rows
+from runner.data import columns, conversation_formats, row_files, rows
 from runner.data.conversation_formats import OWN, ChatSet, Conversation
-from runner.data.data_sets import BYTES_A_TOKEN
+from runner.data.data_sets import BYTES_A_TOKEN, DataSource
 from runner.data.support import UNSUPPORTED_PROMPT, Support, unsupported_question
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.templates import NoText
+from runner.recipe.templates import columns as columns_of
 from runner.tools.problem import Problem, Stop
 from runner.tools.settings import Settings
 
@@ -34,6 +35,34 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.note((*home, "path"), message, hint)
         talks = [row for _, row in read if isinstance(row, Conversation)]
         yield from _too_long(recipe, home, file, talks)
+        yield from _wrong_columns(recipe, home, data, file)
+
+
+def _wrong_columns(recipe: Recipe, home: Path_, data: Settings, file: Path) -> Iterator[Problem]:
+    """Columns of questions or answers that are mostly empty, or hold no text to learn, while
+    another column looks like what is meant."""
+    source = DataSource(hub=None, revision=None, subset=None, split=None, path=str(file))
+    sample = list(islice(rows.good(source), FIRST_ROWS))
+    names = rows.columns(file)
+    pair = columns.question_and_answer(names, sample)
+    if pair is None:
+        return
+    named = {setting: columns_of(data.get(setting) or "") for setting in sources.QUESTION_ANSWER}
+    used = {column for of_setting in named.values() for column in of_setting}
+    for setting, likely in zip(sources.QUESTION_ANSWER, pair, strict=True):
+        if len(named[setting]) != 1 or likely in used or named[setting][0] not in names:
+            continue
+        column = named[setting][0]
+        facts = columns.facts_of(column, sample)
+        empty = round((1 - facts.filled_share) * len(sample))
+        if facts.filled_share < columns.LEAST_FILLED:
+            message = f"{empty:,} of the first {len(sample):,} rows of `{file}` have nothing in `{column}`."
+        elif not facts.holds_text:
+            first = next(str(row[column]) for row in sample if row.get(column) is not None)
+            message = f"`{column}` of `{file}` holds no text to learn, for example `{first[:40]}`."
+        else:
+            continue
+        yield recipe.note((*home, setting), message, f"Did you mean `[{likely}]`?")
 
 
 def _too_long(

@@ -59,3 +59,42 @@ def test_good_rows_and_rows_behind_the_first_are_not_spoken_of(tmp_path):
 
 def test_columns_that_are_not_there_are_said_once_and_not_for_each_row(tmp_path):
     assert not notes(tmp_path, GOOD, question="[none]")
+
+
+def column_notes(folder, table: list[dict], answer: str) -> list[str]:
+    """What is said of the columns of a table, in the order of the file."""
+    recipe = yaml.safe_load((ROOT / "recipes" / "survival.yaml").read_text())
+    names = ",".join(table[0])
+    lines = [",".join(str(value) for value in row.values()) for row in table]
+    (folder / "bees.csv").write_text("\n".join([names, *lines]))
+    recipe["data"] = {"path": "bees.csv", "question": "[Frage]", "answer": answer}
+    (folder / "my.yaml").write_text(yaml.safe_dump(recipe))
+    return [
+        f"{problem.message.replace(str(folder), '<tmp>')}\n{problem.hint}"
+        for problem in examine(folder / "my.yaml")
+        if "Did you mean `[" in (problem.hint or "")
+    ]
+
+
+BEES = [
+    {
+        "Nr": f"c{number}",
+        "Frage": f"Warum summen Bienen im Monat {number}?",
+        "Antwort": f"Sie bewegen die Flügel {number} Mal in der Sekunde.",
+        "Bemerkung": "geprüft" if number == 7 else "",
+    }
+    for number in range(144)
+]
+
+
+@pytest.mark.parametrize("column", ["Bemerkung", "Nr"])
+def test_a_column_that_cannot_be_meant_is_named_with_the_one_that_is(
+    column, tmp_path, golden_message
+):
+    (note,) = column_notes(tmp_path, BEES, f"[{column}]")
+    golden_message(note)
+
+
+@pytest.mark.parametrize("answer", ["[Antwort]", "[Antwort] ([Bemerkung])", "[Frage]"])
+def test_other_columns_are_not_doubted(answer, tmp_path):
+    assert column_notes(tmp_path, BEES, answer) == []
