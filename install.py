@@ -105,7 +105,10 @@ def install():
         print(
             "The environment in .venv is of another Python or another folder, or half made; it is made again."
         )
-        shutil.rmtree(str(VENV))
+        if VENV.is_symlink():
+            VENV.unlink()  # what it leads to belongs to somebody else
+        else:
+            shutil.rmtree(str(VENV))
     if not VENV.exists():
         print(
             f"Making an environment in .venv with Python {sys.version_info[0]}.{sys.version_info[1]} …",

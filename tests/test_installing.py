@@ -59,6 +59,17 @@ def test_a_folder_with_an_umlaut_is_found_under_a_c_locale(install, monkeypatch)
         assert found.wait() == 0
 
 
+def test_an_environment_that_a_link_leads_to_is_left_as_it_is(install, tmp_path):
+    module, _, _ = install
+    other = tmp_path / "elsewhere" / "environment"
+    other.mkdir(parents=True)
+    (other / "kept").write_text("")
+    (tmp_path / ".venv").symlink_to(other)
+    assert module.install() == 0
+    assert (other / "kept").exists()
+    assert not (tmp_path / ".venv").is_symlink()
+
+
 def test_another_python_is_refused_in_one_sentence_before_anything_is_downloaded(
     install, monkeypatch, capsys
 ):
