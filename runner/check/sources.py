@@ -257,7 +257,7 @@ def _missing_file(recipe: Recipe, place: Path_, name: str) -> Problem:
     return recipe.problem(
         place,
         f"The file `{recipe.folder / name}` does not exist.",
-        "Check the path; it is relative to the recipe's folder.",
+        f"{rows.hint_of_near_file(recipe.folder / name)}Check the path; it is relative to the recipe's folder.",
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog, parts, scenarios
-from runner.check import by_schema, rules, sources
+from runner.check import by_schema, data_file, rules, sources
 from runner.plan import Plan
 from runner.recipe import lock, reading
 from runner.recipe import overrides as changing
@@ -203,6 +203,8 @@ def examine(
     try:
         if file == "-":
             document = reading.standard_input()
+        elif data_file.is_data(Path(file)):
+            return [data_file.problem_of(Path(file))]
         else:
             document = reading.read(file)
         if "scenario" not in document.data and parts.has("axolotl_files"):

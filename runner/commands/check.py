@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from runner import parts
-from runner.check import batch
+from runner.check import batch, data_file
 from runner.check.batch import Format
 from runner.commands.options import command, end, say
 from runner.recipe import overrides as changing
@@ -71,7 +72,9 @@ def check(
             say(
                 f"Skipped {skipped}, which {do} not look like a recipe. `--strict` checks all files."
             )
-        if errors:
+        if len(paths) == 1 and data_file.is_data(Path(paths[0])):
+            _end_without_recipe(Path(paths[0]))
+        elif errors:
             if errors == 1:
                 fix = "it"
             else:
@@ -95,6 +98,15 @@ def check(
                 recipes[0],
             )
     return code(verdict)
+
+
+def _end_without_recipe(file: Path) -> None:
+    """The next command for a file of data: a recipe of it, or one of a starter."""
+    words = data_file.new_recipe(file)
+    if words:
+        end(f"`{file}` is not a recipe yet.", *words)
+    else:
+        end(f"`{file}` is not a recipe.", "new", "my-demo")
 
 
 def code(verdict: batch.CheckReport) -> int:

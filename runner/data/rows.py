@@ -14,7 +14,7 @@ from runner.data import data_sets, row_files
 from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, Unreadable, nameless
 from runner.tools import packaged
 from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
-from runner.tools.problem import Stop, listed
+from runner.tools.problem import Stop, listed, nearest
 
 
 def library(name: str, file_kind: str) -> Any:
@@ -195,6 +195,12 @@ READERS: dict[str, RowFile] = {
     ".parquet": Parquet(),
     ".xlsx": Sheet(),
 }
+# What people name that holds no rows, by its ending.
+WITHOUT_ROWS: dict[str, dict[str, str]] = {
+    ending: kind
+    for kind in packaged.toml(__file__, "without_rows.toml")["kinds"]
+    for ending in kind["endings"]
+}
 # Those whose first rows are read without the others, and without a slow library.
 ROW_BY_ROW = (".jsonl", ".csv", ".tsv")
 
@@ -274,9 +280,24 @@ def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | 
     return parts
 
 
+def hint_of_near_file(file: Path) -> str:
+    """The beginning of a hint, with the file or folder beside a missing one whose name is nearest;
+    empty without one."""
+    if not file.parent.is_dir():
+        return ""
+    beside = [each.name for each in file.parent.iterdir() if not each.name.startswith(".")]
+    near = nearest(file.name, beside)
+    if near is None:
+        return ""
+    return f"Did you mean `{file.with_name(near).name}`? "
+
+
 def columns(file: Path, split: str | None = None) -> list[str]:
     """Column names of a data file, or of a split of a folder that `datasets` has saved. Raises
     Unreadable."""
+    without_rows = WITHOUT_ROWS.get(file.suffix.lower())
+    if without_rows and not file.is_dir():
+        raise Unreadable(f"{without_rows['holds']}.", hint=without_rows["way_out"])
     try:
         if file.is_dir():
             reader = _reader(file, split)

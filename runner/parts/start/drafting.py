@@ -178,7 +178,12 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
             return data_sets.hub_columns(asked)
         return []
     if not file.exists():
-        hint = "Check the path; it is relative to this folder."
+        if name.startswith(("http://", "https://")):
+            raise Stop(
+                f"`{name}` is an address, and its rows are not here.",
+                "Download the file first; in Google Sheets, File › Download › CSV. Then name the file.",
+            )
+        hint = f"{rows.hint_of_near_file(file)}Check the path; it is relative to this folder."
         hub, colon, subset = name.partition(":")
         if "/" not in hub and (full_name := catalog.near_dataset(hub)):
             hint = f"Did you mean the data set `{full_name}{colon}{subset}`?"
