@@ -149,6 +149,18 @@ def listed(names: Iterable[str], joint: str = "and") -> str:
     return ""
 
 
+def plural(noun: str, count: int) -> str:
+    """The noun for this many things."""
+    if count == 1:
+        return noun
+    return f"{noun}s"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count of things in words: `no notes`, `1 note`, `2 notes`."""
+    return f"{count or 'no'} {plural(noun, count)}"
+
+
 def shortened(text: str, most: int) -> str:
     """A text on one line, of at most this many characters."""
     flat = " ".join(text.split())
