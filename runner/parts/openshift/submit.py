@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from runner import parts
 from runner.catalog import tables
+from runner.catalog.hardware import GIB
 from runner.parts.jobs import kubernetes, podspec, trainjob
 from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.openshift import diagnose, helper_pod, jobs, pipeline
@@ -33,7 +34,6 @@ from runner.recipe import units
 from runner.tools.problem import Stop, Tell, listed
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-GIB = 2**30
 IMAGE_VOLUMES = (1, 33)  # the version of Kubernetes that mounts images, with `subPath`
 SETTING = "`openshift.claims[].storage_class`"
 

@@ -346,9 +346,10 @@ def _pods(cluster: Cluster, service: Manifest) -> Manifests:
 
 
 def _ready(pods: Manifests) -> str | None:
-    return next(
-        (str(pod["metadata"]["name"]) for pod in pods if jobs.has_condition(pod, "Ready")), None
-    )
+    for pod in pods:
+        if jobs.has_condition(pod, "Ready"):
+            return str(pod["metadata"]["name"])
+    return None
 
 
 LESS = "`serve.gpus` or `serve.concurrency`"

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import catalog
+from runner.catalog.hardware import GIB
 from runner.parts.planner import parameters
-from runner.parts.planner.memory import GIB, NCCL_LEAST
+from runner.parts.planner.memory import NCCL_LEAST
 from runner.plan import OnClaim, Plan, Stage, precision_of
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
