@@ -119,7 +119,8 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
     sets = source.folder.stage.config.get("datasets")
     file = Path(str(sets[0].get("path", "")) if sets else "")
     if file.suffix != ".parquet" or not file.is_file():
-        yield from (list(row) for row, _ in evaluate.general_rows(tokenizer))
+        for row, _ in evaluate.general_rows(tokenizer):
+            yield list(row)
         return
     table = dataset.dataset(file)
     wanted = [name for name in ("input_ids", "messages", "tools") if name in table.schema.names]

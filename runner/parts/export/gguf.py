@@ -256,11 +256,9 @@ def architectures(converter: Path) -> Iterator[str]:
             and getattr(node.target, "id", "") == "TEXT_MODEL_MAP"
             and node.value
         ):
-            yield from (
-                name
-                for name in ast.literal_eval(node.value)
-                if "ForCausalLM" in name or "LMHead" in name
-            )
+            for name in ast.literal_eval(node.value):
+                if "ForCausalLM" in name or "LMHead" in name:
+                    yield name
 
 
 def apart(function: Callable[..., object], *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -281,7 +279,10 @@ def why(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [
         "it gave no reason"
     ]
-    return next((line for line in lines if "error loading" in line), lines[-1])
+    for line in lines:
+        if "error loading" in line:
+            return line
+    return lines[-1]
 
 
 def is_gpt2(tokenizer: Path) -> bool:

@@ -38,7 +38,7 @@ from runner.run.run_manifest import keep
 from runner.scenarios import forecasting, place, planned, translate
 from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import write_all
-from runner.tools.problem import Stop, Tell, errors_of
+from runner.tools.problem import Stop, Tell, counted, errors_of, plural
 from runner.tools.process import HOST
 from runner.tools.text import printable
 
@@ -324,12 +324,9 @@ def _status_of_namespace(namespace: str | None, live: bool) -> None:
     cluster = connect()
     namespace = namespace or cluster.namespace
     count = _table(cluster, namespace, live)
-    verb = "submit"
-    text = "no jobs"
-    if count:
-        verb = "status"
-        text = f"{count} job{'' if count == 1 else 's'}"
-    end(f"The namespace `{namespace}` has {text} of recipe-runner.", verb, "RECIPE")
+    jobs_here = counted(count, "job")
+    verb = "status" if count else "submit"
+    end(f"The namespace `{namespace}` has {jobs_here} of recipe-runner.", verb, "RECIPE")
 
 
 def _table(cluster: Cluster, namespace: str, live: bool) -> int:
@@ -511,7 +508,7 @@ def fetch(
     came, number = _download(plan, chosen, folder, path, everything)
     current = transfer.record_results(folder, plan, chosen, number, say)
     where = (Path(to) if to else folder.path) / chosen.folder
-    say(f"{came} file{'' if came == 1 else 's'} fetched to {where}")
+    say(f"{came} {plural('file', came)} fetched to {where}")
     if current:
         keep(folder, recipe, plan)
         if parts.has("report"):

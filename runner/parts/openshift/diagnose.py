@@ -400,10 +400,8 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
     for entry in jobs.containers_of(pod):
         if entry["name"] in jobs.WORKING:
             yield from container_problems(pod, entry, state.events, where, BUILD, remedy)
-            yield from (
-                f"{where} {_end_of_container(state, pod, entry, ended, log_of)}"
-                for ended in failures_of(entry)
-            )
+            for ended in failures_of(entry):
+                yield f"{where} {_end_of_container(state, pod, entry, ended, log_of)}"
 
 
 def _wait_for_master(state: JobState, entry: Manifest, where: str) -> Iterator[str]:

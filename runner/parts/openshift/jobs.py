@@ -172,10 +172,10 @@ def find_stage_job(
 ) -> Manifest | None:
     """The job of a stage, or of the gate after it, among those of `read_jobs`."""
     kinds, name = _kinds_and_name(plan, stage, of_gate)
-    return next(
-        (job for job in existing_jobs if job["kind"] in kinds and job["metadata"]["name"] == name),
-        None,
-    )
+    for job in existing_jobs:
+        if job["kind"] in kinds and job["metadata"]["name"] == name:
+            return job
+    return None
 
 
 def _kinds_and_name(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], str]:

@@ -202,7 +202,10 @@ def _created_at(manifest: Manifest | None) -> str:
 
 def next_milestone(all_milestones: list[Milestone]) -> Milestone | None:
     """The first milestone that is not done; None if all are."""
-    return next((milestone for milestone in all_milestones if not milestone.done), None)
+    for milestone in all_milestones:
+        if not milestone.done:
+            return milestone
+    return None
 
 
 def default_milestone(all_milestones: list[Milestone]) -> Milestone | None:

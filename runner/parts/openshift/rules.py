@@ -19,7 +19,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
-from runner.tools.problem import Problem, listed
+from runner.tools.problem import Problem, listed, plural
 from runner.tools.text import JOB_NAME, longest_job_name
 
 if TYPE_CHECKING:
@@ -326,8 +326,10 @@ def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         whom.append(
             (("image", "code_from_git", "url"), f"Pods run the code of `{code.url}`, and that code")
         )
-    for path, who in whom if secrets else ():
-        message = f"{who} can read the Secret{'s' if len(secrets) > 1 else ''} {listed(secrets)}."
+    if not secrets:
+        return
+    for path, who in whom:
+        message = f"{who} can read the {plural('Secret', len(secrets))} {listed(secrets)}."
         yield recipe.note(
             path, message, "If you do not trust it, read it before you submit the recipe."
         )

@@ -405,6 +405,7 @@ def time_of_event(event: Manifest) -> str:
     """When an event was last seen; components of a cluster write it to different fields."""
     series = event.get("series") or {}
     moments = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return next(
-        (moment for moment in moments if moment), event["metadata"].get("creationTimestamp") or ""
-    )
+    for moment in moments:
+        if moment:
+            return str(moment)
+    return event["metadata"].get("creationTimestamp") or ""

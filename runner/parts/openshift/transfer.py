@@ -27,7 +27,7 @@ from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, RunRecord, StageFolder, StageRecord
 from runner.scenarios.shared import common
 from runner.tools.files import content_hash, read_record, sha256, write_json
-from runner.tools.problem import Stop, Tell, listed
+from runner.tools.problem import Stop, Tell, listed, plural
 from runner.tools.run_files import (
     ADAPTER,
     BEST_IMAGES,
@@ -139,11 +139,11 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
                     "Submit again. The upload continues where it stopped.",
                 )
         share.get("only", list(sent.paths))
-    count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"
-    tell(
-        f"{count} in `{sent.folder}`: "
-        + (f"{_mib(total)} MiB sent" if total else "all there already")
-    )
+    outcome = "all there already"
+    if total:
+        outcome = f"{_mib(total)} MiB sent"
+    count = len(sent.paths)
+    tell(f"{count:,} {plural('data file', count)} in `{sent.folder}`: {outcome}")
 
 
 def _mib(size: int) -> str:
