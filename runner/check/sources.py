@@ -502,7 +502,7 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note(
             (*on_hub[0][0], "hub"),
             f"The hub could not be asked about the columns of {names}: {reason}.",
-            f"{LATER}",
+            LATER,
         )
         return
     for home, data in on_hub:

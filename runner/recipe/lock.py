@@ -183,7 +183,7 @@ def _wrong(document: Document, name: str) -> list[Problem]:
             document.problem(
                 (*entry_path, "num_key_value_heads"),
                 "`num_attention_heads` must be a multiple of `num_key_value_heads`.",
-                f"{remedy}",
+                remedy,
             )
         )
     return problems

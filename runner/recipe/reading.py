@@ -149,7 +149,7 @@ def parse(name: str, text: str, file_kind: str = "recipe", start: str = START) -
             document.problem_at(
                 Span(1, 1, 1),
                 f"This is not a {file_kind}: it has no `setting: value` lines.",
-                f"{start}",
+                start,
             )
         )
     if builder.problems:
@@ -314,7 +314,7 @@ class Builder:
         anchored = self.anchors[name]
         if anchored is None:
             self._problem(
-                event, f"`*{name}` is inside `&{name}`, so it would contain itself.", f"{remedy}"
+                event, f"`*{name}` is inside `&{name}`, so it would contain itself.", remedy
             )
             return None
         value, size = anchored
