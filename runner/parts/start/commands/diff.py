@@ -155,11 +155,11 @@ def row(difference: Difference) -> tuple[str, str, str, str]:
     return difference.name, before, _shown(difference.after, unit), meaning
 
 
-def _shown(value: Any, unit: str) -> str:
+def _shown(value: object, unit: str) -> str:
     if value is None:
         return "-"
     kind = unit.partition(" ")[0]
-    if kind in _SHOWN:
+    if kind in _SHOWN and isinstance(value, int | float):
         return _SHOWN[kind](value)
     return shortened(reading.written(value), 60)
 
