@@ -396,7 +396,8 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
             if message:
                 last_line = message.splitlines()[-1].strip()
                 report = f" It reported: {last_line[:300].rstrip('.')}."
-            yield f"{where} could not clone its code.{report} Check the address and commit in `image.code_from_git`, and whether the cluster's machines reach that server."
+            failure = f"{where} could not clone its code.{report}"
+            yield f"{failure} Check the address and commit in `image.code_from_git`, and whether the cluster's machines reach that server."
     for entry in jobs.containers_of(pod):
         if entry["name"] in jobs.WORKING:
             yield from container_problems(pod, entry, state.events, where, BUILD, remedy)
