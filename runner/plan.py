@@ -198,9 +198,10 @@ def tracker(config: EngineConfig) -> str:
     """The tracking server's tool in an engine's config, by Axolotl's setting or that of images;
     empty for none."""
     images = config.get("trainer", {}).get("report_to")
-    return next(
-        (tool for tool in ("mlflow", "wandb") if config.get(f"use_{tool}") or images == tool), ""
-    )
+    for tool in ("mlflow", "wandb"):
+        if config.get(f"use_{tool}") or images == tool:
+            return tool
+    return ""
 
 
 def precision_of(config: EngineConfig) -> str:

@@ -78,8 +78,11 @@ def gpu_names() -> list[str]:
 def alike(name: str) -> list[str]:
     """The labels that `name` may mean; empty if none is similar."""
     bare = label_of(name).lower()
+    labels = [label for label in gpu_names() if bare in label.lower()]
     near = nearest(name, gpu_names())
-    return [label for label in gpu_names() if bare in label.lower()] or ([near] if near else [])
+    if near and not labels:
+        return [near]
+    return labels
 
 
 def label_of(name: str) -> str:
@@ -143,17 +146,18 @@ def memory(size: float) -> float:
 def cpus(threads: int) -> float:
     """Allocatable CPUs of a machine with this number of CPU threads."""
     reserved = table("reserved")["cpus"]
-    return float(
-        threads - max(reserved["least"], reserved["first"] + reserved["others"] * (threads - 1))
-    )
+    by_threads = reserved["first"] + reserved["others"] * (threads - 1)
+    return float(threads - max(reserved["least"], by_threads))
 
 
 def pod_memory_gib(size: float) -> int:
     """The memory for one pod beside the cluster's own pods, in whole GiB; 0 or less if nothing is
     left."""
-    return math.floor(memory(size) / GIB - float(table("reserved")["memory"]["pods"]))
+    of_cluster = float(table("reserved")["memory"]["pods"])
+    return math.floor(memory(size) / GIB - of_cluster)
 
 
 def pod_cpus(threads: int) -> int:
     """The CPUs for one pod beside the cluster's own pods; 0 or less if nothing is left."""
-    return math.floor(cpus(threads) - float(table("reserved")["cpus"]["pods"]))
+    of_cluster = float(table("reserved")["cpus"]["pods"])
+    return math.floor(cpus(threads) - of_cluster)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -119,34 +120,34 @@ class Model:
             usual = "self_attn"
         else:
             usual = "mlp"
-        return f"{self.layers_path}.{layer}.{self.family.get('homes', {}).get(name, usual)}.{name}"
+        home = self.family.get("homes", {}).get(name, usual)
+        return f"{self.layers_path}.{layer}.{home}.{name}"
 
     def fitting(self, name_or_pattern: str) -> dict[str, int]:
         """The linear layers that a name or pattern matches, by peft's rule for lists, each counted.
         Raises re.error."""
         pattern = re.compile(rf"(?:.*\.)?(?:{name_or_pattern})")
-        paths = {}
+        counts = Counter[str]()
         for name in self.linear:
-            paths[name] = [self.linear_path(layer, name) for layer in range(self.num_hidden_layers)]
-        counts = {}
-        for name, layer_paths in paths.items():
-            counts[name] = sum(bool(pattern.fullmatch(path)) for path in layer_paths)
-        return {name: times for name, times in counts.items() if times}
+            for layer in range(self.num_hidden_layers):
+                if pattern.fullmatch(self.linear_path(layer, name)):
+                    counts[name] += 1
+        return dict(counts)
 
     def matched(self, pattern: str) -> dict[str, bool]:
         """The modules that a pattern matches by peft's rule for a text, and whether each is linear.
         Raises re.error."""
-        modules_by_layer = (self._modules(layer) for layer in range(self.num_hidden_layers))
         matches = {}
-        for modules in modules_by_layer:
-            for path, linear in modules.items():
+        for layer in range(self.num_hidden_layers):
+            for path, linear in self._modules(layer).items():
                 if re.fullmatch(pattern, path):
                     matches[path] = linear
         return matches
 
     def named(self, pattern: str) -> list[str]:
         """The names, each once, of the modules that a pattern matches, as above."""
-        return list(dict.fromkeys(path.rpartition(".")[2] for path in self.matched(pattern)))
+        names = (path.rpartition(".")[2] for path in self.matched(pattern))
+        return list(dict.fromkeys(names))
 
     @staticmethod
     def pattern_of(names: Iterable[str]) -> str:
@@ -158,11 +159,15 @@ class Model:
         yield "every"
         types = self.own.get("layer_types")
         if types:
+            layer_type = types[layer]
             # Granite's older names, as all others call them.
-            yield {"mamba": "linear_attention", "attention": "full_attention"}.get(
-                types[layer], types[layer]
-            )
-        yield "dense" if layer < self.own.get(self.family.get("dense", ""), 0) else "sparse"
+            names = {"mamba": "linear_attention", "attention": "full_attention"}
+            yield names.get(layer_type, layer_type)
+        dense_layers = self.own.get(self.family.get("dense", ""), 0)
+        if layer < dense_layers:
+            yield "dense"
+        else:
+            yield "sparse"
 
     def _modules(self, layer: int) -> dict[str, bool]:
         """The known modules of a transformer layer, by their paths, and whether each is a linear
@@ -252,7 +257,10 @@ def packaged_models() -> tuple[PackagedModel, ...]:
 
 
 def packaged_model(name: str) -> PackagedModel | None:
-    return next((packaged for packaged in packaged_models() if packaged.name == name), None)
+    for packaged in packaged_models():
+        if packaged.name == name:
+            return packaged
+    return None
 
 
 def teaching(name: str, on_processor: bool) -> Teaching | None:
@@ -311,21 +319,26 @@ def near_model(name: str) -> str | None:
 def unsuitable(name: str, folder: Path | None = None) -> tuple[str, str] | None:
     """The problem with a model that the pinned stack cannot train, and the hint, by its name or its
     `config.json`; None without a known reason."""
-    return unsuitable_type({} if _known(name) else config_of(name, folder), name)
+    config: ModelConfig = {}
+    if not _known(name):
+        config = config_of(name, folder)
+    return unsuitable_type(config, name)
 
 
 def unsuitable_type(config: ModelConfig, name: str) -> tuple[str, str] | None:
     """The same by the content of a `config.json`, if the name is not in the table."""
     rows = table("unsuitable")
     model_type = config.get("model_type")
-    of_type = (facts for facts in rows.values() if facts["model_type"] == model_type)
-    facts = rows.get(name) or (next(of_type, None) if model_type else None)
+    facts = rows.get(name)
+    if model_type and not facts:
+        of_type = (row for row in rows.values() if row["model_type"] == model_type)
+        facts = next(of_type, None)
     if facts is None:
         return None
-    alternatives = f"Use {listed(facts['instead'], 'or')} instead; the first is the nearest in size and licence."
+    alternatives = listed(facts["instead"], "or")
     return (
         f"The packages that recipe-runner uses cannot train `{name}`.",
-        f"{facts['why']}. {alternatives}",
+        f"{facts['why']}. Use {alternatives} instead; the first is the nearest in size and licence.",
     )
 
 
@@ -386,9 +399,8 @@ def cached_model(name: str, revision: str) -> Model | None:
     """The model of that name and revision (branch, tag or commit) from the hub's cache on this
     machine, or None."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cached = (
-        Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
-    )
+    cache_folder = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    cached = cache_folder / f"models--{name.replace('/', '--')}"
     ref = cached / "refs" / revision
     try:
         if ref.is_file():
@@ -423,46 +435,49 @@ def from_config(name: str, config: ModelConfig) -> Model:
         twin = _facts(origin)
     else:
         twin = origin
-    same_words = twin or next(
-        (facts for facts in alike if facts["vocab_size"] == config["vocab_size"]), {}
-    )
-    kin = twin or (alike[0] if alike else family)
+    if twin:
+        kin = same_words = twin
+    else:
+        kin = alike[0] if alike else family
+        of_same_words = [facts for facts in alike if facts["vocab_size"] == config["vocab_size"]]
+        same_words = of_same_words[0] if of_same_words else {}
     heads = config["num_attention_heads"]
-    code = [str(place) for place in (config.get("auto_map") or {}).values()]
+    auto_map = config.get("auto_map") or {}
+    code = [str(place) for place in auto_map.values()]
     # The settings that the shapes of an architecture need, under the names that its class has for
     # them.
-    pairs = (entry.partition("=") for entry in family.get("config", ()))
-    needed = {name: config.get(name, config.get(usual_name)) for name, _, usual_name in pairs}
-    for size in (*_SIZES, *(name for name in _OPTIONAL if config.get(name) is not None)):
+    needed = {}
+    for entry in family.get("config", ()):
+        setting, _, usual_name = entry.partition("=")
+        value = config.get(setting, config.get(usual_name))
+        if value is not None:
+            needed[setting] = value
+    optional = [size for size in _OPTIONAL if config.get(size) is not None]
+    for size in (*_SIZES, *optional):
         if not isinstance(config[size], int) or config[size] < 1:
             raise ValueError(f"{size} is not a count")
     head = config.get("head_dim") or config["hidden_size"] // heads
-    if alike and (head % 2 or heads % (config.get("num_key_value_heads") or heads)):
+    groups = config.get("num_key_value_heads") or heads
+    if alike and (head % 2 or heads % groups):
         raise ValueError(
             "rotary positions turn numbers in pairs, and heads share keys and values in equal groups"
         )
+    quantization = config.get("quantization_config") or {}
     return Model(
         id=name,
         model_type=config["model_type"],
         **{size: config[size] for size in (*_SIZES, "max_position_embeddings")},
-        num_key_value_heads=config.get("num_key_value_heads") or heads,
+        num_key_value_heads=groups,
         head_dim=head,
         tied=config.get("tie_word_embeddings", False),
-        linear=tuple(
-            kin.get(
-                "linear",
-                ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-            )
-        ),
+        linear=tuple(kin.get("linear", _LLAMAS_LINEAR)),
         # If transformers has the class, code beside the weights (Phi) is not used.
         custom_code=bool(code) and not kin,
         # `owner/name--module.Class` means that the code is in another repository than the weights.
         remote_code=any("--" in place for place in code),
         usual_glu=_usual_glu(config),
-        config=json.dumps(
-            {name: value for name, value in needed.items() if value is not None}, sort_keys=True
-        ),
-        stored=str((config.get("quantization_config") or {}).get("quant_method", "")),
+        config=json.dumps(needed, sort_keys=True),
+        stored=str(quantization.get("quant_method", "")),
         source=f"{name}/config.json",
         **{key: kin[key] for key in INHERITED if key in kin},
         **{key: same_words[key] for key in SPOKEN if key in same_words},
@@ -477,6 +492,15 @@ _SIZES = (
     "vocab_size",
 )
 _OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+_LLAMAS_LINEAR = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+)
 UNBOUNDED = 2**31 - 1  # models without positions accept rows of any length
 
 
@@ -485,47 +509,45 @@ def _by_usual_names(config: ModelConfig) -> Facts:
     usual names. Sizes that it may lack (heads of a state-space model, positions of ALiBi) get
     neutral values, because only a trace counts."""
     other_names = table("synonyms")["sizes"]
-    kinds = next(
-        (config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ()
-    )
-    sizes_found: Facts = {
+    sizes: Facts = {
         "intermediate_size": 0,
         "num_attention_heads": 1,
         "max_position_embeddings": UNBOUNDED,
     }
-    sizes_found |= {"num_hidden_layers": len(kinds)} if kinds else {}
+    kinds = config.get("layer_types") or config.get("layers_block_type")
+    if kinds:
+        sizes["num_hidden_layers"] = len(kinds)
     for name, other_names_of_size in other_names.items():
-        sizes = (config.get(other_name) for other_name in (name, *other_names_of_size))
-        sizes_found |= next(
-            ({name: size} for size in sizes if isinstance(size, int) and size > 0), {}
-        )
-    if "hidden_size" in sizes_found:
-        sizes_found["intermediate_size"] = (
-            sizes_found["intermediate_size"] or 4 * sizes_found["hidden_size"]
-        )
-    if config.get(
-        "block_auto_adjust_ff_dim"
-    ):  # LFM2's class makes its feed-forward part this much narrower
+        for other_name in (name, *other_names_of_size):
+            size = config.get(other_name)
+            if isinstance(size, int) and size > 0:
+                sizes[name] = size
+                break
+    if "hidden_size" in sizes and not sizes["intermediate_size"]:
+        sizes["intermediate_size"] = 4 * sizes["hidden_size"]
+    if config.get("block_auto_adjust_ff_dim"):
+        # LFM2's class makes its feed-forward part this much narrower.
         step = config.get("block_multiple_of", 256)
         factor = config.get("block_ffn_dim_multiplier") or 1
-        narrow = int(factor * int(2 * sizes_found["intermediate_size"] / 3))
-        sizes_found |= {
-            "intermediate_size": -(-narrow // step) * step,
-            "block_auto_adjust_ff_dim": False,
-        }
-    # Lists of values by layer are dropped.
-    odd = {name for name in _OPTIONAL if not isinstance(config.get(name), int)}
-    return {
-        key: value for key, value in config.items() if key not in odd and key not in other_names
-    } | sizes_found
+        narrow = int(factor * int(2 * sizes["intermediate_size"] / 3))
+        sizes["intermediate_size"] = -(-narrow // step) * step
+        sizes["block_auto_adjust_ff_dim"] = False
+    usual_config = {}
+    for key, value in config.items():
+        # Lists of values by layer are dropped.
+        is_odd = key in _OPTIONAL and not isinstance(value, int)
+        if not is_odd and key not in other_names:
+            usual_config[key] = value
+    return usual_config | sizes
 
 
 def _usual_glu(config: ModelConfig) -> bool:
     activation = config.get("hidden_activation") or config.get("hidden_act") or "silu"
-    gemma = str(config["model_type"]).startswith("gemma")
-    return activation in (
-        ("gelu_pytorch_tanh",) if gemma else ("silu", "swish")
-    ) and not config.get("mlp_bias")
+    if config.get("mlp_bias"):
+        return False
+    if str(config["model_type"]).startswith("gemma"):
+        return activation == "gelu_pytorch_tanh"
+    return activation in ("silu", "swish")
 
 
 @dataclass(frozen=True)
@@ -614,7 +636,14 @@ def why_no_hub() -> str | None:
 
 def in_folder(folder: Path, name: str) -> Model:
     """The model in a folder, under a name. Raises Stop if there is none."""
-    return described(name, lambda file: folder / file if (folder / file).is_file() else None)
+
+    def file_in_folder(file: str) -> Path | None:
+        path = folder / file
+        if path.is_file():
+            return path
+        return None
+
+    return described(name, file_in_folder)
 
 
 def described(name: str, fetch: Fetch) -> Model:
@@ -703,11 +732,10 @@ def _template(kin: str, written_template: str, tokenizer_config: Mapping[str, An
         if kin and set(tokens_by_template[kin]) <= added:
             return kin
         return ""
-    fitting = [
-        name
-        for name, tokens in tokens_by_template.items()
-        if len(tokens) > 1 and all(token in written_template for token in tokens)
-    ]
+    fitting = []
+    for name, tokens in tokens_by_template.items():
+        if len(tokens) > 1 and all(token in written_template for token in tokens):
+            fitting.append(name)
     if kin in fitting:
         return kin
     return max(fitting, key=lambda name: len(tokens_by_template[name]), default="")

@@ -56,21 +56,26 @@ class Optimizer:
     def kept(self, wide: float) -> float:
         """Bytes of each number that it stores for a weight of `wide` bytes, with its part of a
         scale."""
-        return (self.bits / 8 or wide) + (4 / self.group if self.group else 0)
+        stored = self.bits / 8 or wide
+        if self.group:
+            return stored + 4 / self.group
+        return stored
 
 
 @cache
 def optimizers() -> dict[str, Optimizer]:
-    return {
-        name: Optimizer(**{"matrices": facts["moments"], **facts})
-        for name, facts in table("optimizers").items()
-    }
+    all_optimizers = {}
+    for name, facts in table("optimizers").items():
+        all_optimizers[name] = Optimizer(**{"matrices": facts["moments"], **facts})
+    return all_optimizers
 
 
 def dataset(name: str | None, subset: str | None = None) -> Facts:
     """The facts of a data set on the hub, or of its subset, as datasets.toml has them; empty if it
     is not there."""
-    return table("datasets").get(f"{name}:{subset}" if subset else name or "", {})
+    if subset:
+        name = f"{name}:{subset}"
+    return table("datasets").get(name or "", {})
 
 
 def dataset_of(data: Mapping[str, Any]) -> Facts:
@@ -97,9 +102,13 @@ def near_dataset(name: str) -> str | None:
 
 def setting_called(word: str, names: Iterable[str]) -> str | None:
     """The first of these settings that another tool's name may mean, or None."""
-    candidates: list[str] = table("synonyms")["settings"].get(word.lower().replace("-", "_"), [])
+    term = word.lower().replace("-", "_")
+    candidates: list[str] = table("synonyms")["settings"].get(term, [])
     existing = set(names)
-    return next((name for name in candidates if name in existing), None)
+    for name in candidates:
+        if name in existing:
+            return name
+    return None
 
 
 @cache

@@ -8,13 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import groupby
 from typing import NamedTuple
 
 from runner.catalog.log_reading import Ending, LogReading, read_logs
 from runner.catalog.tables import table
 from runner.tools import packaged
 from runner.tools.child_process import MARK
+from runner.tools.problem import plural
 
 PLACES = (
     "log",
@@ -86,9 +86,11 @@ class Trouble(NamedTuple):
         self, text: str, matches: list[re.Match[str]], values: Mapping[str, str], log: str
     ) -> FoundTrouble:
         groups: dict[str, str] = {}
+        firsts: dict[str, None] = {}
         for match in matches:
             groups |= {name: value for name, value in match.groupdict().items() if value}
-        firsts = dict.fromkeys(match[1] for match in matches if match.re.groups and match[1])
+            if match.re.groups and match[1]:
+                firsts[match[1]] = None
         start = matches[-1].start()
         line = _line(text, start)
         if len(line) > SHOWN:
@@ -119,7 +121,8 @@ class FoundTrouble:
     @property
     def sentences(self) -> tuple[str, str]:
         """Its meaning and its remedy. A missing word is shown as `…`, unless it is optional."""
-        values = defaultdict(lambda: "…", dict.fromkeys(_SPARE, "") | dict(self.words))
+        values = defaultdict(lambda: "…", dict.fromkeys(_SPARE, ""))
+        values |= self.words
         return self.trouble.means.format_map(values), self.trouble.remedy.format_map(values)
 
     def __str__(self) -> str:
@@ -128,8 +131,9 @@ class FoundTrouble:
     def told(self, evidence: str = "") -> str:
         """Its sentences, with the evidence between them, and its code."""
         means, remedy = self.sentences
-        text_words = f"{means} {evidence} {remedy}".split()
-        return re.sub(r"\.\.+", ".", " ".join(text_words)) + f" ({self.trouble.code})"
+        text = " ".join(f"{means} {evidence} {remedy}".split())
+        with_single_stops = re.sub(r"\.\.+", ".", text)
+        return f"{with_single_stops} ({self.trouble.code})"
 
 
 @cache
@@ -137,12 +141,12 @@ def known() -> tuple[Trouble, ...]:
     """The table. The first trouble that a text shows counts."""
     rows = []
     for name, entry in table("troubles").items():
-        if isinstance(entry["pattern"], str):
-            patterns = [entry["pattern"]]
-        else:
-            patterns = entry["pattern"]
-        fields = {key: value for key, value in entry.items() if key not in ("in", "pattern")}
-        rows.append(Trouble(name, tuple(entry["in"]), tuple(map(re.compile, patterns)), **fields))
+        fields = dict(entry)
+        places = tuple(fields.pop("in"))
+        patterns = fields.pop("pattern")
+        if isinstance(patterns, str):
+            patterns = [patterns]
+        rows.append(Trouble(name, places, tuple(map(re.compile, patterns)), **fields))
     return tuple(rows)
 
 
@@ -202,7 +206,7 @@ def diagnose_anything(text: str, **values: str) -> Diagnosis:
     diagnosis = _diagnose(reading, (LOG, SERVER), values)
     if diagnosis.meaning or reading.has_trace:
         return diagnosis
-    of_cluster = [candidate for candidate in known() if not {LOG, SERVER} & set(candidate.places)]
+    of_cluster = [trouble for trouble in known() if not {LOG, SERVER}.intersection(trouble.places)]
     trouble = _first(of_cluster, reading.evidence, values, anywhere=True)
     return replace(diagnosis, trouble=trouble)
 
@@ -219,15 +223,16 @@ def _diagnose(reading: LogReading, places: tuple[str, ...], values: Mapping[str,
         trouble = _first([*causes, *effects], reading.evidence, values)
         return Diagnosis(trouble=trouble, error=_last_error(reading))
     errors = "\n".join(ending.with_place for ending in reading.endings)
-    return Diagnosis(
-        trouble=_first(causes, errors, values, reading.evidence), error=reasons[-1].error[:SHOWN]
-    )
+    trouble = _first(causes, errors, values, reading.evidence)
+    return Diagnosis(trouble=trouble, error=reasons[-1].error[:SHOWN])
 
 
 def _has_own_reason(ending: Ending, effects: Sequence[Trouble]) -> bool:
     """Whether an error is a reason itself, rather than the effect of something that the log shows
     elsewhere."""
-    return not _REASON_ELSEWHERE.search(ending.text) and not _first(effects, ending.text, {})
+    if _REASON_ELSEWHERE.search(ending.text):
+        return False
+    return _first(effects, ending.text, {}) is None
 
 
 def _first(
@@ -237,9 +242,11 @@ def _first(
     log: str = "",
     anywhere: bool = False,
 ) -> FoundTrouble | None:
-    return next(
-        filter(None, (trouble.found_in(text, values, log, anywhere) for trouble in troubles)), None
-    )
+    for trouble in troubles:
+        shown = trouble.found_in(text, values, log, anywhere)
+        if shown:
+            return shown
+    return None
 
 
 def _last_error(reading: LogReading) -> str:
@@ -269,8 +276,12 @@ def last_line(log: str) -> str:
 def spoken(text: str) -> list[str]:
     """The lines of a log that are for people: neither empty, nor an event of training, nor other
     JSON."""
-    lines = [line.rstrip() for line in text.splitlines() if line.strip() and MARK not in line]
-    return [line for line in lines if not (line.startswith("{") and line.endswith("}"))]
+    lines = []
+    for line in map(str.rstrip, text.splitlines()):
+        is_json = line.startswith("{") and line.endswith("}")
+        if line and MARK not in line and not is_json:
+            lines.append(line)
+    return lines
 
 
 def _has_sign(text: str, offset: int, signs: Iterable[str]) -> bool:
@@ -280,8 +291,11 @@ def _has_sign(text: str, offset: int, signs: Iterable[str]) -> bool:
 
 
 def _line(text: str, offset: int) -> str:
+    start = text.rfind("\n", 0, offset) + 1
     end = text.find("\n", offset)
-    return text[text.rfind("\n", 0, offset) + 1 : end if end >= 0 else len(text)]
+    if end < 0:
+        return text[start:]
+    return text[start:end]
 
 
 def _package(_text: str, values: Mapping[str, str]) -> dict[str, str]:
@@ -289,13 +303,22 @@ def _package(_text: str, values: Mapping[str, str]) -> dict[str, str]:
     the extras."""
     package = values["module"].partition(".")[0]
     extra = packaged.bringing(package)
-    command = f"pip install {table('distributions')['packages'].get(package, package)}"
-    return {"package": package, "install": packaged.install(extra) if extra else command}
+    if extra:
+        install = packaged.install(extra)
+    else:
+        distributions = table("distributions")["packages"]
+        install = f"pip install {distributions.get(package, package)}"
+    return {"package": package, "install": install}
+
+
+def _ranks(text: str, values: Mapping[str, str]) -> dict[str, str]:
+    world_size = int(values.get("world_size") or 0)
+    return {"ranks": late(text, world_size)}
 
 
 _READERS: Mapping[str, Callable[[str, Mapping[str, str]], dict[str, str]]] = {
     "package": _package,
-    "ranks": lambda text, words: {"ranks": late(text, int(words.get("world_size") or 0))},
+    "ranks": _ranks,
 }
 _WAITED = re.compile(
     r"\[Rank (\d+)\] Watchdog caught\s+collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
@@ -323,20 +346,19 @@ def late(text: str, world_size: int = 0) -> str:
         # sequence.
         lowest = min(writing)
         last = max(writing)
-        count = next(
-            count
-            for count in range(last - lowest + 1, last + 2)
-            if lowest // count == last // count
-        )
-        ranks = list(range(lowest // count * count, (lowest // count + 1) * count))
+        count = last - lowest + 1
+        while lowest // count != last // count:
+            count += 1
+        first = lowest // count * count
+        ranks = list(range(first, first + count))
     missing = [rank for rank in ranks if rank not in waited]
     for numbers in (waited, reached):
         if not missing and len(set(numbers.values())) > 1:
-            missing = sorted(
-                rank for rank, number in numbers.items() if number == min(numbers.values())
-            )
+            lowest_number = min(numbers.values())
+            missing = sorted(rank for rank, number in numbers.items() if number == lowest_number)
     _, _, operation, milliseconds = waits[0]
-    collective = f"collective {max(waited.values())} ({operation}), for {int(milliseconds) / 60_000:g} minutes"
+    minutes = f"{int(milliseconds) / 60_000:g} minutes"
+    collective = f"collective {max(waited.values())} ({operation}), for {minutes}"
     if missing:
         waiting_ranks = numbered("rank", sorted(set(waited) - set(missing)))
         return f"{numbered('Rank', missing)} came late or never: {waiting_ranks} waited at {collective}."
@@ -347,9 +369,12 @@ def late(text: str, world_size: int = 0) -> str:
 
 def numbered(word: str, numbers: list[int]) -> str:
     """`rank 3`, or `ranks 0 to 2 and 5`, for ascending numbers."""
-    # Neighbours have the same distance from their place in the list.
-    distances = groupby(enumerate(numbers), key=lambda placed: placed[1] - placed[0])
-    runs = [[number for _, number in run] for _, run in distances]
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
     # Two neighbours are both named; of more, only the first and the last.
     parts = []
     for run in runs:
@@ -361,4 +386,4 @@ def numbered(word: str, numbers: list[int]) -> str:
         listed = parts[0]
     else:
         listed = f"{', '.join(parts[:-1])} and {parts[-1]}"
-    return f"{word}{'s' if len(numbers) > 1 else ''} {listed}"
+    return f"{plural(word, len(numbers))} {listed}"

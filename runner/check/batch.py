@@ -54,15 +54,11 @@ def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[st
         recipe_files = [file for file in yaml_files if strict or is_meant(file)]
         if not recipe_files:
             if len(yaml_files) == 1:
-                number = "The one YAML file"
+                no_file_looks = f"The one YAML file below `{path}` does not look"
             else:
-                number = f"None of the {len(yaml_files)} YAML files"
-            if len(yaml_files) == 1:
-                looks = "does not look"
-            else:
-                looks = "looks"
+                no_file_looks = f"None of the {len(yaml_files)} YAML files below `{path}` looks"
             raise Stop(
-                f"{number} below `{path}` {looks} like a recipe, which has a line `scenario`.",
+                f"{no_file_looks} like a recipe, which has a line `scenario`.",
                 "Name a recipe, or check every file with `--strict`.",
                 code=2,
             )
@@ -81,15 +77,24 @@ def within(folder: Path) -> list[Path]:
 
 
 def _may_be(name: str) -> bool:
-    return name.endswith(ENDINGS) and not name.startswith(".") and name != lock.LOCK
+    if name.startswith(".") or name == lock.LOCK:
+        return False
+    return name.endswith(ENDINGS)
 
 
 def _yaml_below(root: Path) -> Iterator[Path]:
     """Sorted; leaves out hidden folders, runs and emitted files, which contain old recipes."""
     for folder, names, files in os.walk(root):
-        visible = (name for name in names if not name.startswith(".") and name not in OWN)
-        names[:] = sorted(name for name in visible if not Path(folder, name, RUN).is_file())
-        yield from (Path(folder, name) for name in sorted(files) if _may_be(name))
+        names[:] = sorted(name for name in names if not _is_left_out(Path(folder, name)))
+        for name in sorted(files):
+            if _may_be(name):
+                yield Path(folder, name)
+
+
+def _is_left_out(folder: Path) -> bool:
+    if folder.name.startswith(".") or folder.name in OWN:
+        return True
+    return (folder / RUN).is_file()
 
 
 def is_meant(file: Path) -> bool:
@@ -97,8 +102,9 @@ def is_meant(file: Path) -> bool:
     part reads."""
     matches = (_SETTING.match(line) for _, line in _lines(file))
     names = {match[1] for match in matches if match}
-    of_a_recipe = "scenario" in names or len(names & SECTIONS) >= 2
-    return of_a_recipe or ("base_model" in names and parts.has("axolotl_files"))
+    if "scenario" in names or len(names & SECTIONS) >= 2:
+        return True
+    return "base_model" in names and parts.has("axolotl_files")
 
 
 # At the beginning of a line, or of a file in braces.
@@ -114,14 +120,18 @@ def shared_names(files: Iterable[str]) -> Iterator[Problem]:
             match = _NAME.match(line)
             if not match:
                 continue
-            first_file = first_files.setdefault((Path(file).parent, match[2]), file)
+            name = match[2]
+            first_file = first_files.setdefault((Path(file).parent, name), file)
             if first_file != file:
-                message = (
-                    f"`{first_file}` also has the name `{match[2]}`, so both would share a run folder and a job.",
-                    "Give each recipe its own name.",
-                )
                 yield Problem(
-                    file, number, match.start(2) + 1, *message, line, len(match[2]), severity="note"
+                    file,
+                    number,
+                    match.start(2) + 1,
+                    f"`{first_file}` also has the name `{name}`, so both would share a run folder and a job.",
+                    "Give each recipe its own name.",
+                    line,
+                    len(name),
+                    severity="note",
                 )
             break
 

@@ -8,7 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
-from functools import cache, reduce
+from functools import cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,19 +42,17 @@ def _schema(scenario: str, rows: str) -> Schema:
 def schema_text(scenario: str) -> str:
     """The schema for editors: our file, with the additions of other people's parts."""
     file = packaged.schema_file(scenario)
+    complete: Schema
     if file.is_file():
         ours = file.read_text(encoding="utf-8")
-    else:
-        ours = ""
-    if ours and not any(part.foreign for part in parts.found().values()):
-        return ours
-    complete: Schema
-    if ours:
+        if not any(part.foreign for part in parts.found().values()):
+            return ours
         complete = json.loads(ours)
     else:
         complete = scenarios.composed(scenario)
     properties = {**complete["properties"], **scenarios.foreign_sections()}
-    return json.dumps({**complete, "properties": properties}, indent=2, ensure_ascii=False) + "\n"
+    extended = {**complete, "properties": properties}
+    return json.dumps(extended, indent=2, ensure_ascii=False) + "\n"
 
 
 @cache
@@ -110,18 +108,16 @@ def below(part: Schema, path: Path_) -> Schema:
 
 def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
     """Every setting and section of the scenario, by its full name, with its schema."""
-    return ((setting(path), part) for path, part in schema_errors.settings(schema(scenario)))
+    for path, part in schema_errors.settings(schema(scenario)):
+        yield setting(path), part
 
 
 def sentence(scenario: str, path: Path_) -> str:
     """The first sentence of a setting's description, without its full stop; empty if it has
     none."""
-    return (
-        str(part(scenario, path).get("description", ""))
-        .strip()
-        .partition(". ")[0]
-        .removesuffix(".")
-    )
+    description = str(part(scenario, path).get("description", ""))
+    first, _, _ = description.strip().partition(". ")
+    return first.removesuffix(".")
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
@@ -152,11 +148,12 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
     problems, unopened = schema_errors.problems(document, recipe_schema, errors)
     refused = [tuple(error.absolute_path) for error in errors]
     # Infinity and not-a-number pass every bound of a schema, and are never intended.
-    for path in [path for path, value in leaves(document.data, bool) if not _finite(value)]:
+    for path, value in leaves(document.data, bool):
+        if _finite(value):
+            continue
         if path not in refused:
-            problems.append(
-                document.problem(path, "This is not a finite number.", "Write its digits.")
-            )
+            message = "This is not a finite number."
+            problems.append(document.problem(path, message, "Write its digits."))
         _mark(filled, path)
     for error in errors:
         _mark_refused(filled, error)
@@ -255,7 +252,11 @@ def _mark(filled: object, path: Iterable[str | int]) -> None:
 
 def _below(filled: Any, path: Iterable[str | int]) -> Any:
     """The value at the path; BROKEN if it, or something above it, is marked already."""
-    return reduce(lambda value, part: value if value is BROKEN else value[part], path, filled)
+    for part in path:
+        if filled is BROKEN:
+            return BROKEN
+        filled = filled[part]
+    return filled
 
 
 @cache

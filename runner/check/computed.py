@@ -7,15 +7,18 @@ from runner.check.origins import Computed
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
+from runner.tools.problem import counted
 
 
 def computed_values(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
     """Values that follow from several lines: batches, learning rates, layers, and requests to a
     cluster."""
     gpus = common.replicas(recipe)
-    many = (
-        f"{gpus} {'GPU' if gpus == common.world_size(recipe) else 'group'}{'s' if gpus > 1 else ''}"
-    )
+    if gpus == common.world_size(recipe):
+        unit = "GPU"
+    else:
+        unit = "group"
+    many = counted(gpus, unit)
     for name, part in recipe.sections.items():
         if not part.knows("gradient_accumulation_steps"):
             continue
@@ -25,15 +28,10 @@ def computed_values(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
         yield (name, "effective_batch_size"), Computed(micro * accumulation * gpus, factors)
         if part.get("learning_rate_scaling") == "linear":
             yield (name, "learning_rate"), Computed(common.learning_rate(recipe), f"times {many}")
-        if (
-            part.knows("lora_layers")
-            and part.get("lora_layers") is None
-            and not part.get("lora_pattern")
-        ):
-            yield (
-                (name, "lora_layers"),
-                Computed(list(recipe.facts.linear), "every linear layer of the base model"),
-            )
+        has_layers = part.get("lora_layers") is not None or part.get("lora_pattern")
+        if part.knows("lora_layers") and not has_layers:
+            layers = list(recipe.facts.linear)
+            yield (name, "lora_layers"), Computed(layers, "every linear layer of the base model")
     if parts.has("jobs"):
         from runner.parts.jobs import kubernetes
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runner.catalog import Schema
-from runner.recipe.document import Document, Path_, leaves, value_at
+from runner.recipe.document import Document, Path_, dotted, leaves, value_at
 from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe
 from runner.tools.settings import Section
@@ -40,7 +40,7 @@ def origin(document: Document, path: Path_) -> str:
 
 def origins(document: Document, value: object) -> dict[str, str]:
     """Every setting that is not a section, by its dotted name, and where its value comes from."""
-    return {".".join(map(str, path)): origin(document, path) for path, _ in leaves(value, bool)}
+    return {dotted(path): origin(document, path) for path, _ in leaves(value, bool)}
 
 
 def as_yaml(recipe: Recipe, schema: Schema, computed: Mapping[Path_, Computed]) -> str:
@@ -67,20 +67,22 @@ class _Writer(NamedTuple):
         self, values: Mapping[str, object], schema: Schema, path: Path_, indent: str
     ) -> Iterator[Line]:
         properties: Schema = schema.get("properties", {})
-        other_keys = [*values, *(str(where[-1]) for where in self.computed if where[:-1] == path)]
-        for key in dict.fromkeys([*properties, *other_keys]):
+        computed_keys = [str(where[-1]) for where in self.computed if where[:-1] == path]
+        for key in dict.fromkeys([*properties, *values, *computed_keys]):
             setting_path = (*path, key)
-            note = self.computed.get((*path, key))
-            if key in values and not self.varies(setting_path, values[key]):
+            note = self.computed.get(setting_path)
+            if key not in values:
                 if note:
-                    computation = f"; {note.how}: {written(note.value)}"
-                else:
-                    computation = ""
-                yield from self.setting(
-                    key, values[key], properties.get(key, {}), setting_path, indent, computation
-                )
-            elif note and key not in values:
-                yield f"{indent}# {key}: {written(note.value)}", f"computed: {note.how}"
+                    yield f"{indent}# {key}: {written(note.value)}", f"computed: {note.how}"
+                continue
+            value = values[key]
+            if self.varies(setting_path, value):
+                continue
+            computation = ""
+            if note:
+                computation = f"; {note.how}: {written(note.value)}"
+            part = properties.get(key, {})
+            yield from self.setting(key, value, part, setting_path, indent, computation)
 
     def varies(self, path: Path_, value: object) -> bool:
         """Whether a stage has another default for a setting that no line gives. A line would be for
@@ -94,23 +96,25 @@ class _Writer(NamedTuple):
     ) -> Iterator[Line]:
         head = f"{indent}{written(key)}:"
         comment = origin(self.document, path) + computation
+        inner_indent = f"{indent}  "
         if isinstance(value, dict):
-            inner = list(self.section(value, schema, path, f"{indent}  "))
-            if any(not text.lstrip().startswith("#") for text, _ in inner):
+            inner = list(self.section(value, schema, path, inner_indent))
+            texts = (text.lstrip() for text, _ in inner)
+            if not all(text.startswith("#") for text in texts):
                 yield head, ""
             elif inner or comment != DEFAULT:
                 yield f"{head} {{}}", comment
             yield from inner
-        elif isinstance(value, list) and (
-            any(isinstance(item, dict) for item in value) or len(written(value)) > SHORT
-        ):
+        elif isinstance(value, list) and not _fits_line(value):
             yield head, ""
+            items = schema.get("items", {})
             for index, item in enumerate(value):
-                yield from self.item(item, schema.get("items", {}), (*path, index), f"{indent}  ")
+                yield from self.item(item, items, (*path, index), inner_indent)
         elif isinstance(value, str) and _fits_block(value):
-            yield f"{head} {'|' if value.endswith(chr(10)) else '|-'}", comment
+            sign = "|" if value.endswith("\n") else "|-"
+            yield f"{head} {sign}", comment
             for text in value.removesuffix("\n").split("\n"):
-                yield f"{indent}  {text}".rstrip(), ""
+                yield f"{inner_indent}{text}".rstrip(), ""
         else:
             yield f"{head} {written(value)}", comment
 
@@ -118,13 +122,22 @@ class _Writer(NamedTuple):
         if not isinstance(value, dict):
             yield f"{indent}- {written(value)}", origin(self.document, path)
             return
-        for number, (text, comment) in enumerate(self.section(value, schema, path, f"{indent}  ")):
-            yield (f"{indent}- {text.lstrip()}" if number == 0 else text), comment
+        start = f"{indent}- "
+        for text, comment in self.section(value, schema, path, f"{indent}  "):
+            yield start + text[len(start) :], comment
+            start = ""
+
+
+def _fits_line(items: list[object]) -> bool:
+    if any(isinstance(item, dict) for item in items):
+        return False
+    return len(written(items)) <= SHORT
 
 
 def _fits_block(text: str) -> bool:
     """Whether a text of several lines stays the same as a block scalar, which changes indentation
     and some spaces."""
     lines = text.removesuffix("\n").split("\n")
-    plain = all(line.isprintable() and line == line.rstrip() for line in lines)
-    return len(lines) > 1 and plain and bool(lines[-1]) and lines[0][:1] not in ("", " ")
+    if len(lines) < 2 or not lines[-1] or lines[0].startswith(" ") or not lines[0]:
+        return False
+    return all(line.isprintable() and line == line.rstrip() for line in lines)

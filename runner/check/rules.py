@@ -22,7 +22,7 @@ from runner.check import by_schema, schema_errors, sources
 from runner.data.tokenizers import MISTRAL, unfit
 from runner.parts.contract import Rule
 from runner.recipe import lock, units
-from runner.recipe.document import Path_, path_of
+from runner.recipe.document import Path_, dotted, path_of
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
 from runner.scenarios.shared import common, sharding
@@ -105,7 +105,9 @@ def known_model(recipe: Recipe) -> Iterator[Problem]:
             return
     if not recipe.model_facts:
         yield unknown_model(recipe)
-    elif recipe.base_folder and not isdir(recipe.base_folder) and not recipe.on_claim(base):
+        return
+    folder = recipe.base_folder
+    if folder and not isdir(folder) and not recipe.on_claim(base):
         yield recipe.note(
             "model.base",
             f"The folder `{base}` is not on this machine. Its description comes from `{lock.LOCK}`.",
@@ -131,20 +133,25 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.base", *stop.text.split("\n", 1))
         return
     shape = catalog.table("lock-file")["shape"]["fields"]
-    fields = ((name, getattr(locked, name), getattr(current, name)) for name in shape)
-    changed = [f"`{name}` is {now} and was {was}" for name, was, now in fields if was != now]
+    changed = []
+    for name in shape:
+        before = getattr(locked, name)
+        now = getattr(current, name)
+        if now != before:
+            changed.append(f"`{name}` is {now} and was {before}")
     if changed:
-        message = (
-            f"The folder `{recipe.model.base}` contains another model than the one in `{lock.LOCK}`: {', '.join(changed)}.",
-            f"`recipe models add {recipe.model.base} --recipe {recipe.file}` records the new one. Or restore the old one.",
+        yield recipe.problem(
+            "model.base",
+            f"The folder `{base}` contains another model than the one in `{lock.LOCK}`: {', '.join(changed)}.",
+            f"`recipe models add {base} --recipe {recipe.file}` records the new one. Or restore the old one.",
         )
-        yield recipe.problem("model.base", *message)
 
 
 def folder_behind_packaged_model(recipe: Recipe) -> Iterator[Problem]:
     """A folder with a model that has the name of a packaged model, which hides it."""
     base = _base(recipe)
-    if catalog.packaged_model(base) and (recipe.folder / base / models.CONFIG).is_file():
+    config = recipe.folder / base / models.CONFIG
+    if catalog.packaged_model(base) and config.is_file():
         yield recipe.note(
             "model.base",
             f"`{base}` is the model of the installation, and not that of the folder `{base}` beside the recipe.",
@@ -191,29 +198,27 @@ def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
             f"The facts about the model at `{base}` are unknown here.",
             f"Record them for every machine that checks the recipe: {add}`.",
         )
-    if recipe.model.revision == "main":
-        version = ""
-    else:
-        version = f" --revision {recipe.model.revision}"
+    if recipe.model.revision != "main":
+        add += f" --revision {recipe.model.revision}"
+    suggestion = ""
     if near:
         suggestion = f"Did you mean `{near}`? "
-    else:
-        suggestion = ""
     return (
         f"The model `{base}` is not in the catalog, and no folder of that name has a readable `config.json`.",
-        f"{suggestion}`recipe models` lists the catalog. Or name a folder with a model. Or record this model from the hub, for every machine that checks the recipe: {add}{version}`.",
+        f"{suggestion}`recipe models` lists the catalog. Or name a folder with a model. Or record this model from the hub, for every machine that checks the recipe: {add}`.",
     )
 
 
 def _no_model_in(folder: Path, base: str) -> tuple[str, str]:
     """The problem of a folder that exists and has no model."""
-    subfolders = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
+    configs = sorted(folder.glob(f"*/{models.CONFIG}"))
     hint = "Name the folder in which the model was saved."
-    if subfolders:
-        hint = f"Did you mean `{base.rstrip('/')}/{subfolders[0]}`?"
+    if configs:
+        subfolder = configs[0].parent.name
+        hint = f"Did you mean `{base.rstrip('/')}/{subfolder}`?"
     return (
         f"The folder `{base}` has no readable `config.json`, so it contains no model.",
-        f"{hint}",
+        hint,
     )
 
 
@@ -225,7 +230,8 @@ def _similar_folder(folder: Path, base: str) -> str:
     name = nearest(folder.name, neighbours)
     if not name:
         return ""
-    return f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{name}`? "
+    parent = base.rstrip("/").removesuffix(folder.name)
+    return f"Did you mean `{parent}{name}`? "
 
 
 def _no_geometry(base: str, config: models.ModelConfig) -> tuple[str, str]:
@@ -261,17 +267,13 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
     model = recipe.model
     facts = recipe.model_facts
     on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
-    if (
-        model.trust_remote_code
-        and on_hub
-        and not re.fullmatch("[0-9a-f]{40}", recipe.model_revision)
-    ):
+    can_change = on_hub and not re.fullmatch("[0-9a-f]{40}", recipe.model_revision)
+    if model.trust_remote_code and can_change:
+        setting = "model.trust_remote_code"
         if recipe.document.lookup(("model", "revision")) is not None:
-            line = "revision"
-        else:
-            line = "trust_remote_code"
+            setting = "model.revision"
         yield recipe.problem(
-            f"model.{line}",
+            setting,
             f"The recipe trusts the model's own code, but its revision `{model.revision}` can change. The model's owner could put other code there, which would run with your rights.",
             "Write the full commit that you read, 40 hexadecimal digits, as `revision`.",
         )
@@ -320,7 +322,8 @@ def _mistral_template(recipe: Recipe, facts: models.Model, template: str) -> Ite
     folder = recipe.base_folder
     if folder is None or not (folder / models.CONFIG).is_file():
         return
-    message = unfit(template, str(folder), is_mistrals and (folder / TEKKEN).is_file())
+    reads_tekken = is_mistrals and (folder / TEKKEN).is_file()
+    message = unfit(template, str(folder), reads_tekken)
     if message:
         if template == MISTRAL:
             mending = "auto"
@@ -341,10 +344,11 @@ def _has_template(folder: Path | None, facts: models.Model) -> bool:
 def advised_precision(recipe: Recipe) -> str:
     gpu = catalog.gpu(recipe.machines.gpu)
     facts = recipe.model_facts
+    if not gpu:
+        return "bf16"
     precisions = by_schema.part(recipe.scenario, "model.precision").get("enum", ())
-    if gpu:
-        return gpu.precision("fp16" in precisions and (facts is None or facts.fp16))
-    return "bf16"
+    has_fp16 = facts is None or facts.fp16
+    return gpu.precision(has_fp16 and "fp16" in precisions)
 
 
 def _or_precision(recipe: Recipe) -> str:
@@ -462,12 +466,14 @@ def _advanced_value(
 ) -> Iterator[Problem]:
     """What Axolotl refuses about a setting. properties: the schemas of its settings."""
     key = str(path[-1])
-    name = ".".join(map(str, path))
+    name = dotted(path)
     is_number = isinstance(value, int | float)
     if is_number and value < 0 and key in properties and key not in BELOW_ZERO:
-        yield recipe.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
-    elif key in BELOW_ONE and is_number and value >= 1:
-        yield recipe.problem(path, f"`{name}` cannot be `{value:g}`.", "Write a number below 1.")
+        message = f"`{name}` cannot be `{value:g}`."
+        yield recipe.problem(path, message, "Write 0 or more.")
+    elif is_number and value >= 1 and key in BELOW_ONE:
+        message = f"`{name}` cannot be `{value:g}`."
+        yield recipe.problem(path, message, "Write a number below 1.")
     elif key in properties:
         part = {**properties[key], "$defs": catalog.axolotl_settings()["$defs"]}
         yield from schema_errors.values(recipe.document, path, part, value, AXOLOTL, name)
@@ -514,29 +520,25 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
     else:
         return
     for path, file_value, ours in sharding.overruled(document.data, decides):
-        name = ".".join(map(str, path))
+        name = dotted(path)
         if isinstance(file_value, Mapping):
             value = "{…}"
         else:
             value = json.dumps(file_value)
-        message = (
-            f"`{name}` is {value} here, but the recipe makes it {json.dumps(ours)}. The recipe wins.",
-            "Delete the line here, or change the recipe.",
-        )
         if ours is None:
-            message = (
-                f"The recipe sets `{name}` itself, and ignores this section.",
-                "Delete the line here, or change the recipe.",
-            )
-        yield document.problem(path, *message, key=ours is None, severity="note")
+            message = f"The recipe sets `{name}` itself, and ignores this section."
+        else:
+            message = f"`{name}` is {value} here, but the recipe makes it {json.dumps(ours)}. The recipe wins."
+        remedy = "Delete the line here, or change the recipe."
+        yield document.problem(path, message, remedy, key=ours is None, severity="note")
 
 
 def _deepspeed_decided(recipe: Recipe) -> dict[str, Any]:
     """The settings of DeepSpeed that the recipe decides."""
-    train = recipe.settings.get("train") or {}
-    longest = (
-        train.get("max_grad_norm") or (recipe.settings.get("sft") or {}).get("max_grad_norm") or 1.0
-    )
+    longest = 1.0
+    for name in ("sft", "train"):
+        section = recipe.settings.get(name) or {}
+        longest = section.get("max_grad_norm") or longest
     precision = str(recipe.model.precision)
     if precision in ("auto", "fp8"):
         precision = "bf16"
@@ -550,27 +552,31 @@ LEAST_SCALE, MOST_SCALE, MOST_STABLE = 1 / 8, 4, 8
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
     for name, section in recipe.sections.items():
-        for of in (of for of in ("", "lora_") if f"{of}rank" in section):
-            rank = section.get(f"{of}rank")
-            alpha = section.get(f"{of}alpha")
+        for prefix in ("", "lora_"):
+            rank = section.get(f"{prefix}rank")
+            alpha = section.get(f"{prefix}alpha")
+            if not rank or not alpha:
+                continue
             stable = section.get("use_rslora")
-            if rank and stable:
+            twice = 2 * rank
+            if stable:
                 divisor = rank**0.5
-                root = "√"
+                formula = "alpha / √rank"
                 most = MOST_STABLE
+                hint = "Delete the line; with `use_rslora` an alpha of 16 is usual at any rank."
             else:
                 divisor = rank
-                root = ""
+                formula = "alpha / rank"
                 most = MOST_SCALE
-            if not rank or not alpha or LEAST_SCALE <= alpha / divisor <= most:
+                hint = f"Write `{prefix}alpha: {twice}` for a rank of {rank}, or delete the line. Usual values are {rank} to {twice}."
+            scale = alpha / divisor
+            if LEAST_SCALE <= scale <= most:
                 continue
-            message = f"An alpha of {alpha:g} is so small for a rank of {rank} that the adapter has almost no effect."
-            hint = f"Write `{of}alpha: {2 * rank}` for a rank of {rank}, or delete the line. Usual values are {rank} to {2 * rank}."
-            if stable:
-                hint = "Delete the line; with `use_rslora` an alpha of 16 is usual at any rank."
             if alpha > divisor:
-                message = f"The adapter is multiplied by alpha / {root}rank = {alpha / divisor:.3g}. Values far above 2 break training."
-            yield recipe.note((name, f"{of}alpha"), message, hint)
+                message = f"The adapter is multiplied by {formula} = {scale:.3g}. Values far above 2 break training."
+            else:
+                message = f"An alpha of {alpha:g} is so small for a rank of {rank} that the adapter has almost no effect."
+            yield recipe.note((name, f"{prefix}alpha"), message, hint)
 
 
 _MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
@@ -583,9 +589,8 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
             question_setting = "prompt"
         else:
             question_setting = "question"
-        columns, taught = (
-            set(_COLUMN.findall(section.get(name) or "")) for name in (question_setting, "answer")
-        )
+        columns = set(_COLUMN.findall(section.get(question_setting) or ""))
+        taught = set(_COLUMN.findall(section.get("answer") or ""))
         if taught and taught <= columns:
             yield recipe.note(
                 (*home, "answer"),
@@ -643,15 +648,14 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
     lines = text.splitlines()
     for path, place in recipe.document.values.items():
         value = recipe.document.lookup(path)
-        if not isinstance(value, str) or path in recipe.document.origins or place.line > len(lines):
+        if not isinstance(value, str):
+            continue
+        if path in recipe.document.origins or place.line > len(lines):
             continue
         line = lines[place.line - 1]
-        remainder = line[place.column - 1 + place.width :]
-        plain = (
-            "#" in remainder and "\n" not in value and line[place.column - 1 :].startswith(value)
-        )
-        cut = re.match(r"\s+(#[^\s#]\S*)", remainder)
-        if plain and cut:
+        start = place.column - 1
+        cut = re.match(r"\s+(#[^\s#]\S*)", line[start + place.width :])
+        if cut and "\n" not in value and line.startswith(value, start):
             yield recipe.note(
                 path,
                 f"The text ends before `{cut[1]}`, because YAML reads ` #` as the start of a comment.",
@@ -673,11 +677,12 @@ _SOURCE = re.compile(r"^ +(?:hub|path|sample): (\S+)", re.MULTILINE)
 def _starters() -> tuple[tuple[str, frozenset[str], frozenset[str]], ...]:
     """For each starter recipe: its name, the items of its lists (the questions among them), and its
     data."""
-    texts = ((name, file.read_text(encoding="utf-8")) for name, file in packaged.named().items())
-    return tuple(
-        (name, frozenset(_QUESTION.findall(text)), frozenset(_SOURCE.findall(text)))
-        for name, text in texts
-    )
+    starters = []
+    for name, file in packaged.named().items():
+        text = file.read_text(encoding="utf-8")
+        questions = frozenset(_QUESTION.findall(text))
+        starters.append((name, questions, frozenset(_SOURCE.findall(text))))
+    return tuple(starters)
 
 
 def questions_of_starters(recipe: Recipe) -> tuple[str, list[str]]:
@@ -685,7 +690,9 @@ def questions_of_starters(recipe: Recipe) -> tuple[str, list[str]]:
     is no such starter."""
     data = _sources(recipe)
     demo_questions = [question for _, question in recipe.demo_questions]
-    for name, questions, learned in _starters() if data and demo_questions else ():
+    if not data or not demo_questions:
+        return "", []
+    for name, questions, learned in _starters():
         theirs = [question for question in demo_questions if question in questions]
         if theirs and learned.isdisjoint(data):
             return name, theirs

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
-from runner.recipe.document import Document, Path_
+from runner.recipe.document import Document, Path_, dotted
 from runner.tools import packaged
-from runner.tools.problem import Problem, did_you_mean, listed, nearest, setting, shortened
+from runner.tools.problem import Problem, counted, did_you_mean, listed, nearest, setting, shortened
 from runner.tools.text import hub_name
 
 if TYPE_CHECKING:
@@ -35,25 +35,26 @@ def problems(
     for error in errors:
         if error.validator == "additionalProperties":
             collected += _unknown_settings(document, schema, error, unopened)
-    # The validator has an error for each missing setting.
-    lacking = {
-        tuple(error.absolute_path): error for error in errors if error.validator == "required"
-    }
+    lacking: dict[Path_, ValidationError] = {}
+    value_errors: list[tuple[Path_, ValidationError]] = []
+    of_another_kind: set[Path_] = set()
+    for error in errors:
+        path = tuple(error.absolute_path)
+        if error.validator == "required":
+            # The validator has an error for each missing setting.
+            lacking[path] = error
+        elif error.validator != "additionalProperties":
+            value_errors.append((path, error))
+        if error.validator == "type":
+            of_another_kind.add(path)
     for path, error in lacking.items():
         collected += _missing_settings(document, path, error, unopened)
-    value_errors = [
-        error for error in errors if error.validator not in ("additionalProperties", "required")
-    ]
-    # A value of the wrong kind gets no second Problem about its bounds.
-    of_another_kind = {
-        tuple(error.absolute_path) for error in value_errors if error.validator == "type"
-    }
-    for error in value_errors:
-        path = tuple(error.absolute_path)
+    for path, error in value_errors:
         slipped = path and path[0] in unopened and error.instance is None
-        if slipped or (path in of_another_kind and error.validator != "type"):
-            continue
-        collected.append(document.problem(path, *explain(document, path, error)))
+        # A value of the wrong kind gets no second Problem about its bounds.
+        is_second = path in of_another_kind and error.validator != "type"
+        if not slipped and not is_second:
+            collected.append(document.problem(path, *explain(document, path, error)))
     return collected, unopened
 
 
@@ -64,10 +65,10 @@ def _missing_settings(
     properties = error.schema["properties"]
     # A misspelt setting is reported at its line.
     misspelt = [meant(key, properties) for key in error.instance if key not in properties]
-    present = {*error.instance, *misspelt}
-    keys = [
-        key for key in error.validator_value if key not in present and (path or key not in unopened)
-    ]
+    reported = {*error.instance, *misspelt}
+    if not path:
+        reported |= unopened
+    keys = [key for key in error.validator_value if key not in reported]
     if not keys:
         return
     if path:
@@ -76,19 +77,22 @@ def _missing_settings(
         owner = "The recipe"
     hints = []
     for key in keys:
-        example = properties[key].get("examples", [None])[0]
+        part = properties[key]
+        hint = f"Add `{key}`: {part['description']}"
+        example = part.get("examples", [None])[0]
         if isinstance(example, str | int | float) and example:
-            line = f" For example: `{key}: {example}`"
-        else:
-            line = ""
-        hints.append(f"Add `{key}`: {properties[key]['description']}{line}")
+            hint += f" For example: `{key}: {example}`"
+        hints.append(hint)
     yield document.problem(path, f"{owner} lacks {listed(keys)}.", "\n".join(hints), key=True)
 
 
 def _name(path: Path_) -> str:
     """The setting's name in messages: its last word, or inside a list the full name with the
     index."""
-    return setting(path if any(isinstance(part, int) for part in path) else path[-1:]) or "recipe"
+    if not path:
+        return "recipe"
+    in_list = any(isinstance(part, int) for part in path)
+    return setting(path if in_list else path[-1:])
 
 
 def _unknown_settings(
@@ -111,21 +115,17 @@ def _unknown_settings(
         return
     home = _unopened_section(document, root, unknown)
     first_path = (*path, unknown[0])
-    more = f"{len(unknown) - 1} line{'s' if len(unknown) > 2 else ''} below it"
+    lines = counted(len(unknown) - 1, "line")
+    all_lines = f"`{unknown[0]}` and {lines} below it"
     if home and home in document.data:
         unopened.add(home)
-        message = (
-            f"`{unknown[0]}` and {more} belong to `{home}`, and are not indented.",
-            "Indent them by two spaces.",
-        )
-        yield document.problem(first_path, *message, key=True)
+        message = f"{all_lines} belong to `{home}`, and are not indented."
+        yield document.problem(first_path, message, "Indent them by two spaces.", key=True)
     elif home and path:
         unopened.add(home)
-        message = (
-            f"`{unknown[0]}` and {more} are settings of `{home}`, but they are in {owner}.",
-            f"Write `{home}:` above them, at the beginning of a line.",
-        )
-        yield document.problem(first_path, *message, key=True)
+        message = f"{all_lines} are settings of `{home}`, but they are in {owner}."
+        remedy = f"Write `{home}:` above them, at the beginning of a line."
+        yield document.problem(first_path, message, remedy, key=True)
     else:
         for key in unknown:
             yield _unknown(document, root, error.schema, path, key)
@@ -137,7 +137,8 @@ def _unopened_section(document: Document, root: Schema, unknown: list[str]) -> s
     if len(unknown) < 2:
         return None
     for name, part in root.get("properties", {}).items():
-        if document.data.get(name) is None and set(unknown) <= set(part.get("properties", {})):
+        is_empty = document.data.get(name) is None
+        if is_empty and set(unknown) <= part.get("properties", {}).keys():
             return str(name)
     return None
 
@@ -170,7 +171,8 @@ def _known_name(root: Schema, section: Schema, key: str) -> str:
     match = nearest(key, properties)
     if match:
         return f"Did you mean `{match}`?"
-    elsewhere = tables.setting_called(key, {str(path[-1]) for path, _ in settings(root)})
+    all_settings = {str(path[-1]) for path, _ in settings(root)}
+    elsewhere = tables.setting_called(key, all_settings)
     if not elsewhere:
         return ""
     home = _home(root, elsewhere)
@@ -197,10 +199,13 @@ def settings(section: Schema, path: Path_ = ()) -> Iterator[tuple[Path_, Schema]
 
 
 def _home(schema: Schema, key: str) -> str | None:
-    homes = (path[:-1] for path, _ in settings(schema) if path[-1] == key and 0 not in path)
-    home = min(homes, key=len, default=None)
-    if home is None:
+    homes = []
+    for path, _ in settings(schema):
+        if path[-1] == key and 0 not in path:
+            homes.append(path[:-1])
+    if not homes:
         return None
+    home = min(homes, key=len)
     if home:
         return f"`{setting(home)}`"
     return "the recipe's top level, without indentation"
@@ -228,7 +233,8 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
             choices = allowed
         else:
             choices = [allowed]
-        hint = f"Use {listed(choices, 'or')}. {did_you_mean(str(value), map(str, choices))}"
+        near = did_you_mean(str(value), map(str, choices))
+        hint = f"Use {listed(choices, 'or')}. {near}"
         return f"{name} cannot be `{value}`.", hint.rstrip()
     if rule == "pattern":
         return not_of_the_form(value, part, name)
@@ -238,18 +244,18 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
     if rule in ("minLength", "minItems"):
         if value:
             complaint = f"has {len(value)} entries, but needs {allowed}"
+            remedy = f"Write {allowed}"
         else:
             complaint = "is empty"
-        return (
-            f"{name} {complaint}.",
-            f"{f'Write {allowed}' if value else 'Fill it in'}. {means}".rstrip(),
-        )
+            remedy = "Fill it in"
+        return f"{name} {complaint}.", f"{remedy}. {means}".rstrip()
     if rule in ("maxLength", "maxItems"):
         if rule == "maxLength":
             unit = "characters"
         else:
             unit = "entries"
-        return f"{name} has {len(value):,} {unit}. At most {allowed:,} are allowed.", "Shorten it."
+        message = f"{name} has {len(value):,} {unit}. At most {allowed:,} are allowed."
+        return message, "Shorten it."
     if rule == "uniqueItems":
         return f"{name} has an entry twice.", "Write each entry once."
     return f"{name} does not fit: {rule} {allowed}.", means
@@ -284,9 +290,9 @@ def of_another_kind(
         hint = _text_hint(allowed, value)
     elif allowed == "integer" and isinstance(value, float):
         complaint = f"{value:g} is not"
-    elif allowed == "string" and "pattern" in part and not re.search(part["pattern"], written):
-        return not_of_the_form(written, part, name)
     elif allowed == "string":
+        if "pattern" in part and not re.search(part["pattern"], written):
+            return not_of_the_form(written, part, name)
         complaint = f"`{written}` is a number"
         hint = f'Put quotes around it: "{written}".'
     else:
@@ -306,7 +312,8 @@ def _not_a_list(value: object, part: Schema, setting: str, written: str) -> tupl
         dash = "write `- ` before its first line, and spaces before the others"
         return complaint, f"Each entry of `{list_name}` begins with a dash: {dash}."
     if entry_type in ("integer", "number") and isinstance(value, str | int | float):
-        return complaint, f"Write a list in brackets: `{list_name}: {_bracketed(str(value))}`."
+        brackets = _bracketed(str(value))
+        return complaint, f"Write a list in brackets: `{list_name}: {brackets}`."
     return (
         complaint,
         f"Write a list: each entry on its own line below `{list_name}:`, with `- ` before it.",
@@ -319,7 +326,8 @@ def _not_a_section(
     """Complaint and hint about a section in the place of a value."""
     # `- How: so` is read as a setting `How`, although a text was meant.
     if allowed == "string" and len(value) == 1 and written and "\n" not in written:
-        quoted = written.partition(" #")[0].rstrip().replace("\\", "\\\\").replace('"', '\\"')
+        text = written.partition(" #")[0].rstrip()
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
         hint = f'Put quotes around the whole text: "{quoted}"'
         return "YAML reads its `: ` as a setting", hint
     return "it has settings of its own", f"Write {KINDS[allowed]} after `{setting}:`."
@@ -356,11 +364,11 @@ def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
     full_name = tables.near_dataset(written)
     if full_name and re.search(pattern, full_name):
         return message, f"Write the whole name, with its owner: `{full_name}`."
+    form = part.get("x-pattern-means", f"of the form {pattern}")
+    hint = f"It must be {form}."
     if part.get("examples"):
-        example = f" For example: {part['examples'][0]}"
-    else:
-        example = ""
-    return message, f"It must be {part.get('x-pattern-means', f'of the form {pattern}')}.{example}"
+        hint += f" For example: {part['examples'][0]}"
+    return message, hint
 
 
 def _single_hint(allowed: str, value: list[object], setting: str) -> str:
@@ -393,11 +401,17 @@ def _numbers(text: str) -> Iterator[str]:
     for number_form in tables.table("number-forms").values():
         match = re.fullmatch(number_form["form"], text)
         if match:
-            number = float(match.groupdict().get("number", 0))
-            texts = {"listed": _bracketed(text)}
-            texts |= {"with_point": text.replace(",", "."), "without_commas": text.replace(",", "")}
-            amounts = {"share": number / 100, "thousands": number * 1000, "powers": number * 1024}
-            yield number_form["hint"].format(**texts, **amounts, **match.groupdict())
+            groups = match.groupdict()
+            number = float(groups.get("number", 0))
+            yield number_form["hint"].format(
+                listed=_bracketed(text),
+                with_point=text.replace(",", "."),
+                without_commas=text.replace(",", ""),
+                share=number / 100,
+                thousands=number * 1000,
+                powers=number * 1024,
+                **groups,
+            )
 
 
 def values(
@@ -411,37 +425,42 @@ def values(
         # For a value that fits none of several forms: the error of the form that it is closest to.
         while error.context:
             inner = max(error.context, key=lambda inner: len(inner.absolute_path))
-            if len(inner.absolute_path) == len(error.absolute_path) and inner.validator in (
-                "type",
-                "enum",
-                "const",
-            ):
+            is_deeper = len(inner.absolute_path) > len(error.absolute_path)
+            if not is_deeper and inner.validator in ("type", "enum", "const"):
                 break
             error = inner
         place = (*path, *error.absolute_path)
-        called = ".".join(map(str, (*filter(None, (name,)), *error.absolute_path)))
+        full_name = dotted(tuple(error.absolute_path))
+        if name:
+            full_name = dotted((name, *error.absolute_path))
         if error.validator == "additionalProperties":
             properties = error.schema["properties"]
+            section = f"`{full_name}`" if full_name else owner
             for key in error.instance.keys() - properties.keys():
-                yield unknown_to(
-                    document, (*place, key), properties, f"`{called}`" if called else owner
-                )
+                yield unknown_to(document, (*place, key), properties, section)
         elif error.validator == "required":
             missing = [name for name in error.validator_value if name not in error.instance]
-            yield document.problem(
-                place, f"`{called}` lacks {listed(missing)}.", f"{owner} needs it."
-            )
+            message = f"`{full_name}` lacks {listed(missing)}."
+            yield document.problem(place, message, f"{owner} needs it.")
         else:
-            value = error.instance
-            written = shortened(
-                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), SHOWN
-            )
+            text = error.instance
+            if not isinstance(text, str):
+                text = json.dumps(text, ensure_ascii=False)
+            written = shortened(text, SHOWN)
+            message = f"`{full_name}` cannot be `{written}`."
             forms = list(dict.fromkeys(_accepted(error.schema, schema["$defs"])))
-            either = " or ".join(filter(None, (", ".join(forms[:-1]), *forms[-1:])))
-            hint = f"{owner} accepts {either} there."
-            if len(forms) > MOST_FORMS:
-                hint = f"{did_you_mean(written, [form.strip('`') for form in forms])}{owner} accepts {len(forms)} values there."
-            yield document.problem(place, f"`{called}` cannot be `{written}`.", hint)
+            yield document.problem(place, message, _accepted_hint(owner, forms, written))
+
+
+def _accepted_hint(owner: str, forms: list[str], written: str) -> str:
+    """The accepted forms of a value; of many the nearest one, and how many there are."""
+    if len(forms) > MOST_FORMS:
+        near = did_you_mean(written, [form.strip("`") for form in forms])
+        return f"{near}{owner} accepts {len(forms)} values there."
+    either = " or ".join(forms[-1:])
+    if len(forms) > 1:
+        either = f"{', '.join(forms[:-1])} or {forms[-1]}"
+    return f"{owner} accepts {either} there."
 
 
 def _accepted(part: Schema, definitions: Schema) -> Iterator[str]:
@@ -451,26 +470,27 @@ def _accepted(part: Schema, definitions: Schema) -> Iterator[str]:
         for choice in part["anyOf"]:
             yield from _accepted(choice, definitions)
     elif "enum" in part or "const" in part:
-        yield from (f"`{choice}`" for choice in part.get("enum", [part.get("const")]))
+        for choice in part.get("enum", [part.get("const")]):
+            yield f"`{choice}`"
     else:
         bounds = [text.format(part[name]) for name, text in BOUNDS.items() if name in part]
-        for value_type in (
-            [part["type"]] if isinstance(part.get("type"), str) else part.get("type", [])
-        ):
+        value_types = part.get("type", [])
+        if isinstance(value_types, str):
+            value_types = [value_types]
+        for value_type in value_types:
             if value_type != "null":
-                yield " ".join([part.get("x-pattern-means", KINDS[value_type]), *bounds])
+                form = part.get("x-pattern-means", KINDS[value_type])
+                yield " ".join([form, *bounds])
 
 
 def unknown_to(document: Document, path: Path_, names: Schema, owner: str) -> Problem:
     """The problem with a setting that its engine does not have."""
-    near = nearest(str(path[-1]), names)
-    axolotls = owner.startswith("Axolotl")
-    if axolotls:
-        reader = "Axolotl's own documentation"
-    else:
-        reader = "the documentation of the tool that reads it"
+    key = str(path[-1])
+    near = nearest(key, names)
     if near:
         hint = f"Did you mean `{near}`?"
+    elif owner.startswith("Axolotl"):
+        hint = "Its settings are in Axolotl's own documentation."
     else:
-        hint = f"Its settings are in {reader}."
-    return document.problem(path, f"{owner} has no setting `{path[-1]}`.", hint, key=True)
+        hint = "Its settings are in the documentation of the tool that reads it."
+    return document.problem(path, f"{owner} has no setting `{key}`.", hint, key=True)

@@ -102,7 +102,8 @@ def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
     """Shares that add up to 1 look like parts of a mix, but each is a part of its own data set's
     rows."""
     for home, data in recipe.data_sections:
-        shares = [data_set["share"] for data_set in data.get("sets") or () if data_set.get("share")]
+        shares = [data_set.get("share") for data_set in data.get("sets") or ()]
+        shares = list(filter(None, shares))
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
             sets = f"`{name_of(home)}.sets`"
             yield recipe.note(
@@ -129,17 +130,15 @@ def one_form(recipe: Recipe) -> Iterator[Problem]:
                 f"`{present[0]}` is for rows in columns, but `{name_of(home)}.form` is {form}, which has its own columns.",
                 f"Delete {listed(present)}, or write `form: columns`.",
             )
-            yield of_set(home, recipe.problem((*home, present[0]), *message, key=True))
+            problem = recipe.problem((*home, present[0]), *message, key=True)
+            yield of_set(home, problem)
         elif missing and (present or form == "columns"):
-            lacks = listed(missing)
-            first_setting = missing[0]
             message = (
-                f"Rows in columns need `question` and `answer`. `{name_of(home)}` lacks {lacks}.",
-                f'Write `{first_setting}: "[column]"`, with the name of a column in brackets.',
+                f"Rows in columns need `question` and `answer`. `{name_of(home)}` lacks {listed(missing)}.",
+                f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.',
             )
-            yield of_set(
-                home, recipe.problem((*home, present[0] if present else "form"), *message, key=True)
-            )
+            setting = present[0] if present else "form"
+            yield of_set(home, recipe.problem((*home, setting), *message, key=True))
         elif form == "auto" and missing and data.get("hub") and not data.get("path"):
             yield of_set(
                 home,
@@ -153,9 +152,10 @@ def one_form(recipe: Recipe) -> Iterator[Problem]:
 
 def of_set(home: Path_, problem: Problem) -> Problem:
     """The problem with a data set, which it names if there are several."""
+    if isinstance(home[-1], str):
+        return problem
     name = f"`{name_of(home)}`"
-    clear = isinstance(home[-1], str) or name in problem.message
-    if clear:
+    if name in problem.message:
         return problem
     return replace(problem, message=f"{name}: {problem.message}")
 
@@ -164,10 +164,8 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
     """Local data files exist and have the columns that the templates name."""
     for home, data in recipe.data_sections:
         for path, data_set in sets_of(home, data):
-            yield from (
-                of_set(path, problem)
-                for problem in _data_files(recipe, path, data_set, ("path", "sample"))
-            )
+            for problem in _data_files(recipe, path, data_set, ("path", "sample")):
+                yield of_set(path, problem)
         yield from _data_files(recipe, home, data, ("validation_path",))
 
 
@@ -225,8 +223,10 @@ def _data_file(
             "`sample` names a local file with the same columns, for `recipe rehearse` and `recipe plan`.",
         )
         return
-    if os.path.isdir(file) and (is_images or (data.get("text") and text_files(file))):
-        return
+    if os.path.isdir(file):
+        has_texts = data.get("text") and text_files(file)
+        if is_images or has_texts:
+            return
     if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
         # The rehearsal reads it; opening Parquet here would slow down every check.
         return
@@ -502,7 +502,7 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note(
             (*on_hub[0][0], "hub"),
             f"The hub could not be asked about the columns of {names}: {reason}.",
-            f"{LATER}",
+            LATER,
         )
         return
     for home, data in on_hub:
@@ -521,7 +521,8 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
             problems = [recipe.problem((*home, "hub"), message, remedy)]
             if isinstance(stop, Unreachable):
                 problems = [recipe.note((*home, "hub"), message, f"{remedy} {LATER}")]
-        yield from (of_set(home, problem) for problem in problems)
+        for problem in problems:
+            yield of_set(home, problem)
 
 
 def renamed(recipe: Recipe, home: Path_, source: DataSource) -> Iterator[Problem]:

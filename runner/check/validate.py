@@ -242,7 +242,11 @@ def examined(
     except Stop as stop:
         return None, problems + (stop.problems or [Problem(document.file, 0, 0, stop.text)])
     problems += forecasting().problems(recipe, plan, allowed)
-    return recipe, [*problems, *(sources.datasets(recipe) if online else sources.unasked(recipe))]
+    if online:
+        problems += sources.datasets(recipe)
+    else:
+        problems += sources.unasked(recipe)
+    return recipe, problems
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:
@@ -253,11 +257,10 @@ def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> l
     wrong = errors_of(problems)
     if wrong:
         raise Stop(wrong)
-    unfit = []
-    for note in problems:
-        if note.source == gpu.source and note.file == gpu.file and not allowed:
-            unfit.append(note)
-    return unfit
+    if allowed:
+        return []
+    place = (gpu.file, gpu.source)
+    return [note for note in problems if (note.file, note.source) == place]
 
 
 # Derived settings: lines that only repeat others change with them. `train.effective_batch_size` is
@@ -281,13 +284,15 @@ def with_followers(document: Document, changes: list[Override]) -> list[Override
             before = _as_recipe(document)
             if not before:
                 continue
-            after = _as_recipe(changing.apply(document, all_changes)[0])
+            changed, _ = changing.apply(document, all_changes)
+            after = _as_recipe(changed)
             if not after:
                 continue
             origin = ", ".join(dict.fromkeys(change.by for change in causing))
+            reason = f"follows {origin}"
             for setting, value in follow(before, after):
                 if not any(_concerns(change, [setting]) for change in changes):
-                    all_changes.append(Override(setting, None, value, origin, f"follows {origin}"))
+                    all_changes.append(Override(setting, None, value, origin, reason))
     return all_changes
 
 
@@ -319,7 +324,8 @@ def _concerns(change: Override, settings: Iterable[str]) -> bool:
     it."""
     for setting in settings:
         path = path_of(setting)
-        if all(a == b for a, b in zip(change.path, path, strict=False)):
+        length = min(len(change.path), len(path))
+        if change.path[:length] == path[:length]:
             return True
     return False
 

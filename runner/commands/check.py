@@ -9,6 +9,7 @@ from runner.check import batch, data_file
 from runner.check.batch import Format
 from runner.commands.options import command, end, say
 from runner.recipe import overrides as changing
+from runner.tools.problem import counted
 from runner.tools.text import json_text
 
 
@@ -115,7 +116,3 @@ def code(verdict: batch.CheckReport) -> int:
     if verdict.errors:
         return 1
     return 0
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

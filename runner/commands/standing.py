@@ -1,12 +1,13 @@
 """`recipe` alone: how far a recipe has come."""
 
 from runner.check import batch, validate
-from runner.commands.check import code, counted
+from runner.commands.check import code
 from runner.commands.next_step import training_verb
 from runner.commands.options import end, say, table
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, folder
 from runner.tools import packaged
+from runner.tools.problem import counted
 from runner.tools.run_files import RUN
 
 STANDING = packaged.toml(__file__, "standing.toml")

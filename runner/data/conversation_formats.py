@@ -206,7 +206,10 @@ def stated(form: str, question: str | None, answer: str | None) -> Form | None:
 
 
 def told(columns: Collection[str]) -> Form | None:
-    return next((form for form, needed in COLUMNS.items() if set(needed) <= set(columns)), None)
+    for form, needed in COLUMNS.items():
+        if set(needed) <= set(columns):
+            return form
+    return None
 
 
 def turns(form: Form, row: DataRow, thoughts: str = REASONING) -> tuple[Turn, ...]:
@@ -366,7 +369,10 @@ def unwritten(conversation: Conversation, template: str) -> str | None:
     names &= {*OF_TEMPLATES}
     if conversation.tools:
         names.add("tools")
-    return next((name for name in sorted(names) if name not in template), None)
+    for name in sorted(names):
+        if name not in template:
+            return name
+    return None
 
 
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:

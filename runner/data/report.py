@@ -14,7 +14,7 @@ from runner.data.prepared import Lengths, PreparedRows, asked, contents
 from runner.data.row_files import Bad, DataRow, Numbered
 from runner.plan import RowsRequest
 from runner.tools.files import read_json, write_json
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, plural
 from runner.tools.text import macros
 
 REPORT_FILE = "report.json"
@@ -38,7 +38,7 @@ def numbers(lines: Sequence[Where], count: int) -> str:
         more = f" and {count - SHOWN_BAD_LINES:,} more"
     else:
         more = ""
-    return f": line{'' if count == 1 else 's'} {first_lines}{more}"
+    return f": {plural('line', count)} {first_lines}{more}"
 
 
 def most_lost(share: float, of: int) -> int:

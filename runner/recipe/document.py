@@ -68,7 +68,7 @@ class Document:
         if mending is None:
             mends = None
         else:
-            mends = (".".join(map(str, path)), mending)
+            mends = (dotted(path), mending)
         for length in range(len(path), -1, -1):
             origin = self.origins.get(path[:length])
             if origin:
@@ -97,18 +97,20 @@ class Document:
     def written(self, path: Path_) -> str:
         """The value at `path` as the file has it, `3.10` for the number 3.1; from another source,
         as it was read."""
-        changed = any(self.origins.get(path[:length]) for length in range(len(path) + 1))
-        if changed:
-            place = None
-        else:
-            place = self.values.get(path)
-        if place:
-            return self.text[place.start : place.end].strip()
-        return str(self.lookup(path))
+        parents = (path[:length] for length in range(len(path) + 1))
+        place = self.values.get(path)
+        if place is None or any(map(self.origins.get, parents)):
+            return str(self.lookup(path))
+        return self.text[place.start : place.end].strip()
 
     def lookup(self, path: Path_) -> Any:
         """The value at `path`, or None."""
         return value_at(self.data, path)
+
+
+def dotted(path: Path_) -> str:
+    """The dotted name of a setting, whose indices have no brackets."""
+    return ".".join(map(str, path))
 
 
 def path_of(setting: str) -> Path_:
@@ -148,25 +150,36 @@ def holds(data: Section, term: str) -> bool:
         if value is None or (not sign and not value):
             value = value_at(data, key)
     if sign == "=":
-        return (str(value).lower() if isinstance(value, bool) else str(value)) in operand.split("|")
+        text = str(value)
+        if isinstance(value, bool):
+            text = text.lower()
+        return text in operand.split("|")
     if sign in (">", "<"):
         if operand[:1].isalpha():
             limit = value_at(data, tuple(operand.split(".")))
         else:
             limit = float(operand)
-        are_numbers = isinstance(value, int | float) and isinstance(limit, int | float)
-        return are_numbers and (value > limit if sign == ">" else value < limit)
+        if not isinstance(value, int | float) or not isinstance(limit, int | float):
+            return False
+        if sign == ">":
+            return value > limit
+        return value < limit
     if sign == "~":
-        return isinstance(value, str) and re.fullmatch(operand, value, re.IGNORECASE) is not None
+        return isinstance(value, str) and bool(re.fullmatch(operand, value, re.IGNORECASE))
     if sign == "?":
         return value is not None
     return bool(value)
 
 
+_TERM = re.compile(r"([^=><~?]*)([=><~?]?)(.*)", re.DOTALL)
+
+
 @cache
 def _term(term: str) -> tuple[list[Path_], str, str]:
-    name, sign, operand = (*re.split("([=><~?])", term, maxsplit=1), "", "")[:3]
-    return [tuple(key.split(".")) for key in name.split("|")], sign, operand
+    match = _TERM.fullmatch(term)
+    assert match  # it matches any text
+    names, sign, operand = match.groups()
+    return [tuple(name.split(".")) for name in names.split("|")], sign, operand
 
 
 def applies(data: Section, when: Iterable[str], unless: Iterable[str] = ()) -> bool:
@@ -204,7 +217,7 @@ def flat(settings: Section) -> dict[str, str]:
         else:
             text = json.dumps(value, ensure_ascii=False)
         if value != {}:
-            texts[".".join(map(str, path))] = text
+            texts[dotted(path)] = text
     return texts
 
 

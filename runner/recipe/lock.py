@@ -48,20 +48,17 @@ def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Pro
     if document is None or name not in document.data["models"]:
         return None, []
     problems = _wrong(document, name)
+    if problems:
+        return None, problems
     entry = document.data["models"][name]
-    if (
-        not problems
-        and entry["source"] == "hub"
-        and revision not in (entry["branch"], entry["revision"])
-    ):
-        message = (
+    if entry["source"] == "hub" and revision not in (entry["branch"], entry["revision"]):
+        problem = document.problem(
+            ("models", name, "branch"),
             f"This is `{name}` at `{entry['branch']}`, and the recipe asks for `{revision}`.",
             f"Run `recipe models add {name} --revision {revision} --out {document.file}`, or change `revision` there.",
         )
-        problems = [document.problem(("models", name, "branch"), *message)]
-    if problems:
-        return (None, problems)
-    return (model_of(name, entry), [])
+        return None, [problem]
+    return model_of(name, entry), []
 
 
 def entries(file: Path) -> dict[str, Facts]:
@@ -88,24 +85,31 @@ def add(file: Path, name: str, entry: Section) -> None:
             f"Impossible values in the entry of `{name}`: {listed(bad)}.",
             "Check that its `config.json` is the original one.",
         )
-    written = {str(key): old_entry for key, old_entry in entries(file).items()} | {
-        name: dict(entry)
-    }
-    lines = list[str]()
-    for model in sorted(written):
-        lines += ["", f"  {json.dumps(model, ensure_ascii=False)}:"]
+    new_entries = {str(model): old_entry for model, old_entry in entries(file).items()}
+    new_entries[name] = dict(entry)
+    blocks = list[str]()
+    for model in sorted(new_entries):
+        block = f"  {json.dumps(model, ensure_ascii=False)}:\n"
         for key, comment in _fields().items():
-            if key in written[model]:
+            if key in new_entries[model]:
                 # Values are JSON, which YAML reads the same.
-                value = json.dumps(written[model][key], ensure_ascii=False)
-                lines.append(f"    {key}: {value}" + (f"   # {comment}" if comment else ""))
-    write_text(file, str(catalog.table("lock-file")["head"]) + "\n".join(lines[1:]) + "\n")
+                value = json.dumps(new_entries[model][key], ensure_ascii=False)
+                block += f"    {key}: {value}"
+                if comment:
+                    block += f"   # {comment}"
+                block += "\n"
+        blocks.append(block)
+    head = str(catalog.table("lock-file")["head"])
+    write_text(file, head + "\n".join(blocks))
 
 
 def entry_of(model: Model, branch: str) -> Facts:
     """A model's entry. branch: the requested revision on the hub."""
+    source = "folder"
+    if model.revision:
+        source = "hub"
     computed = {
-        "source": "hub" if model.revision else "folder",
+        "source": source,
         "branch": branch,
         "linear": list(model.linear),
         "config": model.own,
@@ -121,16 +125,13 @@ def entry_of(model: Model, branch: str) -> Facts:
 
 
 def model_of(name: str, entry: Section) -> Model:
-    # The entry of a folder has the same values as its config.json, so that file counts as the
-    # source.
-    on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
+    facts = {key: value for key, value in entry.items() if key in TYPES}
     if entry["source"] == "folder":
-        place = f"{name}/config.json"
+        # The entry has the same values as its config.json, so that file counts as the source.
+        facts["source"] = f"{name}/config.json"
     else:
-        place = on_hub
-    return models.of_facts(
-        {key: value for key, value in entry.items() if key in TYPES} | {"id": name, "source": place}
-    )
+        facts["source"] = f"config.json of {name} on the hub, as {LOCK} has it"
+    return models.of_facts({**facts, "id": name})
 
 
 def _read(file: Path) -> Document | None:
@@ -182,7 +183,7 @@ def _wrong(document: Document, name: str) -> list[Problem]:
             document.problem(
                 (*entry_path, "num_key_value_heads"),
                 "`num_attention_heads` must be a multiple of `num_key_value_heads`.",
-                f"{remedy}",
+                remedy,
             )
         )
     return problems

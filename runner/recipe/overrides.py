@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.recipe import reading
-from runner.recipe.document import Document, path_of
+from runner.recipe.document import Document, dotted, path_of
 from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import STAGES
 from runner.tools import packaged
@@ -30,8 +30,9 @@ def from_options(options: Iterable[str]) -> list[Override]:
                 "For example: --set train.epochs=2",
                 code=2,
             )
-        setting = ".".join(map(str, path_of(setting.strip())))
-        changes.append(Override(setting, None, _value(option, text), by=f"--set {option}"))
+        setting = dotted(path_of(setting.strip()))
+        value = _value(option, text)
+        changes.append(Override(setting, None, value, by=f"--set {option}"))
     return changes
 
 
@@ -44,17 +45,17 @@ def from_environment(
     changes = []
     idle = []
     for name, settings in ENVIRONMENT.items():
-        value = environment.get(name, "")
-        if not value.strip():
+        text = environment.get(name, "")
+        if not text.strip():
             continue
-        _require_unicode(f"{name}={value}")
+        variable = f"{name}={text}"
+        _require_unicode(variable)
         setting = next(filter(has, settings), None)
         if setting:
-            changes.append(
-                Override(setting, None, reading.scalar(value.strip()), by=f"{name}={value}")
-            )
+            value = reading.scalar(text.strip())
+            changes.append(Override(setting, None, value, by=variable))
         else:
-            idle.append(f"{name}={value}")
+            idle.append(variable)
     return changes, idle
 
 
@@ -95,7 +96,8 @@ def _value(option: str, text: str) -> Any:
         try:
             return reading.parse(f"--set {option}", f"value: {text}").data["value"]
         except Stop:
-            if text.count("[") == text.count("]") and not text.startswith(("{", '"', "'")):
+            brackets_match = text.count("[") == text.count("]")
+            if brackets_match and not text.startswith(("{", '"', "'")):
                 return text  # a text that begins with a column
             raise Stop(
                 f"The value of `--set {option}` is not YAML.",
@@ -137,15 +139,13 @@ def _section_of(data: object, change: Override) -> Any:
         elif isinstance(parent, list) and isinstance(part, int) and part < len(parent):
             parent = parent[part]
         else:
-            raise Stop(
-                f"{change.by}: `{'.'.join(map(str, path[:depth]))}` has no settings of its own."
-            )
+            raise Stop(f"{change.by}: `{dotted(path[:depth])}` has no settings of its own.")
     return parent
 
 
 def _write(parent: Any, change: Override) -> None:
     """Writes a change's value into the section or list of its setting."""
-    *parents, last = change.path
+    last = change.path[-1]
     # A copy, because a later change may modify it.
     value = copy.deepcopy(change.after)
     if isinstance(parent, dict) and value is None:
@@ -155,7 +155,7 @@ def _write(parent: Any, change: Override) -> None:
     elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
         parent[last] = value
     else:
-        where = f"{change.by}: `{'.'.join(map(str, parents))}`"
+        where = f"{change.by}: `{dotted(change.path[:-1])}`"
         if isinstance(parent, list):
             raise Stop(
                 f"{where} has {len(parent)} entries, and no entry `{last}`.",
@@ -173,7 +173,8 @@ def of_each(recipe: Recipe, changes: Callable[[str, Recipe], Iterable[Override]]
         for change in changes(name, stage_recipe):
             setting = recipe.setting_of(name, change.setting)
             if name and change.setting == "model.sequence_len":
-                setting = f"{STAGES}.{list(recipe.stage_recipes).index(name)}.{change.setting}"
+                index = list(recipe.stage_recipes).index(name)
+                setting = f"{STAGES}.{index}.{change.setting}"
             overrides.setdefault(setting, replace(change, setting=setting))
     return list(overrides.values())
 

@@ -104,15 +104,11 @@ def _text(name: str, raw: bytes, size: int, file_kind: str) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # With a zero byte it is UTF-16 or not text, so line numbers mean nothing.
-        if b"\0" in raw:
-            before = b""
-        else:
-            before = raw[: error.start]
-        line = before.count(b"\n") + 1 if before else 0
-        if line:
-            column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1
-        else:
-            column = 0
+        line = column = 0
+        if error.start and b"\0" not in raw:
+            *lines_before, line_start = raw[: error.start].split(b"\n")
+            line = len(lines_before) + 1
+            column = len(line_start.decode("utf-8", "replace")) + 1
         raise Stop(
             Problem(
                 name,
@@ -153,7 +149,7 @@ def parse(name: str, text: str, file_kind: str = "recipe", start: str = START) -
             document.problem_at(
                 Span(1, 1, 1),
                 f"This is not a {file_kind}: it has no `setting: value` lines.",
-                f"{start}",
+                start,
             )
         )
     if builder.problems:
@@ -279,7 +275,9 @@ class Builder:
                     self.document.keys[*path, key] = _place(inner)
                 section[key] = self._value(next(self.events), (*path, key))
         self.depth -= 1
-        return (items if is_list else section), inner.end_mark
+        if is_list:
+            return items, inner.end_mark
+        return section, inner.end_mark
 
     def set_twice(self) -> Iterator[Problem]:
         """One Problem for each repeated key; a single one if a section or a list's entry has merged
@@ -288,9 +286,10 @@ class Builder:
             key, place = again[0]
             reported = again[:1]
             hint = "Keep one of the two lines."
-            _, header = hidden_header(
-                self.document, place.line, f"they belong to `{path[-1]}`" if path else ""
-            )
+            instead = ""
+            if path:
+                instead = f"they belong to `{path[-1]}`"
+            _, header = hidden_header(self.document, place.line, instead)
             if header and header.line > self.document.keys[*path, key].line:
                 yield header
                 continue
@@ -302,7 +301,8 @@ class Builder:
             else:
                 reported = again
             for key, place in reported:
-                message = f"`{key}` is set twice. Line {self.document.keys[*path, key].line} already sets it."
+                first_line = self.document.keys[*path, key].line
+                message = f"`{key}` is set twice. Line {first_line} already sets it."
                 yield self.document.problem_at(place, message, hint)
 
     def _repeated(self, event: Event) -> Any:
@@ -314,7 +314,7 @@ class Builder:
         anchored = self.anchors[name]
         if anchored is None:
             self._problem(
-                event, f"`*{name}` is inside `&{name}`, so it would contain itself.", f"{remedy}"
+                event, f"`*{name}` is inside `&{name}`, so it would contain itself.", remedy
             )
             return None
         value, size = anchored
@@ -344,7 +344,8 @@ def _place(event: Event, ends: Mark | None = None) -> Span:
         width = end.column - start.column
     else:
         width = 1
-    return Span(start.line + 1, start.column + 1, max(1, width), start.index, (ends or end).index)
+    last = ends or end
+    return Span(start.line + 1, start.column + 1, max(1, width), start.index, last.index)
 
 
 # YAML 1.2.2, section 10.3.2 (core schema).
@@ -397,8 +398,9 @@ def written(value: object) -> str:
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and "e" in repr(value):
         mantissa, _, exponent = repr(value).partition("e")
-        # 2.0e-5, as recipes have it
-        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent)}"
+        if "." not in mantissa:
+            mantissa += ".0"  # 2.0e-5, as recipes have it
+        return f"{mantissa}e{int(exponent)}"
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -475,7 +477,8 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
 def _explanation(complaint: str) -> tuple[str, dict[str, Any]]:
     """The kind of libyaml's complaint, and its row in the table of explanations."""
     rows = table("yaml-errors").items()
-    return next((name, row) for name, row in rows if any(map(complaint.__contains__, row["words"])))
+    fitting = ((name, row) for name, row in rows if any(word in complaint for word in row["words"]))
+    return next(fitting)
 
 
 def _likely(
@@ -595,7 +598,8 @@ def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] |
             inner = value_text[1:-1]
         else:
             inner = value_text
-        requoted = '"' + inner.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        escaped = inner.replace("\\", "\\\\").replace('"', '\\"')
+        requoted = f'"{escaped}"'
     if len(requoted) < SHOWN:
         end = f": {requoted}"
     else:
@@ -633,13 +637,13 @@ class _Line(NamedTuple):
 
 def _lines_to(lines: list[str], number: int) -> tuple[_Line, list[_Line]]:
     """The line with that number, and the lines above it that have words."""
-    parsed = [
-        _Line(
-            line_number, len(text) - len(text.lstrip(" ")), re.sub(r"(^|\s)#.*", "", text).strip()
-        )
-        for line_number, text in enumerate(lines[:number], 1)
-    ]
-    return parsed[-1], [line for line in parsed[:-1] if line.words]
+    parsed = []
+    for line_number, text in enumerate(lines[:number], 1):
+        indent = len(text) - len(text.lstrip(" "))
+        words = re.sub(r"(^|\s)#.*", "", text).strip()
+        parsed.append(_Line(line_number, indent, words))
+    last = parsed.pop()
+    return last, [line for line in parsed if line.words]
 
 
 def _without_dash(line: _Line, lines_above: list[_Line]) -> _Line | None:
@@ -650,8 +654,10 @@ def _without_dash(line: _Line, lines_above: list[_Line]) -> _Line | None:
         deeper = list(
             takewhile(lambda earlier: earlier.indent > line.indent, reversed(lines_above))
         )
-        opens = len(lines_above) > len(deeper) and lines_above[-len(deeper) - 1].words.endswith(":")
-        if not deeper or not opens or any(earlier.is_entry for earlier in deeper):
+        if not deeper or any(earlier.is_entry for earlier in deeper):
+            return None
+        lines_before = lines_above[: -len(deeper)]
+        if not lines_before or not lines_before[-1].words.endswith(":"):
             return None
         entry = deeper[-1]
     elif not lines_above or ":" in line.words or not lines_above[-1].is_entry:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from runner.catalog import Model
 from runner.plan import claim_of
-from runner.recipe.document import Document, NoteOptions, Path_, ProblemOptions, path_of
+from runner.recipe.document import Document, NoteOptions, Path_, ProblemOptions, dotted, path_of
 from runner.recipe.stages import PRETRAIN, STAGES, path_in
 from runner.tools import packaged
 from runner.tools.files import Record, content_hash, remote
@@ -48,9 +48,8 @@ class Override(Record):
         return path_of(self.setting)
 
     def __str__(self) -> str:
-        return (
-            f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}  ({self.why or self.by})"
-        )
+        reason = self.why or self.by
+        return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}  ({reason})"
 
 
 def _shown(value: object) -> str:
@@ -94,9 +93,11 @@ def _default(part: Schema, filled: Section, written: Section) -> Any:
     """The default of a setting that no line gives. part: its schema; filled: the settings before it
     in its section, with defaults; written: those with a line."""
     condition = part.get("x-default-if")
-    if condition and filled.get(condition[0]) in condition[1::2]:
-        default = condition[condition.index(filled[condition[0]]) + 1]
-        return _NO_DEFAULT if default is None else default
+    if condition:
+        setting, *pairs = condition
+        for setting_value, default in zip(pairs[::2], pairs[1::2], strict=True):
+            if filled.get(setting) == setting_value:
+                return _NO_DEFAULT if default is None else default
     if "default" in part and part.get("x-default-unless") not in written:
         return with_defaults(part["default"], part)
     half = part.get("x-default-twice")
@@ -104,7 +105,8 @@ def _default(part: Schema, filled: Section, written: Section) -> Any:
         if isinstance(filled[half], int | float):
             return 2 * filled[half]
         return filled[half]
-    if part.get("type") == "object" and not part.get("required") and not part.get("x-only-written"):
+    is_request = part.get("required") or part.get("x-only-written")
+    if part.get("type") == "object" and not is_request:
         return with_defaults({}, part)
     return _NO_DEFAULT
 
@@ -214,9 +216,9 @@ class Recipe(Sections):
         **options: Unpack[ProblemOptions],
     ) -> Problem:
         """A Problem at a setting, by its path or dotted name."""
-        return self.document.problem(
-            path_of(setting) if isinstance(setting, str) else setting, message, hint, **options
-        )
+        if isinstance(setting, str):
+            setting = path_of(setting)
+        return self.document.problem(setting, message, hint, **options)
 
     def note(
         self, setting: Path_ | str, message: str, hint: str = "", **options: Unpack[NoteOptions]
@@ -231,7 +233,10 @@ class Recipe(Sections):
         if data.get("form") == PROMPTS:
             return PROMPTS
         rows_by_setting = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES, "label": LABELS}
-        return next((rows for name, rows in rows_by_setting.items() if name in data), CONVERSATIONS)
+        for name, rows in rows_by_setting.items():
+            if name in data:
+                return rows
+        return CONVERSATIONS
 
     @property
     def training(self) -> Any:
@@ -259,13 +264,10 @@ class Recipe(Sections):
     def _listed(self, stage: str) -> str:
         """The name, in the recipe's list, of a stage of the plan; pretraining has one for each
         context length."""
-        pretrains = (
-            name
-            for name, stage_recipe in self.stage_recipes.items()
-            if PRETRAIN in stage_recipe.settings
-        )
         if stage.startswith(f"{PRETRAIN}-"):
-            return next(pretrains, stage)
+            for name, stage_recipe in self.stage_recipes.items():
+                if PRETRAIN in stage_recipe.settings:
+                    return name
         return stage
 
     def setting_of(self, stage: str, setting: str) -> str:
@@ -274,9 +276,8 @@ class Recipe(Sections):
         name = self._listed(stage)
         if name not in self.stage_recipes:
             return setting
-        return ".".join(
-            map(str, path_in(self.document, list(self.stage_recipes).index(name), path_of(setting)))
-        )
+        index = list(self.stage_recipes).index(name)
+        return dotted(path_in(self.document, index, path_of(setting)))
 
     @cached_property
     def file(self) -> Path:
@@ -320,7 +321,8 @@ class Recipe(Sections):
     @property
     def code_from_git(self) -> ImageCodeFromGit | None:
         """`url` and `commit` of the code that pods clone; None if the recipe names none."""
-        code: ImageCodeFromGit | None = (self.settings.get("image") or {}).get("code_from_git")
+        image = self.settings.get("image") or {}
+        code: ImageCodeFromGit | None = image.get("code_from_git")
         return code
 
     @cached_property
@@ -333,10 +335,8 @@ class Recipe(Sections):
         """Each section `data`, at the top or in another section, with its path, unless the schema
         has refused it."""
         homes: dict[Path_, Any] = {("data",): self.sections.get("data")}
-        homes |= {
-            (name, "data"): section.sections().get("data")
-            for name, section in self.sections.items()
-        }
+        for name, section in self.sections.items():
+            homes[(name, "data")] = section.sections().get("data")
         for index, stage_recipe in enumerate(self.stage_recipes.values()):
             homes[(STAGES, index, "data")] = stage_recipe.settings.get("data")
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
@@ -345,16 +345,20 @@ class Recipe(Sections):
         """The setting that limits rows of the data section or set at `home`, and its number of
         tokens, or None."""
         if home[0] == STAGES:
-            of, limit = list(self.stage_recipes.values())[int(home[1])].longest_row(home[2:])
-            return path_in(self.document, int(home[1]), of), limit
+            index = int(home[1])
+            stage_recipe = list(self.stage_recipes.values())[index]
+            setting, limit = stage_recipe.longest_row(home[2:])
+            return path_in(self.document, index, setting), limit
         if "data" in home[1:2]:
             owner = str(home[0])
         else:
             owner = "model"
         section = self.settings.get(owner)
-        return (owner, "sequence_len"), section.get("sequence_len") if isinstance(
-            section, Settings
-        ) else None
+        if isinstance(section, Settings):
+            limit = section.get("sequence_len")
+        else:
+            limit = None
+        return (owner, "sequence_len"), limit
 
     def data_sets(self) -> Iterator[tuple[Path_, Settings]]:
         """Every data set of the recipe, with its path and its settings."""
@@ -375,26 +379,32 @@ class Recipe(Sections):
     def local_files(self) -> Iterator[tuple[Path_, str]]:
         """This machine's files and folders that training needs, each with the path of its
         setting."""
-        return ((setting, name) for setting, name in self._sources() if not self.elsewhere(name))
+        for setting, name in self._sources():
+            if not self.elsewhere(name):
+                yield setting, name
 
     def addresses(self) -> Iterator[tuple[Path_, str]]:
         """The addresses of data and models on servers for files, in the same form."""
-        return ((setting, name) for setting, name in self._sources() if remote(name))
+        for setting, name in self._sources():
+            if remote(name):
+                yield setting, name
 
-    def _sources(self) -> Iterator[tuple[Path_, str]]:
-        sources: list[tuple[Path_, str | None]] = [
-            ((*home, "path"), data.get("path")) for home, data in self.data_sets()
-        ]
+    def _sources(self) -> list[tuple[Path_, str]]:
+        sources = list[tuple[Path_, str]]()
+        for home, data in self.data_sets():
+            if data.get("path"):
+                sources.append(((*home, "path"), data["path"]))
         for home, data in self.data_sections:
             for setting in ("validation_path", "packed"):
-                sources.append(((*home, setting), data.get(setting)))
-        base = self.settings.get("model", {}).get("base")
-        if base and (self.base_folder or remote(base)):
-            sources.append((("model", "base"), self.model.base))
-        tokenizer: Settings | None = self.settings.get("tokenizer")
-        if tokenizer and tokenizer.get("base") and (self.folder / tokenizer["base"]).is_dir():
-            sources.append((("tokenizer", "base"), tokenizer["base"]))
-        return ((setting, name) for setting, name in sources if name)
+                if data.get(setting):
+                    sources.append(((*home, setting), data[setting]))
+        model = self.settings.get("model", {}).get("base")
+        if model and (self.base_folder or remote(model)):
+            sources.append((("model", "base"), model))
+        tokenizer = (self.settings.get("tokenizer") or {}).get("base")
+        if tokenizer and (self.folder / tokenizer).is_dir():
+            sources.append((("tokenizer", "base"), tokenizer))
+        return sources
 
     def on_claim(self, path: str) -> bool:
         """Whether a path is on a claim, so that it outlives the pods."""
@@ -428,9 +438,10 @@ class Recipe(Sections):
     def place_of_question(self, question: str) -> Path_:
         """The path of a question of the demo; that of the section, if it was set elsewhere."""
         question_paths = (path for path in self.document.values if path[:1] == ("demo",))
-        return next(
-            (path for path in question_paths if self.document.lookup(path) == question), ("demo",)
-        )
+        for path in question_paths:
+            if self.document.lookup(path) == question:
+                return path
+        return ("demo",)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -450,14 +461,10 @@ class Recipe(Sections):
             settings[STAGES] = [stage.fingerprint for stage in self.stage_recipes.values()]
         # Equal counts are in `machines` already.
         if len(set(self.gpu_counts)) > 1:
-            uneven = {"gpu_counts": self.gpu_counts}
-        else:
-            uneven = {}
+            settings["gpu_counts"] = self.gpu_counts
         if self.model_facts and self.model_facts.revision:
-            pinned = {"commit": self.model_facts.revision}
-        else:
-            pinned = {}
-        return content_hash(settings | uneven | pinned)
+            settings["commit"] = self.model_facts.revision
+        return content_hash(settings)
 
 
 def _without(section: Section, names: Collection[str]) -> dict[str, Any]:

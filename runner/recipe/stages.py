@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.recipe.document import Document, Path_, merged, path_of, value_at
+from runner.recipe.document import Document, Path_, dotted, merged, path_of, value_at
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop
 from runner.tools.settings import Section
@@ -24,6 +24,8 @@ OWN = _TABLE["own"]
 BASE = _TABLE["base"]
 TECHNIQUES = _TABLE["techniques"]
 ALONE = {tuple(old.split(".")): tuple(new.split(".")) for old, new in _TABLE["alone"].items()}
+# The other way around, the longest paths first.
+_IN_STAGE = {ALONE[old]: old for old in sorted(ALONE, key=lambda old: -len(ALONE[old]))}
 
 
 def one_file() -> Stop:
@@ -123,50 +125,49 @@ def _moved(
 ) -> dict[Path_, Any]:
     """Places by their path in the stage's own recipe. index: of the stage; based: of the one with
     its base model."""
-    shared = {path: place for path, place in places.items() if path[:1] != (STAGES,)}
-    of_base = {}
+    shared = {}
+    base = {}
+    stage_places = {}
     for path, place in places.items():
-        if path[:3] == (STAGES, based, "model"):
-            of_base[path[2:]] = place
-    base = {path: place for path, place in of_base.items() if path[1:2] and path[1] in BASE}
-    own_places = {}
-    for path, place in places.items():
-        if path[:2] == (STAGES, index) and path[2:] != (NAME,):
-            own_places[path[2:]] = place
-    if (TECHNIQUE,) in own_places:
-        own_places["scenario",] = own_places[TECHNIQUE,]
+        path_of_stage = path[2:]
+        if path[:1] != (STAGES,):
+            shared[path] = place
+        if path[:3] == (STAGES, based, "model") and path[3:4] and path[3] in BASE:
+            base[path_of_stage] = place
+        if path[:2] == (STAGES, index) and path_of_stage != (NAME,):
+            stage_places[path_of_stage] = place
+    if (TECHNIQUE,) in stage_places:
+        stage_places["scenario",] = stage_places[TECHNIQUE,]
     if technique == PRETRAIN:
-        own_places = {_renamed(path, ALONE): place for path, place in own_places.items()}
-    return shared | base | own_places
+        stage_places = {_renamed(path, ALONE): place for path, place in stage_places.items()}
+    return shared | base | stage_places
 
 
 def _renamed(path: Path_, names: Mapping[Path_, Path_]) -> Path_:
-    return next(
-        (new + path[len(old) :] for old, new in names.items() if path[: len(old)] == old), path
-    )
+    for old, new in names.items():
+        if path[: len(old)] == old:
+            return new + path[len(old) :]
+    return path
 
 
 def filled(stage: Section, recipe_settings: Section) -> Section:
     """A stage as it is written, with the defaults of its own sections. recipe_settings: those
     of its recipe, with every default."""
-    train = recipe_settings.get(PRETRAIN)
+    settings = dict(recipe_settings)
+    train = settings.get(PRETRAIN)
     if isinstance(train, Mapping):
-        recipe_settings = {
-            **recipe_settings,
-            "train": {name: value for name, value in train.items() if name != "gates"},
-        }
-    return {**stage, **{name: recipe_settings[name] for name in OWN if name in recipe_settings}}
+        settings["train"] = {name: value for name, value in train.items() if name != "gates"}
+    sections = {name: settings[name] for name in OWN if name in settings}
+    return {**stage, **sections}
 
 
 def path_in(document: Document, index: int, path: Path_) -> Path_:
     """The path, in the whole recipe, of a setting of a stage: its own line, or the one that all
     stages share."""
-    path = _renamed(
-        path, {new: old for old, new in sorted(ALONE.items(), key=lambda names: -len(names[1]))}
-    )
-    own_path = (STAGES, index, *path)
-    if path[0] in OWN or document.lookup(own_path) is not None:
-        return own_path
+    path = _renamed(path, _IN_STAGE)
+    path_in_stage = (STAGES, index, *path)
+    if path[0] in OWN or document.lookup(path_in_stage) is not None:
+        return path_in_stage
     return path
 
 
@@ -185,6 +186,5 @@ def found_in(document: Document, index: int, problem: Problem) -> Problem:
     if problem.mends is None:
         return problem
     setting, value = problem.mends
-    return replace(
-        problem, mends=(".".join(map(str, path_in(document, index, path_of(setting)))), value)
-    )
+    path = path_in(document, index, path_of(setting))
+    return replace(problem, mends=(dotted(path), value))

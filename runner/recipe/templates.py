@@ -18,14 +18,16 @@ class NoText(Exception):
 
 def columns(template: str) -> list[str]:
     """The columns that a template names, each once, in order."""
-    return list(
-        dict.fromkeys(match[1] for match in _PART.finditer(template) if match[1] is not None)
-    )
+    names = (match[1] for match in _PART.finditer(template))
+    return list(dict.fromkeys(name for name in names if name is not None))
 
 
 def unclosed(template: str) -> int | None:
     """The offset of a bracket that is opened and never closed, or None."""
-    return next((match.start() for match in _PART.finditer(template) if match[0] == "["), None)
+    for match in _PART.finditer(template):
+        if match[0] == "[":
+            return match.start()
+    return None
 
 
 def fill(template: str, row: Mapping[str, object]) -> str:
@@ -45,10 +47,10 @@ def text_of(value: object, column: str) -> str:
     """A value as text; empty for None and NaN. Raises NoText for a list or an object."""
     if isinstance(value, str):
         return value
-    if isinstance(value, list | tuple | Mapping):
-        raise NoText(
-            f"`{column}` contains {('an object' if isinstance(value, Mapping) else 'a list')}, not text"
-        )
+    if isinstance(value, Mapping):
+        raise NoText(f"`{column}` contains an object, not text")
+    if isinstance(value, list | tuple):
+        raise NoText(f"`{column}` contains a list, not text")
     if value is None or value != value:
         return ""
     return str(value)
@@ -89,8 +91,7 @@ def needed(data: Mapping[str, Any]) -> dict[str, str]:
         used |= dict.fromkeys(columns(data.get(setting) or ""), setting)
     used |= {data[setting]: setting for setting in NAMES if data.get(setting)}
     songs = data.get("songs") or {}
-    return used | {
-        songs[setting]: f"songs.{setting}"
-        for setting in ("instruction", "lyrics")
-        if setting in songs
-    }
+    for setting in ("instruction", "lyrics"):
+        if setting in songs:
+            used[songs[setting]] = f"songs.{setting}"
+    return used

@@ -3,8 +3,12 @@ are never mixed."""
 
 import re
 
+from runner.catalog.hardware import GIB
+
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-BYTES = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+MIB = 2**20
+GB = 10**9
+BYTES = {"MB": 10**6, "GB": GB, "TB": 10**12, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)\Z")
 
 
@@ -27,31 +31,38 @@ def _amount(text: str, units: dict[str, int]) -> float:
 
 def gib(count: float) -> str:
     """An amount of memory; in MiB if a tenth of a GiB is too coarse."""
-    if 0 < count < 0.1 * 2**30:
-        return f"{count / 2**20:.0f} MiB"
-    return f"{count / 2**30:.1f} GiB"
+    if 0 < count < 0.1 * GIB:
+        return f"{count / MIB:.0f} MiB"
+    return f"{count / GIB:.1f} GiB"
 
 
 def both(count: float) -> str:
     """An amount of memory in both counts, because cards are sold in one and report the other."""
-    return f"{count / 2**30:.1f} GiB ({count / 10**9:.1f} GB)"
+    return f"{count / GIB:.1f} GiB ({count / GB:.1f} GB)"
 
 
 def _readable(count: float) -> str:
     """The largest unit of which these are at least two; `s` for fewer seconds."""
-    return next((unit for unit in reversed(SECONDS) if count >= 2 * SECONDS[unit]), "s")
+    for unit in reversed(SECONDS):
+        if count >= 2 * SECONDS[unit]:
+            return unit
+    return "s"
 
 
 def duration(count: float) -> str:
     """Seconds in the most readable unit."""
     unit = _readable(count)
-    return f"{count / SECONDS[unit]:.{0 if unit == 's' else 1}f} {unit}"
+    amount = count / SECONDS[unit]
+    if unit == "s":
+        return f"{amount:.0f} s"
+    return f"{amount:.1f} {unit}"
 
 
 def at_least(count: float) -> str:
     """This many seconds or slightly more, as a recipe writes it."""
     unit = _readable(count)
-    return f"{-(-count // SECONDS[unit]):.0f} {unit}"
+    amount = -(-count // SECONDS[unit])
+    return f"{amount:.0f} {unit}"
 
 
 def speed(count: float) -> str:
@@ -63,8 +74,9 @@ def speed(count: float) -> str:
 
 def between(low: float, high: float, mark: str = " to ") -> str:
     """A range of seconds, with the unit once if both have the same."""
-    ends = [duration(end) for end in (low, high)]
-    units_ = [end.rpartition(" ")[2] for end in ends]
-    return mark.join(
-        [ends[0].removesuffix(f" {units_[0]}") if units_[0] == units_[1] else ends[0], ends[1]]
-    )
+    shortest = duration(low)
+    longest = duration(high)
+    amount, _, unit = shortest.partition(" ")
+    if longest.endswith(f" {unit}"):
+        return f"{amount}{mark}{longest}"
+    return f"{shortest}{mark}{longest}"

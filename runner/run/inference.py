@@ -176,4 +176,5 @@ def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:
             console.print()
             console.print(Text(question))
             console.print(table)
-        yield from (Styled(line.rstrip()) for line in drawn.get().splitlines())
+        for line in drawn.get().splitlines():
+            yield Styled(line.rstrip())

@@ -121,10 +121,10 @@ def schema_file(scenario: str) -> Path:
 
 
 def bringing(package: str) -> str | None:
-    return next(
-        (extra for extra, packages in toml(__file__, "extras.toml").items() if package in packages),
-        None,
-    )
+    for extra, packages in toml(__file__, "extras.toml").items():
+        if package in packages:
+            return extra
+    return None
 
 
 def install(extra: str) -> str:

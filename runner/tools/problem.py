@@ -40,29 +40,32 @@ class Problem:
     mends: tuple[str, Any] | None = None
 
     def __str__(self) -> str:
+        place = self.file
         if self.line:
-            place = f"{self.file}:{self.line}:{self.column}: "
-        else:
-            place = f"{self.file}: "
-        lines = [f"{place}{'note: ' if self.severity == 'note' else ''}{self.message}"]
+            place = f"{self.file}:{self.line}:{self.column}"
+        label = "note: " if self.severity == "note" else ""
+        lines = [f"{place}: {label}{self.message}"]
         if self.source.strip():
-            # The part of the line around the caret.
-            start = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN))
-            line = self.source[start : start + SHOWN]
-            line = "".join(
-                letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd"
-                for letter in line
-            )
-            cut = "…" if start else ""
-            before = cut + line[: self.column - 1 - start]
-            blanks = "".join("\t" if letter == "\t" else " " for letter in before)
-            excerpt = f"{cut}{line}{'…' if start + SHOWN < len(self.source) else ''}"
-            number = f"{self.line:>5}"
-            width = max(1, min(self.width, len(excerpt) - len(before)))
-            lines += [f"{number} | {excerpt}", f"{' ' * len(number)} | {blanks}{'^' * width}"]
+            lines += self._excerpt()
         if self.hint:
             lines.append(self.hint)
         return "\n".join(lines)
+
+    def _excerpt(self) -> list[str]:
+        """The part of the line around the caret, and the caret below it."""
+        start = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN))
+        end = start + SHOWN
+        line = "".join(map(_printable, self.source[start:end]))
+        cut_before = "…" if start else ""
+        cut_after = "…" if end < len(self.source) else ""
+        before = cut_before + line[: self.column - 1 - start]
+        excerpt = cut_before + line + cut_after
+        width = max(1, min(self.width, len(excerpt) - len(before)))
+        number = f"{self.line:>5}"
+        margin = " " * len(number)
+        blanks = "".join("\t" if letter == "\t" else " " for letter in before)
+        carets = "^" * width
+        return [f"{number} | {excerpt}", f"{margin} | {blanks}{carets}"]
 
     def as_json(self) -> dict[str, str | int]:
         """The fields that tools read; `line` and `column` are 1-based, 0 for the file as a
@@ -71,6 +74,13 @@ class Problem:
             name: getattr(self, name)
             for name in ("severity", "file", "line", "column", "message", "hint")
         }
+
+
+def _printable(letter: str) -> str:
+    """The same letter, or the sign for one that a terminal would not show as itself."""
+    if letter.isprintable() or letter in "\t\u00a0":
+        return letter
+    return "\ufffd"
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
@@ -147,6 +157,18 @@ def listed(names: Iterable[str], joint: str = "and") -> str:
     if quoted:
         return f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}"
     return ""
+
+
+def plural(noun: str, count: int) -> str:
+    """The noun for this many things."""
+    if count == 1:
+        return noun
+    return f"{noun}s"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count of things in words: `no notes`, `1 note`, `2 notes`."""
+    return f"{count or 'no'} {plural(noun, count)}"
 
 
 def shortened(text: str, most: int) -> str:

@@ -29,7 +29,10 @@ LAYERS = {
 
 def room_for(rank: int) -> int | None:
     """The smallest supported rank that is large enough, for `--max-lora-rank`, or None."""
-    return next((room for room in RANKS if rank <= room), None)
+    for room in RANKS:
+        if rank <= room:
+            return room
+    return None
 
 
 def rank_of(adapter: Mapping[str, Any]) -> int:

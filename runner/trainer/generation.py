@@ -242,9 +242,9 @@ def taught(rows: Iterable[Mapping[str, Any]], tokenizer: TextTokenizer) -> Itera
     """The learned texts of prepared rows: answers, or all of plain text."""
     for row in rows:
         if "messages" in row:
-            yield from (
-                turn["content"] or "" for turn in row["messages"] if turn["role"] == "assistant"
-            )
+            for turn in row["messages"]:
+                if turn["role"] == "assistant":
+                    yield turn["content"] or ""
         elif "input_ids" in row:
             yield tokenizer.decode(row["input_ids"], skip_special_tokens=True)
 

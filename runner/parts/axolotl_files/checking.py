@@ -8,10 +8,10 @@ from typing import Any
 from runner import catalog
 from runner.check import schema_errors
 from runner.check.rules import AXOLOTL, BELOW_ZERO
-from runner.recipe.document import Document, Path_, applies, named, value_at
+from runner.recipe.document import Document, Path_, applies, dotted, named, value_at
 from runner.recipe.reading import scalar
 from runner.tools import packaged
-from runner.tools.problem import Problem, nearest
+from runner.tools.problem import Problem, Severity, nearest
 
 DATA_SETS = ("datasets", "test_datasets", "pretraining_dataset")
 # Words that PyYAML, which Axolotl uses, reads as true and false, and YAML 1.2 as text.
@@ -35,11 +35,14 @@ def problems(document: Document) -> list[Problem] | None:
 def faults(document: Document) -> tuple[list[Problem], dict[Path_, Problem]]:
     """The problems that Axolotl's schema and validation refuse; and, by their paths, those of lines
     that Axolotl does not know and silently drops, which are only notes if the lines are empty."""
-    problems_by_path = list(_settings(document))
-    refused = [problem for path, problem in problems_by_path if path is None]
-    return [*refused, *contradictions(document)], {
-        path: problem for path, problem in problems_by_path if path is not None
-    }
+    refused = []
+    dropped = {}
+    for path, problem in _settings(document):
+        if path is None:
+            refused.append(problem)
+        else:
+            dropped[path] = problem
+    return [*refused, *contradictions(document)], dropped
 
 
 # A problem, and the path of the line if Axolotl drops it; None if it refuses the line.
@@ -49,10 +52,12 @@ Found = tuple[Path_ | None, Problem]
 def _settings(document: Document) -> Iterator[Found]:
     schema = catalog.axolotl_settings()
     plugins = loaded(document)
-    plugin_of = {key: name for name, settings in schema["plugins"].items() for key in settings}
-    available = schema["properties"] | {
-        key: schema["plugins"][name][key] for key, name in plugin_of.items() if name in plugins
-    }
+    plugin_of = dict[str, str]()
+    available = dict(schema["properties"])
+    for name, settings in schema["plugins"].items():
+        plugin_of |= dict.fromkeys(settings, name)
+        if name in plugins:
+            available |= settings
     # A foreign plug-in may have settings of its own.
     foreign = [name for name in plugins if name not in schema["plugins"]]
     for key, value in document.data.items():
@@ -73,28 +78,31 @@ def _judged(
 ) -> Iterator[Found]:
     """The problems of a setting that Axolotl has."""
     definitions = catalog.axolotl_settings()["$defs"]
-    name = ".".join(map(str, path))
+    name = dotted(path)
     value = as_axolotl_reads(document, path, value)
     if isinstance(value, int | float) and value < 0 and path[0] not in BELOW_ZERO:
-        yield None, document.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
+        message = f"`{name}` cannot be `{value:g}`."
+        yield None, document.problem(path, message, "Write 0 or more.")
     elif path == ("fsdp_config",) and isinstance(value, dict):
         yield from _section(document, path, definitions["FSDPConfig"]["properties"], value)
     elif path[0] in DATA_SETS and len(path) == 1 and isinstance(value, list):
-        parts: dict[str, list[catalog.Schema]] = {}
+        forms: dict[str, list[catalog.Schema]] = {}
         for definition in table()["data_sets"]:
             for key, schema in definitions[definition]["properties"].items():
-                parts.setdefault(key, []).append(schema)
-        schemas = {key: {"anyOf": forms} for key, forms in parts.items()}
+                forms.setdefault(key, []).append(schema)
+        schemas = {key: {"anyOf": schemas} for key, schemas in forms.items()}
         for index, entry in enumerate(value):
             yield from _section(document, (*path, index), schemas, entry)
     else:
         part = {**part, "$defs": definitions}
         problems = list(schema_errors.values(document, path, part, value, AXOLOTL, name))
+        if not problems:
+            return
         # Axolotl turns texts and switches into numbers where it needs numbers.
-        if problems and list(
-            schema_errors.values(document, path, part, _as_numbers(value), AXOLOTL, name)
-        ):
-            yield from ((None, problem) for problem in problems)
+        as_numbers = _as_numbers(value)
+        if list(schema_errors.values(document, path, part, as_numbers, AXOLOTL, name)):
+            for problem in problems:
+                yield None, problem
 
 
 def _section(
@@ -103,14 +111,9 @@ def _section(
     """The problems of settings in a section. schemas: of each; FSDP's also have old names, with
     `fsdp_` before them."""
     if not isinstance(value, dict):
-        yield (
-            None,
-            document.problem(
-                path,
-                "A data set of Axolotl is a section.",
-                "Write `- path: …`, and `type: …` below it.",
-            ),
-        )
+        message = "A data set of Axolotl is a section."
+        remedy = "Write `- path: …`, and `type: …` below it."
+        yield None, document.problem(path, message, remedy)
         return
     for key, setting in value.items():
         if key in schemas or path != ("fsdp_config",):
@@ -125,21 +128,21 @@ def _section(
 
 def _dropped(document: Document, path: Path_, settings: Iterable[str]) -> Found:
     key = str(path[-1])
+    home = ""
     if len(path) > 1:
         home = f" under `{path[0]}`"
-    else:
-        home = ""
-    near = nearest(key, settings, cutoff=0.75)
-    if near:
-        remedy = f"Did you mean `{near}`?"
-    else:
-        remedy = "Delete the line. Axolotl's own documentation lists its settings."
     message = f"{AXOLOTL} has no setting `{key}`{home}, and drops it without a message."
-    empty = value_at(document.data, path) is None
-    hint = table()["called"].get(key) or remedy
-    return path, document.problem(
-        path, message, hint, key=True, severity="note" if empty else "error"
-    )
+    near = nearest(key, settings, cutoff=0.75)
+    if key in table()["called"]:
+        hint = table()["called"][key]
+    elif near:
+        hint = f"Did you mean `{near}`?"
+    else:
+        hint = "Delete the line. Axolotl's own documentation lists its settings."
+    severity: Severity = "error"
+    if value_at(document.data, path) is None:
+        severity = "note"
+    return path, document.problem(path, message, hint, key=True, severity=severity)
 
 
 def _as_numbers(value: object) -> Any:
@@ -150,12 +153,13 @@ def _as_numbers(value: object) -> Any:
         return [_as_numbers(item) for item in value]
     if isinstance(value, bool):
         return int(value)
-    try:
-        if isinstance(value, str) and float(value) is not None:
-            return scalar(value.replace("_", ""))
+    if not isinstance(value, str):
         return value
+    try:
+        float(value)
     except ValueError:
         return value
+    return scalar(value.replace("_", ""))
 
 
 def as_axolotl_reads(document: Document, path: Path_, value: object) -> Any:
@@ -176,18 +180,19 @@ def as_axolotl_reads(document: Document, path: Path_, value: object) -> Any:
 def loaded(document: Document) -> list[str]:
     """The plug-ins that a file loads, by the names of the catalog; without ours."""
     written = document.data.get("plugins")
-    homes = {name.rpartition(".")[0]: name for name in catalog.axolotl_settings()["plugins"]}
-    if isinstance(written, list):
-        texts = [text for text in written if isinstance(text, str)]
-    else:
-        texts = []
-    # Axolotl finds a plug-in's class in its package or in the package's module `plugin`.
-    loaded_modules = []
-    for text in texts:
-        loaded_modules.append(
-            next((homes[home] for home in homes if text.startswith(f"{home}.")), text)
-        )
-    return loaded_modules
+    if not isinstance(written, list):
+        return []
+    return [_plugin(text) for text in written if isinstance(text, str)]
+
+
+def _plugin(text: str) -> str:
+    """The catalog's name for a plug-in that a file loads; any other as it is written."""
+    for name in catalog.axolotl_settings()["plugins"]:
+        package = name.rpartition(".")[0]
+        # Axolotl finds a plug-in's class in its package or in the package's module `plugin`.
+        if text.startswith(f"{package}."):
+            return str(name)
+    return text
 
 
 def table(name: str = "contradictions") -> Mapping[str, Any]:

@@ -24,7 +24,10 @@ def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
         return None
     if imported.refused:
         raise Stop(imported.refused)
-    unmodelled = [str(path[-1]) for path in imported.values if path[:2] == ("advanced", "axolotl")]
+    unmodelled = []
+    for path in imported.values:
+        if path[:2] == ("advanced", "axolotl"):
+            unmodelled.append(str(path[-1]))
     message = f"This file of {imported.trainer} is read as a recipe."
     if unmodelled:
         message += f" A plan does not count {listed(unmodelled)}."

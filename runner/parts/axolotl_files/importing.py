@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,18 +86,23 @@ class Import:
     def begin(self, scenario: str) -> None:
         """The scenario, and a name after the file's."""
         self.say("scenario", scenario)
-        stem = re.sub("[^a-z0-9]+", "-", Path(self.file.file).stem.lower()).strip("-")
-        self.say("name", (stem if stem[:1].isalpha() else f"run-{stem}")[:53].rstrip("-"))
+        stem = Path(self.file.file).stem.lower()
+        name = re.sub("[^a-z0-9]+", "-", stem).strip("-")
+        if not name[:1].isalpha():
+            name = f"run-{name}"
+        self.say("name", name[:53].rstrip("-"))
 
     def name_gpu(self) -> None:
         """A GPU, as other trainers' files name none; if several share a model or rows, as many as
         the file needs."""
         self.say("machines.gpu", GPU)
-        sizes = (self.file.data.get(f"{group}_size") for group in table()["groups"]["sizes"])
-        gpus = max(
-            1 + (("distribution",) in self.values),
-            prod(size for size in sizes if isinstance(size, int) and size > 1),
-        )
+        gpus = 1
+        for group in table()["groups"]["sizes"]:
+            size = self.file.data.get(f"{group}_size")
+            if isinstance(size, int) and size > 1:
+                gpus *= size
+        if ("distribution",) in self.values:
+            gpus = max(2, gpus)
         if gpus > 1 and ("machines", "gpus_per_node") not in self.values:
             self.say("machines.gpus_per_node", gpus)
         self.note((), NO_GPU, "Change `machines` to what you have.")
@@ -119,7 +123,8 @@ class Import:
             value = self.get(key)
             if value is None or (is_foreign and value in (False, "")):
                 continue
-            if isinstance(value, bool) and "boolean" not in str(of_axolotl.get(key, "boolean")):
+            is_switch = "boolean" in str(of_axolotl.get(key, "boolean"))
+            if isinstance(value, bool) and not is_switch:
                 value = int(value)  # as Axolotl reads it
             if is_foreign and key not in of_axolotl:
                 self.refuse((key,), f"Recipes have no setting for `{key}` of {self.trainer}.")
@@ -133,7 +138,8 @@ class Import:
             settings = dict.fromkeys((*group["settings"], *more.get(name, ())))
             written_keys = []
             for key in settings:
-                if self.file.data.get(key) not in (None, "", False) and key not in in_recipe:
+                is_written = self.file.data.get(key) not in (None, "", False)
+                if is_written and key not in in_recipe:
                     written_keys.append(key)
             self.used.update(settings)
             if written_keys:
@@ -150,8 +156,11 @@ class Import:
 
     def say_sets(self, sets: Sequence[Mapping[str, object]], *source: str | int) -> None:
         """The data sets; a single one needs no list."""
-        for key, value in sets[0].items() if len(sets) == 1 else [("sets", sets)]:
-            self.say(("data", key), value, *source)
+        if len(sets) == 1:
+            for key, value in sets[0].items():
+                self.say(("data", key), value, *source)
+        else:
+            self.say(("data", "sets"), sets, *source)
 
     def hold_out(self, key: str, rows: str, *place: str) -> None:
         """The rows for validation: a share of them, or the fewest that recipes hold out of this
@@ -188,50 +197,55 @@ class Import:
     @property
     def text(self) -> str:
         """The recipe's text, with the comments of the lines that it comes from."""
-        comments = {
-            paths[0]: comment for _, paths, _, comment in commented(self.file) for _ in paths[:1]
-        }
-        lines = [
-            f"# yaml-language-server: $schema={packaged.schema_file(self.values['scenario',]).name}"
-        ]
-        written: list[Path_] = []
+        comments = {paths[0]: comment for _, paths, _, comment in commented(self.file)}
+        schema = packaged.schema_file(self.values["scenario",])
+        lines = [f"# yaml-language-server: $schema={schema.name}"]
+        sections = set[Path_]()
         for path in sorted(self.values, key=self._order):
-            for length in range(1, len(path)):
-                if path[:length] not in written:
-                    written.append(path[:length])
-                    lines.append(f"{'  ' * (length - 1)}{path[length - 1]}:")
-            line = f"{'  ' * (len(path) - 1)}{path[-1]}: {flow(self.values[path])}"
-            comment = comments.get(self.sources.get(path, ()), "")
-            lines.append(f"{line:<38} # {comment}" if comment else line)
+            for depth, name in enumerate(path[:-1]):
+                section = path[: depth + 1]
+                if section not in sections:
+                    sections.add(section)
+                    lines.append(f"{'  ' * depth}{name}:")
+            indent = "  " * (len(path) - 1)
+            line = f"{indent}{path[-1]}: {flow(self.values[path])}"
+            comment = comments.get(self.sources.get(path, ()))
+            if comment:
+                line = f"{line:<38} # {comment}"
+            lines.append(line)
         return "\n".join(lines) + "\n"
 
     def _order(self, path: Path_) -> tuple[int, int]:
         """Sections are in the table's order, and their settings in that of the schema."""
-        section = str(path[0])
-        settings = [*by_schema.part(self.values["scenario",], path[:1]).get("properties", ())]
+        schema = by_schema.part(self.values["scenario",], path[:1])
+        settings = list(schema.get("properties", ()))
         place = 0
-        if path[1:2] and path[1] in settings:
+        if len(path) > 1 and path[1] in settings:
             place = settings.index(path[1])
-        return table()["order"].index(section), place
+        return table()["order"].index(path[0]), place
 
     @property
     def recipe(self) -> Document:
         """The recipe as a document whose settings are at the lines of the Axolotl file that they
         come from."""
         document = reading.parse(self.file.file, self.text)
-
-        def source(path: Path_) -> Path_ | None:
-            lengths = (
-                length for length in range(len(path), 0, -1) if path[:length] in self.sources
-            )
-            return next((self.sources[path[:length]] + path[length:] for length in lengths), None)
-
-        sources = {path: source(path) for path in (*document.keys, *document.values)}
-        document.keys, document.values = (
-            {path: spans[line] for path, line in sources.items() if line in spans}
-            for spans in (self.file.keys, self.file.values)
-        )
+        paths = dict.fromkeys((*document.keys, *document.values))
+        document.keys = {}
+        document.values = {}
+        for path in paths:
+            source = self._source_of(path)
+            if source in self.file.keys:
+                document.keys[path] = self.file.keys[source]
+            if source in self.file.values:
+                document.values[path] = self.file.values[source]
         return replace(document, text=self.file.text)
+
+    def _source_of(self, path: Path_) -> Path_ | None:
+        """The path of a setting's line in the Axolotl file, or of its place within that line."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.sources:
+                return self.sources[path[:length]] + path[length:]
+        return None
 
 
 def read(document: Document) -> Import:
@@ -255,7 +269,8 @@ def read(document: Document) -> Import:
     notes = []
     for problem in errors_of(dropped.values()):
         notes.append(replace(problem, hint=left_out, severity="note"))
-    draft = Import(document, notes=notes, used={str(path[0]) for path in dropped if len(path) == 1})
+    dropped_settings = {str(path[0]) for path in dropped if len(path) == 1}
+    draft = Import(document, notes=notes, used=dropped_settings)
     objective = _objective(draft)
     rows = _rows(draft, objective)
     scenario = _scenario(draft, rows)
@@ -306,14 +321,17 @@ def _objective(draft: Import) -> str | None:
         draft.used.update(common.table("objectives")["reward"])
         draft.say("train.objective", "reward", "reward_model")
         return "reward"
-    for name, config in common.table("objectives").items() if rl else ():
-        same = config.get("rl") == rl and config.get("dpo_loss_type", losses) == losses
-        if (same and config.get("cpo_alpha", alpha) == alpha) or name == rl == "ipo":
+    if not rl:
+        return None
+    for name, config in common.table("objectives").items():
+        has_losses = config.get("dpo_loss_type", losses) == losses
+        has_alpha = config.get("cpo_alpha", alpha) == alpha
+        is_same = config.get("rl") == rl and has_losses and has_alpha
+        if is_same or name == rl == "ipo":
             draft.used.add("cpo_alpha")
             draft.say("train.objective", name, "rl")
             return name
-    if rl:
-        draft.refuse(("rl",), f"Recipes cannot learn by `{rl}` from a file of Axolotl.")
+    draft.refuse(("rl",), f"Recipes cannot learn by `{rl}` from a file of Axolotl.")
     return None
 
 
@@ -323,15 +341,14 @@ def _model(draft: Import) -> None:
         value = draft.get(key)
         if value:
             draft.say(setting, value, key)
-    # Axolotl's default is bf16.
-    key = next(
-        (key for key in ("bf16", "fp16") if draft.get(key)),
-        None if "bf16" in draft.file.data else "bf16",
-    )
-    draft.say("model.precision", key or "fp32", key or "bf16")
-    old = table()["attention"]
-    key = next((key for key in old if draft.get(key)), "attn_implementation")
-    draft.choose("model.attention", old.get(key) or draft.get(key) or "sdpa", key)
+    precision = next(filter(draft.get, ("bf16", "fp16")), None)
+    if not precision and "bf16" not in draft.file.data:
+        precision = "bf16"  # Axolotl's default
+    draft.say("model.precision", precision or "fp32", precision or "bf16")
+    old_names = table()["attention"]
+    key = next(filter(draft.get, old_names), "attn_implementation")
+    attention = old_names.get(key) or draft.get(key) or "sdpa"
+    draft.choose("model.attention", attention, key)
     checkpointing = draft.get("gradient_checkpointing", False)
     offload = {"offload": True, "offload_disk": "disk"}.get(str(checkpointing))
     if offload:
@@ -356,22 +373,27 @@ def _training(draft: Import, scenario: str) -> None:
         draft.refuse(("learning_rate",), message)
     draft.used.update(("load_in_4bit", "sample_packing", "batch_flattening"))
     optimizer = draft.get("optimizer", "adamw_torch_fused")
-    draft.choose("train.optimizer", table()["optimizers"].get(optimizer, optimizer), "optimizer")
+    optimizer = table()["optimizers"].get(optimizer, optimizer)
+    draft.choose("train.optimizer", optimizer, "optimizer")
     if not draft.values.keys() & {("train", "warmup_steps"), ("train", "warmup_ratio")}:
         draft.say("train.warmup_ratio", 0.03)
     if scenario == "lora":
         _layers(draft)
-    kernels = [key for key in table()["runner"]["kernels"]["settings"] if key.startswith("liger")]
-    draft.say("train.kernels", "auto" if any(map(draft.file.data.get, kernels)) else "none")
+    kernels = "none"
+    for key in table()["runner"]["kernels"]["settings"]:
+        if key.startswith("liger") and draft.file.data.get(key):
+            kernels = "auto"
+    draft.say("train.kernels", kernels)
     if ("train", "objective") not in draft.values:
         _cross_entropy(draft)
         if draft.values.get(("data", "form")) != "text":
             _packing(draft)
     _intervals(draft)
-    tools = (
-        tool for tool, keys in table()["curves"].items() if any(map(draft.file.data.get, keys))
-    )
-    draft.say("train.report_to", next(tools, "none"))
+    tools = []
+    for tool, keys in table()["curves"].items():
+        if any(map(draft.file.data.get, keys)):
+            tools.append(tool)
+    draft.say("train.report_to", tools[0] if tools else "none")
 
 
 def _mapped_setting(draft: Import, path: tuple[str, str], key: str) -> None:
@@ -382,7 +404,8 @@ def _mapped_setting(draft: Import, path: tuple[str, str], key: str) -> None:
         value = draft.get("dpo_beta")
         if value:
             key = "dpo_beta"
-    if value is None or (key.startswith(("lora", "peft")) and value is False):
+    is_switched_off = value is False and key.startswith(("lora", "peft"))
+    if value is None or is_switched_off:
         default = table()["defaults"].get(setting, "")
         if default != "":
             draft.say(path, default)
@@ -423,11 +446,11 @@ def _intervals(draft: Import) -> None:
     patience = draft.get("early_stopping_patience")
     if patience:
         draft.say("train.early_stopping", {"patience": patience}, "early_stopping_patience")
-    steps = {
-        key: interval
-        for key in ("eval_steps", "save_steps")
-        if isinstance(interval := draft.get(key), int) and interval >= 1
-    }
+    steps = {}
+    for key in ("eval_steps", "save_steps"):
+        interval = draft.get(key)
+        if isinstance(interval, int) and interval >= 1:
+            steps[key] = interval
     # Each evaluation also writes a checkpoint, so the recipe saves at least as often as it
     # evaluates.
     for key, interval in steps.items():
@@ -466,12 +489,14 @@ def _own_answers(draft: Import) -> None:
         if value is not None:
             draft.say(("train", setting), value, "trl", key)
     if trl.get("use_vllm") and trl.get("vllm_mode", "server") == "server":
-        trl = {key: value for key, value in trl.items() if key not in ("use_vllm", "vllm_mode")}
+        del trl["use_vllm"]
+        trl.pop("vllm_mode", None)
         draft.say("train.generator", "vllm-server", "trl", "use_vllm")
         host = trl.pop("vllm_server_host", None)
         port = trl.pop("vllm_server_port", None)
         if host or port:
-            draft.say("train.vllm_server", f"{host or '0.0.0.0'}:{port or 8000}", "trl")
+            address = f"{host or '0.0.0.0'}:{port or 8000}"
+            draft.say("train.vllm_server", address, "trl")
     for key, value in trl.items():
         draft.say(("advanced", "axolotl", "trl", key), value, "trl", key)
 
@@ -547,11 +572,8 @@ def _template(draft: Import, entries: list[object]) -> None:
         return
     template = draft.get("chat_template")
     if template is None:
-        templated = all(
-            str(entry.get("type")).startswith("chat_template")
-            for entry in entries
-            if isinstance(entry, dict)
-        )
+        types = [str(entry.get("type")) for entry in entries if isinstance(entry, dict)]
+        templated = all(type_name.startswith("chat_template") for type_name in types)
         draft.say("data.chat_template", "tokenizer_default" if templated else "auto")
         return
     if template in ("chatml", "tokenizer_default"):
@@ -571,7 +593,9 @@ def _template(draft: Import, entries: list[object]) -> None:
 
 def _template_of_model(base: str) -> str | None:
     """Axolotl's name for the chat template of a model; None if the catalog does not have it."""
-    facts = catalog.model(base) if base in catalog.model_ids() else None
+    if base not in catalog.model_ids():
+        return None
+    facts = catalog.model(base)
     if facts and facts.chat_template:
         return catalog.chat_template(facts.chat_template).axolotl
     return None
@@ -583,11 +607,10 @@ def _data_set(
     """A data set as a recipe describes it. path: of its lines in the file."""
     idle = table()["idle"]
     # Each function below takes out the options that it handles.
-    options = {
-        key: value
-        for key, value in entry.items()
-        if value is not None and value not in idle.get(key, ("",))
-    }
+    options = {}
+    for key, value in entry.items():
+        if value is not None and value not in idle.get(key, ("",)):
+            options[key] = value
     settings = _source(draft, path, options)
     written_type = options.pop("type", None)
     type_name = str(written_type or "")
@@ -704,9 +727,10 @@ def _turns(draft: Import, path: Path_, options: dict[str, object]) -> dict[str, 
     settings = dict[str, Any]()
     column = options.pop("field_messages", "messages")
     forms = table()["turns"]
-    form = next((form for form, names in forms.items() if names[0] == column), None)
+    form_by_column = {names[0]: form for form, names in forms.items()}
+    form = form_by_column.get(column)
     if form is None:
-        columns = listed((names[0] for names in forms.values()), "or")
+        columns = listed(form_by_column, "or")
         draft.refuse(
             (*path, "field_messages"),
             f"Recipes read no turns from a column `{column}`.",
@@ -738,15 +762,12 @@ def _refuse_other_turns(
         field_name = options.pop(f"message_field_{part}", None)
         if field_name:
             names[part] = field_name
-    unusual = {key: name for key, name in names.items() if usual_names.get(key, key) != name}
+    unusual = [name for key, name in names.items() if usual_names.get(key, key) != name]
     # The runner reads both spellings of a turn in either column.
-    if unusual and [names.get("role"), names.get("content")] not in [
-        form[1:] for form in table()["turns"].values()
-    ]:
-        draft.refuse(
-            (*path, "message_property_mappings"),
-            f"Recipes read no turns with {listed(unusual.values())}.",
-        )
+    spellings = [form[1:] for form in table()["turns"].values()]
+    if unusual and [names.get("role"), names.get("content")] not in spellings:
+        message = f"Recipes read no turns with {listed(unusual)}."
+        draft.refuse((*path, "message_property_mappings"), message)
     for role, aliases in (options.pop("roles", None) or {}).items():
         strange = [alias for alias in aliases if ROLES.get(alias) != role]
         if strange:
@@ -806,12 +827,13 @@ def _by_fsdp(draft: Import, key: str) -> str:
 
 def with_known_model(document: Document) -> Document:
     """The recipe with another base model, if the catalog does not have its own."""
-    if document.data["model"]["base"] not in catalog.model_ids():
-        lines = document.data["model"].get("attention"), document.data["data"].get("chat_template")
+    model = document.data["model"]
+    if model["base"] not in catalog.model_ids():
         stand_ins = table()["stand_ins"]
-        document.data["model"]["base"] = next(
-            (stand_ins[line] for line in lines if line in stand_ins), stand_ins["otherwise"]
-        )
+        model["base"] = stand_ins["otherwise"]
+        for value in (document.data["data"].get("chat_template"), model.get("attention")):
+            if value in stand_ins:
+                model["base"] = stand_ins[value]
         for layers in ("lora_layers", "lora_pattern"):  # which the other one may not have
             if document.data["train"].get(layers):
                 del document.data["train"][layers]

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +42,33 @@ def trainer(document: Document) -> str | None:
 def command_line(name: str, text: str) -> Document | None:
     """The settings of the first command of TRL in a shell script; None if there is none. Raises
     Stop if a value is a variable of the shell."""
+    # The offsets stay those of the file.
+    on_one_line = re.sub(r"\\\r?\n", lambda cut: " " * len(cut[0]), text)
     shell_words = list[re.Match[str]]()
-    for word in chain(
-        WORD.finditer(re.sub(r"\\\r?\n", lambda cut: " " * len(cut[0]), text)), [None]
-    ):
+    for word in chain(WORD.finditer(on_one_line), [None]):
         if word and not word.lastgroup:
             shell_words.append(word)
         elif word is None or word.lastgroup == "end":
-            for number, (before, now) in enumerate(pairwise([*shell_words, *shell_words[-1:]]), 1):
-                if before[0] == "trl":
-                    program = f"{before[0]} {now[0]}"
-                else:
-                    program = Path(before[0]).name
-                command = re.fullmatch(
-                    rf"(?:trl )?({'|'.join(table()['trl']['all-commands'])})(?:\.py)?", program
-                )
-                if command and program != command[1]:
-                    return _settings(
-                        Document(name, text, {"command": command[1]}), shell_words, number
-                    )
+            document = _command(name, text, shell_words)
+            if document:
+                return document
             shell_words = []
+    return None
+
+
+def _command(name: str, text: str, shell_words: Sequence[re.Match[str]]) -> Document | None:
+    """The settings of a command of the shell, if it starts TRL."""
+    commands = "|".join(table()["trl"]["all-commands"])
+    pattern = re.compile(rf"(?:trl )?({commands})(?:\.py)?")
+    words = [word[0] for word in shell_words]
+    for number, (word, next_word) in enumerate(zip_longest(words, words[1:]), 1):
+        if word == "trl":
+            program = f"trl {next_word}"
+        else:
+            program = Path(word).name
+        command = pattern.fullmatch(program)
+        if command and program != command[1]:
+            return _settings(Document(name, text, {"command": command[1]}), shell_words, number)
     return None
 
 
@@ -182,22 +189,23 @@ def _setting(
     value = draft.get(key)
     written = draft.file.data.get(key) is not None
     objective = draft.values.get(("train", "objective"))
-    idle = {"train.simpo_margin": objective != "simpo", "train.beta": objective == "reward"}.get(
-        setting
-    )
-    if not part or idle or rows not in part.get("x-rows", (rows,)):
+    if not part or rows not in part.get("x-rows", (rows,)):
         return
-    is_set = path_of(setting) in draft.values
-    if "x-default-if" not in part:
-        usual = part.get("default")
+    if setting == "train.simpo_margin" and objective != "simpo":
+        return
+    if setting == "train.beta" and objective == "reward":
+        return
+    if written:
+        renamed = facts.get("values", {}).get(key, {})
+        value = renamed.get(str(value), value)
     else:
         usual = None
-    if not written and (is_set or not default or default[0] == usual):
-        return
-    if not written:
+        if "x-default-if" not in part:
+            usual = part.get("default")
+        is_set = path_of(setting) in draft.values
+        if is_set or not default or default[0] == usual:
+            return
         value = default[0]
-    else:
-        value = facts.get("values", {}).get(key, {}).get(str(value), value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if setting == "train.warmup_steps":
@@ -227,10 +235,12 @@ def _machines(draft: Import) -> None:
     name = Path(str(draft.file.data.get(key) or "")).name
     zero = re.search(r"z(?:ero_?)?([0-3])", name)
     if zero:
-        draft.say("distribution", f"zero{zero[1]}" if zero[1] != "0" else "ddp", key)
+        stage = zero[1]
+        draft.say("distribution", "ddp" if stage == "0" else f"zero{stage}", key)
         if "offload" in name:
-            for part in ("optimizer", "weights") if zero[1] == "3" else ("optimizer",):
-                draft.say(f"sharding.offload_{part}", "cpu", key)
+            draft.say("sharding.offload_optimizer", "cpu", key)
+            if stage == "3":
+                draft.say("sharding.offload_weights", "cpu", key)
     elif name and (key == "fsdp" or "fsdp" in name):
         draft.say("distribution", "fsdp", key)
     elif "multi_gpu" in name:
@@ -248,10 +258,11 @@ def _machines(draft: Import) -> None:
 
 def _names(value: object) -> list[str]:
     """Names in a list, or with commas between them."""
-    names = []
-    for name in value if isinstance(value, list) else str(value).split(","):
-        names.append(str(name).strip())
-    return names
+    if isinstance(value, list):
+        names = list(map(str, value))
+    else:
+        names = str(value).split(",")
+    return [name.strip() for name in names]
 
 
 # --- LLaMA-Factory
@@ -290,10 +301,10 @@ def _llama_factory(draft: Import, facts: Mapping[str, Any]) -> tuple[bool, str, 
         if names != ["all"]:
             draft.say("train.lora_layers", names, "lora_target")
         if draft.file.data.get("lora_alpha") is None and draft.get("use_rslora"):
-            draft.say(
-                "train.lora_alpha",
-                2 * rank if isinstance(rank := draft.get("lora_rank", 8), int) else rank,
-            )
+            rank = draft.get("lora_rank", 8)
+            if isinstance(rank, int):
+                rank *= 2
+            draft.say("train.lora_alpha", rank)
     if draft.get("use_muon"):
         draft.say("train.optimizer", "muon", "use_muon")
     draft.say(
@@ -345,23 +356,28 @@ def _described_sets(draft: Import, rows: str, labelled: bool) -> None:
         draft.refuse(("dataset",), f"`{home}/dataset_info.json` is not JSON: {error}.")
         return
     sets = []
+    if not isinstance(descriptions, dict):
+        descriptions = {}
     for name in names:
-        if not isinstance(descriptions, dict) or not isinstance(descriptions.get(name), dict):
+        description = descriptions.get(name)
+        if not isinstance(description, dict):
             draft.refuse(
                 ("dataset",),
                 f"`{home}/dataset_info.json` does not describe `{name}`.",
                 "Add it there.",
             )
-        else:
-            sets.append(_described(draft, name, descriptions[name], home, rows, labelled))
-            if limit and ("path" in sets[-1] or "[" in sets[-1].get("split", "")):
-                draft.note(
-                    ("max_samples",),
-                    f"The recipe reads all rows of `{name}`.",
-                    "Set `share` for a part.",
-                )
-            elif limit:
-                sets[-1]["split"] = f"{sets[-1].get('split', 'train')}[:{limit}]"
+            continue
+        data_set = _described(draft, name, description, home, rows, labelled)
+        split = data_set.get("split", "train")
+        if limit and ("path" in data_set or "[" in split):
+            draft.note(
+                ("max_samples",),
+                f"The recipe reads all rows of `{name}`.",
+                "Set `share` for a part.",
+            )
+        elif limit:
+            data_set["split"] = f"{split}[:{limit}]"
+        sets.append(data_set)
     if sets:
         draft.say_sets(sets, "dataset")
 
@@ -372,21 +388,19 @@ def _described(
     """A data set as a recipe describes it. description: its columns have defaults only if it names
     none."""
     source = description.get("hf_hub_url")
-    data = {"hub": source}
-    if not source:
-        data = {
-            "path": os.path.relpath(
-                home / str(description.get("file_name")), Path(draft.file.file).parent
+    if source:
+        data = {"hub": source}
+        for key in ("subset", "split"):
+            if description.get(key):
+                data[key] = description[key]
+    else:
+        file = description.get("file_name")
+        data = {"path": os.path.relpath(home / str(file), Path(draft.file.file).parent)}
+        if not file:
+            draft.refuse(
+                ("dataset",),
+                f"Recipes read data sets of the Hugging Face hub and files, and `{name}` is neither.",
             )
-        }
-    if not source and not description.get("file_name"):
-        draft.refuse(
-            ("dataset",),
-            f"Recipes read data sets of the Hugging Face hub and files, and `{name}` is neither.",
-        )
-    data |= {
-        key: description[key] for key in ("subset", "split") if source and description.get(key)
-    }
     chat = description.get("formatting", "alpaca") != "alpaca"
     alpaca = table()["llama-factory"]["columns"]
     columns = description.get("columns") or ({} if chat else alpaca)
@@ -400,7 +414,8 @@ def _described(
     for key in ("system", "tools", "images", "videos", "audios", "history"):
         if columns.get(key) and not (key == "system" and chat):
             draft.refuse(("dataset",), f"Recipes read no column of {key}, and `{name}` has one.")
-    question = "\n".join(f"[{columns[key]}]" for key in ("prompt", "query") if columns.get(key))
+    question_columns = [columns[key] for key in ("prompt", "query") if columns.get(key)]
+    question = "\n".join(f"[{column}]" for column in question_columns)
     turns = columns.get("messages", "conversations")
     forms = importing.table()["turns"]
     if chat:
@@ -428,10 +443,11 @@ def _described(
             "label": f"[{columns.get('kto_tag')}]",
         }
     elif rows == "preferences":
-        pair = {key: f"[{columns.get(key, key)}]" for key in ("chosen", "rejected")}
-        data |= {"prompt": f"[{turns}]" if chat else question} | pair
+        data["prompt"] = f"[{turns}]" if chat else question
+        for key in ("chosen", "rejected"):
+            data[key] = f"[{columns.get(key, key)}]"
     elif chat:
-        form = next((form for form, (column, _, _) in forms.items() if column == turns), None)
+        form = next((form for form, names in forms.items() if names[0] == turns), None)
         if form is None:
             draft.refuse(
                 ("dataset",),
@@ -453,8 +469,11 @@ def _described(
 def _trl(draft: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]:
     """Whether the file trains an adapter, the kind of its rows, and its objective."""
     keys = draft.file.data.keys()
-    commands = (name for name, own_keys in facts["commands"].items() if keys & {*own_keys})
-    command = str(draft.get("command") or next(commands, "sft"))
+    command = draft.get("command")
+    if not command:
+        commands = (name for name, settings in facts["commands"].items() if keys & set(settings))
+        command = next(commands, "sft")
+    command = str(command)
     if command == "dpo":
         loss = draft.get("loss_type", "sigmoid")
     else:
@@ -469,16 +488,18 @@ def _trl(draft: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None
             rows = "conversations"
     elif objective is None and command == "dpo":
         draft.refuse(("loss_type",), f"Recipes have no objective `{loss}`.")
-    elif objective is None:
-        for_rewards = (
+    elif objective is None and command == "grpo":
+        draft.refuse(
+            ("command",),
             "The rewards of `trl grpo` are functions in Python, and recipes describe them in `rewards`.",
             "Start from a copy: `recipe new my-rewards --from arithmetic`.",
         )
-        no_trainer = (
+    elif objective is None:
+        draft.refuse(
+            ("command",),
             f"Recipes cannot say `trl {command}`.",
             "They can say sft, dpo, kto, orpo, cpo and reward.",
         )
-        draft.refuse(("command",), *(for_rewards if command == "grpo" else no_trainer))
     adapter = bool(draft.get("use_peft"))
     if adapter:
         draft.say("train.adapter", "qlora" if draft.get("load_in_4bit") else "lora", "load_in_4bit")
@@ -508,18 +529,21 @@ def _trl_sets(draft: Import, rows: str) -> None:
     names = {"dataset_name": "path", "dataset_config": "name", "dataset_train_split": "split"}
     single = {theirs: draft.get(key) for key, theirs in names.items()}
     written_sets = draft.get("datasets")
+    mixture = []
     if isinstance(written_sets, list):
         mixture = [entry for entry in written_sets if isinstance(entry, dict)]
-    else:
-        mixture = []
-    if written_sets and not isinstance(written_sets, list):
+    elif written_sets:
         draft.refuse(("datasets",), "This is not a list of data sets.")
     sets = list[dict[str, Any]]()
     ours = {"name": "subset", "split": "split", "fraction": "share"}
     for entry in mixture or [single]:
         source = str(entry.get("path") or "")
-        data = {"path" if source.startswith((".", "/", "~")) else "hub": source}
-        sets.append(data | {name: entry[key] for key, name in ours.items() if entry.get(key)})
+        is_local = source.startswith((".", "/", "~"))
+        data_set = {"path" if is_local else "hub": source}
+        for key, name in ours.items():
+            if entry.get(key):
+                data_set[name] = entry[key]
+        sets.append(data_set)
         for key in ("data_files", "data_dir", "columns"):
             if entry.get(key):
                 draft.refuse(("datasets",), f"Recipes have no `{key}` of a data set.")

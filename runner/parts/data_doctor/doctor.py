@@ -156,12 +156,14 @@ def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         setting = "kto_undesirable_weight"
         most = 3 / 4
     if 0 < rare < RARE * len(rows):
-        lines = [row.line for row in rows if (row.label is True) == (rare == good)]
-        low, high = sorted(((len(rows) - rare) / rare, most * (len(rows) - rare) / rare))
-        which = "good" if rare == good else "bad"
+        good_is_rare = rare == good
+        lines = [row.line for row in rows if (row.label is True) == good_is_rare]
+        balance = (len(rows) - rare) / rare
+        low, high = sorted((balance, most * (len(rows) - rare) / rare))
+        label = "good" if good_is_rare else "bad"
         part = rare / len(rows)
         message = (
-            f"answers are {which}, {part:.0%} of all",
+            f"answers are {label}, {part:.0%} of all",
             f"Write `{setting}` from {low:.3g} to {high:.3g}, or add such answers.",
         )
         yield from _named("one-sided labels", lines, *message)
@@ -183,9 +185,12 @@ def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         "probable; the model may repeat them",
         "Remove them, or replace them with invented ones, unless they are public.",
     )
-    kinds_by_line = [(row.line, personal_in(row.text)) for row in rows]
-    for name in PERSONAL:
-        yield from _named(name, [line for line, kinds in kinds_by_line if name in kinds], *message)
+    lines_by_kind: dict[str, list[data_sets.Where]] = {name: [] for name in PERSONAL}
+    for row in rows:
+        for name in personal_in(row.text):
+            lines_by_kind[name].append(row.line)
+    for name, lines in lines_by_kind.items():
+        yield from _named(name, lines, *message)
 
 
 # Kinds of personal data, each with its pattern.
@@ -225,20 +230,17 @@ def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     counts = Counter(language for _, language in clear_rows).most_common()
     if not counts:
         return
-    shares = ", ".join(
-        f"{language} {count / len(clear_rows):.1%}" for language, count in counts[:5]
-    )
-    other_lines = [line for line, language in clear_rows if language != counts[0][0]]
-    yield DataFinding.of(
-        "languages",
-        len(counts),
-        f"{shares} of the {len(clear_rows):,} rows whose language is clear"
-        + ("; others in" if other_lines else ""),
-        "Check the rows in other languages, and delete those that are there by mistake."
-        if other_lines
-        else "",
-        other_lines,
-    )
+    shares = []
+    for language, count in counts[:5]:
+        shares.append(f"{language} {count / len(clear_rows):.1%}")
+    message = f"{', '.join(shares)} of the {len(clear_rows):,} rows whose language is clear"
+    remedy = ""
+    main_language, _ = counts[0]
+    other_lines = [line for line, language in clear_rows if language != main_language]
+    if other_lines:
+        message += "; others in"
+        remedy = "Check the rows in other languages, and delete those that are there by mistake."
+    yield DataFinding.of("languages", len(counts), message, remedy, other_lines)
 
 
 # Words of any language; in scripts without spaces, characters.
@@ -272,10 +274,11 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     for bucket in np.array(buckets, np.int64).T:
         _, first_rows, same = np.unique(bucket, return_index=True, return_inverse=True)
         earliest = np.minimum(earliest, first_rows[same])
-    again = [lines[number] for number in np.flatnonzero(earliest < np.arange(len(earliest)))]
+    has_earlier = earliest < np.arange(len(earliest))
+    repeated_lines = [lines[number] for number in np.flatnonzero(has_earlier)]
     yield from _named(
         "near duplicates",
-        again,
+        repeated_lines,
         "share most of their phrases with an earlier row",
         "Each repeats an earlier row. Keep only the best if they add nothing new.",
     )

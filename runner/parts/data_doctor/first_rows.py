@@ -14,7 +14,7 @@ from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.templates import NoText
 from runner.recipe.templates import columns as columns_of
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Severity, Stop
 from runner.tools.settings import Settings
 
 FIRST_ROWS = 200
@@ -73,27 +73,28 @@ def _too_long(
     where, limit = recipe.longest_row(home)
     if not limit or not talks:
         return
-    written = recipe.document.lookup(home)
-    prompt = (written.get("system_prompt") if isinstance(written, dict) else None) or ""
-    texts = []
+    prompt = recipe.document.lookup((*home, "system_prompt")) or ""
+    count = certain = likely = 0
     for talk in talks[:FIRST_ROWS]:
-        texts.append(f"{prompt} {' '.join(turn.content for turn in talk.turns)}")
-    certain = sum(len(text.split()) > limit for text in texts)
-    likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
-    is_whole = len(talks) <= FIRST_ROWS
-    among = f"{'the' if is_whole else 'the first'} {len(texts):,} rows of `{file}`"
-    if certain == len(texts):
-        message = (
-            f"All of {among} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out. No row would remain.",
-            "Raise `sequence_len`; `recipe prepare` counts in tokens.",
-        )
-        yield recipe.problem(where, *message, severity="error" if is_whole else "note")
-    elif likely > len(texts) / 2:
-        message = (
-            f"Of {among}, about {likely:,} are longer than {limit:,} tokens, and are left out.",
-            "Raise `sequence_len`; `recipe prepare` counts in tokens.",
-        )
-        yield recipe.note(where, *message)
+        turns = " ".join(turn.content for turn in talk.turns)
+        text = f"{prompt} {turns}"
+        count += 1
+        if len(text.split()) > limit:
+            certain += 1
+        if len(text.encode()) / BYTES_A_TOKEN > limit:
+            likely += 1
+    severity: Severity = "note"
+    rows_in_words = f"the first {count:,} rows of `{file}`"
+    if len(talks) <= FIRST_ROWS:
+        severity = "error"
+        rows_in_words = f"the {count:,} rows of `{file}`"
+    remedy = "Raise `sequence_len`; `recipe prepare` counts in tokens."
+    if certain == count:
+        message = f"All of {rows_in_words} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out. No row would remain."
+        yield recipe.problem(where, message, remedy, severity=severity)
+    elif likely > count / 2:
+        message = f"Of {rows_in_words}, about {likely:,} are longer than {limit:,} tokens, and are left out."
+        yield recipe.note(where, message, remedy)
 
 
 def _source(data: Settings, file: Path) -> ChatSet:
@@ -110,13 +111,15 @@ def _conversations(
     """Each row's line, and its conversation or why it has none."""
     form = source.told()
     for number, row in numbered:
+        if isinstance(row, row_files.Bad):
+            yield number, row.reason
+            continue
         try:
-            yield (
-                number,
-                row.reason if isinstance(row, row_files.Bad) else form.conversation(OWN, row),
-            )
+            conversation = form.conversation(OWN, row)
         except NoText as error:
             yield number, str(error)
+        else:
+            yield number, conversation
 
 
 def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[tuple[str, str]]:
@@ -124,23 +127,30 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     from runner.data.report import numbers
     from runner.parts.data_doctor import doctor
 
-    among = f"Of the first {len(read):,} rows of `{file}`"
-    unreadable = [(number, row) for number, row in read if isinstance(row, str)]
+    of_rows = f"Of the first {len(read):,} rows of `{file}`"
+    unreadable = []
+    good = []
+    for number, row in read:
+        if isinstance(row, Conversation):
+            good.append(doctor.ExaminedRow(number, row.said, row.turns[-1].content))
+        else:
+            unreadable.append((number, row))
     if unreadable:
         line, reason = unreadable[0]
         yield (
-            f"{among}, {len(unreadable):,} will be left out. The first is line {line}: {reason}.",
+            f"{of_rows}, {len(unreadable):,} will be left out. The first is line {line}: {reason}.",
             "Fix them. `recipe prepare` lists all of them, and fails if there are more than `max_lost_share` allows.",
         )
-    talks = [(number, row) for number, row in read if isinstance(row, Conversation)]
-    good = [doctor.ExaminedRow(number, row.said, row.turns[-1].content) for number, row in talks]
-    # A pattern in a few rows means nothing, but personal data in one row does.
-    for finding in doctor.quick(good) if len(read) >= doctor.FEW else doctor.personal(good):
-        have = f"{finding.count:,} {'has' if finding.count == 1 else 'have'} {finding.kind}"
-        yield (
-            f"{among}, {have} ({finding.said}){numbers(finding.lines, finding.count)}.",
-            finding.remedy,
-        )
+    if len(read) >= doctor.FEW:
+        findings = doctor.quick(good)
+    else:
+        # A pattern in a few rows means nothing, but personal data in one row does.
+        findings = doctor.personal(good)
+    for finding in findings:
+        verb = "has" if finding.count == 1 else "have"
+        lines = numbers(finding.lines, finding.count)
+        message = f"{of_rows}, {finding.count:,} {verb} {finding.kind} ({finding.said}){lines}."
+        yield message, finding.remedy
 
 
 # Files with more rows than this are judged by `recipe prepare` alone.
@@ -152,7 +162,8 @@ def support(recipe: Recipe) -> Iterator[Problem]:
     questions and answers."""
     questions = [question for _, question in recipe.demo_questions]
     files = list(recipe.data_files())
-    if not questions or len(files) != len(list(recipe.data_sets())):
+    all_sets = list(recipe.data_sets())
+    if not questions or len(files) != len(all_sets):
         return
     data = recipe.settings.get("data") or {}
     support = Support(questions, data.get("system_prompt") or "")

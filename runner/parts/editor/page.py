@@ -26,7 +26,7 @@ from runner.parts.start.drafting import ModelHere
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Override, Recipe
-from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.problem import Problem, Stop, counted, errors_of
 from runner.tools.text import template
 
 Arguments = ParamSpec("Arguments")
@@ -54,13 +54,6 @@ def opened(path: Path) -> tuple[Path, Path]:
     if not files:
         raise Stop(f"There is no recipe in `{path}`.", reading.START)
     return path, files[0]
-
-
-def counted(count: int, noun: str) -> str:
-    """A count of things in words: `no notes`, `1 note`, `2 notes`."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count or 'no'} {noun}s"
 
 
 class Text:

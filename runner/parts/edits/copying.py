@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from runner.check import by_schema
-from runner.recipe.document import Document, Path_, Span, leaves
+from runner.recipe.document import Document, Path_, Span, dotted, leaves
 from runner.recipe.overrides import apply
 from runner.recipe.reading import parse, read, written
 from runner.recipe.recipe import OUTSIDE_RESULT, Override
@@ -27,20 +27,23 @@ EDITOR_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 def rename(document: Document, name: str) -> str:
     """The recipe's text under another name: its `name`, and the folders and jobs that have this
     name."""
-    old = document.data["name"]
+    old = re.escape(document.data["name"])
+    folder_name = re.compile(rf"(?<![^/.:]){old}(?![^/.:])")
     values: dict[Path_, Any] = {("name",): name}
     for path, value in leaves(document.data, bool):
         if not isinstance(value, str):
             continue
+        is_folder = path[-1] in ("output_dir", "data_dir")
         if path == ("openshift", "job_name"):
             # Two jobs with the same name would stop each other.
             values[path] = name
         elif path == ("openshift", "data_from"):
             # No image and no commit contains the files of a new recipe.
             values[path] = "claim"
-        elif path[0] in ("openshift", "nodes") and path[-1] in ("output_dir", "data_dir"):
-            moved = re.sub(rf"(?<![^/.:]){re.escape(old)}(?![^/.:])", name, value)
-            values |= {path: moved} if moved != value else {}
+        elif is_folder and path[0] in ("openshift", "nodes"):
+            moved = folder_name.sub(name, value)
+            if moved != value:
+                values[path] = moved
     return _replace(document, values)
 
 
@@ -50,20 +53,7 @@ def edit(text: str, changes: Iterable[Override]) -> str:
         document = parse("the copy", text)
         path = change.path
         if change.after is None:
-            home = document.values.get(path[:-1])
-            if path in document.keys and home and document.text[home.start : home.start + 1] == "{":
-                remaining = {}
-                for key, value in document.lookup(path[:-1]).items():
-                    if key != path[-1]:
-                        remaining[key] = value
-                text = _replace(document, {path[:-1]: remaining})
-            elif path in document.keys:
-                text = _without(document, path)
-            elif path in document.values:
-                raise Stop(
-                    f"`--set {change.setting}=` would remove one item from a list.",
-                    f"Write the whole list: `--set '{'.'.join(map(str, path[:-1]))}=[…]'`.",
-                )
+            text = _without(document, change)
         elif shortened := _shortened(document, path, change.after):
             text = shortened
         elif path in document.values:
@@ -73,16 +63,41 @@ def edit(text: str, changes: Iterable[Override]) -> str:
     return text
 
 
+def _without(document: Document, change: Override) -> str:
+    """The text without a setting."""
+    path = change.path
+    *parents, key = path
+    section = tuple(parents)
+    if path in document.keys:
+        if not _in_braces(document, section):
+            return _without_lines(document, path)
+        remaining = dict(document.lookup(section))
+        del remaining[key]
+        return _replace(document, {section: remaining})
+    if path in document.values:
+        raise Stop(
+            f"`--set {change.setting}=` would remove one item from a list.",
+            f"Write the whole list: `--set '{dotted(section)}=[…]'`.",
+        )
+    return document.text
+
+
+def _in_braces(document: Document, section: Path_) -> bool:
+    """Whether a section is written as `{key: value}`."""
+    return document.text.startswith("{", document.values[section].start)
+
+
 def rewrite(document: Document, changes: Iterable[Override]) -> str:
     """Changes the file that was read, and returns the difference, a unified diff without context.
     Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or if its
     form does not allow the change."""
     changes = list(changes)
-    path = Path(document.file)
+    file = document.file
+    path = Path(file)
     lines = listed(f"{change.setting}: {written(change.after)}" for change in changes)
 
     def stop(message: str, hint: str = f"Write these lines yourself: {lines}.") -> Stop:
-        return Stop(Problem(document.file, 0, 0, message, hint))
+        return Stop(Problem(file, 0, 0, message, hint))
 
     text = faithful(document, changes, edited)
     if text is None:
@@ -97,7 +112,9 @@ def rewrite(document: Document, changes: Iterable[Override]) -> str:
         raise stop(f"This file cannot be written: {error.strerror}.") from None
     before = document.text.splitlines()
     after = text.splitlines()
-    return "\n".join(difflib.unified_diff(before, after, str(path), str(path), n=0, lineterm=""))
+    name = str(path)
+    difference = difflib.unified_diff(before, after, name, name, n=0, lineterm="")
+    return "\n".join(difference)
 
 
 def faithful(
@@ -140,26 +157,32 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
         text = EDITOR_LINE.sub(lambda _: line, text, count=1)
     else:
         text = f"{line}\n{text}"
-    old, new = (PurePath(file).stem for file in (old_file, new_file))
+    old = PurePath(old_file).stem
+    new = PurePath(new_file).stem
 
     def renamed(line: re.Match[str]) -> str:
-        if line[2]:
-            spaces = max(1, len(line[2]) + len(old_file) - len(new_file))
+        start, blanks = line.groups()
+        if blanks:
+            spaces = max(1, len(blanks) + len(old_file) - len(new_file))
         else:
             spaces = 0
-        return f"{line[1]}{new_file}{' ' * spaces}"
+        return start + new_file + " " * spaces
 
+    old_name = re.escape(old)
     text = re.sub(rf"(?m)^(#.*?){re.escape(old_file)}( *)", renamed, text)
-    text = re.sub(rf"(?mi)\A((?:#.*\n)*?# ){re.escape(old)}: ", rf"\1Copied from {old}: ", text)
-    return re.sub(rf"(?m)^(#.*)build/{re.escape(old)}/", rf"\1build/{new}/", text)
+    text = re.sub(rf"(?mi)\A((?:#.*\n)*?# ){old_name}: ", rf"\1Copied from {old}: ", text)
+    return re.sub(rf"(?m)^(#.*)build/{old_name}/", rf"\1build/{new}/", text)
 
 
 def _replace(document: Document, values: dict[Path_, object]) -> str:
+    """The text with other values, from its end, so that the places before them stay."""
     text = document.text
-    for path, value in sorted(values.items(), key=lambda item: -document.values[item[0]].start):
+    for path in sorted(values, key=lambda path: document.values[path].start, reverse=True):
+        value = values[path]
         start = document.values[path].start
         end = _end(document, path)
         old = text[start:end]
+        text_after = text[end:]
         if isinstance(value, dict):
             new = flow(value)
         else:
@@ -168,56 +191,52 @@ def _replace(document: Document, values: dict[Path_, object]) -> str:
             # A comment after the `|` of a block scalar belongs to its setting; one after the last
             # item goes with it.
             comment = re.match(r"[|>][-+0-9]*(\s+#.*)\n", old)
-            new += comment[1] if comment else ""
-            if old.startswith(("{", "[")):
-                text_after = text[end:]
-            else:
-                text_after = "\n" + text[end:].partition("\n")[2]
+            if comment:
+                new += comment[1]
+            if not old.startswith(("{", "[")):
+                text_after = "\n" + _following_lines(text_after)
         else:
-            new = new if old else f" {new}"
-            text_after = text[end:]
-            gap = len(text_after) - len(text_after.lstrip(" "))
-            if text_after[gap : gap + 1] == "#":
+            if not old:
+                new = f" {new}"
+            text_behind = text_after.lstrip(" ")
+            if text_behind.startswith("#"):
                 # The comment stays in its column if there is room.
-                text_after = " " * max(1, gap + len(old) - len(new)) + text_after[gap:]
+                gap = len(text_after) - len(text_behind)
+                text_after = " " * max(1, gap + len(old) - len(new)) + text_behind
         text = text[:start] + new + text_after
     return text
 
 
-def _without(document: Document, path: Path_) -> str:
+def _following_lines(text: str) -> str:
+    """The text after its first line."""
+    return text.partition("\n")[2]
+
+
+def _without_lines(document: Document, path: Path_) -> str:
+    key = document.keys[path]
     lines = document.text.splitlines(keepends=True)
-    first_line = document.keys[path].line - 1
-    last_line = document.text.count("\n", 0, _end(document, path))
-    if (
-        first_line
-        and not lines[first_line - 1].strip()
-        and lines[last_line + 1 : last_line + 2]
-        and not lines[last_line + 1].strip()
-    ):
-        last_line += 1  # the blank line after it too, because the one before remains
-    dash = lines[first_line][: document.keys[path].column - 1]
-    if (
-        "-" in dash
-        and last_line + 1 < len(lines)
-        and lines[last_line + 1].startswith(" " * len(dash))
-    ):
-        lines[last_line + 1] = (
-            dash + lines[last_line + 1][len(dash) :]
-        )  # the next setting begins the list entry
-    return "".join(lines[:first_line] + lines[last_line + 1 :])
+    lines_before = lines[: key.line - 1]
+    lines_after = lines[document.text.count("\n", 0, _end(document, path)) + 1 :]
+    if lines_before and lines_after and lines_before[-1].isspace() and lines_after[0].isspace():
+        del lines_after[0]  # because the blank line before the setting remains
+    dash = lines[key.line - 1][: key.column - 1]
+    if "-" in dash and lines_after and lines_after[0].startswith(" " * len(dash)):
+        # The next setting begins the list entry.
+        lines_after[0] = dash + lines_after[0][len(dash) :]
+    return "".join(lines_before + lines_after)
 
 
 def _end(document: Document, path: Path_) -> int:
     """The end of a value's text; of several lines, that of the last value, before the comments of
     the next setting."""
-    text = document.text
     ends = [document.values[path].start]
-    for where, place in document.values.items():
-        of_lines = isinstance(document.lookup(where), dict | list) and text[
-            place.end - 1 : place.end
-        ] not in ("}", "]")
-        if where[: len(path)] == path and place.end > place.start and not of_lines:
-            ends.append(len(text[: place.end].rstrip()))
+    for inner_path, place in document.values.items():
+        if inner_path[: len(path)] != path or place.end <= place.start:
+            continue
+        inner_text = document.text[: place.end]
+        is_collection = isinstance(document.lookup(inner_path), dict | list)
+        if not is_collection or inner_text.endswith(("}", "]")):
+            ends.append(len(inner_text.rstrip()))
     return max(ends)
 
 
@@ -225,24 +244,23 @@ def _shortened(document: Document, path: Path_, value: Any) -> str:
     """The text without the last items of a list with `-` lines, if `value` has exactly the others;
     else empty."""
     old = document.lookup(path)
-    text = document.text
-    shorter = (
-        isinstance(old, list)
-        and isinstance(value, list)
-        and value
-        and value == old[: len(value)] != old
-    )
-    if not shorter or text[document.values[path].start] != "-":
+    if not isinstance(old, list) or not isinstance(value, list) or not value:
         return ""
-    dash = f"\n{' ' * (document.values[path].column - 1)}-"
-    cut = text.rindex(dash, 0, document.values[(*path, len(value))].start) + 1
-    return text[:cut] + text[_end(document, path) :].partition("\n")[2]
+    text = document.text
+    place = document.values[path]
+    if value == old or value != old[: len(value)] or text[place.start] != "-":
+        return ""
+    dash = "\n" + " " * (place.column - 1) + "-"
+    first_removed = document.values[(*path, len(value))]
+    cut = text.rindex(dash, 0, first_removed.start) + 1
+    return text[:cut] + _following_lines(text[_end(document, path) :])
 
 
 def flow(value: object) -> str:
     """A value on one line, without quotes where it needs none."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
+        items = ", ".join(f"{key}: {flow(item)}" for key, item in value.items())
+        return "{" + items + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(flow, value)) + "]"
     return written(value)
@@ -252,41 +270,51 @@ def _with(document: Document, path: Path_, change: Override) -> str:
     """The text with a line for a new setting: first in its section, or at the end of the file. It
     has the reason, if the runner chose the value. A long list has several lines."""
     *parents, key = path
-    value = flow(change.after)
-    items = ""
-    inner = "  " * len(path)
-    if isinstance(change.after, list) and len(written(change.after)) > LONGEST_LIST:
-        value = ""
-        items = "".join(f"\n{inner}- {flow(item)}" for item in change.after)
-    if change.why and change.by == NEW:
-        width = COMMENTS - len(f"{inner[2:]}{key}: ")
-        value = f"{value:<{width}}{'' if len(value) < width else ' '}# {change.why}"
-    added = f"{key}: {value}{items}\n"
+    section_path = tuple(parents)
+    added = _new_lines(path, change)
     lines = document.text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"
     line_index = len(lines)
-    section = document.lookup(path[:-1])
+    section = document.lookup(section_path)
     if len(parents) == 1 and section is None:
         added = f"{parents[0]}:\n  {added}"
     elif parents:
         if not isinstance(section, dict) or not section:
             raise Stop(
-                f"{change.by}: the copy has no section {listed(['.'.join(map(str, parents))])} for this setting.",
+                f"{change.by}: the copy has no section `{dotted(section_path)}` for this setting.",
                 "Copy the recipe first, then edit the file.",
             )
-        start = document.values[path[:-1]].start
-        if document.text[start] == "{":
-            return f"{document.text[: start + 1]}{key}: {flow(change.after)}, {document.text[start + 1 :]}"
+        if _in_braces(document, section_path):
+            inside = document.values[section_path].start + 1
+            setting = f"{key}: {flow(change.after)}, "
+            return document.text[:inside] + setting + document.text[inside:]
         first_setting = (*parents, next(iter(section)))
-        line_index = document.keys[first_setting].line - 1
-        indent = document.keys[first_setting].column - 1
-        if (
-            lines[line_index][:indent].strip() == "-"
-        ):  # the first key of an item stays after its dash
+        first_key = document.keys[first_setting]
+        line_index = first_key.line - 1
+        indent = first_key.column - 1
+        if lines[line_index][:indent].strip() == "-":
+            # The first key of an item stays after its dash.
             line_index = document.text.count("\n", 0, _end(document, first_setting)) + 1
         added = " " * indent + added
-    return "".join([*lines[:line_index], added, *lines[line_index:]])
+    lines.insert(line_index, added)
+    return "".join(lines)
+
+
+def _new_lines(path: Path_, change: Override) -> str:
+    """The lines of a new setting, the first without its indent."""
+    start = f"{path[-1]}: "
+    value = flow(change.after)
+    items = ""
+    if isinstance(change.after, list) and len(written(change.after)) > LONGEST_LIST:
+        value = ""
+        item_start = "\n" + "  " * len(path) + "- "
+        items = "".join(item_start + flow(item) for item in change.after)
+    if change.why and change.by == NEW:
+        indent = 2 * (len(path) - 1)
+        width = COMMENTS - indent - len(start) - 1
+        value = f"{value.ljust(width)} # {change.why}"
+    return f"{start}{value}{items}\n"
 
 
 # A number by itself, not part of a name or of a number format.
@@ -304,25 +332,34 @@ def edited(text: str, changes: Iterable[Override]) -> str:
     for change in changes:
         if before.lookup(change.path) != after.lookup(change.path):
             changed_paths.add(change.path)
-    reasons = {change.path: change.why for change in changes if change.why and change.by == NEW}
-    # A file of another trainer has no scenario.
+    reasons = {}
+    for change in changes:
+        if change.why and change.by == NEW and change.path in changed_paths:
+            reasons[change.path] = change.why
     lines = text.splitlines(keepends=True)
+    # A file of another trainer has no scenario.
     scenario = before.data.get("scenario", "")
     for number, paths, column, comment in commented(after):
-        reason = next(
-            (reasons[path] for path in paths if path in changed_paths and path in reasons), None
-        )
-        new_comment = reason or _comment_after(paths, comment, after, changed_paths, scenario)
+        line_reasons = [reasons[path] for path in paths if path in reasons]
+        if line_reasons:
+            new_comment = line_reasons[0]
+        else:
+            new_comment = _comment_after(paths, comment, after, changed_paths, scenario)
         if new_comment != comment:
-            setting = lines[number][:column]
-            ending = lines[number][column:]
-            gap = ending[: len(ending) - len(ending.lstrip())]
-            lines[number] = (
-                setting
-                + (f"{gap}# {new_comment}" if new_comment else "")
-                + ("\n" if ending.endswith("\n") else "")
-            )
+            lines[number] = _commented_line(lines[number], column, new_comment)
     return "".join(lines)
+
+
+def _commented_line(line: str, column: int, comment: str) -> str:
+    """A line whose setting ends at this column, with another comment."""
+    setting = line[:column]
+    ending = line[column:]
+    gap = ending[: len(ending) - len(ending.lstrip())]
+    if comment:
+        setting += f"{gap}# {comment}"
+    if line.endswith("\n"):
+        setting += "\n"
+    return setting
 
 
 def _comment_after(
@@ -330,18 +367,19 @@ def _comment_after(
 ) -> str:
     """The comment of a line with the settings at `paths`, now that those at `changed_paths` are
     changed."""
-    changed = next((candidate for candidate in paths if candidate in changed_paths), None)
-    path = changed or paths[0]
-    value = document.lookup(path)
-    if changed and (isinstance(value, bool) or not isinstance(value, int | float)):
-        return _sentence(path, scenario)
-    if not changed and (
-        isinstance(path[-1], int)
-        or not any(_reckoned_from(change, path) for change in changed_paths)
-    ):
-        return comment
-    true = "; ".join(clause for clause in comment.split("; ") if not _FIGURE.search(clause))
-    return true or _sentence(path, scenario)
+    changed = [path for path in paths if path in changed_paths]
+    if changed:
+        path = changed[0]
+        value = document.lookup(path)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return _sentence(path, scenario)
+    else:
+        path = paths[0]
+        is_item = isinstance(path[-1], int)
+        if is_item or not any(_reckoned_from(change, path) for change in changed_paths):
+            return comment
+    clauses = [clause for clause in comment.split("; ") if not _FIGURE.search(clause)]
+    return "; ".join(clauses) or _sentence(path, scenario)
 
 
 def _sentence(path: Path_, scenario: str) -> str:
@@ -357,12 +395,14 @@ def _sentence(path: Path_, scenario: str) -> str:
 
 def _reckoned_from(change: Path_, path: Path_) -> bool:
     """Whether a figure in the comment of `path` may depend on the changed settings."""
-    apart = next((name for name in ("data", "machines") if name in path), "")
-    if apart:
-        return apart in change
+    for section in ("data", "machines"):
+        if section in path:
+            return section in change
     if change[0] == path[0] == "stages" and change[1:2] != path[1:2]:
         return False
-    return change[0] not in OUTSIDE_RESULT and ("data" not in change or path[0] in OUTSIDE_RESULT)
+    if change[0] in OUTSIDE_RESULT:
+        return False
+    return "data" not in change or path[0] in OUTSIDE_RESULT
 
 
 def commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]:
@@ -375,9 +415,9 @@ def commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]
             by_line.setdefault(place.line - 1, []).append((path, place))
     lines = document.text.splitlines()
     for number, places in sorted(by_line.items()):
-        comment = _COMMENT.search(
-            lines[number], max(place.column - 1 + place.width for _, place in places)
-        )
+        settings_end = max(place.column - 1 + place.width for _, place in places)
+        comment = _COMMENT.search(lines[number], settings_end)
         if comment:
             paths = sorted({path for path, _ in places}, key=len)
-            yield number, paths, comment.start(), comment[0].lstrip().removeprefix("#").strip()
+            comment_text = comment[0].strip().removeprefix("#").strip()
+            yield number, paths, comment.start(), comment_text

@@ -118,8 +118,11 @@ def _evaluate_here(folder: StageFolder, checkpoint: str | None) -> Evaluated:
             f"There is no folder `{checkpoint}`.",
             "The checkpoints of a stage are in its folder `checkpoints/`.",
         )
+    checkpoint_path = None
+    if checkpoint:
+        checkpoint_path = Path(checkpoint).resolve()
     with folder.run.lock():
-        measured = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
+        measured = gates.measure(folder, checkpoint_path)
     passes = True
     if not folder.stage.gates:
         verdict = "the stage has no gates"
@@ -148,10 +151,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
         if gated:
             say(f"Stages with a gate: {listed(gated)}.")
         end(
-            (
-                f"Stage `{folder.stage.name}` has no gate. Write requirements under `gates`, such as `perplexity < 15`.",
-                "",
-            )[0],
+            f"Stage `{folder.stage.name}` has no gate. Write requirements under `gates`, such as `perplexity < 15`.",
             "explain",
             "gates",
         )
@@ -162,19 +162,13 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
         end(f"The gate after `{folder.stage.name}` is open.", "compare", path)
     elif any(f" {gates.NOTHING} " in line for line in lines):
         end(
-            (
-                f"The gate after `{folder.stage.name}` is closed: a value is missing. Measure it, or overrule the gate.",
-                "",
-            )[0],
+            f"The gate after `{folder.stage.name}` is closed: a value is missing. Measure it, or overrule the gate.",
             "evaluate",
             path,
             folder.stage.name,
         )
     else:
-        sentence = (
-            f"The gate after `{folder.stage.name}` is closed. Improve the stage's training, or overrule the gate.",
-            "",
-        )[0]
+        sentence = f"The gate after `{folder.stage.name}` is closed. Improve the stage's training, or overrule the gate."
         end(sentence, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
     if is_open:
         return 0
@@ -212,12 +206,12 @@ def promote(
     recipe, _ = open_recipe(path, sets, look=False)
     run = find(recipe.name, run_dir)
     plan = inference.plan_of(recipe, run)
+    folder = StageFolder(plan, plan.stage(stage))
     with run.lock():
-        override = gates.promote(
-            StageFolder(plan, plan.stage(stage)), person.strip(), reason.strip()
-        )
+        override = gates.promote(folder, person.strip(), reason.strip())
     say("\n".join(override.lines))
-    end(done, "run" if run.kind == "run" else "rehearse", path)
+    verb = "run" if run.kind == "run" else "rehearse"
+    end(done, verb, path)
 
 
 @command
@@ -244,9 +238,12 @@ def compare(
     for name, run in zip(names, runs, strict=True):
         say(f"{name}: {run.path}")
     # Several runs have each stage's answers side by side; a single run has them before and after.
-    rows = compared(recipe, runs, questions if other_runs else ())
-    _show(names, rows)
-    if not other_runs:
+    if other_runs:
+        rows = compared(recipe, runs, questions)
+        _show(names, rows)
+    else:
+        rows = compared(recipe, runs)
+        _show(names, rows)
         _answers(recipe, runs[0], questions)
     losses = [texts for _, fact, texts in rows if fact == "validation loss"]
     done = f"The models of {listed(str(run.shown) for run in runs)} before and after training were compared."
@@ -323,9 +320,11 @@ def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
         table.add_section()
         stage_name = stage
         for _, fact, texts in lines:
-            table.add_row(*(Text(printable(cell)) for cell in (stage_name, fact, *texts)))
+            cells = (stage_name, fact, *texts)
+            table.add_row(*(Text(printable(cell)) for cell in cells))
             stage_name = ""  # only in the first line of a stage
-    Console(width=None if Console().is_terminal else 120).print(table)
+    width = None if Console().is_terminal else 120
+    Console(width=width).print(table)
 
 
 def compared(
@@ -369,9 +368,11 @@ def _facts(
     override = gates.promotion(folder)
     if override:
         yield "promotion", "\n".join(line.strip() for line in override.lines)
-    if questions and folder.finished and stage.config["recipe_runner"].get("demo", {}).get("chat"):
+    demo = stage.config["recipe_runner"].get("demo", {})
+    if questions and folder.finished and demo.get("chat"):
         _, chat = inference.models(recipe, folder)
-        for question, answer in zip(questions, inference.answers_of(chat, questions), strict=True):
+        answers = inference.answers_of(chat, questions)
+        for question, answer in zip(questions, answers, strict=True):
             yield f"answer to “{question}”", answer or "(nothing)"
 
 
@@ -449,7 +450,10 @@ def _before_and_after(measured: Measurement) -> list[tuple[str, str, str]]:
     """Each metric with its value before and after training; empty if it was not measured."""
     rows: list[tuple[str, str, str]] = []
     for name in sorted({*measured.metrics, *measured.before}):
-        before = gates.shown(measured.before[name]) if name in measured.before else ""
-        after = gates.shown(measured.metrics[name]) if name in measured.metrics else ""
+        before = after = ""
+        if name in measured.before:
+            before = gates.shown(measured.before[name])
+        if name in measured.metrics:
+            after = gates.shown(measured.metrics[name])
         rows.append((name, before, after))
     return rows

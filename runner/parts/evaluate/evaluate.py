@@ -80,7 +80,10 @@ class Measures:
         results: dict[str, float] = {}
         try:
             yield results
-            (self.before if before else self.metrics).update(results)
+            if before:
+                self.before |= results
+            else:
+                self.metrics |= results
         except Exception as error:
             # Loading and scoring can fail in many ways, and none of them may end in a number.
             self.lack(names, first_line(error)[:300], before)
@@ -305,7 +308,8 @@ def loss_rise(task: Task, window: int) -> float:
         raise Cannot(f"there were {len(losses)} evaluations, but {window} are needed")
     if any(loss is None or not math.isfinite(loss) for loss in losses):
         raise Cannot("one of these evaluations has no finite loss")
-    return float(max(after - before for before, after in itertools.pairwise(losses)))
+    rises = [after - before for before, after in itertools.pairwise(losses)]
+    return float(max(rises))
 
 
 def lm_eval_scores(
@@ -325,13 +329,14 @@ def lm_eval_scores(
             }
             text = SAMPLE_TASK.read_text(encoding="utf-8") + yaml_text(settings)
             (Path(folder) / "sample.yaml").write_text(text, encoding="utf-8")
+            # Without lm-eval's own tasks, which take seconds to read.
+            task_manager = TaskManager(include_path=folder, include_defaults=False)
+        else:
+            task_manager = None
         results = simple_evaluate(
             model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=task.batch_size),
             tasks=list(task.tasks),
-            # Without lm-eval's own tasks, which take seconds to read.
-            task_manager=TaskManager(include_path=folder, include_defaults=False)
-            if task.sample_task
-            else None,
+            task_manager=task_manager,
             limit=task.limit,
             bootstrap_iters=0,
             log_samples=False,
@@ -381,7 +386,9 @@ def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) 
         higher = False
     if higher is None:
         raise Cannot(f"lm-eval does not say whether higher values of `{name}` are better")
-    return float((old - new if higher else new - old) / abs(old))
+    if higher:
+        return float((old - new) / abs(old))
+    return float((new - old) / abs(old))
 
 
 class ShortAnswer(NamedTuple):
@@ -461,16 +468,19 @@ def questions(
     words."""
     short = []
     for numbers, labels in rows:
-        counted = [index for index, label in enumerate(labels) if label != -100]
-        if not counted or not counted[0] or counted != list(range(counted[0], counted[-1] + 1)):
+        trained = [index for index, label in enumerate(labels) if label != -100]
+        if not trained:
             continue
-        answer = tokenizer.decode(
-            numbers[counted[0] : counted[-1] + 1], skip_special_tokens=True
-        ).strip()
+        begin = trained[0]
+        end = trained[-1] + 1
+        if begin == 0 or len(trained) != end - begin:
+            continue  # without a prompt, or with several answers
+        answer = tokenizer.decode(numbers[begin:end], skip_special_tokens=True).strip()
         if answer and "\n" not in answer and len(answer.split()) <= SHORT_WORDS:
-            prompt = tokenizer.decode(numbers[: counted[0]])
-            kinds = tuple(name for name, phrase in question_kinds.items() if phrase in prompt)
-            short.append(ShortAnswer(tuple(numbers[: counted[0]]), answer, kinds))
+            prompt = numbers[:begin]
+            prompt_text = tokenizer.decode(prompt)
+            kinds = tuple(name for name, phrase in question_kinds.items() if phrase in prompt_text)
+            short.append(ShortAnswer(tuple(prompt), answer, kinds))
     if len(short) <= MOST_ANSWERS:
         return short
     return random.Random(seed).sample(short, MOST_ANSWERS)
@@ -492,7 +502,8 @@ def accuracy(
 
     def answers() -> Iterator[str]:
         for start in range(0, len(ordered), batch_size):
-            prompts = [list(question.prompt) for question in ordered[start : start + batch_size]]
+            batch = ordered[start : start + batch_size]
+            prompts = [list(question.prompt) for question in batch]
             for numbers in _greedy(model, tokenizer, prompts, longest, turn_end):
                 yield tokenizer.decode(numbers, skip_special_tokens=True)
 
@@ -503,14 +514,16 @@ def answer_length(chosen: Sequence[ShortAnswer], tokenizer: TextTokenizer) -> in
     """Enough tokens for the longest short answer. Raises Cannot if no row has a short answer."""
     if not chosen:
         raise Cannot(f"no held-out row has an answer of at most {SHORT_WORDS} words")
-    return max(len(tokenizer(question.answer)["input_ids"]) for question in chosen) + 4
+    answers = (tokenizer(question.answer)["input_ids"] for question in chosen)
+    return max(map(len, answers)) + 4
 
 
 def right(chosen: Sequence[ShortAnswer], answers: Iterable[str]) -> dict[str, float]:
     """The share of questions with the answer of the row, in total and by kind."""
     graded: dict[str, list[bool]] = {ACCURACY: []}
     for question, answer in zip(chosen, answers, strict=True):
-        is_right = same(answer).removesuffix(".") == same(question.answer).removesuffix(".")
+        expected = same(question.answer).removesuffix(".")
+        is_right = same(answer).removesuffix(".") == expected
         graded[ACCURACY].append(is_right)
         for question_kind in question.asked:
             graded.setdefault(f"{ACCURACY}.{question_kind}", []).append(is_right)
@@ -533,24 +546,24 @@ def _greedy(
     else:
         pad = (ends or [0])[0]
     width = max(map(len, prompts))
-    tokens = torch.tensor(
-        [[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=model.device
-    )
-    mask = torch.tensor(
-        [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device
-    )
+    tokens = []
+    mask = []
+    for prompt in prompts:
+        padding = width - len(prompt)
+        tokens.append([pad] * padding + list(prompt))
+        mask.append([0] * padding + [1] * len(prompt))
     with torch.no_grad():
         output = model.generate(
-            input_ids=tokens,
-            attention_mask=mask,
+            input_ids=torch.tensor(tokens, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
             max_new_tokens=most,
             do_sample=False,
             eos_token_id=ends or None,
             pad_token_id=pad,
         )
     for row in output[:, width:].tolist():
-        end = next((index for index, token in enumerate(row) if token in ends), len(row))
-        yield row[:end]
+        places_of_ends = (index for index, token in enumerate(row) if token in ends)
+        yield row[: next(places_of_ends, len(row))]
 
 
 if __name__ == "__main__":

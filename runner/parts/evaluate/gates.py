@@ -166,7 +166,8 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
         return record
     reason: str
     for part, reason in METRICS["stale"].items():
-        if getattr(record, part) != getattr(subject, part) or not getattr(subject, part):
+        current = getattr(subject, part)
+        if not current or getattr(record, part) != current:
             return reason
     return record
 
@@ -203,9 +204,9 @@ def _finite(value: int | float) -> bool:
 
 
 def shown(value: object) -> str:
-    if isinstance(value, float) or (
-        isinstance(value, int) and not isinstance(value, bool) and _finite(value)
-    ):
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, int) and not isinstance(value, bool) and _finite(value):
         return f"{value:.6g}"
     return shortened(str(value), 40)
 
@@ -216,7 +217,8 @@ def table(verdicts: Iterable[GateVerdict]) -> list[str]:
     for verdict in verdicts:
         sentence = "holds" if verdict.holds else f"MISSED: {verdict.why}"
         rows.append((verdict.metric, verdict.threshold, verdict.got, sentence))
-    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:3]]
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns[:3]]
     lines: list[str] = []
     for *cells, sentence in rows:
         padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
@@ -245,12 +247,15 @@ def subject(folder: StageFolder, look: bool = False) -> Subject | None:
 def _rows(folder: StageFolder) -> str:
     """A hash of the held-out rows, of training or of the data, even without any, because some
     metrics need none."""
-    data_dir = folder.stage.evaluation.rows if folder.stage.evaluation else ""
-    if data_dir:
-        files = [Path(data_dir) / f"{side}.parquet" for side in ("test", "validation")]
+    evaluation = folder.stage.evaluation
+    if evaluation and evaluation.rows:
+        files = [Path(evaluation.rows) / f"{side}.parquet" for side in ("test", "validation")]
     else:
         files = [folder.path / HELD_OUT]
-    return content_hash([sha256(file) if file.is_file() else None for file in files], 32)
+    hashes = []
+    for file in files:
+        hashes.append(sha256(file) if file.is_file() else None)
+    return content_hash(hashes, 32)
 
 
 @cache
@@ -317,29 +322,31 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     packaged_models.make_ready([stage])
     model = checkpoint or next(iter(folder.path.glob(BEST_IMAGES)), folder.model)
     demo = stage.config["recipe_runner"].get("demo", {})
-    # The valid evaluation of the gated stage before this one.
+    metrics_before = None
     if stage.evaluation.before is not None:
+        # The valid evaluation of the gated stage before this one.
         before = current(folder.other(stage.evaluation.before))
-    else:
-        before = None
+        if before:
+            metrics_before = before.metrics
+    evaluation = asdict(stage.evaluation)
+    evaluation["rows"] = str(stage.evaluation.rows or folder.path / HELD_OUT)
     task = Task(
-        **asdict(stage.evaluation) | {"rows": str(stage.evaluation.rows or folder.path / HELD_OUT)},
+        **evaluation,
         model=str(model),
         base=demo.get("base_model", ""),
         revision=demo.get("revision"),
         trust_remote_code=demo.get("trust_remote_code", False),
         turn_end=demo.get("turn_end"),
         stage_dir=str(folder.path),
-        metrics_before=before.metrics if before else None,
+        metrics_before=metrics_before,
     )
     file = folder.path / EVALUATION_TASK
     out = folder.path / MEASURED
     write_json(file, asdict(task))
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "runner.parts.evaluate.evaluate", str(file)]
-    env = environment(
-        replace(stage, machines=stage.machines.one_gpu), folder.place
-    )  # one process, on one GPU
+    # One process, on one GPU.
+    env = environment(replace(stage, machines=stage.machines.one_gpu), folder.place)
     follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
     measured = Found.read(folder.path)
     if not measured:
@@ -350,16 +357,18 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     # A folder with a model, or a file with an image model, as `StageFolder.model_hash` reads it.
     if model.is_dir():
         files = sorted(file for file in model.rglob("*") if file.is_file())
+        sums = {str(file.relative_to(model)): sha256(file) for file in files}
     else:
-        files = [model]
-    sums = {
-        str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files
-    }
-    measured_subject = current_subject or Subject(
-        run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation)
+        sums = {model.name: sha256(model)}
+    if current_subject is None:
+        current_subject = Subject(
+            run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation)
+        )
+    measured_subject = replace(
+        current_subject, model=model_hash(sums), rows=_rows(folder), code=_code()
     )
     result = Measurement(
-        **vars(replace(measured_subject, model=model_hash(sums), rows=_rows(folder), code=_code())),
+        **vars(measured_subject),
         **vars(measured),
         checkpoint=str(model),
         seed=stage.evaluation.seed,
@@ -411,7 +420,8 @@ def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
     has_verdicts = override.missed and all(
         verdict.metric and verdict.threshold and verdict.got for verdict in override.missed
     )
-    of_these_gates = override.gates and override.gates == tuple(map(str, folder.stage.gates))
+    stage_gates = tuple(map(str, folder.stage.gates))
+    of_these_gates = override.gates and override.gates == stage_gates
     if of_subject and has_author and has_verdicts and of_these_gates:
         return override
     return None
@@ -432,7 +442,8 @@ def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]
     """Whether the gate after a stage is open, with its verdicts, an override and a sentence. look:
     as for `subject`."""
     is_open, override = opened(folder, look)
-    sentence = f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}."
+    state = "open" if is_open else "closed"
+    sentence = f"The gate after `{folder.stage.name}` is {state}."
     return is_open, [*table(verdicts(folder, look)), *override, sentence]
 
 
@@ -479,9 +490,16 @@ class GateHooks(StageHooks):
     def report_lines(self, plan: Plan) -> Iterator[str]:
         """Lines about every valid override; every report shows them."""
         for stage in plan.stages:
-            override = promotion(StageFolder(plan, stage)) if stage.gates else None
-            for line in override.lines if override else ():
-                yield line if line.startswith(" ") else f"{stage.name}: {line}"
+            if not stage.gates:
+                continue
+            override = promotion(StageFolder(plan, stage))
+            if not override:
+                continue
+            for line in override.lines:
+                if line.startswith(" "):
+                    yield line
+                else:
+                    yield f"{stage.name}: {line}"
 
 
 def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:

@@ -96,7 +96,8 @@ def is_senseless(gate: Gate, rewards: Mapping[str, object] = MappingProxyType({}
         return False  # a rehearsal's own gate, which knows no weights
     if not lowest <= gate.threshold <= highest:
         return True
-    return not any(HOLDS[gate.comparison](end, gate.threshold) for end in (lowest, highest))
+    holds = HOLDS[gate.comparison]
+    return not holds(lowest, gate.threshold) and not holds(highest, gate.threshold)
 
 
 def rise_window(metric: str) -> int | None:
@@ -255,12 +256,21 @@ def _wrong_way(recipe: Recipe, place: Path_, text: str, gate: Gate) -> Iterator[
 _TASK = re.compile(r"(?:regression\.)?lm_eval\.([^.]+)\.")
 
 
+def _tasks(recipe: Recipe) -> Sequence[str]:
+    """The tasks of lm-eval that the recipe names."""
+    evaluation = recipe.settings.get("evaluation") or {}
+    return evaluation.get("tasks") or ()
+
+
 def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
     """Tasks of `evaluation.tasks` that no gate names, by the similar task that gates name: the list
     is wrong if several gates agree, or if the gates' name is a usual one."""
-    tasks = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
-    matches = (_TASK.match(text) for _, text in written_gates(recipe) if isinstance(text, str))
-    gated = [match[1] for match in matches if match]
+    tasks = _tasks(recipe)
+    gated = []
+    for _, text in written_gates(recipe):
+        match = isinstance(text, str) and _TASK.match(text)
+        if match:
+            gated.append(match[1])
     unusual = [task for task in tasks if task not in gated and task not in LM_EVAL["tasks"]]
     misspelt: dict[str, str] = {}
     for task in dict.fromkeys(gated):
@@ -288,7 +298,7 @@ def sample_task(recipe: Recipe) -> Iterator[Problem]:
 def tasks(recipe: Recipe) -> Iterator[Problem]:
     """Tasks have lm-eval's names, the same as in the gates."""
     misspelt = misspelt_tasks(recipe)
-    for index, task in enumerate((recipe.settings.get("evaluation") or {}).get("tasks") or ()):
+    for index, task in enumerate(_tasks(recipe)):
         place = ("evaluation", "tasks", index)
         gates_task = misspelt.get(task)
         if gates_task:
@@ -323,12 +333,14 @@ def measured(
     if chosen is None:
         return conditions, evaluation
     tasks = tuple(chosen.tasks or ())
-    file = chosen.sample_task
+    sample_file = None
+    # In a rehearsal the questions are in a file; otherwise they are on the hub.
+    if tasks == (SAMPLE_TASK,) and chosen.sample_task:
+        sample_file = str(recipe.folder / chosen.sample_task)
     return conditions, replace(
         evaluation,
         tasks=tasks,
-        # In a rehearsal the questions are in a file; otherwise they are on the hub.
-        sample_task=str(recipe.folder / file) if tasks == (SAMPLE_TASK,) and file else None,
+        sample_task=sample_file,
         limit=chosen.limit,
         batch_size=chosen.batch_size,
         prompt=chosen.prompt,
@@ -363,7 +375,7 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
             yield substitute(
                 setting(home),
                 str(gate),
-                ("it is measured as in the real run, and a tiny model need not be good", "")[0],
+                "it is measured as in the real run, and a tiny model need not be good",
             )
 
 
@@ -379,16 +391,12 @@ def rehearsed(gate: Gate) -> Gate:
     if gate.metric == "improvement.perplexity" and more:
         return replace(gate, threshold=min(gate.threshold, 0.1))
     lowest, highest = bounds(gate.metric)
+    metric = gate.metric
+    if rise_window(metric):
+        metric = "loss_rise.2"  # a rehearsal may have no more evaluations than two
     if more:
-        threshold = max(lowest, -ANYTHING)
-    else:
-        threshold = min(highest, ANYTHING)
-    # A rehearsal may have no more evaluations than two.
-    if rise_window(gate.metric):
-        metric = "loss_rise.2"
-    else:
-        metric = gate.metric
-    return Gate(metric, ">=" if more else "<=", threshold)
+        return Gate(metric, ">=", max(lowest, -ANYTHING))
+    return Gate(metric, "<=", min(highest, ANYTHING))
 
 
 RULES = (tasks, gate_metrics)

@@ -64,10 +64,9 @@ def _make(file: Path) -> None:
     kept."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
-    with open(
-        os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-    ) as written:
-        written.write(f"{secrets.token_hex(32)}\n")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as key_file:
+        key_file.write(f"{secrets.token_hex(32)}\n")
     try:
         os.link(partial, file)
     except FileExistsError:

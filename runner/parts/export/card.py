@@ -82,14 +82,20 @@ def head(source: TrainedModel, form: str) -> str:
         tags.append("rehearsal")
     else:
         datasets = _datasets(run.planned.settings.get("data") or {})
+    relation = None
+    if base:
+        relation = facts["relation"]
+    model_name = None
+    if results:
+        model_name = run.name
     data = ModelCardData(
         license=run.planned.licence or None,
         base_model=base or None,
-        base_model_relation=facts["relation"] if base else None,
+        base_model_relation=relation,
         datasets=datasets or None,
         library_name=facts["library"],
         pipeline_tag="text-generation",
-        model_name=run.name if results else None,
+        model_name=model_name,
         eval_results=results or None,
         tags=tags,
     )

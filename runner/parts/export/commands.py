@@ -37,10 +37,11 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
     """
     file_kind = kind_of(form, quantize)
     source = trained_model.of(run_of(run), stage)
+    out_folder = None
+    if out:
+        out_folder = Path(os.path.abspath(out))
     with source.folder.run.lock():
-        folder = exporting.export(
-            source, form, file_kind, Path(os.path.abspath(out)) if out else None, say
-        )
+        folder = exporting.export(source, form, file_kind, out_folder, say)
     say(f"{os.path.relpath(folder)}/")
     if parts.has("tracking"):
         from runner.parts.tracking import servers
@@ -111,6 +112,7 @@ def register(
 def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None) -> None:
     """Merge an adapter into its base model, and write the complete model. The adapter is that of a
     RECIPE or of a folder."""
+    out_folder = Path(out) if out else None
     if (Path(path) / "adapter_config.json").is_file():
         if sets or run_dir:
             raise Stop(
@@ -118,7 +120,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
                 "Leave them out.",
                 code=2,
             )
-        written = merge_adapter(Path(path), Path(out) if out else None)
+        written = merge_adapter(Path(path), out_folder)
     elif Path(path).is_dir():
         raise Stop(
             f"`{path}` contains no adapter: it has no `adapter_config.json`.",
@@ -126,7 +128,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
         )
     else:
         recipe, _ = open_recipe(path, sets, look=False)
-        written = merge_run(recipe, run_dir, Path(out) if out else None)
+        written = merge_run(recipe, run_dir, out_folder)
     follows: tuple[str | Path, ...]
     if Path(path).is_file():
         follows = ("ask", path, "QUESTION")
@@ -139,7 +141,8 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
     """Merges the adapter of a recipe's run, and returns the model's folder. Raises Stop if there is
     no adapter."""
     plan = translate(recipe, run_folder.folder(recipe.name, "run").place())
-    stages = [stage.name for stage in plan.stages if stage.trains and stage.config.get("adapter")]
+    trained = [stage for stage in plan.stages if stage.trains]
+    stages = [stage.name for stage in trained if stage.config.get("adapter")]
     if not stages:
         if "base_model" in plan.stages[-1].config:
             best = f"{BEST_MODEL}/"

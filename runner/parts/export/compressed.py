@@ -7,7 +7,7 @@ llm-compressor runs in a process of its own, because it prints progress that not
 import io
 import json
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import replace
 from importlib.util import find_spec
@@ -116,19 +116,23 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
     from pyarrow import dataset
 
     tokenizer = words_of(source.chat)
-    sets = source.folder.stage.config.get("datasets")
-    file = Path(str(sets[0].get("path", "")) if sets else "")
+    sets = source.folder.stage.config.get("datasets") or [{}]
+    file = Path(str(sets[0].get("path", "")))
     if file.suffix != ".parquet" or not file.is_file():
-        yield from (list(row) for row, _ in evaluate.general_rows(tokenizer))
+        for row, _ in evaluate.general_rows(tokenizer):
+            yield list(row)
         return
     table = dataset.dataset(file)
-    wanted = [name for name in ("input_ids", "messages", "tools") if name in table.schema.names]
-    for row in table.take(evenly(range(table.count_rows()), ROWS), columns=wanted).to_pylist():
+    present = [name for name in ("input_ids", "messages", "tools") if name in table.schema.names]
+    chosen = evenly(range(table.count_rows()), ROWS)
+    for row in table.take(chosen, columns=present).to_pylist():
         numbers = row.get("input_ids")
         if not numbers:
-            tools = row.get("tools")
-            tools = json.loads(tools) if tools else None
-            text = written(tokenizer, [*map(bare, row["messages"])], asking=False, tools=tools)
+            tools = None
+            if row.get("tools"):
+                tools = json.loads(row["tools"])
+            messages = list(map(bare, row["messages"]))
+            text = written(tokenizer, messages, asking=False, tools=tools)
             numbers = tokenizer(text, add_special_tokens=False)["input_ids"]
         yield numbers[:TOKENS]
 
@@ -144,7 +148,12 @@ def prove(
 
     tokenizer = words_of(source.chat)
     held_out = read_held_out(source.folder.path / HELD_OUT)
-    rows = evenly(held_out.rows if held_out else evaluate.general_rows(tokenizer), PROOF_ROWS)
+    all_rows: Sequence[evaluate.Row]
+    if held_out:
+        all_rows = held_out.rows
+    else:
+        all_rows = evaluate.general_rows(tokenizer)
+    rows = evenly(all_rows, PROOF_ROWS)
     answers = list(gguf.answers(chat, tokenizer, texts))
     before, _ = evaluate.loss(load(replace(source.chat, model=str(source.model))).model, rows)
     clear_device_cache(garbage_collection=True)
@@ -159,13 +168,15 @@ def prove(
             tokens = torch.tensor([[*answer.prompt, *answer.said]], device=model.device)
             logits = model(input_ids=tokens).logits[0, len(answer.prompt) - 1 : -1]
         chosen = logits.argmax(-1).tolist()
-        same += sum(token == trained for token, trained in zip(chosen, answer.said, strict=True))
+        pairs = zip(chosen, answer.said, strict=True)
+        same += sum(token == trained for token, trained in pairs)
         if chosen[0] != answer.said[0] and answer.gaps[0] > bounds["clear"]:
             begins_differently.append(answer.text)
-    if not after - before <= bounds["loss"]:
-        allowed = bounds["loss"]
+    cost = after - before
+    allowed = bounds["loss"]
+    if not cost <= allowed:
         raise unproven(
-            f"its loss is {after - before:.2g} nats a token higher, but {form} may cost at most {allowed:g}",
+            f"its loss is {cost:.2g} nats a token higher, but {form} may cost at most {allowed:g}",
             "Use a format with more bits: `fp8` instead of `int4`, or `safetensors`.",
         )
     if begins_differently:

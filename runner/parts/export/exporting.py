@@ -55,11 +55,8 @@ def export(
     )
     existing = Export.read(folder)
     empty = folder.is_dir() and not any(folder.iterdir())
-    same = existing and (existing.run, existing.stage, existing.format) == (
-        origin.run,
-        origin.stage,
-        origin.format,
-    )
+    parts = (origin.run, origin.stage, origin.format)
+    same = existing and (existing.run, existing.stage, existing.format) == parts
     if folder.exists() and not empty and (folder.is_symlink() or not same):
         if existing:
             content = f"the {existing.format} of another model"
@@ -79,10 +76,7 @@ def export(
             answers = compressed.prove(source, new, form, *_texts(source))
             loss = answers[f"loss_in_{form}"]
             tell(
-                (
-                    f"In {form} its loss is {loss:.3f} nats a token, before {answers['loss']:.3f}. It chooses {answers['same_tokens']} of {answers['answer_tokens']} tokens of the trained model's answers. Its weights take {answers['bytes']:,} bytes, before {answers['bytes_before']:,}.",
-                    "",
-                )[0]
+                f"In {form} its loss is {loss:.3f} nats a token, before {answers['loss']:.3f}. It chooses {answers['same_tokens']} of {answers['answer_tokens']} tokens of the trained model's answers. Its weights take {answers['bytes']:,} bytes, before {answers['bytes_before']:,}."
             )
             proof |= answers
         else:
@@ -97,15 +91,21 @@ def export(
 def tell_of(source: TrainedModel, folder: Path, record: Export) -> None:
     """Writes the card of an exported model, with today's evaluation, and the record of its
     files."""
-    file = next((file.name for file in folder.glob("*.gguf")), "")
-    write_text(folder / CARD, card.text(source, record.format, record.kind, record.proof, file))
-    files = {file.name: sha256(file) for file in sorted(folder.iterdir()) if file.name != EXPORTED}
+    gguf_name = next((file.name for file in folder.glob("*.gguf")), "")
+    text = card.text(source, record.format, record.kind, record.proof, gguf_name)
+    write_text(folder / CARD, text)
+    files = {}
+    for file in sorted(folder.iterdir()):
+        if file.name != EXPORTED:
+            files[file.name] = sha256(file)
     write_json(folder / EXPORTED, vars(record) | {"files": files})
 
 
 def place(source: TrainedModel, form: str, file_kind: str | None) -> Path:
     """The default folder of an export."""
-    return source.home / (f"{form}-{file_kind}" if file_kind else form)
+    if file_kind:
+        return source.home / f"{form}-{file_kind}"
+    return source.home / form
 
 
 def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
@@ -120,7 +120,8 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     facts = read_record(file)
     end_numbers = _as_list(facts.get("eos_token_id"))
     tokenizer = words_of(source.chat, folder)
-    ends = list(dict.fromkeys([*end_numbers, *end_tokens(tokenizer, source.chat.turn_end)]))
+    trained_ends = end_tokens(tokenizer, source.chat.turn_end)
+    ends = list(dict.fromkeys([*end_numbers, *trained_ends]))
     if ends != end_numbers:
         write_json(file, facts | {"eos_token_id": ends})
     proof = _proven_weights(source, folder, tell)
@@ -154,10 +155,7 @@ def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
         else:
             proof = trained_model.merged(folder, source.adapter, source.base, trust)
             tell(
-                (
-                    f"Its {proof['changed_tensors']} adapted layers are the base model's with the adapter added (within {proof['largest_difference']:.1e} of the largest change); all others are the base model's.",
-                    "",
-                )[0]
+                f"Its {proof['changed_tensors']} adapted layers are the base model's with the adapter added (within {proof['largest_difference']:.1e} of the largest change); all others are the base model's."
             )
         return proof
 
@@ -207,10 +205,7 @@ def _adapter(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     elif strange:
         further = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
         obstacles.append(
-            (
-                f"it changes `{strange[0]}`{further}, but the base model has no such layer; a server would answer like the base model, without a message",
-                "",
-            )[0]
+            f"it changes `{strange[0]}`{further}, but the base model has no such layer; a server would answer like the base model, without a message"
         )
     if obstacles:
         faults = "; ".join(obstacles)
@@ -221,10 +216,7 @@ def _adapter(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
         if adapter.config.get("modules_to_save"):
             # With whole layers the merged model is not base + scale · B · A, so no export of it can
             # be proven.
-            remedy = (
-                f"The run's `{BEST_MODEL}/` contains the model that PEFT merged; no export verifies that merge.",
-                "",
-            )[0]
+            remedy = f"The run's `{BEST_MODEL}/` contains the model that PEFT merged; no export verifies that merge."
         raise Stop(message, remedy)
 
     for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
@@ -255,7 +247,8 @@ def _gguf(
     import llama_cpp as library  # noqa: F401 - fails here, before anything is downloaded
 
     converter = gguf.converter()
-    (name, *_) = read_record(source.model / "config.json").get("architectures") or ["(none)"]
+    config = read_record(source.model / "config.json")
+    (name, *_) = config.get("architectures") or ["(none)"]
     supported = sorted(gguf.architectures(converter))
     if name not in supported:
         known = ", ".join(supported)
@@ -279,10 +272,7 @@ def _gguf(
         file, written_kind, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8")
     )
     tell(
-        (
-            f"llama.cpp cuts text into the same tokens, and generates {comparison['same_tokens']} of {comparison['tokens']} tokens as transformers does, to {comparison['prompts']} prompts (at most {comparison['largest_difference_nats']:.1e} nats apart).",
-            "",
-        )[0]
+        f"llama.cpp cuts text into the same tokens, and generates {comparison['same_tokens']} of {comparison['tokens']} tokens as transformers does, to {comparison['prompts']} prompts (at most {comparison['largest_difference_nats']:.1e} nats apart)."
     )
     tell("The file contains the chat template and the end token of training.")
     ends = []
@@ -358,4 +348,5 @@ def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
         return source.questions, source.chat
     tokenizer = words_of(source.chat)
     rows = [row[: gguf.PROMPT_TOKENS] for row, _ in evaluate.general_rows(tokenizer)]
-    return tuple(tokenizer.decode(row) for row in rows), replace(source.chat, chat=False)
+    texts = tuple(map(tokenizer.decode, rows))
+    return texts, replace(source.chat, chat=False)

@@ -135,11 +135,12 @@ def prove(file: Path, file_kind: str, chat: Chat, texts: Sequence[str], general:
     for answer in trained_answers:
         read_texts.append(answer.text)
     stops = end_tokens(tokenizer, chat.turn_end)
+    lengths = [len(answer.prompt) + len(answer.said) for answer in trained_answers]
     task = {
         "texts": read_texts,
         "ends": stops,
         "answers": [{"prompt": answer.prompt, "said": answer.said} for answer in trained_answers],
-        "context": max(len(answer.prompt) + len(answer.said) for answer in trained_answers) + 8,
+        "context": max(lengths) + 8,
     }
     done = apart(look_into, str(file), task)
     if done.returncode:
@@ -162,9 +163,8 @@ def _prove_tokens(
             )
     for text, tokens in zip(texts, view["texts"], strict=True):
         if tokens != tokenizer(text, add_special_tokens=False)["input_ids"]:
-            raise unproven(
-                f"llama.cpp cuts text into other tokens, for example “{' '.join(text.split())[:60]}…”"
-            )
+            example = " ".join(text.split())[:60]
+            raise unproven(f"llama.cpp cuts text into other tokens, for example “{example}…”")
 
 
 def _prove_answers(
@@ -179,12 +179,13 @@ def _prove_answers(
     allowed = KINDS[file_kind]["allowed"]
     for answer, (chosen, likelihood) in zip(trained_answers, file_answers, strict=True):
         off = max(off, abs(likelihood - answer.likelihood))
-        agreed = [token == trained for token, trained in zip(chosen, answer.said, strict=True)]
-        same += sum(agreed)
-        if file_kind == "f32" and any(
-            not ok and gap > TIE for ok, gap in zip(agreed, answer.gaps, strict=True)
-        ):
-            raise unproven(f"llama.cpp answers with other tokens: {chosen} for {list(answer.said)}")
+        for token, trained, gap in zip(chosen, answer.said, answer.gaps, strict=True):
+            if token == trained:
+                same += 1
+            elif file_kind == "f32" and gap > TIE:
+                raise unproven(
+                    f"llama.cpp answers with other tokens: {chosen} for {list(answer.said)}"
+                )
     if not off <= allowed:
         raise unproven(
             f"the likelihood of an answer differs by {off:.2g} nats in llama.cpp, but {file_kind} may lose at most {allowed:g}",
@@ -256,11 +257,9 @@ def architectures(converter: Path) -> Iterator[str]:
             and getattr(node.target, "id", "") == "TEXT_MODEL_MAP"
             and node.value
         ):
-            yield from (
-                name
-                for name in ast.literal_eval(node.value)
-                if "ForCausalLM" in name or "LMHead" in name
-            )
+            for name in ast.literal_eval(node.value):
+                if "ForCausalLM" in name or "LMHead" in name:
+                    yield name
 
 
 def apart(function: Callable[..., object], *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -278,24 +277,25 @@ def why(done: subprocess.CompletedProcess[str]) -> str:
     """Why a process failed, by its output: llama.cpp's first error, or Python's last line."""
     if done.returncode < 0:
         return f"it was killed by {signal.Signals(-done.returncode).name}"
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [
-        "it gave no reason"
-    ]
-    return next((line for line in lines if "error loading" in line), lines[-1])
+    lines = list(filter(None, map(str.strip, done.stderr.splitlines())))
+    for line in lines:
+        if "error loading" in line:
+            return line
+    if lines:
+        return lines[-1]
+    return "it gave no reason"
 
 
 def is_gpt2(tokenizer: Path) -> bool:
     """Whether a `tokenizer.json` splits text into words as GPT-2 does, like the tokenizers that are
     trained here."""
     facts = read_record(tokenizer)
+    if facts.get("normalizer") or facts.get("model", {}).get("type") != "BPE":
+        return False
     parts: Any = facts.get("pre_tokenizer") or {}
-    plain = not facts.get("normalizer") and facts.get("model", {}).get("type") == "BPE"
-    by_bytes = (
-        parts.get("type") == "ByteLevel"
-        and parts.get("use_regex", True)
-        and not parts.get("add_prefix_space")
-    )
-    return bool(plain and by_bytes)
+    if parts.get("type") != "ByteLevel" or parts.get("add_prefix_space"):
+        return False
+    return bool(parts.get("use_regex", True))
 
 
 def teach(turn_end: int | None) -> None:
@@ -407,13 +407,13 @@ def look_into(file: str, task: Mapping[str, Any]) -> None:
     def tokens(text: str) -> list[int]:
         raw = text.encode()
         room = (library.llama_token * (len(raw) + 8))()
-        return list(
-            room[: library.llama_tokenize(vocabulary, raw, len(raw), room, len(room), False, True)]
-        )
+        count = library.llama_tokenize(vocabulary, raw, len(raw), room, len(room), False, True)
+        return list(room[:count])
 
     def give(tokens: Sequence[int]) -> None:
         numbers = (library.llama_token * len(tokens))(*tokens)
-        if library.llama_decode(context, library.llama_batch_get_one(numbers, len(tokens))):
+        batch = library.llama_batch_get_one(numbers, len(tokens))
+        if library.llama_decode(context, batch):
             raise SystemExit("llama.cpp cannot read a prompt")
 
     def answer(prompt: Sequence[int], trained_answer: Sequence[int]) -> tuple[list[int], float]:
@@ -428,9 +428,8 @@ def look_into(file: str, task: Mapping[str, Any]) -> None:
             raw = library.llama_get_logits_ith(context, -1)
             logits = np.ctypeslib.as_array(raw, shape=(size,)).astype(np.float64)
             chosen.append(int(logits.argmax()))
-            total += float(logits[token] - logits.max()) - math.log(
-                np.exp(logits - logits.max()).sum()
-            )
+            logits -= logits.max()
+            total += float(logits[token]) - math.log(np.exp(logits).sum())
             give([token])
         return chosen, total / max(1, len(trained_answer))
 

@@ -70,11 +70,13 @@ def push(
         else:
             exporting.export(source, form, file_kind, None, tell)
         record = exporting.Export.read(folder)
+        result = f"the result of {record.stage} in run {record.run}"
+        title = f"{source.run.name}: {result}, {record.format} {record.kind}"
         address = api.create_repo(name, private=not public, exist_ok=True)
         commit = api.upload_folder(
             repo_id=address.repo_id,
             folder_path=folder,
-            commit_message=f"{source.run.name}: the result of {record.stage} in run {record.run}, {record.format} {record.kind}".rstrip(),
+            commit_message=title.rstrip(),
             delete_patterns="*",
         )
         _require_arrived(api, address.repo_id, commit.oid, folder, record.files)
@@ -96,7 +98,10 @@ def push(
             "Check the network, and `HF_ENDPOINT` if you set it.",
         ) from None
     Pushed(record.model, record.format, address.repo_id, commit.oid).write(source.home)
-    tell(f"It can be read by {'you and those whom you let' if private else 'everybody'}.")
+    if private:
+        tell("It can be read by you and those whom you let.")
+    else:
+        tell("It can be read by everybody.")
     return str(address)
 
 
@@ -106,10 +111,11 @@ def _is_current(folder: Path, export: exporting.Export, source: TrainedModel) ->
         return False
     if export.run != source.run.state.id:
         return False
-    return all(
-        (folder / name).is_file() and sha256(folder / name) == digest
-        for name, digest in export.files.items()
-    )
+    for name, digest in export.files.items():
+        file = folder / name
+        if not file.is_file() or sha256(file) != digest:
+            return False
+    return True
 
 
 def _require_room(api: HfApi, name: str, public: bool) -> None:
@@ -184,6 +190,7 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
                 f"`{name}` has a version `{version}` in that registry.",
                 "Name another one with `--version`.",
             )
+        fields = {name: attrgetter(place)(source) for name, place in table["fields"].items()}
         registry.register_model(
             name,
             where,
@@ -193,7 +200,7 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
             model_format_version="1",
             model_source_kind="recipe-runner",
             metadata=facts,
-            **{name: attrgetter(place)(source) for name, place in table["fields"].items()},
+            **fields,
         )
         entered = registry.get_model_version(name, version)
         artifact = registry.get_model_artifact(name, version)
@@ -221,7 +228,9 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
 def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
     """The model's address, as KServe reads it, and its format."""
     if uri:
-        return uri, "gguf" if uri.endswith(".gguf") else "safetensors"
+        if uri.endswith(".gguf"):
+            return uri, "gguf"
+        return uri, "safetensors"
     pushed = Pushed.read(source.home)
     if pushed and pushed.model == source.stage.weights:
         return f"hf://{pushed.repository}:{pushed.commit}", pushed.format
@@ -250,11 +259,12 @@ def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
     """A model's origin and quality as flat properties, without those that are unknown."""
     table = packaged.toml(__file__, "lineage.toml")
     stage = source.stage
-    facts = {name: attrgetter(place)(source) for name, place in table["properties"].items()} | {
-        "runner": __version__
-    }
+    facts = {name: attrgetter(place)(source) for name, place in table["properties"].items()}
+    facts["runner"] = __version__
     for part, data in source.run.data.items():
-        suffix = f".{part}" if part else ""
+        suffix = ""
+        if part:
+            suffix = f".{part}"
         for name, key in table["data"].items():
             facts[f"{name}{suffix}"] = data.record.get(key)
     for name, value in card.measured(source).items():
@@ -266,4 +276,4 @@ def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
         facts["gates"] = "overruled"
     elif stage.verdicts:
         facts["gates"] = "open"
-    return {name: value for name, value in facts.items() if value is not None and value != ""}
+    return {name: value for name, value in facts.items() if value not in (None, "")}

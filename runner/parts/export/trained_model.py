@@ -82,7 +82,9 @@ class AdapterFolder:
 
         rank = setting("rank_pattern", "r")
         alpha = setting("alpha_pattern", "lora_alpha")
-        return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
+        if self.config.get("use_rslora"):
+            return float(alpha / rank**0.5)
+        return float(alpha / rank)
 
 
 class TrainedModel(NamedTuple):
@@ -153,7 +155,9 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     demo = read_record(folder.path / DEMO)
     questions = tuple(demo.get("questions") or ())
     if demo:
-        _, chat = chats(folder.path, demo | {"base_model": base[0] if base else demo["base_model"]})
+        if base:
+            demo["base_model"] = base[0]
+        _, chat = chats(folder.path, demo)
     else:
         chat = Chat(str(folder.model), None, str(folder.model), None, max_new_tokens=40, chat=False)
     return TrainedModel(folder, run_facts, stage_facts[0], base, chat, questions)

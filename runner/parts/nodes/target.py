@@ -22,7 +22,7 @@ from runner.recipe.stages import STAGES
 from runner.scenarios import planned
 from runner.tools import packaged
 from runner.tools.files import Artifact, remote
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, counted
 from runner.tools.text import macros
 
 if TYPE_CHECKING:
@@ -101,11 +101,9 @@ def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
     counts = recipe.gpu_counts
     machines = recipe.machines
     if len(counts) != machines.nodes:
-        named_count = len(counts)
-        many = "s" if len(counts) > 1 else ""
         message = (
-            f"`nodes` names {named_count} machine{many}, but `machines.nodes` is {machines.nodes}.",
-            f"Name {machines.nodes}, or write `nodes: {named_count}` in `machines`.",
+            f"`nodes` names {counted(len(counts), 'machine')}, but `machines.nodes` is {machines.nodes}.",
+            f"Name {machines.nodes}, or write `nodes: {len(counts)}` in `machines`.",
         )
         yield recipe.problem("nodes.machines", *message, key=True)
     elif max(counts) != machines.gpus_per_node:

@@ -75,17 +75,12 @@ def client_parts() -> tuple[Any, Any, Any]:
             packaged.install("cluster"),
         )
     home = client_spec.submodule_search_locations[0]
-    before = {
-        name: module for name, module in sys.modules.items() if name.partition(".")[0] == ROOT
-    }
-    lacking = [package for package in LATER if package not in sys.modules]
-    later = [
-        name
-        for package in lacking
-        for name in (package, *(f"{package}.{part}" for part in LATER[package]))
-    ]
-    for name in before:
-        del sys.modules[name]
+    before = {name: sys.modules.pop(name) for name in _loaded_modules()}
+    later = []
+    for package, package_parts in LATER.items():
+        if package not in sys.modules:
+            later.append(package)
+            later += [f"{package}.{part}" for part in package_parts]
     sys.modules.update({name: Later(name) for name in later})
     try:
         for name in (ROOT, f"{ROOT}.client", f"{ROOT}.config"):
@@ -99,9 +94,14 @@ def client_parts() -> tuple[Any, Any, Any]:
         )
         return importlib.import_module(f"{ROOT}.config.kube_config"), client, rest_module
     finally:
-        for name in [*later, *(name for name in sys.modules if name.partition(".")[0] == ROOT)]:
+        for name in [*later, *_loaded_modules()]:
             del sys.modules[name]
         sys.modules.update(before)
+
+
+def _loaded_modules() -> list[str]:
+    """The modules of the client that are loaded."""
+    return [name for name in sys.modules if name.partition(".")[0] == ROOT]
 
 
 # Every kind that the runner uses: its group and version, and its name in API paths.
@@ -277,10 +277,10 @@ class Cluster:
     ) -> Manifests:
         """All objects with these labels; none of an unknown kind or, if `forgiving`, where this
         user may not look."""
+        query = []
         if labels:
-            query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))]
-        else:
-            query = []
+            selector = ",".join(f"{key}={value}" for key, value in labels.items())
+            query.append(("labelSelector", selector))
         hidden = 403 if forgiving else None
         with _about(
             object_kind,
@@ -294,9 +294,7 @@ class Cluster:
     def version(self) -> tuple[int, int]:
         """The version of its Kubernetes, as two numbers; an unreadable one counts as old."""
         facts = self._json("GET", "/version")
-        numbers = [re.match(r"\d+", str(facts.get(name, ""))) for name in ("major", "minor")]
-        major, minor = (int(number[0]) if number else 0 for number in numbers)
-        return major, minor
+        return _leading_number(facts.get("major")), _leading_number(facts.get("minor"))
 
     def require_namespace(self, namespace: str) -> None:
         """Raises Stop if the namespace does not exist. A cluster lists nothing in a missing one."""
@@ -378,14 +376,15 @@ class Cluster:
         object to delete."""
         # The object remains until all its dependents have ended.
         options: dict[str, object] = {"propagationPolicy": "Foreground"}
-        options |= {"preconditions": {"uid": uid}} if uid else {}
-        options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
         try:
             self._json("DELETE", address(object_kind, namespace, name), body=options)
         except Refused as refused:
-            if _is_absent(refused, object_kind) or (
-                uid and refused.status == 409 and not refused.busy
-            ):
+            is_another = uid and refused.status == 409 and not refused.busy
+            if is_another or _is_absent(refused, object_kind):
                 return refused.repeated
             raise refused.stop(object_kind, namespace, name) from None
         return True
@@ -396,15 +395,16 @@ class Cluster:
         """A container's log; None if it has not started, or there is no previous container
         (`previous`). settings: of the API: `tailLines`; `timestamps`, which begin each
         line; `sinceTime`, of the first line."""
-        query = []
+        query: list[tuple[str, str | int]] = [("container", container)]
         for key, value in settings.items():
-            if value:
-                query.append((key, str(value).lower() if value is True else value))
+            if value is True:
+                query.append((key, "true"))
+            elif value:
+                query.append((key, value))
         path = f"{address('Pod', namespace, pod)}/log"
         with _about("Pod", namespace, pod, lambda refused: refused.status in (400, 404)):
-            return self.request("GET", path, [("container", container), *query]).data.decode(
-                errors="replace"
-            )
+            response = self.request("GET", path, query)
+            return response.data.decode(errors="replace")
         return None
 
     def _json(
@@ -528,9 +528,10 @@ class Cluster:
             message = " ".join(re.sub("<[^>]*>", " ", text).split())
         message = message or f"HTTP {response.status}"
         after = response.headers.get("Retry-After", "")
-        refused = Refused(
-            response.status, message, self.server, float(after) if after.isdecimal() else 0.0
-        )
+        wait_seconds = 0.0
+        if after.isdecimal():
+            wait_seconds = float(after)
+        refused = Refused(response.status, message, self.server, wait_seconds)
         allowed = is_recent(self.answered.get(_kind_of(method, path), -math.inf))
         if refused.of_start and (allowed or (refused.no_kind and not self.ready)):
             # Without a login, because a starting server may not know its users.
@@ -568,40 +569,52 @@ def _about(
 
 
 def _changes(dry_run: bool) -> list[tuple[str, Any]]:
-    return [
-        ("fieldManager", MANAGER),
-        ("fieldValidation", "Strict"),
-        *([("dryRun", "All")] if dry_run else []),
-    ]
+    query = [("fieldManager", MANAGER), ("fieldValidation", "Strict")]
+    if dry_run:
+        query.append(("dryRun", "All"))
+    return query
+
+
+def _leading_number(version: object) -> int:
+    """The number that a part of a version begins with; 0 without one."""
+    digits = re.match(r"\d+", str(version or ""))
+    if digits:
+        return int(digits[0])
+    return 0
 
 
 def _is_absent(refused: Refused, object_kind: str) -> bool:
     """Whether the cluster has no such object, or no such kind (only for kinds that operators
     install)."""
-    return refused.status == 404 and not (refused.no_kind and "." not in KINDS[object_kind][0])
+    if refused.status != 404:
+        return False
+    return not refused.no_kind or "." in KINDS[object_kind][0]
 
 
 def address(object_kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
     """The API path of an object, or of all of its kind. namespace: or empty; older: an older group
     and version."""
-    version = older or KINDS[object_kind][0]
-    plural = KINDS[object_kind][1]
-    if "/" not in version:
-        root = f"/api/{version}"
+    version, plural = KINDS[object_kind]
+    version = older or version
+    if "/" in version:
+        path = f"/apis/{version}"
     else:
-        root = f"/apis/{version}"
+        path = f"/api/{version}"
     if namespace:
-        space = f"/namespaces/{namespace}"
-    else:
-        space = ""
-    return f"{root}{space}/{plural}" + (f"/{name}" if name else "")
+        path += f"/namespaces/{namespace}"
+    path += f"/{plural}"
+    if name:
+        path += f"/{name}"
+    return path
 
 
 def _kind_of(method: str, path: str) -> tuple[str, ...]:
     """What one permission covers: the verb, the kind and the subresource, without names."""
     before, _, object_path = path.partition("/namespaces/")
-    space, plural, name, subresource = (*object_path.split("/"), "", "", "", "")[:4]
-    return (method, before, space, plural, "one" if name else "all", subresource)
+    parts = [*object_path.split("/"), "", "", "", ""]
+    space, plural, name, subresource = parts[:4]
+    scope = "one" if name else "all"
+    return (method, before, space, plural, scope, subresource)
 
 
 TENSORBOARD = {"app.kubernetes.io/name": "tensorboard"}

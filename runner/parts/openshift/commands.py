@@ -38,7 +38,7 @@ from runner.run.run_manifest import keep
 from runner.scenarios import forecasting, place, planned, translate
 from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import write_all
-from runner.tools.problem import Stop, Tell, errors_of
+from runner.tools.problem import Stop, Tell, counted, errors_of, plural
 from runner.tools.process import HOST
 from runner.tools.text import printable
 
@@ -101,7 +101,12 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     from runner.parts.openshift import site as sites
 
     plans = [open_plan(path, sets) for path in dict.fromkeys(paths)]
-    folder = Path(out or (f"build/{plans[0].name}/site" if len(plans) == 1 else "build/site"))
+    if out:
+        folder = Path(out)
+    elif len(plans) == 1:
+        folder = Path(f"build/{plans[0].name}/site")
+    else:
+        folder = Path("build/site")
     for file in write_all(folder, sites.render(plans)):
         say(str(file))
     say()
@@ -161,13 +166,12 @@ def submit(
         if follow:
             with screen() as show:
                 watch.follow(cluster, sent, lambda state, reasons: show(_progress(state, reasons)))
+            progress = "has finished"
         else:
-            say(f"Watch it: recipe logs {shlex.join([path, *set_words(sets)])} -f")
-        end(
-            f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.",
-            "status",
-            path,
-        )
+            words = shlex.join([path, *set_words(sets)])
+            say(f"Watch it: recipe logs {words} -f")
+            progress = "is on the cluster"
+        end(f"The job of `{plan.name}` {progress}.", "status", path)
 
 
 def _refuse_contradicting_options(
@@ -220,7 +224,11 @@ def confirm(yes: bool, take_over: tuple[str, ...]) -> jobs.Confirm:
     person's job."""
 
     def ask(fact: str, action: str, person: str) -> bool:
-        if person in take_over if person else yes:
+        if person:
+            is_answered = person in take_over
+        else:
+            is_answered = yes
+        if is_answered:
             return True
         if not sys.stdin.isatty():
             if person:
@@ -287,7 +295,8 @@ def status(
             code=2,
         )
     if not path and (sets or stage):
-        raise Stop(f"`{('--stage' if stage else '--set')}` needs a recipe.", "Name one.", code=2)
+        option = "--stage" if stage else "--set"
+        raise Stop(f"`{option}` needs a recipe.", "Name one.", code=2)
     if path is None:
         _status_of_namespace(namespace, live)
         return
@@ -324,12 +333,9 @@ def _status_of_namespace(namespace: str | None, live: bool) -> None:
     cluster = connect()
     namespace = namespace or cluster.namespace
     count = _table(cluster, namespace, live)
-    verb = "submit"
-    text = "no jobs"
-    if count:
-        verb = "status"
-        text = f"{count} job{'' if count == 1 else 's'}"
-    end(f"The namespace `{namespace}` has {text} of recipe-runner.", verb, "RECIPE")
+    jobs_here = counted(count, "job")
+    verb = "status" if count else "submit"
+    end(f"The namespace `{namespace}` has {jobs_here} of recipe-runner.", verb, "RECIPE")
 
 
 def _table(cluster: Cluster, namespace: str, live: bool) -> int:
@@ -510,28 +516,26 @@ def fetch(
         raise Stop(f"`{folder.path}` contains a run of this machine.", another)
     came, number = _download(plan, chosen, folder, path, everything)
     current = transfer.record_results(folder, plan, chosen, number, say)
-    where = (Path(to) if to else folder.path) / chosen.folder
-    say(f"{came} file{'' if came == 1 else 's'} fetched to {where}")
+    where = Path(to or folder.path) / chosen.folder
+    say(f"{came} {plural('file', came)} fetched to {where}")
     if current:
         keep(folder, recipe, plan)
         if parts.has("report"):
             from runner.parts.report import page
 
             page.leave(folder, say)
-    run_option = ("--run", to) if to and current else ()
-    finished = bool(folder.state and folder.state.status == FINISHED)
+    following = ["compare", path]
+    if to:
+        following += ["--run", to]
     if not current:
+        following = ["status", path]
         description = "results of an older version"
-    elif finished:
+    elif folder.state and folder.state.status == FINISHED:
         description = "results"
     else:
         description = "results so far"
-    end(
-        f"The {description} of `{plan.name}` are in {where}.",
-        "compare" if current else "status",
-        path,
-        *run_option,
-    )
+    verb, *arguments = following
+    end(f"The {description} of `{plan.name}` are in {where}.", verb, *arguments)
 
 
 def _download(
@@ -571,7 +575,13 @@ def stop(
     owner = jobs.Owner.here(path, cluster.person())
     confirm_once = cache(confirm(yes, take_over))
     stopped: list[str] = []
-    with accounted(lambda _: f"Already stopped: {', '.join(stopped)}." if stopped else ""):
+
+    def already_stopped(_: object) -> str:
+        if stopped:
+            return f"Already stopped: {', '.join(stopped)}."
+        return ""
+
+    with accounted(already_stopped):
         chosen = _stop_jobs(
             cluster, plan, stage, lambda job: require_consent(job, owner, confirm_once), stopped
         )
@@ -659,7 +669,8 @@ def open_(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None
     cluster = connect()
     space = plan.site.namespace
     claim = plan.claim_of(plan.place.run_dir)
-    pod = client.tensorboard(cluster, space, claim.name if claim else None)
+    claim_name = claim.name if claim else None
+    pod = client.tensorboard(cluster, space, claim_name)
 
     def ready(local: int) -> None:
         address = f"http://{HOST}:{local}/"
@@ -676,12 +687,10 @@ def why_on_cluster(recipe: Recipe, path: str, stage: str | None) -> list[str]:
     plan = planned(recipe, "pytorchjob")
     cluster = connect()
     state = read_state(cluster, job_at_work(cluster, plan, stage))
-    progress = f"{jobs.title_of(state.job)} in `{state.job['metadata']['namespace']}`: {watch.describe_state(state)}"
-    return [
-        progress,
-        *other_sender(state.job, path),
-        *(why(cluster, state) or ["No problem was found."]),
-    ]
+    namespace = state.job["metadata"]["namespace"]
+    progress = f"{jobs.title_of(state.job)} in `{namespace}`: {watch.describe_state(state)}"
+    problems = why(cluster, state) or ["No problem was found."]
+    return [progress, *other_sender(state.job, path), *problems]
 
 
 def promote_on_cluster(
@@ -692,9 +701,9 @@ def promote_on_cluster(
 
     plan = open_plan(path, sets)
     cluster = connect()
-    for text in other_sender(
-        next(iter(jobs.read_stage_jobs(cluster, plan, plan.stage(stage))), None), path
-    ):
+    stage_jobs = jobs.read_stage_jobs(cluster, plan, plan.stage(stage))
+    job = stage_jobs[0] if stage_jobs else None
+    for text in other_sender(job, path):
         tell(text)
     controller.promote(cluster, plan, plan.stage(stage), person, reason, tell)
     controller.wake(cluster, plan, tell)

@@ -64,7 +64,10 @@ def submit_all(cluster: Cluster, plan: Plan, options: submit.Sending) -> Sent | 
         )
     driver = pipeline.render_driver(plan, options.target, options.files.key)
     existing_driver = pipeline.driver_of(cluster, plan)
-    for manifest in (*driver.support, *([driver.job] if existing_driver is None else [])):
+    manifests = list(driver.support)
+    if existing_driver is None:
+        manifests.append(driver.job)
+    for manifest in manifests:
         cluster.apply(manifest, dry_run=True)
     first_sent = submit.send_next_part(cluster, plan, None, options)
     if first_sent is None:
@@ -113,11 +116,11 @@ def _send(cluster: Cluster, plan: Plan, driver: Sent, options: submit.Sending) -
             f"{driver.kind} `{driver.name}` already exists and continues by itself. Nothing changes."
         )
         return
+    replaced = []
     if existing_driver:
         submit.require_consent(existing_driver, options.owner, options.confirm)
-    with submit.replacing(
-        cluster, driver, [existing_driver] if existing_driver else [], tell
-    ) as remove:
+        replaced.append(existing_driver)
+    with submit.replacing(cluster, driver, replaced, tell) as remove:
         submit.provide_seal_key(cluster, driver, tell)
         for manifest in driver.support:
             cluster.apply(manifest)

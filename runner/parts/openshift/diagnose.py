@@ -75,9 +75,7 @@ def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
 
 def _restarted(entry: Manifest) -> bool:
     """Whether a container failed, and was then started again."""
-    return bool(failures_of(entry)) and not (entry.get("state", {}).get("terminated") or {}).get(
-        "exitCode"
-    )
+    return bool(failures_of(entry)) and not jobs.termination_of(entry).get("exitCode")
 
 
 def _meaning(message: str, place: str, otherwise: str, **details: str) -> str:
@@ -90,9 +88,8 @@ def pod_creation_problem(events: Manifests, less: str, otherwise: str) -> str:
     reduce; otherwise: the remedy if the reason is unknown."""
     # In events of operators and ReplicaSets.
     refusals = ("FailedCreatePod", "FailedCreate")
-    message = next(
-        (event["message"] for event in reversed(events) if event.get("reason") in refusals), ""
-    )
+    messages = (event["message"] for event in reversed(events) if event.get("reason") in refusals)
+    message = next(messages, "")
     return message and _meaning(message, troubles.UNMADE, f"{message}. {otherwise}", less=less)
 
 
@@ -131,7 +128,9 @@ def placing_problems(
                 latest = of_claims[-1]
                 claims = f"Claim `{latest['involvedObject']['name']}`: {latest['message']}"
             details = {"gpu": gpu, "less": less, "busy": busy, "claims": claims.rstrip(".")}
-            yield f"{where}: {_meaning(message, troubles.PLACING, f'no machine can take it: {message}', **details)}"
+            otherwise = f"no machine can take it: {message}"
+            meaning = _meaning(message, troubles.PLACING, otherwise, **details)
+            yield f"{where}: {meaning}"
     status = pod.get("status", {})
     reason = status.get("reason")
     if reason in ("Evicted", "Preempting", "NodeLost"):
@@ -164,9 +163,11 @@ def container_problems(
         image = entry.get("image") or pod["spec"]["containers"][0]["image"]
         message = _pull_error(message, pod, events)
         otherwise = f"the image `{image}` cannot be pulled: {message}. {of_image}"
-        yield f"{where}: {_meaning(message, troubles.IMAGE, otherwise, image=image, advice=of_image)}"
+        meaning = _meaning(message, troubles.IMAGE, otherwise, image=image, advice=of_image)
+        yield f"{where}: {meaning}"
     elif reason == "CreateContainerConfigError":
-        yield f"{where}: {_meaning(message, troubles.MISSING, f'something that it needs is missing: {message}. {remedy}')}"
+        otherwise = f"something that it needs is missing: {message}. {remedy}"
+        yield f"{where}: {_meaning(message, troubles.MISSING, otherwise)}"
     elif reason == "ContainerCreating":
         pod_events = [
             event
@@ -307,8 +308,10 @@ def _pods_to_explain(state: JobState) -> Manifests:
     """The pods to explain. Of a machine whose current pod has not failed, the last one that it has
     replaced as well."""
     replaced = {jobs.node_number(pod): pod for pod in state.replaced}  # the latest comes last
-    failed_now = {jobs.node_number(pod) for pod in state.pods if _failed(pod)}
-    return [*(pod for node, pod in replaced.items() if node not in failed_now), *state.pods]
+    for pod in state.pods:
+        if _failed(pod):
+            replaced.pop(jobs.node_number(pod), None)
+    return [*replaced.values(), *state.pods]
 
 
 def _is_consequence(pod: Manifest, log_of: LogOf) -> bool:
@@ -337,17 +340,19 @@ def _missing_pods(state: JobState) -> Iterator[str]:
     reason = pod_creation_problem(
         state.events, LESS, "Render the recipe again with this version, and submit it again."
     )
-    if reason:
-        yield f"{(f'Only {pod_count} of {wanted} pods exist' if pod_count else 'No pods exist')}: {reason}"
+    if reason and pod_count:
+        yield f"Only {pod_count} of {wanted} pods exist: {reason}"
+    elif reason:
+        yield f"No pods exist: {reason}"
     elif minutes and not pod_count and not state.job.get("status"):
-        plain = state.job["kind"] == "Job"
-        if plain:
-            who = "controller"
+        job_kind = state.job["kind"]
+        if job_kind == "Job":
+            role = "controller"
             component = "the cluster's own for Jobs"
         else:
-            who = "operator"
+            role = "operator"
             component = "the training operator"
-        yield f"No {who} has picked up the {state.job['kind']} for {minutes:.0f} min; {component} may be down. Ask the cluster's admin whether it runs."
+        yield f"No {role} has picked up the {job_kind} for {minutes:.0f} min; {component} may be down. Ask the cluster's admin whether it runs."
 
 
 def _ended(state: JobState) -> Iterator[str]:
@@ -379,31 +384,26 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
     remedy = "Submit the recipe again."
     for entry in jobs.containers_of(pod, before=True):
         # One that ended well may have failed before.
-        if (entry.get("state", {}).get("terminated") or {}).get("exitCode") == 0:
+        if jobs.termination_of(entry).get("exitCode") == 0:
             continue
         if entry["name"] != podspec.CLONER:
             yield from _wait_for_master(state, entry, where)
             continue
         yield from container_problems(pod, entry, state.events, where, BUILD, remedy)
         for ended in failures_of(entry):
-            lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
-            if lines:
-                last_report = f" It reported: {lines[-1][:300].rstrip('.')}."
-            else:
-                last_report = ""
-            yield " ".join(
-                (
-                    f"{where} could not clone its code.{last_report}",
-                    "Check the address and commit in `image.code_from_git`, and whether the cluster's machines reach that server.",
-                )
-            )
+            message = ended.get("message", "").strip()
+            report = ""
+            if message:
+                last_line = message.splitlines()[-1].strip()
+                report = f" It reported: {last_line[:300].rstrip('.')}."
+            failure = f"{where} could not clone its code.{report}"
+            yield f"{failure} Check the address and commit in `image.code_from_git`, and whether the cluster's machines reach that server."
     for entry in jobs.containers_of(pod):
         if entry["name"] in jobs.WORKING:
             yield from container_problems(pod, entry, state.events, where, BUILD, remedy)
-            yield from (
-                f"{where} {_end_of_container(state, pod, entry, ended, log_of)}"
-                for ended in failures_of(entry)
-            )
+            for ended in failures_of(entry):
+                end = _end_of_container(state, pod, entry, ended, log_of)
+                yield f"{where} {end}"
 
 
 def _wait_for_master(state: JobState, entry: Manifest, where: str) -> Iterator[str]:
@@ -473,9 +473,8 @@ def _log_end(state: JobState, pod: Manifest, entry: Manifest, message: str, log_
     """Why a container ended, by its log, or by its end that the cluster shows as its message; empty
     if unknown."""
     text = log_of(pod) or message
-    diagnosis = troubles.diagnose(
-        text, plan=troubles.planned(jobs.planned_figure(state.job, "gpu-memory"))
-    )
+    planned_memory = jobs.planned_figure(state.job, "gpu-memory")
+    diagnosis = troubles.diagnose(text, plan=troubles.planned(planned_memory))
     if diagnosis.stop:
         return f"It stopped itself: {diagnosis.stop}"
     finding = diagnosis.trouble

@@ -92,12 +92,11 @@ class Refused(Exception):
         meaning, match = next(self._meanings(object_kind))
         fields = {"said": self.message} | match.groupdict()
         fields = {key: shortened(text, 400) for key, text in fields.items()}
-        fields |= {
-            "what": f"{object_kind} `{name}`" if name else f"{object_kind} objects",
-            "kind": object_kind,
-            "space": namespace,
-        }
-        fields |= {"server": self.server, "status": str(self.status)}
+        fields["what"] = f"{object_kind} `{name}`" if name else f"{object_kind} objects"
+        fields["kind"] = object_kind
+        fields["space"] = namespace
+        fields["server"] = self.server
+        fields["status"] = str(self.status)
         ending: type[Stop]
         if self.busy and not meaning.get("final"):
             ending = TryAgain
@@ -109,10 +108,12 @@ class Refused(Exception):
         """The entries of the table that fit, with the match of their pattern. object_kind: None for
         any."""
         for row in packaged.toml(__file__, "refusals.toml").values():
-            fits = (
-                object_kind is None or object_kind in row.get("kind", [object_kind])
-            ) and self.status in row.get("status", [self.status])
-            if fits and (match := re.search(row.get("pattern", ""), self.message, re.DOTALL)):
+            if self.status not in row.get("status", [self.status]):
+                continue
+            if object_kind is not None and object_kind not in row.get("kind", [object_kind]):
+                continue
+            match = re.search(row.get("pattern", ""), self.message, re.DOTALL)
+            if match:
                 yield row, match
 
 

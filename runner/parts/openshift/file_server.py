@@ -40,11 +40,13 @@ FULL = 507
 def listing(root: Path) -> list[dict[str, object]]:
     """Every file below `root` without hidden ones (a half-written one is `.name.partial`): path,
     size in bytes."""
-    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     listed_files = []
-    for file in files:
-        if not any(part.startswith(".") for part in file.relative_to(root).parts):
-            listed_files.append({"path": str(file.relative_to(root)), "size": file.stat().st_size})
+    for file in sorted(root.rglob("*")):
+        if not file.is_file() or file.is_symlink():
+            continue
+        path = file.relative_to(root)
+        if not any(part.startswith(".") for part in path.parts):
+            listed_files.append({"path": str(path), "size": file.stat().st_size})
     return listed_files
 
 
@@ -169,27 +171,38 @@ class FileHandler(BaseHTTPRequestHandler):
         return super().parse_request()
 
     def do_GET(self) -> None:
-        word, _, request_path = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
+        word, request_path = self._word_and_path()
         verb, _, name = request_path.partition("/")
-        if not compare_digest(word.encode(), self.server.word.encode()):
+        if not self._is_secret(word):
             self.send_error(403)
         elif verb == ALIVE:
             self._answer(b"")
         elif verb == "list":
             self._answer(json.dumps(listing(self.server.root)).encode())
-        elif (file := (self.server.root / name).resolve()).is_file() and file.is_relative_to(
-            self.server.root
-        ):
-            self._signing(
-                lambda sign: {"digest": digest(file, sign)}
-            ) if verb == "hash" else self._file(file)
         else:
+            self._send(verb, (self.server.root / name).resolve())
+
+    def _send(self, verb: str, file: Path) -> None:
+        if not file.is_file() or not file.is_relative_to(self.server.root):
             self.send_error(404)
+        elif verb == "hash":
+            self._signing(lambda sign: {"digest": digest(file, sign)})
+        else:
+            self._file(file)
+
+    def _word_and_path(self) -> tuple[str, str]:
+        """The secret word of a request, and what it asks for."""
+        path = unquote(urlsplit(self.path).path)
+        word, _, request_path = path.lstrip("/").partition("/")
+        return word, request_path
+
+    def _is_secret(self, word: str) -> bool:
+        return compare_digest(word.encode(), self.server.word.encode())
 
     def do_POST(self) -> None:
-        word, _, verb = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
+        word, verb = self._word_and_path()
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        if not compare_digest(word.encode(), self.server.word.encode()) or not self.server.writes:
+        if not self._is_secret(word) or not self.server.writes:
             self.send_error(403)
             return
         try:
@@ -198,9 +211,8 @@ class FileHandler(BaseHTTPRequestHandler):
                 return
             if verb == "pieces":
                 head, _, data = body.partition(b"\n")
-                take(
-                    self.server.root, [Piece(**piece) for piece in json.loads(head)], BytesIO(data)
-                )
+                pieces = [Piece(**piece) for piece in json.loads(head)]
+                take(self.server.root, pieces, BytesIO(data))
             elif verb == "only":
                 keep_only(self.server.root, json.loads(body))
             self._answer(b"")
@@ -234,9 +246,9 @@ class FileHandler(BaseHTTPRequestHandler):
 
     def _file(self, file: Path) -> None:
         size = file.stat().st_size
-        start = min(
-            size, int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-") or 0)
-        )
+        wanted_range = self.headers.get("Range", "bytes=0-")
+        offset = wanted_range.removeprefix("bytes=").rstrip("-")
+        start = min(size, int(offset or 0))
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(size - start))
         self.end_headers()

@@ -57,9 +57,10 @@ class Share(NamedTuple):
     ) -> "BaseHTTPResponse":
         """One request, a POST if it has a body; the rest is as in `client.ApiRequest`. Raises
         TryAgain if the next one may be answered, else Stop."""
+        method = "GET" if body is None else "POST"
         try:
             return self.cluster.request(
-                "GET" if body is None else "POST",
+                method,
                 f"{self.base}/{quote(path)}",
                 body=body,
                 content=content,
@@ -74,12 +75,13 @@ class Share(NamedTuple):
             else:
                 verb = "get"
                 again = "Fetch again"
-            if refused.status != FULL and (
-                is_temporary(refused.status) or refused.status == MISPLACED
-            ):
+            may_succeed = is_temporary(refused.status) or refused.status == MISPLACED
+            if may_succeed and refused.status != FULL:
                 raise TryAgain(problem, f"{again} in a moment.") from None
-            rights = f"You need the right to `{verb}` `pods/proxy`. The role `recipe-user` of `recipe site` has it."
-            raise Stop(problem, rights if refused.status == 403 else f"{again}.") from None
+            remedy = f"{again}."
+            if refused.status == 403:
+                remedy = f"You need the right to `{verb}` `pods/proxy`. The role `recipe-user` of `recipe site` has it."
+            raise Stop(problem, remedy) from None
 
     def _problem(self, reason: str) -> str:
         if self.writes:
@@ -113,15 +115,11 @@ def open_claim(
             "could open the claim", "Run the command again.", until_ready=True
         )
         if not jobs.has_condition(started_pod, "Ready"):
-            log = (
-                cluster.log(
-                    created.space, created.name, jobs.SEND if writes else jobs.FETCH, tailLines=5
-                )
-                or ""
-            )
-            reason = (
-                log.strip() or " ".join(created.why(started_pod)) or "the helper pod ended at once"
-            )
+            container = jobs.SEND if writes else jobs.FETCH
+            log = cluster.log(created.space, created.name, container, tailLines=5) or ""
+            reason = log.strip()
+            if not reason:
+                reason = " ".join(created.why(started_pod)) or "the helper pod ended at once"
             raise Stop(f"The claim cannot be read: {reason}")
         share = Share(
             cluster.once(),
@@ -172,8 +170,8 @@ def run_to_end(
 def _create_pod(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> Iterator["_Helper"]:
     """A pod of this command alone, which is deleted at the end of the block, also after a
     signal."""
-    meta = manifest["metadata"]
-    meta = meta | {"name": f"{meta['name']}-{secrets.token_hex(4)}"}
+    meta = dict(manifest["metadata"])
+    meta["name"] += f"-{secrets.token_hex(4)}"
     created = _Helper(cluster, meta["namespace"], meta["name"], tell)
     volumes = manifest["spec"]["volumes"]
     claims = []
@@ -190,7 +188,10 @@ def _create_pod(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> 
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
             cluster.create({**manifest, "metadata": meta})
-            tell(f"Pod `{created.name}` {('mounts the claim' if claims else 'examines the image')}")
+            if claims:
+                tell(f"Pod `{created.name}` mounts the claim")
+            else:
+                tell(f"Pod `{created.name}` examines the image")
             created.clear(meta["labels"][jobs.PART])
             yield created
         finally:
@@ -205,8 +206,9 @@ def _create_pod(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> 
 @contextmanager
 def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
     """These signals act like ^C, except those with another handler, for example under `nohup`."""
-    in_main = threading.current_thread() is threading.main_thread()
-    ours = [number for number in numbers if in_main and signal.getsignal(number) is signal.SIG_DFL]
+    ours = []
+    if threading.current_thread() is threading.main_thread():
+        ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
         signal.signal(number, signal.default_int_handler)
     try:
@@ -227,19 +229,15 @@ class _Helper(NamedTuple):
     def clear(self, part: str) -> None:
         """Deletes pods of this kind that killed commands left: ended or unstarted long ago, by the
         cluster's clock."""
-        for pod in self.cluster.list(
-            "Pod", self.space, {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part}
-        ):
+        labels = {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part}
+        for pod in self.cluster.list("Pod", self.space, labels):
+            if jobs.phase_of(pod) == "Running":
+                continue
             meta = pod["metadata"]
-            entries = jobs.containers_of(pod)
-            ends = []
-            for entry in entries:
-                ends.append(entry.get("state", {}).get("terminated", {}).get("finishedAt") or "")
-            since = max(meta["creationTimestamp"], *ends, "")
-            if (
-                jobs.phase_of(pod) != "Running"
-                and seconds(since, self.cluster.now()) > LEFT_SECONDS
-            ):
+            since = meta["creationTimestamp"]
+            for entry in jobs.containers_of(pod):
+                since = max(since, jobs.termination_of(entry).get("finishedAt") or "")
+            if seconds(since, self.cluster.now()) > LEFT_SECONDS:
                 self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
     def waited(self, before: str, remedy: str, until_ready: bool = False) -> kubernetes.Manifest:
@@ -280,13 +278,9 @@ def pod(
     """The helper: the claims, read-only unless it writes, our file server on a folder, and an end
     after four hours. plan: of the stage alone, which names the pod."""
     part = jobs.SEND if writes else jobs.FETCH
-    command = [
-        "python",
-        "-m",
-        "runner.parts.openshift.file_server",
-        folder,
-        *([WRITES] if writes else []),
-    ]
+    command = ["python", "-m", "runner.parts.openshift.file_server", folder]
+    if writes:
+        command.append(WRITES)
     folders = podspec.claims(plan, read_only=not writes)
     env = {WORD: word, PORT: str(SHARE_PORT)}
     return batch.alone(

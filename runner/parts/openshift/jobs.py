@@ -172,20 +172,21 @@ def find_stage_job(
 ) -> Manifest | None:
     """The job of a stage, or of the gate after it, among those of `read_jobs`."""
     kinds, name = _kinds_and_name(plan, stage, of_gate)
-    return next(
-        (job for job in existing_jobs if job["kind"] in kinds and job["metadata"]["name"] == name),
-        None,
-    )
+    for job in existing_jobs:
+        if job["kind"] in kinds and job["metadata"]["name"] == name:
+            return job
+    return None
 
 
 def _kinds_and_name(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], str]:
     """The kinds that a stage's job, or its gate's, may have, and its name."""
     stage_plan = plan.only(stage)
-    if stage.trains and not of_gate:
+    if of_gate:
+        return ("Job",), batch.gate_name(stage_plan)
+    kinds: tuple[str, ...] = ("Job",)
+    if stage.trains:
         kinds = tuple(KIND.values())
-    else:
-        kinds = ("Job",)
-    return kinds, batch.gate_name(stage_plan) if of_gate else kubernetes.job_name(stage_plan)
+    return kinds, kubernetes.job_name(stage_plan)
 
 
 def config_of(manifest: object) -> str:
@@ -248,9 +249,15 @@ def has_condition(manifest: Manifest, *types: str) -> bool:
 
 def containers_of(pod: Manifest, before: bool = False) -> Manifests:
     """The status of a pod's containers. before: of its init containers."""
-    return list(
-        pod.get("status", {}).get("initContainerStatuses" if before else "containerStatuses") or []
-    )
+    status = pod.get("status", {})
+    if before:
+        return list(status.get("initContainerStatuses") or [])
+    return list(status.get("containerStatuses") or [])
+
+
+def termination_of(entry: Manifest) -> Manifest:
+    """How a container ended, by its status; empty if it has not."""
+    return dict(entry.get("state", {}).get("terminated") or {})
 
 
 def phase_of(pod: Manifest) -> str:
@@ -306,16 +313,18 @@ def sent_meanwhile(job: Manifest) -> Stop:
 def require_own(existing_object: Manifest, recipe: str) -> Manifest:
     """The same object. Raises Stop if it does not belong to that recipe, or stage of one."""
     owner = recipe_of(existing_object)
-    if owner != recipe:
-        if owner:
-            whose = f"the recipe `{owner}`"
-        else:
-            whose = "someone who did not use recipe-runner"
-        raise Stop(
-            f"The name `{existing_object['metadata']['name']}` is in use: {whose} has a {existing_object['kind']} with that name in `{existing_object['metadata']['namespace']}`.",
-            "Choose another name with `openshift.job_name`.",
-        )
-    return existing_object
+    if owner == recipe:
+        return existing_object
+    if owner:
+        whose = f"the recipe `{owner}`"
+    else:
+        whose = "someone who did not use recipe-runner"
+    object_kind = existing_object["kind"]
+    meta = existing_object["metadata"]
+    raise Stop(
+        f"The name `{meta['name']}` is in use: {whose} has a {object_kind} with that name in `{meta['namespace']}`.",
+        "Choose another name with `openshift.job_name`.",
+    )
 
 
 def pod_owners(cluster: Cluster, job: Manifest) -> Manifests:
@@ -325,15 +334,11 @@ def pod_owners(cluster: Cluster, job: Manifest) -> Manifests:
         return [job]
     meta = job["metadata"]
     jobs_of_set = cluster.list("Job", meta["namespace"], {POD_LABEL["TrainJob"]: meta["name"]})
-    since = meta["creationTimestamp"]
-    return [
-        job,
-        *(
-            {"kind": "Job", **job_of_set}
-            for job_of_set in jobs_of_set
-            if job_of_set["metadata"]["creationTimestamp"] >= since
-        ),
-    ]
+    owners = [job]
+    for job_of_set in jobs_of_set:
+        if job_of_set["metadata"]["creationTimestamp"] >= meta["creationTimestamp"]:
+            owners.append({"kind": "Job", **job_of_set})
+    return owners
 
 
 def all_pods_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:
@@ -341,12 +346,12 @@ def all_pods_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifest
     failed pods."""
     uids = {maker["metadata"]["uid"] for maker in made_by}
     meta = job["metadata"]
-    pods = cluster.list("Pod", meta["namespace"], {POD_LABEL[job["kind"]]: meta["name"]})
-    own_pods = [
-        pod
-        for pod in pods
-        if uids & {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or ()}
-    ]
+    label = POD_LABEL[job["kind"]]
+    own_pods = []
+    for pod in cluster.list("Pod", meta["namespace"], {label: meta["name"]}):
+        owners = pod["metadata"].get("ownerReferences") or ()
+        if uids.intersection(owner["uid"] for owner in owners):
+            own_pods.append(pod)
     return sorted(
         own_pods, key=lambda pod: (node_number(pod), pod["metadata"].get("creationTimestamp", ""))
     )
@@ -387,12 +392,13 @@ def _pod_groups(job: Manifest) -> list[tuple[int, Manifest]]:
         pod = {"containers": [{"resources": trainer.get("resourcesPerNode", {})}]}
         return [(int(trainer.get("numNodes") or 1), pod)]
     if job["kind"] == "PyTorchJob":
-        kinds = spec["pytorchReplicaSpecs"].values()
         pod_groups = []
-        for replica_group in kinds:
-            pod_groups.append((replica_group.get("replicas", 1), replica_group["template"]["spec"]))
+        for replica_group in spec["pytorchReplicaSpecs"].values():
+            count = replica_group.get("replicas", 1)
+            pod_groups.append((count, replica_group["template"]["spec"]))
         return pod_groups
-    return [(int(spec.get("completions") or 1), spec.get("template", {}).get("spec", {}))]
+    pod = spec.get("template", {}).get("spec", {})
+    return [(int(spec.get("completions") or 1), pod)]
 
 
 def node_number(pod: Manifest) -> int:

@@ -202,7 +202,10 @@ def _created_at(manifest: Manifest | None) -> str:
 
 def next_milestone(all_milestones: list[Milestone]) -> Milestone | None:
     """The first milestone that is not done; None if all are."""
-    return next((milestone for milestone in all_milestones if not milestone.done), None)
+    for milestone in all_milestones:
+        if not milestone.done:
+            return milestone
+    return None
 
 
 def default_milestone(all_milestones: list[Milestone]) -> Milestone | None:
@@ -257,8 +260,10 @@ def find_outdated(all_milestones: list[Milestone], milestone: Milestone) -> list
 def closed_gate_message(cluster: Cluster, milestone: Milestone) -> str:
     """The message of a closed gate: its table, or why it could not be measured, and the
     remedies."""
-    measured = "".join(f"  {line}\n" for line in last_words(cluster, milestone.job))
-    return f"The gate after `{milestone.stage.name}` is closed, so later stages do not start.\n{measured}To overrule it: recipe promote RECIPE {milestone.stage.name}{ON_CLUSTER} --by NAME --reason TEXT\nTo measure again: `recipe stop RECIPE`, then `recipe submit RECIPE`."
+    stage = milestone.stage.name
+    table = "".join(f"  {line}\n" for line in last_words(cluster, milestone.job))
+    overrule = f"recipe promote RECIPE {stage}{ON_CLUSTER} --by NAME --reason TEXT"
+    return f"The gate after `{stage}` is closed, so later stages do not start.\n{table}To overrule it: {overrule}\nTo measure again: `recipe stop RECIPE`, then `recipe submit RECIPE`."
 
 
 def last_words(cluster: Cluster, job: Manifest | None) -> list[str]:
@@ -267,12 +272,10 @@ def last_words(cluster: Cluster, job: Manifest | None) -> list[str]:
         return []
     part = jobs.container(job)
     for pod in jobs.pods_of(cluster, job):
-        for entry in (
-            container_status
-            for container_status in jobs.containers_of(pod)
-            if container_status["name"] == part
-        ):
-            end = entry.get("state", {}).get("terminated") or {}
+        for entry in jobs.containers_of(pod):
+            if entry["name"] != part:
+                continue
+            end = jobs.termination_of(entry)
             if end.get("message"):
                 return str(end["message"]).strip().splitlines()
             if end.get("reason") == "OOMKilled":
@@ -310,7 +313,8 @@ def plan_text(plan: Plan) -> str:
                 file["text"] = None
             else:
                 file["text"] = texts.setdefault(file["text"], len(texts))
-    return json.dumps(form | {"texts": list(texts)}, indent=1, ensure_ascii=False) + "\n"
+    form["texts"] = list(texts)
+    return json.dumps(form, indent=1, ensure_ascii=False) + "\n"
 
 
 def read_plan_text(text: str) -> Plan:
@@ -318,12 +322,13 @@ def read_plan_text(text: str) -> Plan:
     any other text."""
     form = json.loads(text)
     texts = form.pop("texts", None)
-    for stage in form["stages"] if texts else ():
-        for file in stage["files"]:
-            if file["text"] is None:
-                file["text"] = _stage_plan_text(form, stage["name"])
-            else:
-                file["text"] = texts[file["text"]]
+    if texts:
+        for stage in form["stages"]:
+            for file in stage["files"]:
+                if file["text"] is None:
+                    file["text"] = _stage_plan_text(form, stage["name"])
+                else:
+                    file["text"] = texts[file["text"]]
     return saved_plan.from_json(json.dumps(form))
 
 
@@ -364,11 +369,11 @@ def driver_command(plan: Plan, module: str = "runner.parts.openshift.controller"
 def render_driver(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
     """The objects of the driver; files_key: of the data files that are on the claim."""
     alone, stage = driver_stage(plan)
-    options = [
-        *(["--target", target] if target else []),
-        *(["--files", files_key] if files_key else []),
-    ]
-    command = [*driver_command(alone), *options]
+    command = driver_command(alone)
+    if target:
+        command += ["--target", target]
+    if files_key:
+        command += ["--files", files_key]
     pod = batch.small(
         alone,
         stage,
@@ -446,13 +451,16 @@ def outdated_walkers(
     would send again."""
     job = driver_of(cluster, plan)
     now = kubernetes.config_map_name(*driver_stage(plan, kubernetes.PIPELINE))
-    old = (
-        job
-        and is_driver_at_work(job)
-        and not is_same_driver(job, render_driver(plan, target, files_key))
-    )
-    runs = [run for run in runs_of(cluster, plan).values() if jobs.annotation(run, CONTENT) != now]
-    return [job] if job and old else [], runs
+    drivers = []
+    if job and is_driver_at_work(job):
+        new_driver = render_driver(plan, target, files_key)
+        if not is_same_driver(job, new_driver):
+            drivers.append(job)
+    runs = []
+    for run in runs_of(cluster, plan).values():
+        if jobs.annotation(run, CONTENT) != now:
+            runs.append(run)
+    return drivers, runs
 
 
 def owner_of_runs(cluster: Cluster, plan: Plan) -> jobs.Owner:

@@ -19,7 +19,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
-from runner.tools.problem import Problem, listed
+from runner.tools.problem import Problem, listed, plural
 from runner.tools.text import JOB_NAME, longest_job_name
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     if site.network.kind != "ethernet":
         return
     interfaces = site.network.interface.removeprefix("=").split(",")
-    if (site.network.links or 1) > len(interfaces) and all(
-        name[-1:].isdigit() for name in interfaces
-    ):
+    are_names = all(name[-1:].isdigit() for name in interfaces)
+    if are_names and (site.network.links or 1) > len(interfaces):
         yield recipe.problem(
             "openshift.network.links",
             f"`links` is {site.network.links}, but pods communicate only through {listed(interfaces)}.",
@@ -108,7 +107,9 @@ def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def _shown(amount: float | None, unit: str) -> str:
-    return f"{round(amount or 0, 1):g} {unit if amount != 1 else unit.removesuffix('s')}"
+    if amount == 1:
+        unit = unit.removesuffix("s")
+    return f"{round(amount or 0, 1):g} {unit}"
 
 
 def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -185,7 +186,8 @@ def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     if site.data_from != "claim":
         remedy = f"Write `openshift.data_from: claim`, and `recipe submit` uploads it. {remedy}"
     for setting, name in recipe.local_files():
-        message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes}."
+        pod_file = common.data_file(recipe, place, name)
+        message = f"Pods read `{pod_file}`, which is `{name}` {comes}."
         yield recipe.note(setting, message, remedy)
 
 
@@ -326,8 +328,10 @@ def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         whom.append(
             (("image", "code_from_git", "url"), f"Pods run the code of `{code.url}`, and that code")
         )
-    for path, who in whom if secrets else ():
-        message = f"{who} can read the Secret{'s' if len(secrets) > 1 else ''} {listed(secrets)}."
+    if not secrets:
+        return
+    for path, who in whom:
+        message = f"{who} can read the {plural('Secret', len(secrets))} {listed(secrets)}."
         yield recipe.note(
             path, message, "If you do not trust it, read it before you submit the recipe."
         )

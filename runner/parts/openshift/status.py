@@ -59,11 +59,13 @@ class JobState:
     @property
     def running(self) -> int:
         """How many of its machines run; one whose container waits for its restart does not."""
-        up = [pod for pod in self.pods if jobs.phase_of(pod) == "Running"]
-        idle = {"waiting", "terminated"}
-        return len(up) - sum(
-            any(idle & set(entry.get("state", {})) for entry in _working(pod)) for pod in up
-        )
+        count = 0
+        for pod in self.pods:
+            states = [entry.get("state", {}) for entry in _working(pod)]
+            is_idle = any("waiting" in state or "terminated" in state for state in states)
+            if jobs.phase_of(pod) == "Running" and not is_idle:
+                count += 1
+        return count
 
 
 def read_state(cluster: Cluster, job: Manifest) -> JobState:
@@ -154,7 +156,8 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
         if workload or jobs.queue_of(job):
             return QUEUED
         return SUSPENDED
-    if len(pods) < jobs.machines(job) or any(jobs.phase_of(pod) == "Pending" for pod in pods):
+    phases = list(map(jobs.phase_of, pods))
+    if len(pods) < jobs.machines(job) or "Pending" in phases:
         if _is_pulling(pods):
             return PULLING
         return WAITING
@@ -248,12 +251,13 @@ def first_log(
     cluster: Cluster, job: Manifest, pods: Manifests, long: bool = False, stamped: bool = False
 ) -> str:
     """The end of the log of a job's first machine; empty without that machine."""
-    first_pod = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
     space = job["metadata"]["namespace"]
-    name = jobs.container(job)
+    container = jobs.container(job)
     tail = 10 * TAIL if long else TAIL
-    if first_pod:
-        return cluster.log(space, first_pod, name, tailLines=tail, timestamps=stamped) or ""
+    for pod in pods:
+        if jobs.node_number(pod) == 0:
+            name = pod["metadata"]["name"]
+            return cluster.log(space, name, container, tailLines=tail, timestamps=stamped) or ""
     return ""
 
 
@@ -397,14 +401,19 @@ def _unbound_claims(cluster: Cluster, objects: Manifests) -> Manifests:
         if "persistentVolumeClaim" in volume:
             names.add(volume["persistentVolumeClaim"]["claimName"])
     namespace = objects[0]["metadata"]["namespace"]
-    claims = [cluster.get("PersistentVolumeClaim", namespace, name) for name in sorted(names)]
-    return [claim for claim in claims if claim and claim.get("status", {}).get("phase") != "Bound"]
+    unbound = []
+    for name in sorted(names):
+        claim = cluster.get("PersistentVolumeClaim", namespace, name)
+        if claim and claim.get("status", {}).get("phase") != "Bound":
+            unbound.append(claim)
+    return unbound
 
 
 def time_of_event(event: Manifest) -> str:
     """When an event was last seen; components of a cluster write it to different fields."""
     series = event.get("series") or {}
     moments = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return next(
-        (moment for moment in moments if moment), event["metadata"].get("creationTimestamp") or ""
-    )
+    for moment in moments:
+        if moment:
+            return str(moment)
+    return event["metadata"].get("creationTimestamp") or ""

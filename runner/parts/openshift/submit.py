@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from runner import parts
 from runner.catalog import tables
+from runner.catalog.hardware import GIB
 from runner.parts.jobs import kubernetes, podspec, trainjob
 from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.openshift import diagnose, helper_pod, jobs, pipeline
@@ -33,7 +34,6 @@ from runner.recipe import units
 from runner.tools.problem import Stop, Tell, listed
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-GIB = 2**30
 IMAGE_VOLUMES = (1, 33)  # the version of Kubernetes that mounts images, with `subPath`
 SETTING = "`openshift.claims[].storage_class`"
 
@@ -254,19 +254,22 @@ def _require_undisturbed(
     if again and (milestone.job is None or is_being_deleted(milestone.job)):
         raise Gone(waited_for)
     for job in removed:
-        its_own = jobs.title_of(job) == jobs.title_of(waited_for.job) and jobs.is_made_from(
-            job, waited_for
-        )
-        if job["metadata"].get("uid", job["metadata"]["name"]) not in earlier.sent and not its_own:
+        meta = job["metadata"]
+        was_sent = meta.get("uid", meta["name"]) in earlier.sent
+        if not was_sent and not _is_job_of(job, waited_for):
             raise jobs.sent_meanwhile(job)
+
+
+def _is_job_of(job: Manifest, sent: Sent) -> bool:
+    """Whether a job is the one that was sent."""
+    return jobs.title_of(job) == jobs.title_of(sent.job) and jobs.is_made_from(job, sent)
 
 
 def _came_since(job: Manifest, milestone: pipeline.Milestone, sent: Sent) -> bool:
     """Whether somebody has sent this job, the same as the one to be sent, after the milestones were
     read."""
     known_uid = milestone.job and milestone.job["metadata"]["uid"]
-    is_the_same = jobs.title_of(job) == jobs.title_of(sent.job) and jobs.is_made_from(job, sent)
-    return is_the_same and job["metadata"]["uid"] != known_uid
+    return _is_job_of(job, sent) and job["metadata"]["uid"] != known_uid
 
 
 def _is_current(milestone: pipeline.Milestone, sent: Sent) -> bool:
@@ -291,14 +294,16 @@ class _Sender(NamedTuple):
 
     def next_part(self, milestone: pipeline.Milestone, sent: Sent) -> NextPart:
         """A milestone with its objects, and the jobs that they replace."""
-        files = self.options.files
         is_first = milestone.stage == self.plan.stages[0] and not milestone.of_gate
+        files = None
+        if is_first and self.options.files.paths:
+            files = self.options.files
         return NextPart(
             milestone,
             sent,
             existing_jobs=self.existing(sent),
             is_current=_is_current(milestone, sent),
-            files=files if is_first and files.paths else None,
+            files=files,
         )
 
     def following(self, milestone: pipeline.Milestone) -> list[Sent]:
@@ -329,7 +334,8 @@ class _Sender(NamedTuple):
         existing = {name for name, claim in self.claims.items() if claim}
         manifests = []
         for manifest in sent.support:
-            if manifest["kind"] != pipeline.CLAIM or manifest["metadata"]["name"] not in existing:
+            is_claim = manifest["kind"] == pipeline.CLAIM
+            if not is_claim or manifest["metadata"]["name"] not in existing:
                 manifests.append(manifest)
         return manifests
 
@@ -348,8 +354,11 @@ class _Sender(NamedTuple):
         if with_following:
             following = self.following(part.milestone)
         if not part.is_current:
+            reported = [sent]
             # Later parts report this when they are sent, except in a dry run.
-            self._report_stuck([sent, *following] if self.options.dry_run else [sent])
+            if self.options.dry_run:
+                reported += following
+            self._report_stuck(reported)
         for next_sent in following:
             self.judge(next_sent, self.existing(next_sent))
         return following
@@ -489,11 +498,12 @@ class _Sender(NamedTuple):
         for manifest in self.made(sent):
             applied = cluster.apply(manifest)
             name = f"{manifest['kind']} `{manifest['metadata']['name']}`"
-            tell(
-                f"Sent {name}"
-                if applied
-                else f"{name}: not sent, because you may not create one. Every pod of the cluster can reach the ports of this job. To close them, write the site again (`recipe site RECIPE`) and send it."
-            )
+            if applied:
+                tell(f"Sent {name}")
+            else:
+                tell(
+                    f"{name}: not sent, because you may not create one. Every pod of the cluster can reach the ports of this job. To close them, write the site again (`recipe site RECIPE`) and send it."
+                )
         if _examines_image(sent) and not unattended:
             contents = self.options.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
@@ -529,8 +539,11 @@ def _restore_config_map(cluster: Cluster, sent: Sent, job: Manifest | None, tell
     """Creates a deleted config map of a job at work again, because its pods could not restart
     without it."""
     missing_maps = {jobs.config_of(job)} - set(jobs.config_maps(cluster, sent.plan, sent.stage))
+    if job is None:
+        return
     for manifest in sent.support:
-        if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in missing_maps:
+        is_config_map = manifest["kind"] == "ConfigMap"
+        if is_config_map and manifest["metadata"]["name"] in missing_maps:
             metadata = cluster.apply(manifest)["metadata"]
             # Without the right to read them, an existing one is applied again, which changes
             # nothing.
@@ -590,11 +603,12 @@ def question(job: Manifest, user: Owner, replaces: bool) -> tuple[str, str, str]
     owner = Owner.of(job)
     end = ended(job)
     # Empty if either is unknown, or both are the same.
+    person = ""
     if user.person and owner.person != user.person:
         person = owner.person
-    else:
-        person = ""
-    if is_being_deleted(job) or (end and not person) or (owner == user and not replaces):
+    is_over = end and not person
+    is_own = owner == user and not replaces
+    if is_being_deleted(job) or is_over or is_own:
         return None
     fact = _state_of(job, user, replaces)
     folder = jobs.annotation(job, kubernetes.RUN_DIR)
@@ -658,10 +672,11 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
 
     def show(state: JobState | None, reasons: list[str]) -> None:
         nonlocal last_lines
-        lines = [
-            *([state.phase if state.phase == TRAINING else describe_state(state)] if state else []),
-            *reasons,
-        ]
+        lines = list(reasons)
+        if state and state.phase == TRAINING:
+            lines.insert(0, TRAINING)
+        elif state:
+            lines.insert(0, describe_state(state))
         for text in lines:
             if text not in last_lines:
                 tell(f"  {text}")

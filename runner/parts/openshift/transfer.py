@@ -27,7 +27,7 @@ from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, RunRecord, StageFolder, StageRecord
 from runner.scenarios.shared import common
 from runner.tools.files import content_hash, read_record, sha256, write_json
-from runner.tools.problem import Stop, Tell, listed
+from runner.tools.problem import Stop, Tell, listed, plural
 from runner.tools.run_files import (
     ADAPTER,
     BEST_IMAGES,
@@ -76,31 +76,30 @@ def files(recipe: Recipe, place: Place) -> Files:
     """This machine's files that pods read from a claim, none if pods get them otherwise. Raises
     Stop if unreadable."""
     site = recipe.openshift
-    addresses = [name for where, name in recipe.addresses() if where[-1] == "path"]
-    versions = {name: version for name in addresses if (version := object_store.version(name))}
+    versions = {}
+    for setting, address in recipe.addresses():
+        if setting[-1] == "path":
+            version = object_store.version(address)
+            if version:
+                versions[address] = version
     paths: dict[str, Path] = {}
     if site is None or site.data_from != "claim" or place.files_dir is None:
         return Files(versions=versions)
     for _, local in recipe.local_files():
         local_path = recipe.folder / local
-        name = str(
-            PurePosixPath(common.data_file(recipe, place, local) or "").relative_to(place.files_dir)
-        )
+        pod_path = PurePosixPath(common.data_file(recipe, place, local) or "")
+        name = str(pod_path.relative_to(place.files_dir))
         if local_path.is_file():
-            inner = [local_path]
-        else:
-            inner = sorted(path for path in local_path.rglob("*") if path.is_file())
+            paths[name] = local_path
+            continue
+        inner = sorted(path for path in local_path.rglob("*") if path.is_file())
         if not inner:
             raise Stop(
                 f"`{local_path}` has no files to send.",
                 "Check the path; it is relative to the recipe's folder.",
             )
-        paths |= {
-            (
-                name if path == local_path else f"{name}/{path.relative_to(local_path).as_posix()}"
-            ): path
-            for path in inner
-        }
+        for path in inner:
+            paths[f"{name}/{path.relative_to(local_path).as_posix()}"] = path
     try:
         digests = {name: sha256(path) for name, path in paths.items()}
         return Files(place.files_dir, paths, digests, versions=versions)
@@ -128,7 +127,8 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
                     remaining[piece.path] -= piece.length
                 if time.monotonic() - last_report > 5.0:  # seconds
                     last_report = time.monotonic()
-                    tell(f"  sent {_mib(total - sum(remaining.values()))} of {_mib(total)} MiB")
+                    sent_bytes = total - sum(remaining.values())
+                    tell(f"  sent {_mib(sent_bytes)} of {_mib(total)} MiB")
             before = sum(remaining.values())
             remaining = _remaining_bytes(share, sent)
             if sum(remaining.values()) < before:
@@ -139,11 +139,11 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
                     "Submit again. The upload continues where it stopped.",
                 )
         share.get("only", list(sent.paths))
-    count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"
-    tell(
-        f"{count} in `{sent.folder}`: "
-        + (f"{_mib(total)} MiB sent" if total else "all there already")
-    )
+    outcome = "all there already"
+    if total:
+        outcome = f"{_mib(total)} MiB sent"
+    count = len(sent.paths)
+    tell(f"{count:,} {plural('data file', count)} in `{sent.folder}`: {outcome}")
 
 
 def _mib(size: int) -> str:
@@ -153,9 +153,8 @@ def _mib(size: int) -> str:
 def _remaining_bytes(share: Share, sent: Files) -> dict[str, int]:
     """Bytes that are still to be sent, by file. Raises Stop if the claim has no room for them."""
     sizes = {name: path.stat().st_size for name, path in sent.paths.items()}
-    answer = share.signed(
-        "state", {name: (size, sent.digests[name]) for name, size in sizes.items()}
-    )
+    expected = {name: (size, sent.digests[name]) for name, size in sizes.items()}
+    answer = share.signed("state", expected)
     received = answer["there"]
     remaining = {name: size - received[name] for name, size in sizes.items() if received[name] >= 0}
     needed = sum(remaining.values())
@@ -201,19 +200,17 @@ def fetch(
         number = ""
         if any(file["path"] == RUN for file in claim_files):
             number = RunRecord.of(json.loads(share.get(f"file/{RUN}"))).id
+        home = ""
         if stage.folder:
             home = f"{stage.folder}/"
-        else:
-            home = ""
         excluded = () if everything else LEFT_THERE
-        # The run's own record is different on each machine.
-        stage_files = []
-        for file in claim_files:
-            if file["path"] != RUN and file["path"].startswith(home):
-                stage_files.append(file)
         files = []
-        for file in stage_files:
-            if not file["path"].removeprefix(home).startswith(excluded):
+        for file in claim_files:
+            path = file["path"]
+            # The run's own record is different on each machine.
+            if path == RUN or not path.startswith(home):
+                continue
+            if not path.removeprefix(home).startswith(excluded):
                 files.append(file)
         coming = {target / file["path"] for file in files}
         _forget_older(bound(share.get, f"file/{home}{STAGE}"), coming, target / stage.folder)
@@ -222,11 +219,10 @@ def fetch(
                 f"`{plan.place_of(stage).run_dir}` has no results yet.",
                 "`recipe status` shows the progress of the job.",
             )
-        reports = []
         for file in claim_files:
-            if file["path"].startswith("data/") and file["path"].endswith(REPORTS):
-                reports.append(file)
-        files += [file for file in reports if file not in files]
+            is_report = file["path"].startswith("data/") and file["path"].endswith(REPORTS)
+            if is_report and file not in files:
+                files.append(file)
         return sum(_fetch_file(share, file, target, tell) for file in files), number
 
 
@@ -242,30 +238,30 @@ def fetch_mirrored(
     keys = {podspec.CONNECTION[key]: value for key, value in secret.items()}
     came = 0
     number = ""
-    for mirrored_stage in (
-        plan_stage
-        for plan_stage in plan.stages
-        if plan_stage == stage or StageFolder(plan, plan_stage).prepares
-    ):
+    for mirrored_stage in plan.stages:
+        is_wanted = mirrored_stage == stage
+        if not is_wanted and not StageFolder(plan, mirrored_stage).prepares:
+            continue
         home = target / mirrored_stage.folder
-        with object_store.asking(address := mirror.address_of(plan, mirrored_stage), keys) as store:
+        address = mirror.address_of(plan, mirrored_stage)
+        with object_store.asking(address, keys) as store:
             manifest = mirror.newest(store, address)
             if manifest is None:
-                if mirrored_stage == stage:
+                if is_wanted:
                     raise Stop(
                         f"The mirror has no results at `{address}` yet.",
                         "`recipe status RECIPE` shows what the job does. A training sends its first files with its first checkpoint.",
                     )
                 continue
             chosen = {
-                name: _mirrored(name, mirrored_stage == stage, everything, target, home)
+                name: _mirrored(name, is_wanted, everything, target, home)
                 for name in manifest.files
             }
-            for name in {RUN} & manifest.files.keys() if mirrored_stage == stage else ():
-                number = RunRecord.of(json.loads(mirror.read(store, address, manifest, name))).id
-            _forget_older(
-                bound(mirror.read, store, address, manifest, STAGE), {*chosen.values()}, home
-            )
+            if is_wanted and RUN in manifest.files:
+                record = json.loads(mirror.read(store, address, manifest, RUN))
+                number = RunRecord.of(record).id
+            read_stage_record = bound(mirror.read, store, address, manifest, STAGE)
+            _forget_older(read_stage_record, set(chosen.values()), home)
             came += mirror.copy(store, address, manifest, chosen.get, target)
     return came, number
 
@@ -277,9 +273,13 @@ def _mirrored(name: str, wanted: bool, everything: bool, target: Path, home: Pat
         if everything or f"/{name}".endswith(REPORTS):
             return rows
         return None
-    if name == RUN or not wanted or (not everything and name.startswith(LEFT_THERE)):
+    if name == RUN or not wanted:
         return None  # the run's own record is different on each machine
-    return (target if name == PAGE else home) / name
+    if name.startswith(LEFT_THERE) and not everything:
+        return None
+    if name == PAGE:
+        return target / name
+    return home / name
 
 
 def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
@@ -312,19 +312,19 @@ def _forget_older(read: Callable[[], bytes], coming: Collection[Path | None], ho
     """Deletes another run's results in a stage's folder `home` that the new one lacks: a mix of
     both would load as a model. Those of the same run stay, and older ones until newer ones come.
     coming: the paths of all files that come; read: gives their record."""
-    results = [
-        path
-        for name in RESULTS
-        for path in (home / name, *(home / name).rglob("[!.]*"))
-        if path.is_file()
-    ]
-    outdated = [path for path in results if path not in coming]
-    newer = any(path.is_relative_to(home / name) for path in coming if path for name in RESULTS)
-    if outdated and newer and home / STAGE in coming:
-        if (home / STAGE).is_file():
-            present_record = (home / STAGE).read_bytes()
-        else:
-            present_record = b""
+    outdated = []
+    newer = False
+    for result in (home / name for name in RESULTS):
+        for path in (result, *result.rglob("[!.]*")):
+            if path.is_file() and path not in coming:
+                outdated.append(path)
+        if any(path.is_relative_to(result) for path in coming if path):
+            newer = True
+    record_file = home / STAGE
+    if outdated and newer and record_file in coming:
+        present_record = b""
+        if record_file.is_file():
+            present_record = record_file.read_bytes()
         if present_record != read():
             for path in outdated:
                 path.unlink()
@@ -375,11 +375,13 @@ def _fetch_file(share: Share, file: dict[str, Any], target: Path, tell: Tell) ->
 def _continue(share: Share, name: str, half: Path, have: int) -> None:
     """Appends what follows the first `have` bytes. After a broken connection or a busy cluster,
     what came stays."""
+    headers = None
+    if have:
+        headers = {"Range": f"bytes={have}-"}
     with suppress(TryAgain):
-        response = share.ask(
-            f"file/{name}", headers={"Range": f"bytes={have}-"} if have else None, stream=True
-        )
-        with half.open("ab" if have and response.status == 206 else "wb") as out:
+        response = share.ask(f"file/{name}", headers=headers, stream=True)
+        continues = have and response.status == 206
+        with half.open("ab" if continues else "wb") as out:
             for chunk in pieces(share.cluster, response, CHUNK):
                 out.write(chunk)
 
@@ -396,7 +398,10 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
         status = "running"
     else:
         status = state.status
-    folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
+    facts = {"recipe": plan.name, "origin": "cluster"}
+    if number:
+        facts["id"] = number
+    folder.mark(status, **facts)
     if older:
         tell(
             "The results on the claim belong to an older version of the recipe; the current version has none yet. `recipe status` shows the progress of its job. Fetch again when that has finished."

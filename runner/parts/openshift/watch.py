@@ -253,10 +253,10 @@ def format_table(rows: list[JobRow], width: int | None = None) -> list[str]:
     width_of = {}
     for column in kept:
         width_of[column] = max(len(line[column]) for line in cells)
-    lines = [
-        "  ".join(f"{line[column]:<{width_of[column]}}" for column in kept).rstrip()
-        for line in cells
-    ]
+    lines = []
+    for row_cells in cells:
+        padded = [row_cells[column].ljust(width_of[column]) for column in kept]
+        lines.append("  ".join(padded).rstrip())
     output = lines[:1]
     job_lines = lines[1:]
     if width and max(map(len, lines)) > width:
@@ -284,14 +284,16 @@ def queue_place(workloads: Manifests, job: Manifest) -> str:
     own_entry = entry_of(workloads, job)
     if own_entry is None or not _waits(own_entry):
         return ""
-    line = [entry for entry in workloads if _waits(entry) and _queue(entry) == _queue(own_entry)]
+    queue = _queue(own_entry)
+    line = [entry for entry in workloads if _waits(entry) and _queue(entry) == queue]
     line.sort(
         key=lambda waiting: (
             -int(waiting.get("spec", {}).get("priority") or 0),
             waiting["metadata"]["creationTimestamp"],
         )
     )
-    return f"{ordinal(line.index(own_entry) + 1)} of {len(line)} here in `{_queue(own_entry) or jobs.queue_of(job)}`"
+    place = ordinal(line.index(own_entry) + 1)
+    return f"{place} of {len(line)} here in `{queue or jobs.queue_of(job)}`"
 
 
 def _queue(workload: Manifest) -> str:
@@ -299,14 +301,17 @@ def _queue(workload: Manifest) -> str:
 
 
 def _waits(workload: Manifest) -> bool:
-    over = jobs.has_condition(workload, "QuotaReserved", "Finished")
-    return not over and workload.get("spec", {}).get("active", True) is not False
+    if jobs.has_condition(workload, "QuotaReserved", "Finished"):
+        return False
+    return workload.get("spec", {}).get("active", True) is not False
 
 
 def ordinal(number: int) -> str:
     """`1st`, `2nd`, `13th`."""
-    last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
@@ -316,9 +321,8 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
     none. Replaced pods that no longer exist are not counted."""
     held = []
     for pod in (*state.replaced, *state.pods):
-        held.append(
-            Hold(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod))
-        )
+        start = pod.get("status", {}).get("startTime")
+        held.append(Hold(jobs.gpus_of(pod["spec"]), start, _end_of(pod)))
     if state.ended and not held and not _never_ran(state.job):
         held = _held_without_pods(state)
         if any(hold.gpus and not hold.start for hold in held):
@@ -327,7 +331,8 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
     # With a typo in versions before v1beta2.
     names = ("accumulatedPastExecutionTimeSeconds", "accumulatedPastExexcutionTimeSeconds")
     before = jobs.gpus(state.job) * max(admitted.get(name) or 0 for name in names)
-    gpu_seconds = sum(hold.gpus * seconds(hold.start, now or state.now, hold.end) for hold in held)
+    until = now or state.now
+    gpu_seconds = sum(hold.gpus * seconds(hold.start, until, hold.end) for hold in held)
     return (before + gpu_seconds) / 3600
 
 
@@ -387,8 +392,8 @@ def _end_of(pod: Manifest) -> str | None:
     going = pod["metadata"].get("deletionTimestamp")
     if status.get("phase") not in ("Succeeded", "Failed"):
         return going and str(going)
-    entries = [entry.get("state", {}).get("terminated") or {} for entry in jobs.containers_of(pod)]
-    ends = [str(end["finishedAt"]) for end in entries if end.get("finishedAt")]
+    terminations = map(jobs.termination_of, jobs.containers_of(pod))
+    ends = [str(end["finishedAt"]) for end in terminations if end.get("finishedAt")]
     return max(ends, default=_last_change(pod) or status.get("startTime"))
 
 
@@ -428,15 +433,18 @@ def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
     pod = pod_of(cluster, job, node)
     space = job["metadata"]["namespace"]
     name = pod["metadata"]["name"]
+    container = jobs.container(job)
+    restarts = _restarts(pod)
     lines: list[str] = []
-    if _restarts(pod) and (before := cluster.log(space, name, jobs.container(job), previous=True)):
-        lines += [
-            *before.splitlines(),
-            f"--- `{name}` was restarted ({diagnose.times(_restarts(pod))} so far) ---",
-        ]
-    now = cluster.log(space, name, jobs.container(job))
+    if restarts:
+        before = cluster.log(space, name, container, previous=True)
+        if before:
+            lines += before.splitlines()
+            lines.append(f"--- `{name}` was restarted ({diagnose.times(restarts)} so far) ---")
+    now = cluster.log(space, name, container)
     # Without a machine a pod's log is empty; while its container waits, there is none.
-    if not lines and (now is None or (not now and jobs.phase_of(pod) == "Pending")):
+    has_log = now or (now is not None and jobs.phase_of(pod) != "Pending")
+    if not lines and not has_log:
         raise Stop(
             f"`{name}` has not started, and has no log yet.",
             "`recipe status` shows what it waits for. `recipe logs RECIPE -f` waits for it.",
@@ -491,7 +499,10 @@ def _new_lines(
     container = jobs.container(job)
     space = job["metadata"]["namespace"]
     name = pod["metadata"]["name"]
-    for previous in (True, False) if was_restarted else (False,):
+    attempts = [False]
+    if was_restarted:
+        attempts = [True, False]  # the previous container first
+    for previous in attempts:
         text = cluster.log(
             space, name, container, previous=previous, timestamps=True, sinceTime=since
         )

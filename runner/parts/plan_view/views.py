@@ -12,6 +12,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from runner.catalog.hardware import GIB
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
 from runner.parts.planner import constants, storage
@@ -25,7 +26,7 @@ from runner.tools import packaged
 from runner.tools.problem import errors_of
 from runner.tools.text import json_text, macros, printable, template
 
-GIB, WIDTH = 2**30, 80
+WIDTH = 80
 MOST_MOMENTS = 12  # of the backward pass that are reported; it has one for each layer
 HERE = Path(__file__).parent
 FIGURES = packaged.toml(__file__, "figures.toml")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from runner import catalog
-from runner.catalog.hardware import PROCESSOR
+from runner.catalog.hardware import GIB, PROCESSOR
 from runner.check.validate import changed
 from runner.parts.planner import constants
 from runner.plan import Plan, Prediction
@@ -135,8 +135,8 @@ class Observed(Record):
             seconds=max(0.0, (summary.step_seconds or 0.0) - waiting),
             # By the formulas alone, so that every run is compared with the same.
             planned=max(0.0, (foreseen.step_seconds or 0.0) - waiting),
-            allocated=round((summary.gpu_memory_gib or 0) * constants.GIB),
-            reserved=round((summary.gpu_reserved_gib or 0) * constants.GIB),
+            allocated=round((summary.gpu_memory_gib or 0) * GIB),
+            reserved=round((summary.gpu_reserved_gib or 0) * GIB),
         )
 
 
@@ -157,7 +157,8 @@ def keep(observed: Iterable[Observed]) -> None:
     ordered = [*old.values(), *new.values()]
     kept: list[Observed] = []
     for gpu in dict.fromkeys(stage.gpu for stage in ordered):
-        kept += [stage for stage in ordered if stage.gpu == gpu][-MOST_RUNS:]
+        runs = [stage for stage in ordered if stage.gpu == gpu]
+        kept += runs[-MOST_RUNS:]
     settings_folder().mkdir(parents=True, exist_ok=True)
     Learned(tuple(kept)).write(settings_folder())
 
@@ -178,15 +179,14 @@ def learned() -> dict[str, constants.Constants]:
             count = "one of your own runs"
         # If memory was not measured, slack is the catalog's.
         slack = []
+        slowness = []
         for stage in of_card:
-            slack.append(
-                max(stage.reserved / stage.allocated - 1, 0.0)
-                if stage.allocated
-                else of_catalog.slack
-            )
-        measured = constants.measured(
-            slack, [of_catalog.context], [stage.seconds / stage.planned for stage in of_card]
-        )
+            if stage.allocated:
+                slack.append(max(stage.reserved / stage.allocated - 1, 0.0))
+            else:
+                slack.append(of_catalog.slack)
+            slowness.append(stage.seconds / stage.planned)
+        measured = constants.measured(slack, [of_catalog.context], slowness)
         if len(of_card) >= constants.ENOUGH:
             spread = measured.spread
         else:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from runner import catalog
+from runner.catalog.hardware import GIB
 from runner.parts.planner.workload import Network, Run, Workload
 from runner.recipe import units
 from runner.tools.files import Record, read_record
@@ -21,7 +22,6 @@ FOLDER = catalog.HERE / "measured"
 FILE = catalog.HERE / "outside.json"
 # With this many runs, their own lowest and highest values cover nine of ten later ones.
 ENOUGH = 19
-GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def from_catalog(gpu: str) -> Constants:
 
 @cache
 def _read(folder: Path, gpu: str) -> Constants:
-    return Constants.of(read_record(folder / f"memory-{gpu}.json").get("constants", {}))
+    measured = read_record(folder / f"memory-{gpu}.json")
+    return Constants.of(measured.get("constants", {}))
 
 
 def measured(slack: list[float], context: list[int], pace: list[float]) -> Constants:
@@ -91,7 +92,8 @@ def measured(slack: list[float], context: list[int], pace: list[float]) -> Const
 
 def _quantile(values: Iterable[float], share: float) -> float:
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    place = int(share * len(ordered))
+    return ordered[min(len(ordered) - 1, place)]
 
 
 def sources() -> Any:
@@ -122,8 +124,12 @@ def kind(run: Run) -> dict[str, str]:
             adapter = ""
         if run.objective != "sft":
             method = "dpo"
+        elif adapter:
+            method = adapter
+        elif run.unfrozen:
+            method = "last"
         else:
-            method = adapter or ("last" if run.unfrozen else "full")
+            method = "full"
         loss = run.fused_loss
     return {"method": method, "sharding": run.sharding, "loss": loss, "gpu": run.machines.gpu}
 
@@ -131,7 +137,11 @@ def kind(run: Run) -> dict[str, str]:
 def percent(ratio: float) -> str:
     """How many per cent more or less than the whole a share is, with a sign."""
     more = round(100 * (ratio - 1))
-    return f"{'−' if more < 0 else '+' if more else ''}{abs(more)}"
+    if more > 0:
+        return f"+{more}"
+    if more < 0:
+        return f"−{-more}"
+    return "0"
 
 
 class Spread(NamedTuple):
@@ -165,6 +175,6 @@ def spread(run: Run, figure: str) -> Spread:
     """The errors of what was planned: `allocated`, the memory of tensors, or `time`, the seconds of
     a step. The ranges are in order: the first one with nothing that this run lacks applies."""
     properties = kind(run).items()
-    return next(
-        Spread(*figures) for shared, *figures in _ranges()[figure] if shared.items() <= properties
-    )
+    ranges = _ranges()[figure]
+    fitting = (figures for shared, *figures in ranges if shared.items() <= properties)
+    return Spread(*next(fitting))

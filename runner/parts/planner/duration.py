@@ -22,6 +22,7 @@ from runner.parts.planner.state import (
 )
 from runner.parts.planner.workload import (
     ASSUMED,
+    FULL,
     HALF,
     START_SECONDS,
     TABLES,
@@ -49,8 +50,9 @@ class ByKind(NamedTuple):
 
 def shares(gpu: Gpu) -> ByKind:
     """The shares of a data sheet's rate that a card reaches."""
-    generations = ((float(least), ByKind(*pair)) for least, pair in TABLES["shares"].items())
-    return next(reached for least, reached in generations if gpu.capability >= least)
+    generations = TABLES["shares"].items()
+    reached = [pair for least, pair in generations if gpu.capability >= float(least)]
+    return ByKind(*reached[0])
 
 
 class Duration(NamedTuple):
@@ -83,9 +85,13 @@ class Duration(NamedTuple):
 
     @property
     def range_seconds(self) -> tuple[float, float]:
-        (less, more), (least, most) = self.network_seconds, self.overhead_range
+        less, more = self.network_seconds
+        least_overhead, most_overhead = self.overhead_range
+        fastest, slowest = self.spread
         passes = self.training_seconds + self.evaluation_seconds
-        return (passes - less) * self.spread[0] + least, (passes + more) * self.spread[1] + most
+        shortest = (passes - less) * fastest + least_overhead
+        longest = (passes + more) * slowest + most_overhead
+        return shortest, longest
 
     def as_json(self) -> dict[str, Any]:
         """Every field, and what follows from them."""
@@ -116,17 +122,19 @@ def operations(workload: Workload, rows: float, training: bool = True) -> ByKind
     weights = 2 * parameters.in_linear(model)
     if workload.attention == "eager":
         half = 1.0
+        backward_scores = 2.0
     else:
         half = 0.5
+        backward_scores = 2.5
     scores = 4 * half * workload.attended * model.num_attention_heads * model.head_dim
     head = 2 * model.vocab_size * model.hidden_size
     if not training:
-        return ByKind(tokens * (layers * weights + head), tokens * layers * scores)
-    reached = layers_passed_back(workload)
+        linear = tokens * (layers * weights + head)
+        return ByKind(linear, tokens * layers * scores)
+    passed_back = layers_passed_back(workload)
+    forward_layers = layers
     if workload.checkpointing:
-        again = reached
-    else:
-        again = 0
+        forward_layers += passed_back
     weight_gradients = sum(parameters.layers_trained(workload)) * weights
     if workload.trains(parameters.head(model)):
         weight_gradients += head
@@ -135,11 +143,9 @@ def operations(workload: Workload, rows: float, training: bool = True) -> ByKind
         # It multiplies again what dropout has left (peft 0.20.0, lora/dora.py): a trace counts 1.94
         # times the operations.
         weights += 2 * sum(adapted(workload))
-    return ByKind(
-        linear=tokens
-        * ((layers + again + reached) * weights + 2 * head + weight_gradients + added),
-        attention=tokens * (layers + again + reached * (2.5 if half == 0.5 else 2)) * scores,
-    )
+    linear = (forward_layers + passed_back) * weights + 2 * head + weight_gradients + added
+    passes = forward_layers + passed_back * backward_scores
+    return ByKind(tokens * linear, tokens * passes * scores)
 
 
 def traffic(workload: Workload, rows: float, training: bool = True) -> float:
@@ -147,14 +153,9 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     written and read in the forward pass, the backward pass moves about twice that, and the loss
     goes over its logits three times."""
     tokens = rows * workload.row_tokens / workload.context
-    alike = Counter(parameters.layers_trained(workload))
-    kept = (
-        sum(
-            count * parameters.layer_activations(workload, is_trained)
-            for is_trained, count in alike.items()
-        )
-        * tokens
-    )
+    activations = 0
+    for is_trained, count in Counter(parameters.layers_trained(workload)).items():
+        activations += count * parameters.layer_activations(workload, is_trained)
     logits = memory.loss(workload, round(tokens), training)
     if not workload.adapter:
         method = "full"
@@ -162,16 +163,17 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
         method = "qlora"
     else:
         method = "lora"
-    again: float = TABLES["traffic"][
-        "fused" if workload.fused_kernels or workload.compile else "plain"
-    ][method]
+    if workload.fused_kernels or workload.compile:
+        multiple: float = TABLES["traffic"]["fused"][method]
+    else:
+        multiple = TABLES["traffic"]["plain"][method]
     if not training:
         passes = 2
-    elif workload.checkpointing:
-        passes = 8
+        logits_passes = 2
     else:
-        passes = 6
-    return again * passes * kept + (3 if training else 2) * logits
+        passes = 8 if workload.checkpointing else 6
+        logits_passes = 3
+    return multiple * passes * (activations * tokens) + logits_passes * logits
 
 
 def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
@@ -192,26 +194,27 @@ def card_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = Tru
         gain = 1.0
     linear = counted.linear / (reached.linear * gain * peak)
     attention = counted.attention / (reached.attention * peak)
-    weights: float = (3 if training else 1) * held(workload).weights
+    weights: float = held(workload).weights
+    if training:
+        weights *= 3
     adapter = workload.adapter
     if adapter:
         # 4-bit weights are unpacked in a micro batch, and DoRA measures weights. At 2 × 512 tokens
         # QLoRA was measured 1.44 to 1.51 times as slow as LoRA (h2oai/h2o-llmstudio, A100).
+        layer_bytes = 0.0
         if adapter.packed:
-            packed = parameters.in_linear(workload.model)
-        else:
-            packed = 0
+            layer_bytes += PACE["unpacking"] * parameters.in_linear(workload.model)
         if adapter.dora:
             measured = sum(adapted(workload)) * (1 + workload.checkpointing)
-        else:
-            measured = 0
-        weights += (
-            PACE["unpacking"] * packed + PACE["measuring"] * measured
-        ) * workload.model.num_hidden_layers
-    moving = (traffic(workload, rows, training) + weights) / (
-        gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE
-    )
-    return linear + attention + moving
+            layer_bytes += PACE["measuring"] * measured
+        weights += layer_bytes * workload.model.num_hidden_layers
+    moved = traffic(workload, rows, training) + weights
+    return linear + attention + moved / _bandwidth(gpu)
+
+
+def _bandwidth(gpu: Gpu) -> float:
+    """Bytes a second that a card moves through its memory."""
+    return gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE
 
 
 def launching(workload: Workload, training: bool = True) -> float:
@@ -223,15 +226,23 @@ def launching(workload: Workload, training: bool = True) -> float:
         adapters = len(workload.adapter.targets)
     else:
         adapters = 0
-    of_adapter = LAUNCHES["adapter_forward" if training else "adapter_alone"]
+    if training:
+        of_adapter = LAUNCHES["adapter_forward"]
+    else:
+        of_adapter = LAUNCHES["adapter_alone"]
     operations = layers * (LAUNCHES["forward"] + of_adapter * adapters)
     if training:
         operations += _backward_launches(workload, adapters)
     seconds = operations * PACE["dispatch"]
     if training and workload.sharding == "zero3":
         hooks = PACE["hooks"] + PACE["adapter_hooks"] * adapters
-        seconds += layers * hooks * (1 + PACE["again"] * workload.checkpointing)
-    return seconds * (PACE["compiled"] if workload.compile else 1)
+        repeated = 1.0
+        if workload.checkpointing:
+            repeated += PACE["again"]
+        seconds += layers * hooks * repeated
+    if workload.compile:
+        return seconds * PACE["compiled"]
+    return seconds
 
 
 def _backward_launches(workload: Workload, adapters: int) -> float:
@@ -261,12 +272,16 @@ def sent(workload: Workload) -> float:
     count = workload.machines.world_size
     if count == 1:
         return 0.0
-    state = parameters.trainable(workload) * (4 if workload.adapter else HALF)
     if workload.sharding == "ddp":
-        state = trained_bytes(workload)  # DDP sends gradients in their own precision
+        gradients = trained_bytes(workload)  # DDP sends gradients in their own precision
+    elif workload.adapter:
+        gradients = FULL * parameters.trainable(workload)
+    else:
+        gradients = HALF * parameters.trainable(workload)
     if workload.sharding in ("zero3", "fsdp"):
-        return (count - 1) / count * (2 * whole(workload) + state) * workload.accumulation
-    return 2 * (count - 1) / count * state
+        moved = 2 * whole(workload) + gradients
+        return (count - 1) / count * moved * workload.accumulation
+    return 2 * (count - 1) / count * gradients
 
 
 def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None = None) -> float:
@@ -280,19 +295,19 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
         # published runs include it. Gathering and splitting go around a ring of all GPUs; sums may
         # take a tree over the machines (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and
         # tree).
+        nodes = machines.nodes
         inside = LINKS[gpu.link]["hop"]
-        ring = (machines.nodes - 1) * PACE["hop"] + (machines.world_size - machines.nodes) * inside
-        tree = 2 * (
-            math.log2(machines.nodes) * PACE["hop"]
-            + (machines.world_size / machines.nodes - 1) * inside
-        )
+        between = PACE["hop"]
+        ring = (nodes - 1) * between + (machines.world_size - nodes) * inside
         if workload.sharding in ("zero3", "fsdp"):
             messages += 3 * workload.model.num_hidden_layers * workload.accumulation * ring
         else:
-            messages += math.ceil(trained_bytes(workload) / workload.bucket_bytes) * min(
-                2 * ring, tree
-            )
-    hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"]["hidden"]
+            tree = 2 * (math.log2(nodes) * between + (machines.world_size / nodes - 1) * inside)
+            buckets = math.ceil(trained_bytes(workload) / workload.bucket_bytes)
+            messages += buckets * min(2 * ring, tree)
+        hidden = LINKS["nvlink"]["hidden"]
+    else:
+        hidden = LINKS[gpu.link]["hidden"]
     if workload.sharding in ("ddp", "zero1"):
         computing /= workload.accumulation  # gradients travel in a step's last micro batch alone
     return max(PACE["least_waiting"] * messages, messages - hidden * computing)
@@ -315,31 +330,31 @@ def updating(workload: Workload, gpu: Gpu) -> float:
     AdamW goes over its lists of tensors about 20 times (a step of PEFT's full run on an L40S takes
     363 ms); the same is assumed of other optimizers with such lists. Clipping reads gradients twice
     and writes them."""
-    state = held(workload)
     if workload.offload.optimizer:
         return stepping(workload, gpu)
+    state = held(workload)
+    rule = workload.rule
     moved = 2 * state.optimizer + 3 * state.gradients
-    if (workload.rule.lists or workload.rule.largest) and not workload.sharding.startswith("zero"):
+    has_lists = rule.lists or rule.largest
+    if has_lists and not workload.sharding.startswith("zero"):
         moved = 20 * state.gradients
-    seconds = (moved + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
-    if not workload.rule.products:
+    seconds = (moved + 3 * state.gradients) / _bandwidth(gpu)
+    if not rule.products:
         return seconds
     # Muon makes each trained matrix orthogonal; its products of a matrix m × n, m the smaller, are
     # 4m²n + 2m³ operations a round (Axolotl 0.19.0, contribs/mit/muon). FSDP's GPUs share the
     # matrices.
-    trained = parameters.trained(workload).items()
-    shapes = (sorted(shape[-2:]) for name, shape in trained if not parameters.outside(name))
-    operations = sum(
-        4 * weight_shape[0] ** 2 * weight_shape[1] + 2 * weight_shape[0] ** 3
-        for weight_shape in shapes
-        if len(weight_shape) == 2
-    )
+    operations = 0
+    for name, shape in parameters.trained(workload).items():
+        if len(shape) > 1 and not parameters.outside(name):
+            smaller, larger = sorted(shape[-2:])
+            operations += 4 * smaller**2 * larger + 2 * smaller**3
     if workload.sharding == "fsdp":
         split = workload.machines.world_size
     else:
         split = 1
     rate = shares(gpu).linear * (gpu.bf16_tflops or gpu.fp32_tflops) * 1e12
-    return seconds + workload.rule.products * operations / split / rate
+    return seconds + rule.products * operations / split / rate
 
 
 def computing(workload: Workload, gpu: Gpu) -> float:
@@ -348,9 +363,8 @@ def computing(workload: Workload, gpu: Gpu) -> float:
     micro = pass_seconds(workload, gpu, at_once)
     if workload.passes_beside:
         micro += workload.passes_beside * pass_seconds(workload, gpu, at_once, training=False)
-    return micro * workload.accumulation + writing(
-        workload, gpu, workload.micro_batch_size * workload.accumulation
-    )
+    answers = workload.micro_batch_size * workload.accumulation
+    return micro * workload.accumulation + writing(workload, gpu, answers)
 
 
 def writing(workload: Workload, gpu: Gpu, rows: int) -> float:
@@ -361,16 +375,14 @@ def writing(workload: Workload, gpu: Gpu, rows: int) -> float:
     if not workload.generated:
         return 0.0
     model = workload.model
-    cache = (
-        2 * workload.width * rows * workload.row_tokens * model.num_key_value_heads * model.head_dim
-    )
+    keys = workload.width * rows * workload.row_tokens * model.num_key_value_heads * model.head_dim
+    cache = 2 * keys
     moved = whole(workload) + model.num_hidden_layers * cache / 2
-    token = moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
+    token_seconds = moved / _bandwidth(gpu)
     if not workload.by_vllm:
-        token = max(
-            token, launching(workload, training=False) * constants.constants(gpu.name).slowness
-        )
-    return workload.generated * token
+        slowness = constants.constants(gpu.name).slowness
+        token_seconds = max(token_seconds, launching(workload, training=False) * slowness)
+    return workload.generated * token_seconds
 
 
 def step_seconds(workload: Workload, gpu: Gpu, computed: float | None = None) -> float:
@@ -401,12 +413,15 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration 
         evaluations = workload.times_in(workload.evaluation_steps, count) + 1
         rows = workload.evaluation_batch_size
         alone = replace(workload, packing=workload.evaluation_packing, micro_batch_size=rows)
-        batches = math.ceil(
-            (alone.packed(workload.evaluation_rows) or 0) / workload.replicas / rows
-        )
+        packed_rows = alone.packed(workload.evaluation_rows) or 0
+        batches = math.ceil(packed_rows / workload.replicas / rows)
         batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
         batch_seconds += writing(workload, gpu, rows)
         one_evaluation = (1 + workload.passes_beside) * batches * batch_seconds
+    reading = whole_model(workload)
+    if workload.shared_disk:  # else each machine reads from its own
+        reading *= workload.machines.nodes
+    rows_at_once = workload.micro_batch_size * workload.answers
     return of_run(
         workload,
         gpu,
@@ -415,12 +430,11 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration 
         partial(waiting, workload, gpu, computed),
         evaluations=evaluations,
         evaluation_seconds=evaluations * one_evaluation,
-        # From one disk, or each machine from its own.
-        reading=(workload.machines.nodes if workload.shared_disk else 1) * whole_model(workload),
+        reading=reading,
         checkpoint=checkpoint(workload),
         rows_a_step=workload.batch_rows or workload.effective_batch_size,
         tokens_a_step=workload.row_tokens * workload.effective_batch_size * workload.answers,
-        flops=sum(operations(workload, workload.micro_batch_size * workload.answers)),
+        flops=sum(operations(workload, rows_at_once)),
     )
 
 
@@ -442,11 +456,13 @@ def of_run(
 
     def starting(start: float, disk: float) -> tuple[Checkpoints, float]:
         # On a slower disk checkpoints by the clock are rarer.
-        kept = run.checkpoints(steps, step_seconds, disk * checkpoint / (run.disk_mb_s * 1e6))
-        return kept, start * START_SECONDS + disk * reading / (run.disk_mb_s * 1e6) + kept.seconds
+        bytes_a_second = run.disk_mb_s * 1e6
+        checkpoints = run.checkpoints(steps, step_seconds, disk * checkpoint / bytes_a_second)
+        reading_seconds = disk * reading / bytes_a_second
+        return checkpoints, start * START_SECONDS + reading_seconds + checkpoints.seconds
 
     checkpoints, overhead = starting(1.0, 1.0)
-    least, most = (starting(*shares)[1] for shares in zip(ASSUMED, run.disk_spread, strict=True))
+    (_, least), (_, most) = map(starting, ASSUMED, run.disk_spread)
     usual = wait(run.network.gbit_s)
     return Duration(
         steps=steps,

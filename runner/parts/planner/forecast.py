@@ -22,7 +22,7 @@ from runner.parts.planner.workload import ASSUMED, Network, Run, Workload, netwo
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem, Severity
+from runner.tools.problem import Problem, Severity, plural
 from runner.tools.text import macros
 
 # An estimate of the longest row is multiplied by this before rows are cut by it.
@@ -34,7 +34,8 @@ OFFERED = "`recipe plan` suggests changes with their time and cost, and `recipe 
 def said(macro: str, **placeholders: object) -> tuple[str, str]:
     """The message and the remedy of a problem, by a macro of `problems.txt.jinja`."""
     problems = macros(Path(__file__).with_name("problems.txt.jinja"), units=units, OFFERED=OFFERED)
-    message, _, remedy = str(getattr(problems, macro)(**placeholders)).strip().partition("\n")
+    text = str(getattr(problems, macro)(**placeholders))
+    message, _, remedy = text.strip().partition("\n")
     return message, remedy
 
 
@@ -67,11 +68,11 @@ def splits(run: Run, smaller: bool) -> Iterator[tuple[int, int]]:
     batch and so on, or the next larger ones; none above MOST_TRIED."""
     rows = run.micro_batch_size * run.accumulation
     present = run.micro_batch_size
-    for size in (
-        range(min(present - 1, MOST_TRIED), 0, -1)
-        if smaller
-        else range(present + 1, min(rows, MOST_TRIED) + 1)
-    ):
+    if smaller:
+        sizes = range(min(present - 1, MOST_TRIED), 0, -1)
+    else:
+        sizes = range(present + 1, min(rows, MOST_TRIED) + 1)
+    for size in sizes:
         if rows % size == 0:
             yield size, rows // size
 
@@ -164,7 +165,8 @@ class Forecast(ABC):
         else:
             tensors = memory.tensors
         low, high = self.memory_spread.of(tensors)
-        return round(memory.total - tensors + low), round(memory.total - tensors + high)
+        beside = memory.total - tensors
+        return round(beside + low), round(beside + high)
 
     @cached_property
     def time_source(self) -> str:
@@ -175,11 +177,8 @@ class Forecast(ABC):
             network = self.workload.network
         else:
             network = None
-        return str(
-            constants.sources().time(
-                card_constants, spread, network, self.workload.disk_spread == (1.0, 1.0)
-            )
-        )
+        disk_is_stated = self.workload.disk_spread == (1.0, 1.0)
+        return str(constants.sources().time(card_constants, spread, network, disk_is_stated))
 
     @property
     def usable(self) -> int | None:
@@ -197,8 +196,11 @@ class Forecast(ABC):
     def never_fits(self) -> bool:
         """Whether even the low end of the memory range does not fit. Own runs do not count, so that
         machines agree."""
+        if self.usable is None:
+            return False
         with constants.taking({}):
-            return self.usable is not None and replace(self).memory_range[0] > self.usable
+            least, _ = replace(self).memory_range
+        return least > self.usable
 
     @cached_property
     def full(self) -> Self:
@@ -284,10 +286,13 @@ def named(table: Mapping[str, Any], of: object) -> dict[str, Any]:
     def found(path: str) -> Any:
         return reduce(within, path.split("."), of)
 
-    return {
-        name: found(entry) if isinstance(entry, str) else named(entry, of)
-        for name, entry in table.items()
-    }
+    attributes = {}
+    for name, entry in table.items():
+        if isinstance(entry, str):
+            attributes[name] = found(entry)
+        else:
+            attributes[name] = named(entry, of)
+    return attributes
 
 
 def stated(recipe: Recipe) -> dict[str, Any]:
@@ -299,7 +304,10 @@ def section(recipe: Recipe, stage: Stage) -> str:
     """The section of a recipe that has the settings of a stage: its own, that of a curriculum, or
     `train`."""
     names = (stage.name, stage.name.partition("-")[0])
-    return next((name for name in names if name in recipe.settings), "train")
+    for name in names:
+        if name in recipe.settings:
+            return name
+    return "train"
 
 
 def of(
@@ -341,8 +349,9 @@ def _prepared_folder(recipe: Recipe, plan: Plan) -> Path:
     has its own."""
     usual = Path(RUNS) / recipe.name / "data"
     data_folder = Path(plan.place.data_dir)
-    local = not plan.place.on_cluster and data_folder.parent == Path(plan.place.run_dir)
-    if local and data_folder.is_dir() and data_folder != usual.absolute():
+    if plan.place.on_cluster or data_folder.parent != Path(plan.place.run_dir):
+        return usual
+    if data_folder.is_dir() and data_folder != usual.absolute():
         return data_folder
     return usual
 
@@ -372,11 +381,12 @@ def _disk(recipe: Recipe, plan: Plan, stage: Stage) -> dict[str, Any]:
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     """The sources of the figures, in words. nodes: other counts of machines that are shown."""
-    several = (
-        max((*nodes, *(forecast.stage.machines.nodes for forecast in forecasts)), default=1) > 1
-    )
-    gpus = (forecast.stage.machines.gpu for forecast in forecasts)
-    return constants.basis(gpus, forecasts[0].workload.network if several else None)
+    machines = [forecast.stage.machines for forecast in forecasts]
+    counts = [*nodes, *(machine.nodes for machine in machines)]
+    network = None
+    if max(counts, default=1) > 1:
+        network = forecasts[0].workload.network
+    return constants.basis([machine.gpu for machine in machines], network)
 
 
 def unknown_architecture(recipe: Recipe, error: catalog.UnknownArchitecture) -> Problem:
@@ -428,7 +438,7 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         # Checkpoints, evaluations and a learning rate for more steps than the stage makes.
         keep = stage_recipe.settings[home].get("keep_checkpoints") or 0
         tenth = max(1, steps // 10)
-        count = f"{steps:,} step{'s' if steps != 1 else ''}"
+        count = f"{steps:,} {plural('step', steps)}"
         if keep > max(2, steps):
             message = (
                 f"Stage `{name}` makes {count}, but should keep {keep:,} checkpoints.",
@@ -440,18 +450,20 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
             "save_steps": ("checkpoint", work.save_steps),
         }
         unreached = {}
-        for setting, interval in intervals.items():
-            if interval[1] > steps:
-                unreached[setting] = interval
+        for setting, (event, interval) in intervals.items():
+            if interval > steps:
+                unreached[setting] = (event, interval)
         if unreached:
             message = said(
                 "never_reached", name=name, count=count, unreached=unreached, tenth=tenth
             )
             yield stage_recipe.note((home, next(iter(unreached))), *message)
         if forecast.warmup_steps >= steps:
-            last = work.learning_rate * steps / forecast.warmup_steps
+            warmup = forecast.warmup_steps
+            rate = work.learning_rate
+            last = rate * steps / warmup
             message = (
-                f"The learning rate rises over {forecast.warmup_steps:,} steps, but stage `{forecast.stage.name}` has {forecast.steps:,}. It never reaches {work.learning_rate:g}, and ends at {last:.2g}.",
+                f"The learning rate rises over {warmup:,} steps, but stage `{name}` has {steps:,}. It never reaches {rate:g}, and ends at {last:.2g}.",
                 f"Write `warmup_steps: {tenth}`, a tenth of the steps, unless you want such a slow start.",
             )
             yield stage_recipe.note((home, "warmup_steps"), *message)

@@ -41,7 +41,10 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     notes += ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
     notes += machine_counts.slower_than_fewer(recipe, forecasts)
     # Of local files only small ones are counted; those of the catalog's data sets are known.
-    files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
+    files = []
+    for setting, name in recipe.local_files():
+        if setting[-1] == "path":
+            files.append(recipe.folder / name)
     counted = forecasts
     if files and all(file.is_file() and file.stat().st_size < SMALL for file in files):
         if roomy:

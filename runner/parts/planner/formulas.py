@@ -48,7 +48,9 @@ class Traced:
 
 def left_out(run: Run) -> dict[str, Any]:
     """The fields of a run that a trace replaces: ZeRO and offloading are not traced."""
-    if not isinstance(run, Workload) or not (run.sharding.startswith("zero") or run.offload):
+    if not isinstance(run, Workload):
+        return {}
+    if not run.sharding.startswith("zero") and not run.offload:
         return {}
     # Everything is on one GPU, in the precision that the split weights have.
     return {"sharding": "none", "offload": Offload(), "fp32_weights": run.masters}
@@ -66,16 +68,19 @@ class LanguageForecast(Forecast):
 
     @cached_property
     def counts(self) -> Counts:
-        parameters.family(self.workload.model)
-        # The layer of a reward model's score; PEFT trains a copy of it (0.20, `modules_to_save`).
+        model = self.workload.model
+        parameters.family(model)
+        total = parameters.total(model)
+        trainable = parameters.trainable(self.workload)
+        adapter = parameters.adapter(self.workload)
         if self.workload.objective == "reward":
-            score = self.workload.model.hidden_size
-        else:
-            score = 0
-        total = parameters.total(self.workload.model) + (2 if self.workload.adapter else 1) * score
-        return Counts(
-            total, parameters.trainable(self.workload) + score, parameters.adapter(self.workload)
-        )
+            # The layer of a reward model's score; PEFT trains a copy of it (0.20,
+            # `modules_to_save`).
+            total += model.hidden_size
+            trainable += model.hidden_size
+            if self.workload.adapter:
+                total += model.hidden_size
+        return Counts(total, trainable, adapter)
 
     @cached_property
     def memory(self) -> memory.Memory:
@@ -100,30 +105,29 @@ class LanguageForecast(Forecast):
         return duration.estimate(self.workload, gpu)
 
     def fitting(self, recipe: Recipe, gpu: catalog.Gpu, budget: float) -> Iterable[Changes]:
-        return [
-            advice.changes
-            for advice in cheapest(Lines(recipe, self.stage), self.workload, gpu, budget)
-        ]
+        lines = Lines(recipe, self.stage)
+        return [advice.changes for advice in cheapest(lines, self.workload, gpu, budget)]
 
     def written(self) -> dict[str, int]:
         """Prepared rows, a checkpoint, the best model, a model merged with its adapter; and the
         download."""
         work = self.workload
-        rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
-        # A row as text, and its tokens, labels and mask as Arrow keeps them.
-        sizes = {
-            "prepared data": 0
-            if work.max_steps
-            else round(rows * (work.lengths.mean or work.sequence_len) * 21)
-        }
-        sizes |= {"checkpoint": state.checkpoint(work), "best model": state.saved_weights(work)}
+        sizes = {"prepared data": 0}
+        if not work.max_steps:
+            rows = (work.rows or 0) + (work.evaluation_rows or 0)
+            row_tokens = work.lengths.mean or work.sequence_len
+            # A row as text, and its tokens, labels and mask as Arrow keeps them.
+            sizes["prepared data"] = round(rows * work.answers * row_tokens * 21)
+        sizes["checkpoint"] = state.checkpoint(work)
+        sizes["best model"] = state.saved_weights(work)
         halves = work.width * parameters.total(work.model)
         if work.adapter:
             sizes["merged model"] = halves
         on_disk = state.on_disk(work)
         if on_disk:
             sizes[state.ON_DISK] = on_disk
-        if self.stage.model or not str(self.stage.config.get("base_model") or "").startswith("/"):
+        base_model = str(self.stage.config.get("base_model") or "")
+        if self.stage.model or not base_model.startswith("/"):
             # The hub's files are in half precision, whatever the recipe computes in.
             sizes["model download"] = 2 * parameters.total(work.model)
         return sizes
@@ -131,8 +135,9 @@ class LanguageForecast(Forecast):
     def beside(self) -> dict[str, int]:
         """Offloaded state, and the largest moment: loading, saving, resuming or merging."""
         parts = state.main_memory(self.workload)
-        name, size = max(state.moments(self.workload).items(), key=lambda moment: moment[1])
-        return parts | {name: size}
+        moments = state.moments(self.workload)
+        largest_moment = max(moments, key=lambda name: moments[name])
+        return parts | {largest_moment: moments[largest_moment]}
 
     def notes(self) -> Mapping[str, str]:
         text = template(Path(__file__).with_name("notes.txt.jinja")).render(
@@ -150,9 +155,8 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFo
     cache."""
     # The stage's model is the recipe's own, else that of its config in the catalog or in the hub's
     # cache.
-    name, revision = (
-        str(stage.config.get(key) or "") for key in ("base_model", "revision_of_model")
-    )
+    name = str(stage.config.get("base_model") or "")
+    revision = str(stage.config.get("revision_of_model") or "")
     recipe = recipe.of_stage(stage.name)
     model = recipe.model_facts or catalog.model(name, recipe.folder)
     if model is None and look:
@@ -160,9 +164,11 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFo
     if model is None:
         return None
     work = from_stage(stage, model, rows)
-    stated_rows = (recipe.settings.get("train") or {}).get("eval_batch_size")
-    follows = stated_rows is None and work.evaluation_batch_size == work.micro_batch_size
-    speed = (recipe.settings.get("sharding") or {}).get("nvme_mb_s") or work.offload.mb_s
+    train = recipe.settings.get("train") or {}
+    sharding = recipe.settings.get("sharding") or {}
+    states_rows = train.get("eval_batch_size") is not None
+    follows = not states_rows and work.evaluation_batch_size == work.micro_batch_size
+    speed = sharding.get("nvme_mb_s") or work.offload.mb_s
     offload = replace(work.offload, mb_s=float(speed))
     return LanguageForecast(stage, replace(work, evaluation_follows=follows, offload=offload), rows)
 
@@ -231,8 +237,11 @@ def _best(
 
 def _smaller_micro_batch(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
     if lines.find("micro_batch_size"):
-        several = (split for split in splits(work, True) if split[0] >= work.fewest_rows)
-        candidates = [Advice(lines.batch(*split), work.with_rows(*split)) for split in several]
+        candidates = []
+        for rows, accumulation in splits(work, True):
+            if rows >= work.fewest_rows:
+                changes = lines.batch(rows, accumulation)
+                candidates.append(Advice(changes, work.with_rows(rows, accumulation)))
         yield from _best(candidates, budget)
 
 
@@ -254,9 +263,8 @@ def _shorter_rows(lines: Lines, work: Workload, budget: float) -> Iterator[Advic
         candidates = []
         for length in SEQUENCES:
             if length < work.sequence_len:
-                candidates.append(
-                    Advice({setting: length}, replace(work, sequence_len=length), Loss.LEARNING)
-                )
+                shorter = replace(work, sequence_len=length)
+                candidates.append(Advice({setting: length}, shorter, Loss.LEARNING))
         yield from _best(candidates, budget)
 
 
@@ -267,13 +275,8 @@ def _lower_rank(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]
         candidates = []
         for rank in RANKS:
             if rank < adapter.rank:
-                candidates.append(
-                    Advice(
-                        {setting: rank},
-                        replace(work, adapter=adapter._replace(rank=rank)),
-                        Loss.LEARNING,
-                    )
-                )
+                smaller = replace(work, adapter=adapter._replace(rank=rank))
+                candidates.append(Advice({setting: rank}, smaller, Loss.LEARNING))
         yield from _best(candidates, budget)
 
 
@@ -328,20 +331,7 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
     other does."""
     if not lines.find("base") or lines.recipe.pretrained:
         return
-    models = [model for name in catalog.model_ids() if (model := catalog.model(name))]
-    models = [model for model in models if parameters.has_formulas(model.model_type)]
-    size = parameters.total(workload.model)
-    half = workload.precision == "fp16"
-    smaller = [
-        model for model in models if (model.parameters or 0) < size and (model.fp16 or not half)
-    ]
-    for model in sorted(
-        smaller,
-        key=lambda model_facts: (
-            model_facts.free < workload.model.free,
-            -(model_facts.parameters or 0),
-        ),
-    ):
+    for model in _smaller_models(workload):
         adapter = workload.adapter and workload.adapter._replace(targets=model.linear)
         patterns: list[str] = []
         if workload.unfrozen:
@@ -355,6 +345,22 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
         if _fits(advice, budget):
             yield advice
             return
+
+
+def _smaller_models(workload: Workload) -> list[catalog.Model]:
+    """The models of the catalog that are smaller, the largest first; those with a stricter licence
+    after all others."""
+    size = parameters.total(workload.model)
+    smaller = []
+    for name in catalog.model_ids():
+        model = catalog.model(name)
+        if not model or not parameters.has_formulas(model.model_type):
+            continue
+        has_precision = model.fp16 or workload.precision != "fp16"
+        if has_precision and (model.parameters or 0) < size:
+            smaller.append(model)
+    smaller.sort(key=lambda model: (model.free < workload.model.free, -(model.parameters or 0)))
+    return smaller
 
 
 def _fits(advice: Advice, budget: float) -> bool:
@@ -374,32 +380,25 @@ def cheapest(
     for _ in range(TOGETHER - 1):
         if sum(advice.loss == Loss.NOTHING for advice in enough) >= 2:
             break
-        short = [
-            advice
-            for advice in started
-            if not _fits(advice, budget) and advice.loss < Loss.ANOTHER_MODEL
-        ]
+        short = []
+        for advice in started:
+            if advice.loss < Loss.ANOTHER_MODEL and not _fits(advice, budget):
+                short.append(advice)
         # The least loss, and then the largest saving, is extended first.
         short.sort(key=lambda advice: (advice.loss, memory.estimate(advice.workload).total))
         started = []
-        for advice_before in short[:KEPT]:
-            for second in _within_the_model(lines, advice_before.workload, budget):
-                if not advice_before.changes.keys() & second.changes.keys():
-                    started.append(
-                        Advice(
-                            {**advice_before.changes, **second.changes},
-                            second.workload,
-                            max(advice_before.loss, second.loss),
-                        )
-                    )
+        for advice in short[:KEPT]:
+            for second in _within_the_model(lines, advice.workload, budget):
+                if not advice.changes.keys() & second.changes.keys():
+                    changes = {**advice.changes, **second.changes}
+                    loss = max(advice.loss, second.loss)
+                    started.append(Advice(changes, second.workload, loss))
         # A combination is dropped where a part of it is enough.
-        enough_changes = [half.changes.items() for half in enough]
-        new = (
-            advice
-            for advice in started
-            if not any(k <= advice.changes.items() for k in enough_changes)
-        )
-        enough += [advice for advice in new if _fits(advice, budget)]
+        enough_changes = [advice.changes.items() for advice in enough]
+        for advice in started:
+            is_needless = any(part <= advice.changes.items() for part in enough_changes)
+            if not is_needless and _fits(advice, budget):
+                enough.append(advice)
     chosen: dict[frozenset[str], Advice] = {}
     for advice in sorted(
         enough, key=lambda advice: (advice.loss, len(advice.changes), _row_seconds(advice, gpu))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from runner.parts.planner.forecast import Forecast
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, counted
 
 # How many times as long a run must take as on fewer machines. A time is likely to be between half
 # and twice what is planned, mostly because the network is assumed, so below this either count may
@@ -96,7 +96,8 @@ def slower_than_fewer(recipe: Recipe, forecasts: Sequence[Forecast]) -> Iterator
     planned = training_seconds(forecasts)
     # Fewer machines save only what they wait for each other; most recipes end here, because `check`
     # counts its milliseconds.
-    if planned is None or waiting_seconds(forecasts) < planned * (1 - 1 / CLEARLY):
+    most_waiting = 1 - 1 / CLEARLY
+    if planned is None or waiting_seconds(forecasts) < planned * most_waiting:
         return
     best = fastest_of_fewer(forecasts)
     if best is None or planned < CLEARLY * best.seconds:
@@ -105,7 +106,7 @@ def slower_than_fewer(recipe: Recipe, forecasts: Sequence[Forecast]) -> Iterator
     network = forecasts[0].workload.network
     usual = units.duration(planned)
     faster = units.duration(best.seconds)
-    count = f"{best.nodes} machine{'s' if best.nodes > 1 else ''}"
+    count = counted(best.nodes, "machine")
     if "openshift" in recipe.settings:
         section = "openshift"
     else:

@@ -6,6 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from runner import catalog
+from runner.catalog.hardware import GIB
 from runner.parts.planner import constants, parameters
 from runner.parts.planner.state import (
     State,
@@ -19,8 +20,6 @@ from runner.parts.planner.state import (
 )
 from runner.parts.planner.workload import FULL, HALF, TABLES, Run, Workload
 
-GIB = 2**30
-
 EVALUATION, LOADING = "evaluation", "loading"
 # What may be the peak of training: before the first step, and the phases of a step, in order.
 PHASES = (LOADING, "forward", "loss", "backward", "step")
@@ -28,7 +27,9 @@ PHASES = (LOADING, "forward", "loss", "backward", "step")
 # NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among
 # 4 (NVIDIA/nccl, issue 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering;
 # NVIDIA/nccl, issue 864).
-NCCL_LEAST, NCCL_A_PEER, NCCL_MOST = int(0.7 * GIB), int(0.07 * GIB), int(1.6 * GIB)
+NCCL_LEAST = int(0.7 * GIB)
+NCCL_A_PEER = int(0.07 * GIB)
+NCCL_MOST = int(1.6 * GIB)
 
 
 class Moment(NamedTuple):
@@ -148,11 +149,15 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
         logits_kind = "whole_logits"
     else:
         logits_kind = "small_logits"
-    slack: float = TABLES["slack"][logits_kind][
-        "together" if run.sharding in ("none", "ddp") else "split"
-    ]
+    if run.sharding in ("none", "ddp"):
+        slack: float = TABLES["slack"][logits_kind]["together"]
+    else:
+        slack = TABLES["slack"][logits_kind]["split"]
     reserved = round((1 + slack) * most) + context
     card = catalog.gpu(run.machines.gpu)
+    if card:
+        # A full card shows no more than it has.
+        reserved = min(reserved, usable(card))
     return Memory(
         state,
         peak,
@@ -160,8 +165,7 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
         evaluation=evaluation,
         context=context,
         slack_share=card_constants.slack,
-        # A full card shows no more than it has.
-        shown=max(whole(run, most), min(reserved, usable(card)) if card else reserved),
+        shown=max(whole(run, most), reserved),
     )
 
 
@@ -169,7 +173,8 @@ def nccl(gpus: int) -> int:
     """Bytes of NCCL's buffers on each of this many GPUs."""
     if gpus == 1:
         return 0
-    return min(NCCL_MOST, max(NCCL_LEAST, int(0.39 * GIB) + NCCL_A_PEER * gpus))
+    buffers = int(0.39 * GIB) + NCCL_A_PEER * gpus
+    return min(NCCL_MOST, max(NCCL_LEAST, buffers))
 
 
 def _moments(workload: Workload, state: State) -> Iterator[Moment]:
@@ -180,10 +185,11 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     tokens = workload.micro_batch_size * workload.answers * workload.most_tokens // workload.context
     trained = parameters.layers_trained(workload)
     lowest = parameters.first_trained(workload)
-    again = by_length(workload, tokens)[2]
+    copied = by_length(workload, tokens).copied
     by_trained = {}
     for is_trained in set(trained):
-        by_trained[is_trained] = parameters.layer_activations(workload, is_trained) * tokens + again
+        activations = parameters.layer_activations(workload, is_trained) * tokens
+        by_trained[is_trained] = activations + copied
     whole_layer = [by_trained[is_trained] for is_trained in trained]
     layer_input = parameters.boundary(workload) * tokens
     # Checkpointing keeps every layer's input, also below the first trained layer, if nothing else
@@ -210,8 +216,11 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     yield at_loss
     if workload.sharding == "fsdp":
         yield from _gathering(workload, state, at_loss, tokens)
-    # While a layer runs, the two after it are gathered, each in one piece before it is copied out.
-    gathered = (1 if adapter_alone(workload) else 3) * state.layer
+    gathered = state.layer
+    if not adapter_alone(workload):
+        # While a layer runs, the two after it are gathered, each in one piece before it is copied
+        # out.
+        gathered *= 3
     yield Moment("forward", base, earlier_gradients, sum(kept_by_layer[:-1]), 0, gathered)
     if half_copies:
         yield at_loss._replace(logits=_forward_end(workload, tokens), temporary=half_copies)
@@ -230,9 +239,8 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         yield Moment("forward", base, 0, 0, 0, writing(workload, at_once))
     if workload.objective == "ebft":  # features come from the output of every layer
         width = workload.width * (model.num_hidden_layers + 1) * model.hidden_size
-        yield Moment(
-            "forward", base, earlier_gradients, 0, 0, width * at_once * workload.most_tokens
-        )
+        features = width * at_once * workload.most_tokens
+        yield Moment("forward", base, earlier_gradients, 0, 0, features)
     if workload.sharding == "fsdp" and packed(workload):
         # Every process has a model in 4 or 8 bits whole on its GPU, and keeps it until all shares
         # exist (Axolotl 0.19.0: loaders/model.py, `device_map`; fsdp2.py, `original_sd`; in 8 bits
@@ -252,15 +260,10 @@ def writing(workload: Workload, rows: int) -> int:
             return round(workload.by_vllm * usable(card))
         return 0
     model = workload.model
-    layer = (
-        2
-        * workload.width
-        * rows
-        * workload.most_tokens
-        * model.num_key_value_heads
-        * model.head_dim
-    )
-    return (model.num_hidden_layers + 1) * layer + 3 * FULL * rows * model.vocab_size
+    keys = model.num_key_value_heads * model.head_dim
+    layer = 2 * workload.width * rows * workload.most_tokens * keys
+    logits = FULL * rows * model.vocab_size
+    return (model.num_hidden_layers + 1) * layer + 3 * logits
 
 
 def adapter_alone(workload: Workload) -> bool:
@@ -331,7 +334,7 @@ def _layers_backward(
     base = state.running
     trained = parameters.layers_trained(workload)
     lowest = parameters.first_trained(workload)
-    measuring, in_flight, _ = by_length(workload, tokens)
+    dora = by_length(workload, tokens)
     half_copies = copies(workload)
     split_adapter = adapter_alone(workload)
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
@@ -339,7 +342,8 @@ def _layers_backward(
         tied_head = head
     else:
         tied_head = 0
-    backward_pass = max(parameters.backward(workload) * tokens + in_flight, measuring)
+    in_flight = parameters.backward(workload) * tokens + dora.in_flight
+    backward_pass = max(in_flight, dora.measuring)
     if packed(workload) and workload.checkpointing:
         # A packed weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of
         # those is gone.
@@ -357,27 +361,27 @@ def _layers_backward(
             remaining_gradient = layer_gradient * FULL // (wide * workload.machines.world_size)
         produced = head + remaining_gradient * (model.num_hidden_layers - index)
         gradients_so_far = max(earlier, min(state.gradients, produced))
-        kept = sum(kept_by_layer[: index + 1]) + (
-            layer_bytes[index] if workload.checkpointing else 0
-        )
+        kept = sum(kept_by_layer[: index + 1])
+        layers_with_copies = index + 1
+        if workload.checkpointing:
+            kept += layer_bytes[index]
+            layers_with_copies = 1
         temporary = backward_pass
+        # The next layer is on its way, unless an adapter's matrices come before it.
         if trained[index]:
             # The down-projection's input is gone when gate's and up's gradients are there.
             temporary -= wide * model.intermediate_size * tokens
-        # The next layer is on its way, unless an adapter's matrices come before it; and this one's
-        # gradients are whole twice while they are summed and split.
-        temporary += state.layer * (3 if trained[index] else 0 if split_adapter else 1)
-        temporary += (
-            half_copies * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
-        )
+            # This layer's gradients are whole twice while they are summed and split.
+            temporary += 3 * state.layer
+        elif not split_adapter:
+            temporary += state.layer
+        temporary += half_copies * layers_with_copies // model.num_hidden_layers
         if workload.accumulation > 1:
             temporary += layer_gradient // 2 + tied_head
         yield Moment("backward", base, gradients_so_far, kept, 0, temporary)
-        if (
-            not workload.checkpointing
-            and index < model.num_hidden_layers - 1
-            and trained[index] == trained[index + 1]
-        ):
+        if workload.checkpointing or index == model.num_hidden_layers - 1:
+            continue
+        if trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
     embedding = of_words(workload, model.embedding)
     temporary = parameters.boundary(workload) * tokens + tied_head
@@ -386,7 +390,8 @@ def _layers_backward(
     if state.root and embedding:
         # Gradients of what is outside the layers are whole twice; a tied embedding's come from both
         # ends.
-        temporary += state.root * (3 if model.tied else 2) - state.layer
+        whole_gradients = 3 if model.tied else 2
+        temporary += state.root * whole_gradients - state.layer
     yield Moment("backward", base, state.gradients, 0, 0, temporary)
 
 
@@ -411,14 +416,15 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     model = workload.model
     fused_loss = workload.fused_loss
     numbers = workload.compared(tokens) * model.vocab_size
+    head_numbers = model.vocab_size * model.hidden_size
     if workload.objective != "sft":
-        times: float = TABLES["logits"][workload.objective][
-            "training" if training else "evaluation"
-        ]
+        phase = "training" if training else "evaluation"
+        times: float = TABLES["logits"][workload.objective][phase]
         return round(times * FULL * numbers)
     if fused_loss == "cut" or (fused_loss == "fused" and training):
         wide = workload.width
-        at_once = -(-tokens // max(1, -(-model.vocab_size // model.hidden_size)))
+        chunks = -(-model.vocab_size // model.hidden_size)
+        at_once = -(-tokens // max(1, chunks))
         if not training:
             return wide * at_once * model.vocab_size
         weight = of_words(workload, parameters.head(model))
@@ -427,17 +433,19 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
             # While Liger adds a chunk's gradient of a head in half precision, it also holds the
             # product and its copy in fp32 (0.8.1 without `accum_dtype`); a head in fp32 is added in
             # place.
-            half = weight == HALF * model.vocab_size * model.hidden_size
-            if half:
-                weight += (HALF + FULL) * model.vocab_size * model.hidden_size
-        return wide * at_once * model.vocab_size + wide * tokens * model.hidden_size + weight
+            if weight == HALF * head_numbers:
+                weight += (HALF + FULL) * head_numbers
+        chunk = wide * at_once * model.vocab_size
+        return chunk + wide * tokens * model.hidden_size + weight
+    holds_gradient = training and fused_loss == "none"
     if workload.precision == "fp32":
-        return (3 if training and fused_loss == "none" else 2) * FULL * numbers
+        size = 3 * FULL if holds_gradient else 2 * FULL
+        return size * numbers
+    size = 12 if holds_gradient else 10
+    raised = 0
     if workload.in_fp32(parameters.head(model)):
-        raised = HALF * model.vocab_size * model.hidden_size
-    else:
-        raised = 0
-    return (12 if training and fused_loss == "none" else 10) * numbers + raised
+        raised = HALF * head_numbers
+    return size * numbers + raised
 
 
 def step(workload: Workload, state: State) -> int:
@@ -456,16 +464,17 @@ def step(workload: Workload, state: State) -> int:
     share = parameters.trainable(workload) // workload.machines.world_size
     if workload.sharding == "zero3":
         share = min(share, workload.group)
-    joined = workload.width
-    return share * (joined if joined == FULL else joined + FULL)
+    joined_width = workload.width
+    if joined_width != FULL:
+        joined_width += FULL
+    return share * joined_width
 
 
 def evaluation(workload: Workload, state: State) -> int:
     """The peak of evaluation: state, logits, and one layer in flight; no gradients, nothing
     kept."""
-    tokens = (
-        workload.evaluation_batch_size * workload.answers * workload.most_tokens // workload.context
-    )
+    at_once = workload.evaluation_batch_size * workload.answers
+    tokens = at_once * workload.most_tokens // workload.context
     edge = parameters.boundary(workload) * tokens
     # Gate, its activation and up; an adapter's share is beside its layer's, and their sum.
     if not workload.adapter:
@@ -474,14 +483,11 @@ def evaluation(workload: Workload, state: State) -> int:
         wide = 6
     else:
         wide = 5
-    layer = (
-        wide * workload.width * workload.model.intermediate_size * tokens
-        + by_length(workload, tokens)[0]
-    )
+    layer = wide * workload.width * workload.model.intermediate_size * tokens
+    layer += by_length(workload, tokens).measuring
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
-        layer = max(
-            layer, 2 * FULL * tokens * workload.most_tokens * workload.model.num_attention_heads
-        )
+        scores = tokens * workload.most_tokens * workload.model.num_attention_heads
+        layer = max(layer, 2 * FULL * scores)
     at_loss = loss(workload, tokens, training=False)
     halves = copies(workload)
     if halves:
@@ -492,8 +498,10 @@ def evaluation(workload: Workload, state: State) -> int:
     # Beside a layer there are its input, its norm's output, the sum around attention, and the
     # embeddings, which a variable holds.
     if workload.sharding != "fsdp":
-        running = state.gathered + max(at_loss + edge, layer + 3 * state.layer + 4 * edge)
-        return base + max(running, 2 * state.root + state.root // workload.machines.world_size)
+        in_layer = layer + 3 * state.layer + 4 * edge
+        running = state.gathered + max(at_loss + edge, in_layer)
+        gathering_root = 2 * state.root + state.root // workload.machines.world_size
+        return base + max(running, gathering_root)
     # Weights are gathered into one piece and copied out of it, which the next layer's comes beside;
     # those outside the layers with the first layer's, in preference training beside the first
     # model's logits.
@@ -521,10 +529,9 @@ def usable(gpu: catalog.Gpu) -> int:
 def cards(need: int, runs: Collection[Run]) -> list[catalog.Gpu]:
     """The cards of the catalog with `need` usable bytes that support all of `runs`, the smallest
     first."""
-    catalog_cards = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
-    able = [
-        card
-        for card in catalog_cards
-        if usable(card) >= need and all(run.runs_on(card) for run in runs)
-    ]
+    able = []
+    for name in catalog.gpu_names():
+        card = catalog.gpu(name)
+        if card and usable(card) >= need and all(run.runs_on(card) for run in runs):
+            able.append(card)
     return sorted(able, key=lambda card: card.usable_gib)

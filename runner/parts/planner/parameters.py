@@ -35,7 +35,8 @@ class Family:
 def architecture(model_type: str) -> Family:
     """The facts about an architecture, LLaMA's for one that the catalog does not have."""
     facts = catalog.table("families").get(model_type, {})
-    return Family(**{fact.name: facts[fact.name] for fact in fields(Family) if fact.name in facts})
+    names = {fact.name for fact in fields(Family)}
+    return Family(**{name: fact for name, fact in facts.items() if name in names})
 
 
 def has_formulas(model_type: str) -> bool:
@@ -53,12 +54,18 @@ def family(model: Model) -> Family:
 def _size(model: Model, counts: Mapping[str, int], text: str) -> int:
     """A size of a weight: a sum of products of counts and settings."""
 
-    def value(word: str) -> int:
-        return int(
-            word if word.isdigit() else counts[word] if word in counts else getattr(model, word)
-        )
-
-    return sum(prod(value(word.strip()) for word in part.split("*")) for part in text.split("+"))
+    size = 0
+    for term in text.split("+"):
+        product = 1
+        for word in map(str.strip, term.split("*")):
+            if word.isdigit():
+                product *= int(word)
+            elif word in counts:
+                product *= int(counts[word])
+            else:
+                product *= int(getattr(model, word))
+        size += product
+    return size
 
 
 def linear(model: Model) -> dict[str, tuple[int, int]]:
@@ -103,14 +110,12 @@ def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         if facts.qkv_bias and name in ("q_proj", "k_proj", "v_proj"):
             yield f"{path}.bias", (fan_out,)
     if facts.head_norms:
-        for name, heads in (
-            ("q_norm", model.num_attention_heads),
-            ("k_norm", model.num_key_value_heads),
-        ):
-            yield (
-                f"{prefix}.self_attn.{name}.weight",
-                (model.head_dim * (heads if facts.joint_norms else 1),),
-            )
+        query_norm = key_norm = model.head_dim
+        if facts.joint_norms:
+            query_norm *= model.num_attention_heads
+            key_norm *= model.num_key_value_heads
+        yield f"{prefix}.self_attn.q_norm.weight", (query_norm,)
+        yield f"{prefix}.self_attn.k_norm.weight", (key_norm,)
     for name in facts.norms:
         yield f"{prefix}.{name}.weight", (model.hidden_size,)
 
@@ -168,10 +173,14 @@ def of_layers(model: Model, unfrozen: tuple[str, ...]) -> tuple[Numbers, ...]:
 
 
 def _counted(weights: Iterable[tuple[str, tuple[int, ...]]]) -> Numbers:
-    counted = [(outside(name), prod(shape)) for name, shape in weights]
-    return Numbers(
-        sum(count for out, count in counted if not out), sum(count for out, count in counted if out)
-    )
+    inside_count = 0
+    outside_count = 0
+    for name, shape in weights:
+        if outside(name):
+            outside_count += prod(shape)
+        else:
+            inside_count += prod(shape)
+    return Numbers(inside_count, outside_count)
 
 
 def outside(name: str) -> bool:
@@ -201,10 +210,13 @@ def adapter(workload: Workload) -> int:
     lora = workload.adapter
     if not lora:
         return 0
-    shapes = adapted(workload.model, lora)
-    return sum(
-        prod(shape[:-2]) * (lora.rank * sum(shape[-2:]) + lora.dora * shape[0]) for shape in shapes
-    )
+    count = 0
+    for shape in adapted(workload.model, lora):
+        matrices = prod(shape[:-2])
+        count += matrices * lora.rank * sum(shape[-2:])
+        if lora.dora:
+            count += matrices * shape[0]
+    return count
 
 
 @lru_cache(maxsize=256)
@@ -212,11 +224,10 @@ def adapted(model: Model, adapter: Adapter) -> tuple[tuple[int, ...], ...]:
     """The shapes of all weights that an adapter's matrices are beside."""
 
     def has(name: str, dimensions: int) -> bool:
-        *_, module, parameter = name.split(".")
+        path, _, parameter = name.rpartition(".")
         if dimensions == 2 and parameter == "weight":
-            is_chosen = not adapter.pattern or re.fullmatch(
-                adapter.pattern, name.removesuffix(".weight")
-            )
+            module = path.rpartition(".")[2]
+            is_chosen = not adapter.pattern or re.fullmatch(adapter.pattern, path)
             return bool(is_chosen) and module in adapter.targets
         return dimensions == 3 and name.endswith(adapter.parameters)
 
@@ -229,7 +240,7 @@ def adapted(model: Model, adapter: Adapter) -> tuple[tuple[int, ...], ...]:
 def of_experts(model: Model) -> int:
     """Numbers in the experts of a model; 0 if it has none."""
     experts = tuple(architecture(model.model_type).experts)
-    return sum(prod(shape) for name, shape in named(model) if experts and name.endswith(experts))
+    return sum(prod(shape) for name, shape in named(model) if name.endswith(experts))
 
 
 def trainable(workload: Workload) -> int:
@@ -269,10 +280,13 @@ def _norm(workload: Workload, size: int, trained: bool, facts: Family) -> int:
     multiplication."""
     # Gemma's and OLMo 2's multiply before they leave fp32.
     if facts.joint_norms or len(facts.norms) == 4:
-        scaled = FULL
+        scaled_width = FULL
     else:
-        scaled = workload.stream_width
-    return FULL * size + FULL + (scaled * size if trained else 0)
+        scaled_width = workload.stream_width
+    kept = FULL * size + FULL
+    if trained:
+        kept += scaled_width * size
+    return kept
 
 
 def _attention(workload: Workload, heads: int, groups: int) -> int:
@@ -289,13 +303,13 @@ def _attention(workload: Workload, heads: int, groups: int) -> int:
     else:
         value = groups
     if workload.attention == "eager":
-        scores = (
-            model.num_attention_heads
-            * workload.most_tokens
-            * (FULL + (wide if wide == HALF else 0))
-        )
+        score_width = FULL
+        if wide == HALF:
+            score_width += HALF
+        scores = model.num_attention_heads * workload.most_tokens * score_width
         return wide * (heads + 3 * heads) + scores
-    return wide * (2 * heads + groups + value) + FULL * model.num_attention_heads
+    log_sum_exp = FULL * model.num_attention_heads
+    return wide * (2 * heads + groups + value) + log_sum_exp
 
 
 def repeated(workload: Workload) -> bool:
@@ -315,28 +329,37 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
     makes each its own. Dropout keeps a byte a number. An 8-bit layer itself keeps its input."""
     wide = workload.width
     shapes = linear(workload.model)
-    has_own_input = (
-        adapter.dropout > 0 or adapter.dora or not (adapter.packed or workload.precision == "fp32")
-    )
+    reads_shared_input = adapter.packed or workload.precision == "fp32"
+    has_own_input = adapter.dropout > 0 or adapter.dora or not reads_shared_input
+    own_input_width = wide
+    if adapter.dropout:
+        own_input_width += 1
     kept = len(adapter.targets) * wide * adapter.rank
-    shared = dict[str, int]()
+    shared_inputs = dict[str, int]()
     for name in adapter.targets:
+        fan_in, fan_out = shapes[name]
         # DoRA keeps the outputs of the layer and of the matrices, which the lengths multiply
         # (lora/dora.py); beside a 4-bit layer its result stays in fp32, and so does what follows
         # (traces of Llama and Qwen).
         if adapter.dora:
-            kept += round((3.2 if adapter.packed else 2) * wide * shapes[name][1])
+            outputs = 3.2 if adapter.packed else 2
+            kept += round(outputs * wide * fan_out)
         if has_own_input:
-            kept += (wide + (1 if adapter.dropout else 0)) * shapes[name][0]
-        if (
-            not has_own_input or adapter.eight_bit
-        ) and name != "o_proj":  # attention keeps its output already
-            if name in ("gate_proj", "up_proj", "gate_up_proj"):
-                read = "mlp"
-            else:
-                read = "attention"
-            shared["down" if name == "down_proj" else read] = shapes[name][0]
-    return kept + wide * sum(shared.values())
+            kept += own_input_width * fan_in
+        if name == "o_proj":  # attention keeps its output already
+            continue
+        if not has_own_input or adapter.eight_bit:
+            shared_inputs[_INPUTS.get(name, "attention")] = fan_in
+    return kept + wide * sum(shared_inputs.values())
+
+
+# The inputs of linear layers, by layer; the others read that of attention.
+_INPUTS = {
+    "gate_proj": "mlp",
+    "up_proj": "mlp",
+    "gate_up_proj": "mlp",
+    "down_proj": "down",
+}
 
 
 def boundary(workload: Workload) -> int:
@@ -350,20 +373,18 @@ def backward(workload: Workload) -> int:
     count = 3
     adapter = workload.adapter
     fused = family(workload.model).fused
-    adapted = adapter and (
-        "down_proj" in adapter.targets or (fused and "gate_up_proj" in adapter.targets)
-    )
-    if adapter and adapted and workload.checkpointing and not (adapter.packed and not adapter.dora):
-        # An adapter's own, before both are summed; what is kept without checkpointing is gone by
-        # then. Beside 4-bit weights it reads what they read, and needs no copy of it. Dropout has a
-        # gradient on each of its sides.
-        if adapter.dropout and "down_proj" in adapter.targets:
-            count += 3
-        elif fused:
+    # An adapter's own, before both are summed; what is kept without checkpointing is gone by then.
+    # Beside 4-bit weights it reads what they read, and needs no copy of it.
+    if adapter and workload.checkpointing and (adapter.dora or not adapter.packed):
+        beside_down = "down_proj" in adapter.targets
+        if beside_down and adapter.dropout:
+            count += 3  # dropout has a gradient on each of its sides
+        elif fused and (beside_down or "gate_up_proj" in adapter.targets):
             count += 2
-        else:
+        elif beside_down:
             count += 1
-    return count * workload.width * workload.model.intermediate_size + 2 * boundary(workload)
+    product = workload.width * workload.model.intermediate_size
+    return count * product + 2 * boundary(workload)
 
 
 def first_trained(workload: Workload) -> int:
@@ -393,6 +414,9 @@ def _layers_trained(model: Model, unfrozen: tuple[str, ...]) -> tuple[bool, ...]
 def final_norm(workload: Workload) -> int:
     """Bytes a token of the last norm, and of the LM head's input where the head is trained."""
     model = workload.model
-    root = workload.model.layers_path.rpartition(".")[0]
-    kept = _norm(workload, model.hidden_size, workload.trains(f"{root}.norm.weight"), family(model))
-    return kept + (workload.width * model.hidden_size if workload.trains(head(model)) else 0)
+    root = model.layers_path.rpartition(".")[0]
+    norm_is_trained = workload.trains(f"{root}.norm.weight")
+    kept = _norm(workload, model.hidden_size, norm_is_trained, family(model))
+    if workload.trains(head(model)):
+        kept += workload.width * model.hidden_size
+    return kept

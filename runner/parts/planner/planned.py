@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from types import MappingProxyType
-from typing import Self
+from typing import NamedTuple, Self
 
-from runner.catalog import Gpu
+from runner.catalog.hardware import GIB
 from runner.parts.planner import forecast, machine_counts, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import OFFERED, Forecast, said, section, stated
@@ -20,7 +20,7 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.scenarios import place, translate
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, plural
 
 # Bytes; a larger file makes enough steps, and is not opened.
 SMALL = 1_000_000
@@ -32,7 +32,12 @@ FEW = ENOUGH // 2
 MORE_STEPS_OFFERED = f"`recipe plan` suggests settings that make about {ENOUGH}."
 NO_REMEDIES: Mapping[str, str] = MappingProxyType({})
 
-Timed = tuple[Forecast, Gpu, Duration]
+
+class TimedStage(NamedTuple):
+    """A stage whose time is known."""
+
+    forecast: Forecast
+    time: Duration
 
 
 @dataclass(frozen=True)
@@ -79,10 +84,11 @@ class Planned:
         return [*self._too_large(fits=False), *broken(self.recipe, self.forecasts), *stored]
 
     def _too_large(self, fits: bool) -> list[Problem]:
-        verdicts = (
-            forecast.too_large(self.recipe, stage) for stage in self.forecasts if stage.fits is fits
-        )
-        return list(filter(None, verdicts))
+        problems = []
+        for stage in self.forecasts:
+            if stage.fits is fits:
+                problems.append(forecast.too_large(self.recipe, stage))
+        return list(filter(None, problems))
 
     @cached_property
     def notes(self) -> list[Problem]:
@@ -116,12 +122,11 @@ class Planned:
         times: list[Duration | Preparation] = [stage.time for stage in self.forecasts if stage.time]
         times += self.preparations
         costs = [forecast.cost for forecast in self.forecasts if forecast.cost is not None]
+        shortest = sum(time.range_seconds[0] for time in times)
+        longest = sum(time.range_seconds[1] for time in times)
         return ClusterTotals(
             total_seconds=sum(time.total_seconds for time in times),
-            range_seconds=(
-                sum(time.range_seconds[0] for time in times),
-                sum(time.range_seconds[1] for time in times),
-            ),
+            range_seconds=(shortest, longest),
             gpu_hours=sum(forecast.gpu_hours or 0 for forecast in self.forecasts),
             cost=sum(costs) if costs else None,
             without=[forecast.stage.name for forecast in self.forecasts if not forecast.time],
@@ -150,7 +155,8 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """A note where the limit of memory is more than any of the cards has."""
     limit = gpu_memory(recipe)
     cards = [forecast.gpu for forecast in forecasts if forecast.gpu]
-    if limit and cards and limit > max(card.memory_gib for card in cards) * 2**30:
+    most_memory = max((card.memory_gib for card in cards), default=0) * GIB
+    if cards and limit and limit > most_memory:
         card = max(cards, key=lambda card: card.usable_gib)
         limited = stated(recipe)["gpu_memory"]
         card_memory = units.both(usable(card))
@@ -164,36 +170,42 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
 
 def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     """A note for each limit of the recipe that does not hold, by estimate."""
+    problems: list[Problem] = []
     limits = {}
     for name, limit in stated(recipe).items():
         if limit and name in (*_BY_MEMORY, *_BY_TIME):
             limits[name] = limit
     if not forecasts:
         reason = f"there are no formulas for the scenario `{recipe.scenario}`"
-        kept = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
-        return [
-            _unknown(recipe, setting, reason, kept.get(setting, "Delete it.")) for setting in limits
-        ]
-    by_memory, by_time = (
-        [name for name in judges if name in limits] for judges in (_BY_MEMORY, _BY_TIME)
-    )
-    problems: list[Problem] = []
-    for name in by_memory:
-        problems.extend(_BY_MEMORY[name](recipe, forecasts, limits[name]))
-    untimed = next((stage for stage in forecasts if not (stage.gpu and stage.time)), None)
-    if untimed:
-        unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
-        if untimed.gpu:
-            reason = untimed.rows.source
+        remedies = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
+        for setting in limits:
+            remedy = remedies.get(setting, "Delete it.")
+            problems.append(_unknown(recipe, setting, reason, remedy))
+        return problems
+    for name, judge_memory in _BY_MEMORY.items():
+        if name in limits:
+            problems += judge_memory(recipe, forecasts, limits[name])
+    timed = [TimedStage(stage, stage.time) for stage in forecasts if stage.gpu and stage.time]
+    unknown = _why_untimed(forecasts)
+    for name, judge_time in _BY_TIME.items():
+        if name not in limits:
+            continue
+        if unknown is not None:
+            remedy = "Fix that, or delete the limit."
+            problems.append(_unknown(recipe, name, unknown, remedy))
         else:
-            reason = unknown
-        return problems + [
-            _unknown(recipe, name, reason, "Fix that, or delete the limit.") for name in by_time
-        ]
-    timed = [(stage, stage.gpu, stage.time) for stage in forecasts if stage.gpu and stage.time]
-    return problems + [
-        note for name in by_time for note in _BY_TIME[name](recipe, timed, limits[name])
-    ]
+            problems += judge_time(recipe, timed, limits[name])
+    return problems
+
+
+def _why_untimed(forecasts: list[Forecast]) -> str | None:
+    """Why the time of a stage is unknown; None if all are known."""
+    for stage in forecasts:
+        if not stage.gpu:
+            return f"the GPU `{stage.stage.machines.gpu}` is not in the catalog"
+        if not stage.time:
+            return stage.rows.source
+    return None
 
 
 def _unknown(recipe: Recipe, setting: str, reason: str, hint: str) -> Problem:
@@ -201,7 +213,8 @@ def _unknown(recipe: Recipe, setting: str, reason: str, hint: str) -> Problem:
 
 
 def _memory(recipe: Recipe, forecasts: list[Forecast], limit: str) -> Iterator[Problem]:
-    holds = f"{-(-max(forecast.memory.total for forecast in forecasts) // 10**9):.0f} GB"
+    need = max(forecast.memory.total for forecast in forecasts)
+    holds = f"{math.ceil(need / units.GB)} GB"
     for stage in forecasts:
         if stage.memory.total > units.size(limit):
             message = said("over_memory", forecast=stage, limit=limit, holds=holds)
@@ -222,53 +235,56 @@ def _parts(
         if part == "weights" and "adapter" in limits:
             need -= adapter
         if need > units.size(text):
-            holds = f"{math.ceil(need / 10**8) / 10:g} GB"
-            asks = f"`{part}` needs {units.both(need)}"
+            tenths = math.ceil(need / 10**8)
+            holds = f"{tenths / 10:g} GB"
             message = (
-                f"{asks} in stage `{stage.stage.name}`, but the limit is {text}.",
+                f"`{part}` needs {units.both(need)} in stage `{stage.stage.name}`, but the limit is {text}.",
                 f"Write `{part}: {holds}`, or change the settings behind it. `recipe plan --details` shows every part.",
             )
             yield recipe.note(f"limits.gpu_memory_parts.{part}", *message, mending=holds)
 
 
-def _time(recipe: Recipe, timed: list[Timed], limit: str) -> Iterator[Problem]:
-    need = sum(time.total_seconds for _, _, time in timed)
+def _time(recipe: Recipe, timed: list[TimedStage], limit: str) -> Iterator[Problem]:
+    need = sum(time.total_seconds for _, time in timed)
     if need > units.seconds(limit):
-        longest, _, time = max(timed, key=lambda stage_time: stage_time[2].total_seconds)
-        holds = units.at_least(sum(time.range_seconds[1] for _, _, time in timed))
+        longest, time = max(timed, key=lambda stage: stage.time.total_seconds)
+        likely_most = sum(time.range_seconds[1] for _, time in timed)
+        holds = units.at_least(likely_most)
         message = said(
             "over_limit", need=need, longest=longest, time=time, limit=limit, holds=holds
         )
         yield recipe.note("limits.time", *message, mending=holds)
 
 
-def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
-    costs = [cost for forecast, _, _ in timed if (cost := forecast.cost) is not None]
-    if len(costs) < len(timed):
+def _cost(recipe: Recipe, timed: list[TimedStage], limit: float) -> Iterator[Problem]:
+    costs = [stage.forecast.cost for stage in timed]
+    if None in costs:
         yield _unknown(
             recipe,
             "cost",
             "the price is unknown",
             "Write `limits.price_per_gpu_hour`, or add `--price`.",
         )
-    elif (need := sum(costs)) > limit:
-        hours = sum(forecast.gpu_hours or 0 for forecast, _, _ in timed)
-        sum_in_words = f"{hours:.1f} GPU hours at {timed[0][0].price:g}"
+        return
+    need = sum(filter(None, costs))
+    if need > limit:
+        hours = sum(forecast.gpu_hours or 0 for forecast, _ in timed)
+        price = timed[0].forecast.price
         most = math.ceil(need)
         message = (
-            f"The run costs about {need:.2f} ({sum_in_words}), but the limit is {limit:g}.",
+            f"The run costs about {need:.2f} ({hours:.1f} GPU hours at {price:g}), but the limit is {limit:g}.",
             f"Write `cost: {most}`, or choose a cheaper GPU. {OFFERED}",
         )
         yield recipe.note("limits.cost", *message, mending=most)
 
 
-def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
-    slowest, _, time = min(timed, key=lambda stage_time: stage_time[2].samples_a_second)
+def _speed(recipe: Recipe, timed: list[TimedStage], limit: float) -> Iterator[Problem]:
+    slowest, time = min(timed, key=lambda stage: stage.time.samples_a_second)
     pace = time.samples_a_second
     if pace < limit:
         # Rounded down, so that the written value holds.
-        digits = 2 - math.floor(math.log10(pace))
-        holds = math.floor(pace * 10**digits) / 10**digits
+        power = 10 ** (2 - math.floor(math.log10(pace)))
+        holds = math.floor(pace * power) / power
         message = said("too_slow", slowest=slowest, time=time, limit=limit, holds=holds)
         yield recipe.note("limits.samples_per_second", *message, mending=holds)
 
@@ -319,30 +335,27 @@ def ended_by_deadline(
         most = units.seconds(limit)
     else:
         most = math.inf
-    late: list[tuple[Duration | Preparation, str]] = [
-        (time, forecast.stage.name)
-        for forecast in forecasts
-        if (time := forecast.time) and min(time.range_seconds[1], most) > deadline
-    ]
+    late: list[tuple[Duration | Preparation, str]] = []
+    for stage in forecasts:
+        time = stage.time
+        if time and min(time.range_seconds[1], most) > deadline:
+            late.append((time, stage.stage.name))
     for preparation in before:
         if preparation.range_seconds[1] > deadline:
             late.append((preparation, preparation.stage))
     if late:
         longest, name = max(late, key=lambda named_time: named_time[0].range_seconds[1])
         enough = math.ceil(longest.range_seconds[1] / 3600 * 1.1)
-        trains = isinstance(longest, Duration)
-        placeholders = {
-            "name": name,
-            "longest": longest,
-            "count": len(late),
-            "hours": hours,
-            "enough": enough,
-        }
-        yield recipe.note(
-            "openshift.deadline_hours",
-            *said("over_deadline", trains=trains, **placeholders),
-            mending=enough,
+        message = said(
+            "over_deadline",
+            trains=isinstance(longest, Duration),
+            name=name,
+            longest=longest,
+            count=len(late),
+            hours=hours,
+            enough=enough,
         )
+        yield recipe.note("openshift.deadline_hours", *message, mending=enough)
 
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
@@ -367,11 +380,11 @@ def too_few_steps(
     """A note for each stage that makes too few steps. remedies: sentences by the stage's name,
     where a change was tried."""
     for stage in too_short(forecasts):
-        count = f"{stage.steps} step{'' if stage.steps == 1 else 's'}"
-        message, _ = (
-            f"Stage `{stage.stage.name}` makes only {count} of {stage.workload.effective_batch_size:,} rows, {stage.warmup_steps} of them as warmup. That is too few to learn much.",
-            "",
-        )
-        stage_recipe = recipe.of_stage(stage.stage.name)
-        remedy = remedies.get(stage.stage.name, MORE_STEPS_OFFERED)
+        name = stage.stage.name
+        count = stage.steps or 0
+        steps = f"{count} {plural('step', count)}"
+        rows = stage.workload.effective_batch_size
+        message = f"Stage `{name}` makes only {steps} of {rows:,} rows, {stage.warmup_steps} of them as warmup. That is too few to learn much."
+        remedy = remedies.get(name, MORE_STEPS_OFFERED)
+        stage_recipe = recipe.of_stage(name)
         yield stage_recipe.note((section(stage_recipe, stage.stage), "epochs"), message, remedy)

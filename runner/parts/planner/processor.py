@@ -14,6 +14,7 @@ from runner import catalog
 from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu
 from runner.run.launch import WITHOUT_GPU
 from runner.tools.files import cache_folder, write_json
+from runner.tools.problem import counted
 from runner.tools.process import memory_gib, multiplies_bf16, processor_lines, threads
 from runner.trainer import fork_server
 
@@ -58,13 +59,16 @@ def _measured() -> None:
     other_factor = torch.randn(WIDE, WIDE)
     numbers = torch.randn(NUMBERS)
     # Two operations a weight; adding reads two numbers of four bytes and writes one.
-    tflops = 2 * WIDE**3 / _seconds(lambda: factor @ other_factor) / 1e12
-    moved = 3 * 4 * NUMBERS / _seconds(lambda: numbers + numbers) / 1e9
+    product_seconds = _seconds(lambda: factor @ other_factor)
+    tflops = 2 * WIDE**3 / product_seconds / 1e12
     bf16_tflops = 0.0
     if multiplies_bf16():
         half_factor = factor.bfloat16()
         other_half_factor = other_factor.bfloat16()
-        bf16_tflops = 2 * WIDE**3 / _seconds(lambda: half_factor @ other_half_factor) / 1e12
+        half_product_seconds = _seconds(lambda: half_factor @ other_half_factor)
+        bf16_tflops = 2 * WIDE**3 / half_product_seconds / 1e12
+    sum_seconds = _seconds(lambda: numbers + numbers)
+    moved = 3 * 4 * NUMBERS / sum_seconds / 1e9
     # The processor as its maker calls it (Linux), else its architecture.
     names = (
         line.partition(":")[2].strip()
@@ -97,8 +101,7 @@ def _measured() -> None:
 
 
 def _with_threads() -> str:
-    count = threads()
-    return f" with {count} thread{'s' if count > 1 else ''}"
+    return f" with {counted(threads(), 'thread')}"
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -74,7 +74,8 @@ class Offer:
             stages=list(zip(self.before.forecasts, self.after.forecasts, strict=False))
         )
         losses_with_sentences = []
-        for loss, _, sentence in (line.partition(" ") for line in text.splitlines()):
+        for line in text.splitlines():
+            loss, _, sentence = line.partition(" ")
             losses_with_sentences.append((Loss[loss], sentence))
         return losses_with_sentences
 
@@ -100,9 +101,8 @@ class Offer:
 
     @property
     def fewer_machines(self) -> bool:
-        before, after = (
-            planned.forecasts[0].stage.machines.nodes for planned in (self.before, self.after)
-        )
+        before = self.before.forecasts[0].stage.machines.nodes
+        after = self.after.forecasts[0].stage.machines.nodes
         return after < before
 
     @property
@@ -154,7 +154,8 @@ class Offer:
 def of(planned: Planned) -> list[Offer]:
     """The best offers, the least loss first: they fix a plan's problems, or gain time or cost and
     lose nothing."""
-    if any(forecast.gpu is None for forecast in planned.forecasts) or not planned.forecasts:
+    cards = [forecast.gpu for forecast in planned.forecasts]
+    if not cards or None in cards:
         return []
     offers = _without_inferior(_tried_ways(planned))
     # Enough steps come first where a recipe lacks them, then the least loss.
@@ -248,20 +249,17 @@ def _remedy(before: Forecast, after: Forecast, offer: Offer) -> str:
 
 def _far_better(better: Offer, offer: Offer) -> bool:
     """Whether the first offer asks for no more than the second and is much faster or cheaper."""
-    if (
-        better.loss > offer.loss
-        or better.scope > offer.scope
-        or better.after.seconds is None
-        or offer.after.seconds is None
-    ):
+    if better.loss > offer.loss or better.scope > offer.scope:
         return False
-    hours = better.after.together.gpu_hours
-    more = offer.after.together.gpu_hours
-    faster = WORTH["far"] * better.after.seconds < offer.after.seconds and hours <= more
-    return faster or (
-        WORTH["far_dearer"] * hours < more
-        and better.after.seconds <= WORTH["far"] * offer.after.seconds
-    )
+    fewer_seconds = better.after.seconds
+    seconds = offer.after.seconds
+    if fewer_seconds is None or seconds is None:
+        return False
+    fewer_hours = better.after.together.gpu_hours
+    hours = offer.after.together.gpu_hours
+    if WORTH["far"] * fewer_seconds < seconds and fewer_hours <= hours:
+        return True
+    return WORTH["far_dearer"] * fewer_hours < hours and fewer_seconds <= WORTH["far"] * seconds
 
 
 def _is_dearer(card: Gpu, cheaper: Gpu) -> bool:
@@ -285,19 +283,24 @@ def _saves_enough(seconds: float | None, usual: float | None) -> bool:
     """Whether a dearer card saves enough time to be worth it."""
     if seconds is None or usual is None:
         return False
-    saved = usual - seconds
-    return seconds <= WORTH["dearer"] * usual and saved >= WORTH["dearer_saves"]
+    if usual - seconds < WORTH["dearer_saves"]:
+        return False
+    return seconds <= WORTH["dearer"] * usual
 
 
 def _worth(offer: Offer) -> bool:
     """Whether an optional offer gains something and loses nothing but checkpoints."""
     before = offer.before
     after = offer.after
-    if (offer.loss and not offer.saves_less) or after.seconds is None or before.seconds is None:
+    if offer.loss and not offer.saves_less:
+        return False
+    if after.seconds is None or before.seconds is None:
+        return False
+    messages_before = {note.message for note in before.notes}
+    if any(note.message not in messages_before for note in after.notes):
         return False
     # An optional offer must fit in the whole likely range, with rows of full length.
-    new_notes = {note.message for note in after.notes} - {note.message for note in before.notes}
-    if new_notes or _cramped(after):
+    if _cramped(after):
         return False
     if _cramped(before) and offer.scope == OfferScope.LINES:
         return True
@@ -312,7 +315,11 @@ def _worth(offer: Offer) -> bool:
 
 def _cramped(planned: Planned) -> bool:
     """Whether rows of full length may not fit a card."""
-    return any(stage.full.memory_range[1] > (stage.usable or 0) for stage in planned.forecasts)
+    for stage in planned.forecasts:
+        likely_most = stage.full.memory_range[1]
+        if likely_most > (stage.usable or 0):
+            return True
+    return False
 
 
 # The judge: tries a change with `check` and the plan.
@@ -341,7 +348,8 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
             return None
         problems = (*offer.after.problems, *offer.after.notes, *offer.notes)
         mending = dict(problem.mends for problem in problems if problem.mends)
-        if not offer.after.problems and not any(name.startswith("openshift.") for name in mending):
+        mends_cluster = any(name.startswith("openshift.") for name in mending)
+        if not offer.after.problems and not mends_cluster:
             return offer
         tight = _tight(offer.after)
         if tight and changes and not elsewhere:
@@ -350,9 +358,10 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
             if more:
                 changes = {**changes, **more}
                 continue
-        if not mending or (
-            changes and planned.fits and any(name.startswith("limits.") for name in mending)
-        ):
+        if not mending:
+            return None
+        raises_limit = any(name.startswith("limits.") for name in mending)
+        if raises_limit and changes and planned.fits:
             return None
         changes = {**changes, **mending}
     return None
@@ -361,13 +370,17 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
 def alike_first(offered: Sequence[Changes], changes: Changes) -> Changes | None:
     """The first of these that changes no line twice; best one of the kind that other stages have
     already."""
-    kinds = {name.rpartition(".")[2] for name in changes}
+    changed_kinds = _kinds(changes)
     compatible = [candidate for candidate in offered if not candidate.keys() & changes.keys()]
-    alike = []
     for candidate in compatible:
-        if {name.rpartition(".")[2] for name in candidate} <= kinds:
-            alike.append(candidate)
-    return next(iter([*alike, *compatible]), None)
+        if _kinds(candidate) <= changed_kinds:
+            return candidate
+    return compatible[0] if compatible else None
+
+
+def _kinds(changes: Changes) -> set[str]:
+    """The changed settings, without their sections."""
+    return {name.rpartition(".")[2] for name in changes}
 
 
 def _budget(planned: Planned, stage: Forecast) -> float:
@@ -378,9 +391,12 @@ def _budget(planned: Planned, stage: Forecast) -> float:
 def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
     """The stages that need more than their budget, with that budget in bytes, the tightest
     first."""
-    budgets = [(stage, _budget(planned, stage)) for stage in planned.forecasts]
-    over = [(stage, budget) for stage, budget in budgets if stage.memory.total > budget]
-    return sorted(over, key=lambda stage_budget: stage_budget[1] / stage_budget[0].memory.total)
+    tight = []
+    for stage in planned.forecasts:
+        budget = _budget(planned, stage)
+        if stage.memory.total > budget:
+            tight.append((stage, budget))
+    return sorted(tight, key=lambda stage_budget: stage_budget[1] / stage_budget[0].memory.total)
 
 
 # The candidates.
@@ -460,14 +476,19 @@ def _longer_stages(planned: Planned, short: Sequence[Forecast], alone: bool) -> 
         micro = max(work.fewest_rows, min(work.micro_batch_size, wanted))
         accumulation = max(1, min(work.accumulation, wanted // micro))
         changes |= lines.batch(micro, accumulation)
-        epochs = max(work.epochs, min(MOST_EPOCHS, math.ceil(ENOUGH * micro * replicas / rows)))
+        epochs = min(MOST_EPOCHS, math.ceil(ENOUGH * micro * replicas / rows))
         if epochs > work.epochs:
             changes[f"{lines.home}.epochs"] = epochs
     return changes
 
 
 def _longest(planned: Planned) -> Forecast:
-    return max(planned.forecasts, key=lambda stage: stage.time.total_seconds if stage.time else 0)
+    def seconds(stage: Forecast) -> float:
+        if stage.time:
+            return stage.time.total_seconds
+        return 0
+
+    return max(planned.forecasts, key=seconds)
 
 
 def _fewer_steps(planned: Planned) -> Iterator[Changes]:
@@ -488,10 +509,13 @@ def _fewer_steps(planned: Planned) -> Iterator[Changes]:
         fewer = int(steps * share)
         if not fewer:
             continue
-        if longest.workload.max_steps:
-            yield {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
+        if not longest.workload.max_steps:
+            hundredths = math.floor(longest.workload.epochs * share * 100)
+            yield {f"{home}.epochs": hundredths / 100}
+        elif curriculum:
+            yield {"pretrain.steps": fewer}
         else:
-            yield {f"{home}.epochs": math.floor(longest.workload.epochs * share * 100) / 100}
+            yield {"advanced.axolotl.max_steps": fewer}
 
 
 def _share_of_steps(planned: Planned) -> float:
@@ -581,23 +605,18 @@ def _on(planned: Planned, nodes: int) -> Changes:
     for stage in planned.forecasts:
         work = stage.workload
         lines = Lines(planned.recipe, stage.stage)
-        before = work.replicas
         group = work.machines.world_size // work.replicas
-        world = nodes * work.machines.gpus_per_node // group or 1
-        rows = work.effective_batch_size // world
-        if rows * world != work.effective_batch_size or work.machines.uneven:
+        replicas = nodes * work.machines.gpus_per_node // group or 1
+        rows, remainder = divmod(work.effective_batch_size, replicas)
+        if remainder or work.machines.uneven:
             continue
-        at_once = max(
-            size
-            for size in range(1, min(work.micro_batch_size, MOST_TRIED) + 1)
-            if rows % size == 0
-        )
+        most = min(work.micro_batch_size, MOST_TRIED)
+        at_once = max(size for size in range(1, most + 1) if rows % size == 0)
         changes |= lines.batch(at_once, rows // at_once)
-        if (
-            lines.recipe.settings[lines.section].get("learning_rate_scaling") == "linear"
-            and before != world
-        ):
-            changes[f"{lines.home}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
+        train = lines.recipe.settings[lines.section]
+        if train.get("learning_rate_scaling") == "linear" and work.replicas != replicas:
+            rate = work.learning_rate / replicas
+            changes[f"{lines.home}.learning_rate"] = float(f"{rate:.12g}")
     return changes
 
 
@@ -606,10 +625,8 @@ def _fewer_machines(planned: Planned) -> list[int]:
     counts = fewer(planned.forecasts[0].stage.machines.nodes)
     seconds = {}
     for count in counts:
-        seconds[count] = (
-            training_seconds([with_machines(stage, count) for stage in planned.forecasts])
-            or math.inf
-        )
+        forecasts = [with_machines(stage, count) for stage in planned.forecasts]
+        seconds[count] = training_seconds(forecasts) or math.inf
     return sorted(counts, key=lambda count: seconds[count])
 
 
@@ -617,15 +634,13 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
     """Cards of the catalog with enough memory: the smallest that is not slower, where the present
     one has too little; else the slowest that meets a limit of time or is clearly faster, and the
     fastest."""
-    need = max(
-        (stage if planned.problems else stage.full).memory.total for stage in planned.forecasts
-    )
-    have = planned.forecasts[0].stage.machines.gpu
-    smallest = [
-        card
-        for card in cards(need, [stage_forecast.workload for stage_forecast in planned.forecasts])
-        if card.name != have
-    ]
+    if planned.problems:
+        need = max(stage.memory.total for stage in planned.forecasts)
+    else:
+        need = max(stage.full.memory.total for stage in planned.forecasts)
+    workloads = [stage.workload for stage in planned.forecasts]
+    present_name = planned.forecasts[0].stage.machines.gpu
+    smallest = [card for card in cards(need, workloads) if card.name != present_name]
     seconds = {card.name: _seconds(planned, card) for card in smallest}
     fastest = sorted(smallest, key=lambda card: seconds[card.name])
     present = planned.forecasts[0].gpu
@@ -652,8 +667,10 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
 
 def _seconds(planned: Planned, card: Gpu) -> float:
     """Time of all stages on another card, before the recipe is translated for it."""
-    machines = (
-        (stage, replace(stage.workload.machines, gpu=card.name)) for stage in planned.forecasts
-    )
-    times = [stage.changed(machines=with_card).time_on(card) for stage, with_card in machines]
-    return sum(time.total_seconds for time in times if time)
+    seconds: float = 0
+    for stage in planned.forecasts:
+        machines = replace(stage.workload.machines, gpu=card.name)
+        time = stage.changed(machines=machines).time_on(card)
+        if time:
+            seconds += time.total_seconds
+    return seconds

@@ -30,6 +30,7 @@ SOURCE = ("hub", "revision", "subset", "split", "path")
 
 
 _POINTS = 256  # the number of evenly spaced quantiles that represent a distribution
+_SHARES = [(place + 0.5) / _POINTS for place in range(_POINTS)]  # of the rows below each of them
 _HIGH = (
     2.3263  # the 99th percentile of the normal distribution with mean 0 and standard deviation 1
 )
@@ -50,10 +51,14 @@ class RowLengths(prepared.Lengths):
     @classmethod
     def mixed(cls, parts: Sequence[tuple[float, Self]]) -> Self:
         """The lengths of several kinds of rows together, each with its count."""
-        kinds = [(count, part) for count, part in parts if count]
+        kinds = [(count, lengths) for count, lengths in parts if count]
         if len(kinds) == 1:
-            return kinds[0][1]
-        return cls._weighed([(length, count) for count, part in kinds for length in _points(part)])
+            _, only = kinds[0]
+            return only
+        weighed = []
+        for count, lengths in kinds:
+            weighed += [(length, count) for length in _points(lengths)]
+        return cls._weighed(weighed)
 
     @classmethod
     def _weighed(cls, lengths: list[tuple[float, float]]) -> Self:
@@ -61,7 +66,8 @@ class RowLengths(prepared.Lengths):
             return cls()
         total = sum(weight for _, weight in lengths)
         mean = sum(length * weight for length, weight in lengths) / total
-        spread = math.sqrt(sum(weight * (length - mean) ** 2 for length, weight in lengths) / total)
+        squares = sum(weight * (length - mean) ** 2 for length, weight in lengths)
+        spread = math.sqrt(squares / total)
         high = 0.0
         remaining = 0.01 * total
         for length, weight in sorted(lengths, reverse=True):
@@ -73,26 +79,21 @@ class RowLengths(prepared.Lengths):
 
     def scaled(self, factor: float, added: float = 0.0) -> Self:
         """The same in another unit, with a prefix of `added` units before each row."""
-        return type(self)(
-            self.mean * factor + added, self.spread * factor, self.high * factor + added
-        )
+        mean = self.mean * factor + added
+        high = self.high * factor + added
+        return type(self)(mean, self.spread * factor, high)
 
     @lru_cache(maxsize=1024)  # noqa: B019, equal lengths share their results
     def longest(self, rows: float, limit: float, multiple: int = 1) -> float:
         """The mean length of the longest of this many rows, none longer than `limit`, rounded up to
         a multiple."""
-        reached: Sequence[float] = _points(self)
+        lengths: Iterable[float] = _points(self)
         if rows > 1:
             # The longest of n rows is below the quantile s with the probability s^n.
-            reached = _at(
-                self, (((place + 0.5) / _POINTS) ** (1 / rows) for place in range(_POINTS))
-            )
-        padded = []
-        for length in reached:
-            padded.append(
-                min(limit, math.ceil(length / multiple) * multiple if multiple > 1 else length)
-            )
-        return sum(padded) / _POINTS
+            lengths = _at(self, (share ** (1 / rows) for share in _SHARES))
+        if multiple > 1:
+            lengths = (math.ceil(length / multiple) * multiple for length in lengths)
+        return sum(min(limit, length) for length in lengths) / _POINTS
 
     def beyond(self, limit: float) -> float:
         """The share of rows that are longer than `limit`, 0 to 1."""
@@ -107,8 +108,10 @@ class RowLengths(prepared.Lengths):
         """The mean number of rows that fit into a packed one of `limit`: first-fit decreasing, as
         in Axolotl 0.19.0 (utils/samplers/multipack.py)."""
         rooms: list[float] = []
-        for length in sorted((min(length, limit) for length in _points(self)), reverse=True):
-            place = next((place for place, room in enumerate(rooms) if room >= length), len(rooms))
+        lengths = [min(length, limit) for length in _points(self)]
+        for length in sorted(lengths, reverse=True):
+            fitting = (place for place, room in enumerate(rooms) if room >= length)
+            place = next(fitting, len(rooms))
             if place == len(rooms):
                 rooms.append(limit)
             rooms[place] -= length
@@ -136,15 +139,16 @@ def _at(lengths: RowLengths, shares: Iterable[float]) -> list[float]:
             up = sigma
     size = lengths.spread / wide * math.exp(-(sigma**2) / 2)
     start = lengths.mean - size * math.exp(sigma**2 / 2)
-    normal = NormalDist().inv_cdf
-    return [max(1.0, start + size * math.exp(sigma * normal(share))) for share in shares]
+    normal = map(NormalDist().inv_cdf, shares)
+    return [max(1.0, start + size * math.exp(sigma * z)) for z in normal]
 
 
 @lru_cache(maxsize=256)
 def _points(lengths: RowLengths) -> tuple[float, ...]:
     """The lengths at evenly spaced quantiles, scaled to the counted mean."""
-    points = _at(lengths, ((place + 0.5) / _POINTS for place in range(_POINTS)))
-    return tuple(length * lengths.mean * _POINTS / sum(points) for length in points)
+    points = _at(lengths, _SHARES)
+    total = sum(points)
+    return tuple(length * lengths.mean * _POINTS / total for length in points)
 
 
 UNKNOWN = RowLengths()  # the lengths of rows that were not counted
@@ -176,12 +180,13 @@ def of(
     every stage whose rows are counted."""
     source, data = source_of(plan, stage)
     sections = dict(recipe.of_stage(stage.name).data_sections)
-    home = next((home for home in ((stage.name, "data"), ("data",)) if home in sections), None)
-    if home:
-        sample_names = [data_set.get("sample") for _, data_set in sets_of(home, sections[home])]
-    else:
-        sample_names = []
-    samples = [recipe.folder / name if name else None for name in sample_names]
+    samples = list[Path | None]()
+    homes = [home for home in ((stage.name, "data"), ("data",)) if home in sections]
+    if homes:
+        home = homes[0]
+        for _, data_set in sets_of(home, sections[home]):
+            name = data_set.get("sample")
+            samples.append(recipe.folder / name if name else None)
     if source is None:
         return known(data, folder, given_rows, samples)
     new_rows = known(data, folder and folder / stage.name, given_rows, samples)
@@ -263,13 +268,14 @@ def known(
         )
     if counted.training is None:
         return counted
+    rows = _split(counted, data)
     validation_sets = data.get("validation_sets", ())
     held_out = [_held_out(data_set, data, folder) for data_set in validation_sets]
     if None in held_out:
-        return _split(counted, data)._replace(validation=None)
+        return rows._replace(validation=None)
     if held_out:
-        return _split(counted, data)._replace(validation=sum(count or 0 for count in held_out))
-    return _split(counted, data)
+        return rows._replace(validation=sum(filter(None, held_out)))
+    return rows
 
 
 def _split(rows: Rows, data: RowsRequest) -> Rows:
@@ -281,37 +287,35 @@ def _split(rows: Rows, data: RowsRequest) -> Rows:
 
 def _prepared(data: RowsRequest, folder: Path | None) -> prepared.PreparedRows | None:
     """The prepared rows. None without them, or if settings or files have changed since."""
-    if folder:
-        prepared_rows = prepared.PreparedRows.read(folder)
-    else:
-        prepared_rows = None
-    if (
-        not prepared_rows
-        or not prepared_rows.train_rows
-        or prepared_rows.asked != prepared.asked(data)
-    ):
+    if folder is None:
         return None
-    if prepared_rows.contents in ("", prepared.contents(data) or prepared_rows.contents):
-        return prepared_rows
-    return None
+    rows = prepared.PreparedRows.read(folder)
+    if not rows or not rows.train_rows or rows.asked != prepared.asked(data):
+        return None
+    contents = prepared.contents(data)
+    if rows.contents and contents and rows.contents != contents:
+        return None
+    return rows
 
 
 def _found(data: RowsRequest, folder: Path | None, samples: Sequence[Path | None]) -> Rows:
     """The rows of all data sets together, before some are held out."""
     sets = zip(data.get("sets", [data]), chain(samples, repeat(None)), strict=False)
     parts = [_of_set(data_set, data, folder, sample) for data_set, sample in sets]
-    longest = _longest([part for part in parts if part.training != 0])
+    longest, longest_source = _longest([part for part in parts if part.training != 0])
     lengths = _lengths(parts)
     count = (data.get("songs") or {}).get("count")
     sources = " and ".join(dict.fromkeys(part.source for part in parts))
-    unknown = next((part for part in parts if part.training is None), None)
+    unknown = [part for part in parts if part.training is None]
     if unknown and not count:
-        return unknown._replace(longest=longest[0], longest_source=longest[1])
+        return unknown[0]._replace(longest=longest, longest_source=longest_source)
     counted = sum(part.training or 0 for part in parts)
     if count and (unknown or count <= counted):
-        source = f"the recipe's `count`{(f', with lengths from {sources}' if lengths else '')}"
-        return Rows(count, None, lengths, source, *longest)
-    return Rows(counted, None, lengths, sources, *longest)
+        source = "the recipe's `count`"
+        if lengths:
+            source += f", with lengths from {sources}"
+        return Rows(count, None, lengths, source, longest, longest_source)
+    return Rows(counted, None, lengths, sources, longest, longest_source)
 
 
 def _lengths(parts: Sequence[Rows]) -> RowLengths:
@@ -343,12 +347,14 @@ def _of_set(
         else:
             longest = (0, "")
         rows = Rows(facts["rows"], None, lengths, source, *longest)
-    elif sample and folder and (sampled := _local(sample, data_set, data)).longest:
-        # A sample shows the length of rows, but not their number.
-        rows = Rows(longest=sampled.longest, longest_source=f"the longest row of {sample.name}")
-    return rows._replace(
-        training=None if rows.training is None else round(rows.training * data_set.get("share", 1))
-    )
+    elif sample and folder:
+        sampled = _local(sample, data_set, data)
+        if sampled.longest:
+            # A sample shows the length of rows, but not their number.
+            rows = Rows(longest=sampled.longest, longest_source=f"the longest row of {sample.name}")
+    if rows.training is None:
+        return rows
+    return rows._replace(training=round(rows.training * data_set.get("share", 1)))
 
 
 def _held_out(data_set: Section, data: RowsRequest, folder: Path | None) -> int | None:
@@ -363,18 +369,23 @@ def of_catalog(facts: Mapping[str, Any], data: RowsRequest) -> RowLengths:
     """Tokens of rows, from the characters in the catalog."""
     if "characters" not in facts:
         return UNKNOWN
-    text = RowLengths(*(facts[name] for name in ("characters", "spread", "high")))
-    added = _beside(data) + (
-        MARKS_A_DOCUMENT if data.get("kind") == "plain-text" else 2 * MARKS_A_TURN
-    )
-    return text.scaled(1 / facts.get("characters_a_token", BYTES_A_TOKEN), added)
+    text = RowLengths(facts["characters"], facts["spread"], facts["high"])
+    if data.get("kind") == "plain-text":
+        marks = MARKS_A_DOCUMENT
+    else:
+        marks = 2 * MARKS_A_TURN
+    characters_a_token = facts.get("characters_a_token", BYTES_A_TOKEN)
+    return text.scaled(1 / characters_a_token, _beside(data) + marks)
 
 
 def _beside(data: RowsRequest) -> float:
     """Tokens before each row's own: the system prompt, and the question about a song."""
-    prompt = data.get("system_prompt") or ""
-    instruction = (data.get("songs") or {}).get("instruction_form") or ""
-    return (MARKS_A_TURN if prompt else 0) + _tokens(prompt) + _tokens(instruction)
+    songs = data.get("songs") or {}
+    instruction = songs.get("instruction_form") or ""
+    prompt = data.get("system_prompt")
+    if not prompt:
+        return _tokens(instruction)
+    return MARKS_A_TURN + _tokens(prompt) + _tokens(instruction)
 
 
 def _tokens(text: str) -> float:
@@ -383,13 +394,11 @@ def _tokens(text: str) -> float:
 
 def _local(path: Path, data_set: Section, data: RowsRequest) -> Rows:
     """The rows that the preparers will take of a file or a folder, estimated from a sample."""
-    written = [str(data_set.get(name) or "") for name in templates.SETTINGS]
     columns = []
-    for template in written:
-        columns.extend(templates.columns(template))
-    for name in (data_set.get("text"), (data.get("songs") or {}).get("lyrics")):
-        if name:
-            columns.append(name)
+    for name in templates.SETTINGS:
+        columns += templates.columns(str(data_set.get(name) or ""))
+    songs = data.get("songs") or {}
+    columns += filter(None, (data_set.get("text"), songs.get("lyrics")))
     if JUDGED & data_set.keys():
         columns += [*templates.PROMPTS, "system"]
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
@@ -399,7 +408,9 @@ def _local(path: Path, data_set: Section, data: RowsRequest) -> Rows:
         )
     except Unreadable as error:
         return Rows(source=f"{error}; `--rows N` sets the number of rows")
-    source = f"the {sampled.unit} of {path}{', of which a part was read' if sampled.about else ''}"
+    source = f"the {sampled.unit} of {path}"
+    if sampled.about:
+        source += ", of which a part was read"
     added = _beside(data)
     usable_rows = 0
     lengths = list[float]()
@@ -472,14 +483,18 @@ def _read_judged(row: object, data_set: Section) -> Iterator[float]:
             return
         before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.turns)
         answers = (answer for answer in item.answers.values() if isinstance(answer, str))
-        yield from (before + _tokens(answer) + MARKS_A_TURN for answer in answers)
+        for answer in answers:
+            yield before + _tokens(answer) + MARKS_A_TURN
 
 
 def _read_in_a_form(row: Any, data_set: Section) -> Iterator[float]:
     """The tokens of a row in one of the known conversation formats."""
-    fitting = (form for form in templates.FORMS.values() if set(form) <= set(row))
-    needed = templates.FORMS.get(data_set.get("form") or "") or next(fitting, None)
-    if needed is None or not set(needed) <= set(row):
+    columns = set(row)
+    needed = templates.FORMS.get(data_set.get("form") or "")
+    if not needed:
+        fitting = (form for form in templates.FORMS.values() if columns.issuperset(form))
+        needed = next(fitting, None)
+    if needed is None or not columns.issuperset(needed):
         return
     turns = row[needed[0]]
     if len(needed) == 1 and isinstance(turns, list):

@@ -12,7 +12,7 @@ from runner.parts.planner.forecast import said
 from runner.parts.planner.workload import Adapter
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.language.translation import adapted
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, Severity
 
 # The largest file, in bytes, whose rows are counted.
 SMALL_FILE = 100_000
@@ -48,7 +48,9 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sections:
         where, length = recipe.longest_row(home)
         prompt = section.get("system_prompt") or ""
-        if not length or not section.knows("system_prompt") or len(prompt.split()) >= length:
+        if not length or not section.knows("system_prompt"):
+            continue
+        if len(prompt.split()) >= length:
             continue
         for _, data_set in sets_of(home, section):
             lengths = row_counts.of_catalog(catalog.dataset_of(data_set), data_set)
@@ -75,11 +77,16 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
             count = samples.sample(file).count
         except row_files.Unreadable:
             continue
-        if count < (2 if data.get("validation_share") else 1):
-            message = said("few_rows", file=file, count=count, unit=unit)
-            yield recipe.document.problem(
-                (*home, "path"), *message, severity="note" if count else "error"
-            )
+        least = 1
+        if data.get("validation_share"):
+            least = 2
+        if count >= least:
+            continue
+        message = said("few_rows", file=file, count=count, unit=unit)
+        severity: Severity = "error"
+        if count:
+            severity = "note"
+        yield recipe.document.problem((*home, "path"), *message, severity=severity)
 
 
 RULES: tuple[Rule, ...] = (rows_left_out, experts)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,7 +43,9 @@ class SampledRows:
     @classmethod
     def of_part(cls, count: int, rows: list[Any], unit: str, read: int, size: int) -> Self:
         """Estimated from `count` rows in the `read` of `size` bytes."""
-        return cls(round(count * size / read) if read else count, rows, unit, read < size)
+        if read:
+            count = round(count * size / read)
+        return cls(count, rows, unit, read < size)
 
 
 def evenly(rows: Iterable[object]) -> tuple[int, list[Any]]:
@@ -86,7 +88,10 @@ class _Excerpt:
 
 def _json_lines(file: Path, columns: Iterable[str]) -> SampledRows:
     size = file.stat().st_size
-    lines = _Excerpt(file, READ, PARTS if size > READ else 1)
+    parts = 1
+    if size > READ:
+        parts = PARTS
+    lines = _Excerpt(file, READ, parts)
     count, kept = evenly(line for line in lines if line.strip())
     rows = []
     for line in kept:
@@ -107,9 +112,12 @@ def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
 
     def rows() -> Iterator[Any]:
         nonlocal read
-        while (gap := _GAP.match(text, read)) and text[gap.end() : gap.end() + 1] not in ("]", ""):
+        while gap := _GAP.match(text, read):
+            start = gap.end()
+            if start == len(text) or text[start] == "]":
+                break
             try:
-                row, read = decode(text, gap.end())
+                row, read = decode(text, start)
             except ValueError:
                 if is_whole:
                     raise
@@ -125,7 +133,8 @@ def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
 def _documents(file: Path, columns: Iterable[str]) -> SampledRows:
     lines = _Excerpt(file, READ_OF_TABLE)
     groups = groupby(lines, key=lambda line: bool(line.strip()))
-    count, kept = evenly(sum(map(len, document)) for text, document in groups if text)
+    documents = (document for has_text, document in groups if has_text)
+    count, kept = evenly(sum(map(len, document)) for document in documents)
     return SampledRows.of_part(count, kept, "documents", lines.read, file.stat().st_size)
 
 
@@ -154,17 +163,23 @@ def _sheet(file: Path, columns: Iterable[str]) -> SampledRows:
     """For a large sheet the first rows, because cells are slow to read."""
     load_workbook = library("openpyxl", "XLSX").load_workbook
     small = file.stat().st_size <= SMALL_SHEET
-    numbered = list(islice(Sheet().rows(file), None if small else MOST))
+    most = None if small else MOST
+    numbered = list(islice(Sheet().rows(file), most))
     count, kept = evenly(row for _, row in numbered)
     if small or count < MOST:
         return SampledRows(count, kept, "rows")
+    last_line, _ = numbered[-1]
     with closing(load_workbook(file, read_only=True)) as book:
         sheet = book.worksheets[0]._worksheet_path
     from zipfile import ZipFile  # late, because few files are spreadsheets
 
     with ZipFile(file) as files, files.open(sheet) as text:
-        all_rows = sum(len(_ROW.findall(part)) for part in iter(lambda: text.read(2**20), b"")) - 1
-    return SampledRows(round(all_rows * count / (numbered[-1][0] - 1)), kept, "rows", True)
+        all_lines = 0
+        while part := text.read(2**20):
+            all_lines += len(_ROW.findall(part))
+    # Without the line of the names.
+    all_rows = round((all_lines - 1) * count / (last_line - 1))
+    return SampledRows(all_rows, kept, "rows", True)
 
 
 def _parquet_rows(file: Path) -> int:
@@ -201,16 +216,17 @@ def _saved(folder: Path, split: str | None, columns: Iterable[str]) -> SampledRo
 
     if (folder / "dataset_dict.json").is_file():
         folder = folder / str(split)
-    names = []
-    for data_file in (read_json(folder / "state.json") or {})["_data_files"]:
-        names.append(data_file["filename"])
-    batches = list(
-        chain.from_iterable(pa.ipc.open_stream(pa.memory_map(str(folder / name))) for name in names)
-    )
+    state = read_json(folder / "state.json") or {}
+    batches = list[Any]()
+    for data_file in state["_data_files"]:
+        path = folder / data_file["filename"]
+        batches += pa.ipc.open_stream(pa.memory_map(str(path)))
     count = sum(batch.num_rows for batch in batches)
-    wanted = [name for name in columns if batches and name in batches[0].schema.names]
-    selected = (record_batch.select(wanted) if wanted else record_batch for record_batch in batches)
-    return SampledRows(count, _of_batches(selected, count), "rows")
+    if batches:
+        present = [name for name in columns if name in batches[0].schema.names]
+        if present:
+            batches = [batch.select(present) for batch in batches]
+    return SampledRows(count, _of_batches(batches, count), "rows")
 
 
 def _texts(folder: Path) -> SampledRows:
@@ -226,18 +242,16 @@ def image_count(folder: Path) -> SampledRows:
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith((".", "test"))]
     binary = [entry for entry in entries if entry.suffix == ".bin"]
     if binary:
-        return SampledRows(
-            sum(entry.stat().st_size // CIFAR_RECORD for entry in binary), [], "images"
-        )
+        count = sum(entry.stat().st_size // CIFAR_RECORD for entry in binary)
+        return SampledRows(count, [], "images")
     files = [entry for entry in entries if entry.suffix == ".parquet"]
     if files:
         return SampledRows(sum(map(_parquet_rows, files)), [], "images")
-    classes = (entry for entry in entries if entry.is_dir())
-    count = sum(
-        file.is_file() and not file.name.startswith(".")
-        for entry in classes
-        for file in entry.rglob("*")
-    )
+    count = 0
+    for entry in entries:
+        if entry.is_dir():
+            images = (file for file in entry.rglob("*") if file.is_file())
+            count += sum(not file.name.startswith(".") for file in images)
     if not count:
         raise Unreadable(f"`{folder}` contains no images")
     return SampledRows(count, [], "files in the folders")
@@ -272,15 +286,13 @@ def sample(
         if path.exists() and (sampler := SAMPLERS.get(path.suffix)):
             return sampler(path, columns)
     except Unreadable as error:
-        raise Unreadable(
-            f"{error}: {error.hint}" if error.severity == "note" else str(error)
-        ) from None
+        if error.severity == "note":
+            raise Unreadable(f"{error}: {error.hint}") from None
+        raise Unreadable(str(error)) from None
     except OSError as error:
         raise Unreadable(f"`{path}` cannot be read: {error.strerror or 'it is damaged'}") from None
     except Exception:  # each library raises its own error for a broken file
         raise Unreadable(f"`{path}` is not valid for its file extension") from None
-    raise Unreadable(
-        f"the data file `{path}` does not exist"
-        if not path.exists()
-        else f"`{path}` is not a data file"
-    )
+    if path.exists():
+        raise Unreadable(f"`{path}` is not a data file")
+    raise Unreadable(f"the data file `{path}` does not exist")

@@ -51,10 +51,11 @@ def held(workload: Workload) -> State:
         return _fsdp(workload)
     gradients = trained_bytes(workload)
     weights = weights_of(workload) + reference(workload)
+    buffers = 0
     # DDP copies gradients into buckets of its own (gradient_as_bucket_view is off in accelerate).
-    return State(
-        weights, gradients, _optimizer(workload), gradients if workload.sharding == "ddp" else 0
-    )
+    if workload.sharding == "ddp":
+        buffers = gradients
+    return State(weights, gradients, _optimizer(workload), buffers)
 
 
 def _fsdp(workload: Workload) -> State:
@@ -65,9 +66,8 @@ def _fsdp(workload: Workload) -> State:
     shards = workload.machines.world_size // max(1, workload.copies)
     layer_numbers = parameters.of_layers(workload.model, ())[0].whole
     layer = wide * layer_numbers
-    root = wide * (
-        parameters.total(workload.model) - layer_numbers * workload.model.num_hidden_layers
-    )
+    in_layers = layer_numbers * workload.model.num_hidden_layers
+    root = wide * (parameters.total(workload.model) - in_layers)
     adapter = workload.adapter
     if adapter and adapter.packed:
         # Weights in 4 or 8 bits travel packed, and each is unpacked when it is used.
@@ -82,9 +82,7 @@ def _fsdp(workload: Workload) -> State:
     optimizer = _optimizer(workload)
     if not workload.adapter:
         count = parameters.trainable(workload)
-        if workload.in_full:
-            weights += 0
-        else:
+        if not workload.in_full:
             weights += (FULL - wide) * count
         gradients = FULL * count
     # The scales of packed weights are not parameters: every GPU holds all of them, as published
@@ -116,16 +114,21 @@ def _zero(workload: Workload, stage: int) -> State:
     wide = workload.width
     count = parameters.trainable(workload)
     weights = weights_of(workload) + reference(workload)
-    optimizer = (
-        int((FULL * (wide == HALF) + workload.rule.moments * workload.rule.kept(FULL)) * count)
-        // shards
-    )
-    gradients = wide * count // (shards if stage >= 2 else 1)
-    buffers = workload.bucket_bytes * (1 if stage == 3 else 2)
+    numbers = parameters.total(workload.model)
+    optimizer_width = workload.rule.moments * workload.rule.kept(FULL)
+    if wide == HALF:
+        optimizer_width += FULL
+    optimizer = int(optimizer_width * count) // shards
+    gradients = wide * count
+    if stage >= 2:
+        gradients //= shards
+    buffers = workload.bucket_bytes
+    if stage < 3:
+        buffers *= 2
     layer = root = 0
     if stage == 3:
         layer = wide * parameters.of_layers(workload.model, ())[0].whole
-        kept = min(parameters.total(workload.model), workload.reuse // 2)
+        kept = min(numbers, workload.reuse // 2)
         root = wide * max(workload.model.vocab_size * workload.model.hidden_size, kept)
         # Gathered ahead: 0.9 × hidden² where the file leaves it to transformers (5.16,
         # integrations/deepspeed.py).
@@ -134,24 +137,29 @@ def _zero(workload: Workload, stage: int) -> State:
             ahead = by_width
         else:
             ahead = workload.prefetch
-        buffers += 2 * wide * min(parameters.total(workload.model), ahead)
+        buffers += 2 * wide * min(numbers, ahead)
         if workload.offload.weights:
             weights = 0
         else:
             weights = weights // shards
     if workload.offload.optimizer:
         optimizer = 0
-        gradients = gradients if stage == 1 else 0
+        if stage > 1:
+            gradients = 0
     return State(weights, gradients, optimizer, buffers, layer, root)
 
 
 def reference(workload: Workload) -> int:
     """The frozen models beside the trained one, instead of which an adapter is switched off: that
     of preference training (TRL 1.9), and that of features (Axolotl 0.19.0, core/trainers/ebft)."""
-    several = workload.objective == "ebft" and workload.near
     if workload.adapter:
         return 0
-    return ((workload.passes_beside > 0) + several) * weights_of(workload)
+    models = 0
+    if workload.passes_beside > 0:
+        models += 1
+    if workload.objective == "ebft" and workload.near:
+        models += 1
+    return models * weights_of(workload)
 
 
 def packed(workload: Workload) -> bool:
@@ -162,10 +170,11 @@ def packed(workload: Workload) -> bool:
 def _bytes(workload: Workload, numbers: parameters.Numbers, trained: bool = True) -> int:
     """Bytes of these numbers of the base model. trained: whether they are trained, or frozen."""
     if workload.in_full or (trained and workload.masters):
-        inside = FULL
+        width = FULL
     else:
-        inside = workload.width
-    return numbers.inside * inside + numbers.outside * (FULL if workload.raised else inside)
+        width = workload.width
+    outside_width = FULL if workload.raised else width
+    return numbers.inside * width + numbers.outside * outside_width
 
 
 def whole(workload: Workload) -> int:
@@ -203,16 +212,17 @@ def _scales(workload: Workload) -> int:
     if adapter.eight_bit:
         outputs = sum(out for _, out in parameters.linear(workload.model).values())
         return workload.model.num_hidden_layers * FULL * outputs
-    counts = [prod(shape) for shape in parameters.linear(workload.model).values()]
-    return workload.model.num_hidden_layers * sum(
-        count // 64 + FULL * count // 16384 for count in counts
-    )
+    counts = map(prod, parameters.linear(workload.model).values())
+    layer_scales = sum(count // 64 + FULL * count // 16384 for count in counts)
+    return workload.model.num_hidden_layers * layer_scales
 
 
 def adapter_bytes(workload: Workload) -> int:
     """The adapter's weights: peft raises them to fp32, and DeepSpeed lowers every weight again."""
-    zero = workload.sharding.startswith("zero")
-    return (workload.width if zero else FULL) * parameters.adapter(workload)
+    width = FULL
+    if workload.sharding.startswith("zero"):
+        width = workload.width
+    return width * parameters.adapter(workload)
 
 
 def trained_bytes(workload: Workload) -> int:
@@ -235,32 +245,41 @@ def adapted(workload: Workload) -> list[int]:
     return sizes
 
 
-def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
-    """What DoRA holds in a layer (peft 0.20.0, lora/dora.py). While it measures the rows of the
-    last weight: in fp32 that weight, B·A, B·A times its factor, and their sum; in half precision
-    the identity that it multiplies for B·A. In the backward pass: numbers of the rows. Until then,
-    with dropout: a half-precision copy of the frozen weights, because it computes their outputs
-    again from what dropout left."""
+class DoraBytes(NamedTuple):
+    """What DoRA holds in a layer (peft 0.20.0, lora/dora.py).
+
+    measuring: while it measures the rows of the last weight: in fp32 that weight, B·A, B·A times
+    its factor, and their sum; in half precision the identity that it multiplies for B·A. in_flight:
+    in the backward pass, numbers of the rows. copied: until then, with dropout, a half-precision
+    copy of the frozen weights, because it computes their outputs again from what dropout left."""
+
+    measuring: int = 0
+    in_flight: int = 0
+    copied: int = 0
+
+
+def by_length(workload: Workload, tokens: int) -> DoraBytes:
     adapter = workload.adapter
     if not adapter or not adapter.dora:
-        return 0, 0, 0
+        return DoraBytes()
     shapes = []
     for name, shape in parameters.linear(workload.model).items():
         if name in adapter.targets:
             shapes.append(shape)
-    (fan_in, fan_out), widest = shapes[-1], FULL * tokens * max(out for _, out in shapes)
+    fan_in, fan_out = shapes[-1]
+    widest = FULL * tokens * max(out for _, out in shapes)
+    copied = 0
     if adapter.dropout and workload.precision != "fp32":
-        again = HALF * sum(adapted(workload))
-    else:
-        again = 0
-    measuring = 4 * FULL * fan_in * fan_out + HALF * fan_in**2 + 2 * widest
+        copied = HALF * sum(adapted(workload))
+    weights = 4 * FULL * fan_in * fan_out
+    identity = HALF * fan_in**2
     multiples: Mapping[str, float] = TABLES["dora"]
-    factor = (
-        multiples["in_flight"]
-        + multiples["dropout"] * bool(adapter.dropout)
-        + multiples["packed"] * adapter.packed
-    )
-    return measuring, round(factor * widest), again
+    factor = multiples["in_flight"]
+    if adapter.dropout:
+        factor += multiples["dropout"]
+    if adapter.packed:
+        factor += multiples["packed"]
+    return DoraBytes(weights + identity + 2 * widest, round(factor * widest), copied)
 
 
 def copies(workload: Workload) -> int:
@@ -298,27 +317,28 @@ def _optimizer(workload: Workload) -> int:
     if lora:
         count = parameters.adapter(workload)
         wide = adapter_bytes(workload) / max(count, 1)
-        return int(
-            rule.matrices * rule.kept(wide) * (count // lora.rank if rule.factored else count)
-        )
-    widths = [_bytes(workload, parameters.Numbers(1 - out, out)) for out in (0, 1)]
+        if rule.factored:
+            count //= lora.rank
+        return int(rule.matrices * rule.kept(wide) * count)
+    inside_width = _bytes(workload, parameters.Numbers(1, 0))
+    outside_width = _bytes(workload, parameters.Numbers(0, 1))
+    if workload.sharding == "fsdp":
+        inside_width = outside_width = FULL
     for name, shape in parameters.trained(workload).items():
-        count = prod(shape)
-        outside = parameters.outside(name)
-        if workload.sharding == "fsdp":
-            wide = FULL
+        if parameters.outside(name):
+            moments = rule.moments
+            width = rule.kept(outside_width)
         else:
-            wide = widths[outside]
-        in_full = rule.bits and (
-            count < 4096 or (name == workload.model.embedding and rule.embeddings)
-        )
+            moments = rule.matrices
+            width = rule.kept(inside_width)
+        count = prod(shape)
+        is_embedding = name == workload.model.embedding and rule.embeddings
+        if rule.bits and (count < 4096 or is_embedding):
+            width = FULL
         if rule.factored and len(shape) > 1:
-            count = prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
-        size += (
-            (rule.moments if outside else rule.matrices)
-            * (FULL if in_full else rule.kept(wide))
-            * count
-        )
+            *matrices, fan_out, fan_in = shape
+            count = prod(matrices) * (fan_out + fan_in)
+        size += moments * width * count
     return int(size)
 
 
@@ -336,36 +356,32 @@ def main_memory(workload: Workload) -> dict[str, int]:
     machines = workload.machines
     placed = workload.offload
     wide = workload.width
+    all_numbers = parameters.total(workload.model)
+    parts = dict[str, int]()
     if workload.sharding == "fsdp":
-        if not workload.adapter:
-            frozen = wide * (parameters.total(workload.model) - trained)
-        else:
+        if not placed:
+            return parts
+        if workload.adapter:
             frozen = whole(workload)
-        if placed:
-            return {
-                "weights and state beside the GPUs": (beside(workload) + frozen) // machines.nodes
-            }
-        return {}
-    parts = {}
+        else:
+            frozen = wide * (all_numbers - trained)
+        state_and_weights = beside(workload) + frozen
+        parts["weights and state beside the GPUs"] = state_and_weights // machines.nodes
+        return parts
     if placed.optimizer == "cpu":
-        parts["optimizer beside the GPUs"] = round(
-            PACE["pinned"] * beside(workload) / machines.nodes
-        )
+        optimizer = PACE["pinned"] * beside(workload) / machines.nodes
+        parts["optimizer beside the GPUs"] = round(optimizer)
     elif placed.optimizer == "nvme":
         gradients = PACE["pinned"] * wide * trained / machines.nodes
-        buffers = STATE_BUFFERS * FULL * min(workload.group, trained // machines.world_size)
-        parts["buffers of the optimizer on a disk"] = (
-            round(gradients) + machines.gpus_per_node * buffers
-        )
-    all_numbers = parameters.total(workload.model)
+        share = min(workload.group, trained // machines.world_size)
+        buffers = machines.gpus_per_node * STATE_BUFFERS * FULL * share
+        parts["buffers of the optimizer on a disk"] = round(gradients) + buffers
     if placed.weights == "cpu":
-        parts["weights beside the GPUs"] = round(
-            PACE["pinned"] * wide * all_numbers / machines.nodes
-        )
+        weights = PACE["pinned"] * wide * all_numbers / machines.nodes
+        parts["weights beside the GPUs"] = round(weights)
     elif placed.weights == "nvme":
-        numbers = WEIGHTS_BUFFERS * placed.buffer + min(
-            WEIGHTS_IN_MEMORY, all_numbers // machines.world_size
-        )
+        numbers = WEIGHTS_BUFFERS * placed.buffer
+        numbers += min(WEIGHTS_IN_MEMORY, all_numbers // machines.world_size)
         parts["buffers of weights on a disk"] = machines.gpus_per_node * wide * numbers
     return parts
 
@@ -373,16 +389,12 @@ def main_memory(workload: Workload) -> dict[str, int]:
 def on_disk(workload: Workload) -> int:
     """Offloaded to the disk of one machine."""
     placed = workload.offload
-    nodes = workload.machines.nodes
+    size = 0
     if placed.optimizer == "nvme":
-        state_ = beside(workload)
-    else:
-        state_ = 0
+        size += beside(workload)
     if placed.weights == "nvme":
-        weights = workload.width * parameters.total(workload.model)
-    else:
-        weights = 0
-    return (state_ + weights) // nodes
+        size += workload.width * parameters.total(workload.model)
+    return size // workload.machines.nodes
 
 
 def stepping(workload: Workload, gpu: Gpu) -> float:
@@ -401,12 +413,12 @@ def stepping(workload: Workload, gpu: Gpu) -> float:
         sent = FULL * workload.accumulation
     else:
         sent = HALF * (workload.accumulation + 1)
-    travelling = sent * trained / machines.world_size / rate(gpu)
+    seconds = trained / machines.nodes / cores
+    seconds += sent * trained / machines.world_size / rate(gpu)
     if workload.offload.optimizer == "nvme":
         moved = 2 * beside(workload) / machines.nodes
-    else:
-        moved = 0
-    return trained / machines.nodes / cores + travelling + moved / (workload.offload.mb_s * 1e6)
+        seconds += moved / (workload.offload.mb_s * 1e6)
+    return seconds
 
 
 def rate(gpu: Gpu) -> float:
@@ -425,9 +437,11 @@ def fetching(workload: Workload, gpu: Gpu) -> float:
     else:
         wide = workload.width
     size = 2 * wide * parameters.total(workload.model) * workload.accumulation
-    from_disk = size / workload.machines.nodes / (workload.offload.mb_s * 1e6)
     over_pcie = size / workload.machines.world_size / rate(gpu)
-    return max(over_pcie, from_disk if workload.offload.weights == "nvme" else 0.0)
+    if workload.offload.weights != "nvme":
+        return over_pcie
+    from_disk = size / workload.machines.nodes / (workload.offload.mb_s * 1e6)
+    return max(over_pcie, from_disk)
 
 
 def moments(workload: Workload) -> dict[str, int]:
@@ -473,7 +487,11 @@ def moments(workload: Workload) -> dict[str, int]:
 
 def whole_model(workload: Workload) -> int:
     """The whole model in the precision in which it is loaded."""
-    return (FULL if workload.in_full else workload.width) * parameters.total(workload.model)
+    if workload.in_full:
+        width = FULL
+    else:
+        width = workload.width
+    return width * parameters.total(workload.model)
 
 
 def saved_weights(workload: Workload) -> int:

@@ -58,24 +58,29 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
             hub = f"{plan.claims[0].mount}/huggingface"
         else:
             hub = "/tmp/home"
-    entries = {
-        "model download": (place.model_dir if forecast.stage.model else None) or hub,
+    model_folder = hub
+    if forecast.stage.model and place.model_dir:
+        model_folder = place.model_dir
+    folders = {
+        "model download": model_folder,
         "prepared data": f"{place.data_dir}/{forecast.stage.folder}".rstrip("/"),
         state.ON_DISK: forecast.workload.offload.path,
     }
-    if plan.claim_of(entries[state.ON_DISK]):
+    if plan.claim_of(folders[state.ON_DISK]):
         # Each machine has its own, and a claim holds those of all.
         sizes[state.ON_DISK] = sizes.get(state.ON_DISK, 0) * forecast.stage.machines.nodes
-    listed = []
-    for content, folder in entries.items():
+    entries = []
+    for content, folder in folders.items():
         if sizes.get(content):
-            listed.append(Disk(content, sizes.pop(content), folder))
+            entries.append(Disk(content, sizes.pop(content), folder))
     # While the newest is written there is one more than are kept, and the best is kept beside the
     # latest.
-    listed.append(
-        Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir)
-    )
-    return listed + [Disk(content, size, place.run_dir) for content, size in sizes.items() if size]
+    checkpoints = f"checkpoints ({keep} kept, 1 being written)"
+    entries.append(Disk(checkpoints, (keep + 1) * checkpoint, place.run_dir))
+    for content, size in sizes.items():
+        if size:
+            entries.append(Disk(content, size, place.run_dir))
+    return entries
 
 
 def before_training(plan: Plan) -> Iterator[Disk]:
@@ -83,18 +88,21 @@ def before_training(plan: Plan) -> Iterator[Disk]:
     for stage in plan.stages:
         if stage.trains:
             continue
-        if "lengths" in stage.config and (tokens := plan.facts.get("tokens_in_all")):
-            if not stage.config["text"].get("packed"):
+        config = stage.config
+        tokens = plan.facts.get("tokens_in_all")
+        if "lengths" in config and tokens:
+            if not config["text"].get("packed"):
                 text = round(SPARE["copies_of_text"] * tokens * BYTES_A_TOKEN)
-                yield Disk("text, and its copies while it is cleaned", text, stage.config["out"])
-            if stage.config["tokenizer"]["most"] <= 2**16:
-                wide = 2
-            else:
-                wide = 4
-            yield Disk("blocks of tokens", wide * tokens, stage.config["out"])
-        elif "dtype" in stage.config:
-            size = (4 if stage.config["dtype"] == "float32" else 2) * stage.config["parameters"]
-            yield Disk("first weights", size, stage.config["out"])
+                yield Disk("text, and its copies while it is cleaned", text, config["out"])
+            width = 4
+            if config["tokenizer"]["most"] <= 2**16:
+                width = 2
+            yield Disk("blocks of tokens", width * tokens, config["out"])
+        elif "dtype" in config:
+            width = 2
+            if config["dtype"] == "float32":
+                width = 4
+            yield Disk("first weights", width * config["parameters"], config["out"])
 
 
 def everything(plan: Plan, forecasts: list[Forecast]) -> list[Disk]:
@@ -117,44 +125,41 @@ def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
     """The plan with its needs: the size of each claim; the memory of each stage's machines with its
     speed and price, for targets and messages of the cluster; the time its pods get to end; and the
     longest rows that fit its GPUs."""
-    return replace(
-        plan,
-        # For an unknown model, claims get the usual size.
-        claims_gib={name: rounded(n) for name, n in needs(plan, forecasts).items()}
-        if forecasts
-        else {},
-        stages=tuple(_with_needs(plan, stage, forecasts) for stage in plan.stages),
-    )
+    claims_gib = {}
+    # For an unknown model, claims get the usual size.
+    if forecasts:
+        claims_gib = {name: rounded(size) for name, size in needs(plan, forecasts).items()}
+    stages = tuple(_with_needs(plan, stage, forecasts) for stage in plan.stages)
+    return replace(plan, claims_gib=claims_gib, stages=stages)
 
 
 def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
-    own_forecast = next(
-        (forecast for forecast in forecasts if forecast.stage.name == stage.name), None
-    )
-    # The stage that prepares rows also checks their length, for every stage that reads them.
-    rows_of = []
-    for stage_forecast in forecasts:
-        if stage_forecast is own_forecast or (
-            stage.name == DATA and DATA in stage_forecast.stage.reads
-        ):
-            rows_of.append(stage_forecast)
-    if plan.place.on_cluster and (
-        rooms := [room for stage_forecast in rows_of if (room := _room(plan, stage_forecast))]
-    ):
-        stage = replace(stage, env={**stage.env, ROOM: json.dumps(rooms, ensure_ascii=False)})
-    if own_forecast is None:
+    stage_forecasts = [forecast for forecast in forecasts if forecast.stage.name == stage.name]
+    if plan.place.on_cluster:
+        readers = stage_forecasts[:1]
+        # The stage that prepares rows also checks their length, for every stage that reads them.
+        if stage.name == DATA:
+            readers = [forecast for forecast in forecasts if DATA in forecast.stage.reads]
+        rooms = [_room(plan, forecast) for forecast in readers]
+        rooms = list(filter(None, rooms))
+        if rooms:
+            stage = replace(stage, env={**stage.env, ROOM: json.dumps(rooms, ensure_ascii=False)})
+    if not stage_forecasts:
         return stage
+    forecast = stage_forecasts[0]
     needs: dict[str, float] = {
-        "gpu_memory": own_forecast.full.memory.total,
-        "memory": sum(host(own_forecast).values()),
+        "gpu_memory": forecast.full.memory.total,
+        "memory": _host_bytes(forecast),
     }
-    if own_forecast.time and (tokens := round(own_forecast.time.tokens_a_second)):
-        needs["tokens_per_second"] = tokens
-    elif own_forecast.time:  # images have no tokens
-        needs["samples_per_second"] = round(own_forecast.time.samples_a_second)
-    if own_forecast.price is not None:
-        needs["price_per_gpu_hour"] = own_forecast.price
-    return replace(stage, needs=needs, grace_seconds=seconds(plan, own_forecast))
+    if forecast.time:
+        tokens = round(forecast.time.tokens_a_second)
+        if tokens:
+            needs["tokens_per_second"] = tokens
+        else:  # images have no tokens
+            needs["samples_per_second"] = round(forecast.time.samples_a_second)
+    if forecast.price is not None:
+        needs["price_per_gpu_hour"] = forecast.price
+    return replace(stage, needs=needs, grace_seconds=seconds(plan, forecast))
 
 
 def _room(plan: Plan, forecast: Forecast) -> list[object]:
@@ -172,12 +177,13 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
     most = MULTIPLE * largest(
         lambda count: not forecast.changed(longest=count * MULTIPLE).never_fits
     )
-    source = row_counts.source_of(plan, stage)[0]
-    drawn = (source or {}).get("earlier_rows", {}).get(stage.name)
+    source, _ = row_counts.source_of(plan, stage)
+    folders = [""]
     if source:
-        folders = [stage.name, *([drawn["of"]] if drawn else [])]
-    else:
-        folders = [""]
+        folders = [stage.name]
+        earlier_rows = source.get("earlier_rows", {}).get(stage.name)
+        if earlier_rows:
+            folders.append(earlier_rows["of"])
     need = units.both(filled.memory.total)
     card_memory = units.both(usable(gpu))
     return [
@@ -190,7 +196,8 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
 
 def rounded(need: float) -> int:
     """GiB to ask for, with room to spare."""
-    return max(1, -(-round(need * SPARE["headroom"]) // (STEP_GIB * GIB))) * STEP_GIB
+    steps = -(-round(need * SPARE["headroom"]) // (STEP_GIB * GIB))
+    return max(1, steps) * STEP_GIB
 
 
 def host(forecast: Forecast) -> dict[str, int]:
@@ -202,6 +209,10 @@ def host(forecast: Forecast) -> dict[str, int]:
         "shared memory": stage.shm_gib * GIB,
     }
     return parts | forecast.beside()
+
+
+def _host_bytes(forecast: Forecast) -> int:
+    return sum(host(forecast).values())
 
 
 def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[Problem]:
@@ -222,37 +233,30 @@ def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[
             enough = rounded(wanted)
             sentences = said("small_claim", claim=claim, written=on_it, enough=enough)
             notes.append(document.problem(where, *sentences, severity="note", mending=enough))
-    needs = [(sum(host(forecast).values()), forecast.stage.machines) for forecast in forecasts]
+    needs = [(_host_bytes(forecast), forecast.stage.machines) for forecast in forecasts]
     need, machines = max(
         needs, key=lambda machine_need: machine_need[0], default=(0, plan.stages[0].machines)
     )
     if need > machines.memory_gib * GIB:
         gib = -(-need // GIB)
-        pods = plan.place.on_cluster
-        stated_section = pods and next(
-            (
-                pod_section
-                for pod_section in ("limits", "requests")
-                if plan.site[pod_section].get("memory")
-            ),
-            None,
-        )
-        line: tuple[str, ...]
-        if stated_section:
-            line = ("openshift", stated_section, "memory")
-        else:
-            line = ("machines", "memory")
-        placeholders = {
-            "machine": machine(plan),
-            "have": machines.memory_gib,
-            "need": need / GIB,
-            "gib": gib,
-        }
+        with_pod = 0
+        stated_sections = []
+        if plan.place.on_cluster:
+            with_pod = machine_gib(gib)
+            for pod_section in ("limits", "requests"):
+                if plan.site[pod_section].get("memory"):
+                    stated_sections.append(pod_section)
+        line: tuple[str, ...] = ("machines", "memory")
+        if stated_sections:
+            line = ("openshift", stated_sections[0], "memory")
         sentences = said(
             "small_machine",
-            with_pod=machine_gib(gib) if pods else 0,
-            stated=stated_section,
-            **placeholders,
+            machine=machine(plan),
+            have=machines.memory_gib,
+            need=need / GIB,
+            gib=gib,
+            with_pod=with_pod,
+            stated=next(iter(stated_sections), None),
         )
         notes.append(document.problem(line, *sentences, severity="note"))
     return notes
@@ -273,7 +277,7 @@ def machine_gib(pod_gib: int) -> int:
 def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
     """GiB of main memory that each machine must have; on a cluster with the part that no pod
     gets."""
-    gib = int(-(-max(sum(host(forecast).values()) for forecast in forecasts) // GIB))
+    gib = int(-(-max(map(_host_bytes, forecasts)) // GIB))
     if plan.place.on_cluster:
         return machine_gib(gib)
     return gib
@@ -287,11 +291,11 @@ def seconds(plan: Plan, forecast: Forecast) -> int | None:
     current = SPARE["unknown"]
     time = forecast.time
     if time:
-        current = SPARE["times"] * (
-            time.step_seconds + time.evaluation_seconds / max(1, time.evaluations)
-        )
+        evaluation = time.evaluation_seconds / max(1, time.evaluations)
+        current = SPARE["times"] * (time.step_seconds + evaluation)
     saving: float = forecast.written()["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
-    return 60 * math.ceil((SPARE["leaving"] + current + saving) / 60)
+    minutes = math.ceil((SPARE["leaving"] + current + saving) / 60)
+    return 60 * minutes
 
 
 class Preparation(NamedTuple):
@@ -324,7 +328,8 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
         speed = float(claim.write_mb_s)
     else:
         speed = OWN_DISK_MB_S
-    size = sum(entry.size for entry in before_training(plan) if entry.folder == config["out"]) / 1e6
+    entries = [entry for entry in before_training(plan) if entry.folder == config["out"]]
+    size = sum(entry.size for entry in entries) / 1e6
     seconds = START_SECONDS + size / speed
     writes = f"{size / 1e3:,.0f} GB written at {speed:,.0f} MB/s"
     if "dtype" in config:
@@ -347,26 +352,34 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
     for work, facts in catalog.table("processors").items():
         if "mb_s" in facts:
             pace[work] = 1 / facts["mb_s"]
-    cleaning = pace["filtering"] + (
-        pace["near_duplicates"] if config["text"]["deduplicate"] == "near" else 0
-    )
+    cleaning = pace["filtering"]
+    if config["text"]["deduplicate"] == "near":
+        cleaning += pace["near_duplicates"]
     # One process reads all text twice for each length, for training and for validation; all
     # processors tokenise.
-    seconds += text * (cleaning / processors + 2 * len(config["lengths"]) * pace["reading"])
+    reading = 2 * len(config["lengths"]) * pace["reading"]
+    seconds += text * (cleaning / processors + reading)
     seconds += text * pace["tokenising"] / stage.machines.cpus
-    source = f"{text / 1000.0:,.1f} GB of text, cleaned at {1 / cleaning:.2g} MB a second on each of {processors:,} CPU cores, and {writes}; without the download"
+    gigabytes = f"{text / 1000.0:,.1f} GB of text"
+    speed_a_core = f"{1 / cleaning:.2g} MB a second on each of {processors:,} CPU cores"
+    source = f"{gigabytes}, cleaned at {speed_a_core}, and {writes}; without the download"
     return Preparation(stage.name, seconds, source)
 
 
 def _text(recipe: Recipe) -> float:
     """10^6 bytes of all documents that are read; 0 if those of one data set are unknown."""
     sizes = []
-    for data_set in (data_set for home, data_set in recipe.data_sets() if home[0] == "data"):
+    for home, data_set in recipe.data_sets():
+        if home[0] != "data":
+            continue
         file = recipe.folder / (data_set.get("path") or "")
-        facts = catalog.dataset_of(data_set)
-        rows = facts.get("rows", 0) * (data_set.get("share") or 1)
-        size = min(rows, data_set.get("limit") or rows) * facts.get("characters", 0)
-        sizes.append(file.stat().st_size if file.is_file() else size)
+        if file.is_file():
+            sizes.append(file.stat().st_size)
+        else:
+            facts = catalog.dataset_of(data_set)
+            rows = facts.get("rows", 0) * (data_set.get("share") or 1)
+            most_rows = min(rows, data_set.get("limit") or rows)
+            sizes.append(most_rows * facts.get("characters", 0))
     if all(sizes):
         return sum(sizes) / 1e6
     return 0.0

@@ -218,9 +218,9 @@ class Run:
             between = seconds_between(writing)
         # Two at the same time are one.
         within = max(0, math.ceil(interval / between - 1e-9) - 1)
-        return Checkpoints(
-            ends * (1 + within), within, min(first_after, interval), min(between, interval), writing
-        )
+        count = ends * (1 + within)
+        first_after = min(first_after, interval)
+        return Checkpoints(count, within, first_after, min(between, interval), writing)
 
     def rate(self, gpu: catalog.Gpu) -> float:
         """Operations a second on a card's data sheet, in the run's precision."""
@@ -318,10 +318,11 @@ class Workload(Run):
         if not (self.packing and self.lengths and rows):
             return rows
         length = self.sequence_len
-        return max(
-            1.0,
-            rows / (self.lengths.packed(length) if self.several else length / self.lengths.mean),
-        )
+        if self.several:
+            rows_in_one = self.lengths.packed(length)
+        else:
+            rows_in_one = length / self.lengths.mean
+        return max(1.0, rows / rows_in_one)
 
     @property
     def row_tokens(self) -> float:
@@ -340,7 +341,10 @@ class Workload(Run):
     @property
     def attended(self) -> float:
         """Tokens that a mean token attends to: rows packed into one do not see each other."""
-        if self.lengths and (self.several if self.packing else self.joined):
+        rows_are_apart = self.joined
+        if self.packing:
+            rows_are_apart = self.several
+        if self.lengths and rows_are_apart:
             return self.lengths.attended(self.sequence_len)
         return self.row_tokens
 
@@ -418,15 +422,17 @@ class Workload(Run):
         precision."""
         if self.precision == "fp32" or self.sharding == "fsdp" or self.sharding.startswith("zero"):
             return False
-        plain = (
-            not self.adapter and self.attention in ("sdpa", "eager") and self.fused_loss != "cut"
-        )
-        return self.in_full or plain
+        if self.in_full:
+            return True
+        needs_half = self.attention not in ("sdpa", "eager") or self.fused_loss == "cut"
+        return not self.adapter and not needs_half
 
     def in_fp32(self, name: str) -> bool:
         """Whether the embedding or the head, by its name, is held in fp32 and multiplied in half
         precision."""
-        return self.raised or (self.masters and self.sharding != "fsdp" and self.trains(name))
+        if self.raised:
+            return True
+        return self.masters and self.sharding != "fsdp" and self.trains(name)
 
     def runs_on(self, gpu: catalog.Gpu) -> bool:
         """FlashAttention 2 needs what bf16 needs."""
@@ -453,10 +459,12 @@ def from_stage(stage: Stage, model: catalog.Model, rows: Rows | None = None) -> 
     runner = config.get("recipe_runner") or {}
     zero = _zero_section(stage)
     answers = _answers(config)
+    if config.get("reward_model"):
+        # It has no LM head, as if that was the embedding.
+        model = replace(model, tied=True)
     return Workload(
         **_alike("run", config),
-        # A reward model has no LM head, as if that was the embedding.
-        model=replace(model, tied=True) if config.get("reward_model") else model,
+        model=model,
         machines=stage.machines,
         adapter=_adapter(config, model),
         unfrozen=tuple(config.get("unfrozen_parameters") or ()),
@@ -557,7 +565,8 @@ def _answers(config: EngineConfig) -> Mapping[str, Any]:
 def _packing(config: EngineConfig) -> Mapping[str, Any]:
     """The fields about rows that fill the length. They may be blocks: Axolotl takes rows as they
     are where `type` is empty."""
-    blocks = any(data.get("type") == "" for data in config.get("datasets") or ())
+    data_sets = config.get("datasets") or ()
+    blocks = any(data_set.get("type") == "" for data_set in data_sets)
     packing = bool(config.get("sample_packing"))
     return {
         "packing": packing or blocks,
@@ -579,8 +588,9 @@ def _schedule(config: EngineConfig, runner: Mapping[str, Any]) -> Mapping[str, A
     if config.get("lr_scheduler") == "constant":
         return {"max_steps": max_steps, "warmup_ratio": 0.0, "warmup_steps": 0}
     ratio = float(config.get("warmup_ratio") or runner.get("warmup_ratio") or 0)
-    steps = int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0))
-    return {"max_steps": max_steps, "warmup_ratio": ratio, "warmup_steps": max(0, steps)}
+    steps = int(config.get("warmup_steps") or 0)
+    remaining_steps = max(0, steps - int(part.get("first_step", 0)))
+    return {"max_steps": max_steps, "warmup_ratio": ratio, "warmup_steps": remaining_steps}
 
 
 def _rows(
@@ -630,12 +640,15 @@ def _adapter(config: EngineConfig, model: catalog.Model) -> Adapter | None:
         pattern = layers
     else:
         pattern = ""
-    targets = tuple(model.named(pattern) if pattern else dict.fromkeys(layers))
+    if pattern:
+        targets = tuple(model.named(pattern))
+    else:
+        targets = tuple(dict.fromkeys(layers))
+    if config.get("lora_target_linear") or not (targets or experts):
+        targets = model.linear
     return Adapter(
         **_alike("adapter", config),
-        targets=model.linear
-        if config.get("lora_target_linear") or not (targets or experts)
-        else targets,
+        targets=targets,
         four_bit=bool(config.get("load_in_4bit")) or config.get("adapter") == "qlora",
         parameters=experts,
         pattern=pattern,
@@ -655,16 +668,23 @@ def _sharding(stage: Stage, zero: Mapping[str, object]) -> str:
 def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
     if (stage.config.get("fsdp_config") or {}).get("offload_params"):
         return Offload("cpu", "cpu")
-    parts = [zero.get(name) or {} for name in ("offload_optimizer", "offload_param")]
-    optimizer, weights = (
-        "" if (where := part.get("device", "none")) == "none" else str(where) for part in parts
-    )
+    optimizer = zero.get("offload_optimizer") or {}
+    weights = zero.get("offload_param") or {}
+    path = optimizer.get("nvme_path") or weights.get("nvme_path") or ""
     return Offload(
-        optimizer,
-        weights,
-        path=str(next((part["nvme_path"] for part in parts if part.get("nvme_path")), "")),
-        buffer=int(parts[1].get("buffer_size") or Offload.buffer),
+        _device(optimizer),
+        _device(weights),
+        path=str(path),
+        buffer=int(weights.get("buffer_size") or Offload.buffer),
     )
+
+
+def _device(offload: Mapping[str, object]) -> str:
+    """Where DeepSpeed moves a part of the state; empty if it stays."""
+    device = str(offload.get("device", "none"))
+    if device == "none":
+        return ""
+    return device
 
 
 def cadence(engine: Mapping[str, Any], runner: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -59,24 +59,25 @@ def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[s
             "Leave out `--show`.",
             code=2,
         )
-    made = Path(place.data_dir, "tokenizer")
-    if not made.is_dir():
-        named = common.tokenizer(recipe, place)
-        if Path(named.base).is_dir():
+    tokenizer_folder = None
+    prepared_folder = Path(place.data_dir, "tokenizer")
+    if prepared_folder.is_dir():
+        tokenizer_folder = str(prepared_folder)
+    else:
+        tokenizer = common.tokenizer(recipe, place)
+        if Path(tokenizer.base).is_dir():
             revision = None
         else:
-            revision = named.revision
-        if tokenizers.load(named.base, revision, named.trust_remote_code) is None:
+            revision = tokenizer.revision
+        if tokenizers.load(tokenizer.base, revision, tokenizer.trust_remote_code) is None:
             raise Stop(
-                f"The tokenizer of `{named.base}` is not available, so there are no tokens to show.",
+                f"The tokenizer of `{tokenizer.base}` is not available, so there are no tokens to show.",
                 "Check the network and your access. Or run `recipe rehearse`, which shows these rows with the tokens of a tiny model.",
             )
     for stage in trained:
         say(f"{stage.name}: what is trained")
         folder = Path(common.proof_dir(place), stage.folder)
-        prove_config(
-            stage.config, folder, recipe.facts, str(made) if made.is_dir() else None, count
-        )
+        prove_config(stage.config, folder, recipe.facts, tokenizer_folder, count)
         yield str(folder)
 
 
@@ -100,18 +101,14 @@ def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
     for row in proof.shown:
         yield [("", f"row {row['row']:,}, {row['tokens']:,} tokens")]
         for kind, tokens in row["spans"]:
-            if not whole and len(tokens) > FIRST + LAST + 1:
-                tokens = [
-                    *tokens[:FIRST],
-                    f"… {len(tokens) - FIRST - LAST:,} more …",
-                    *tokens[-LAST:],
-                ]
-            yield [
-                ("", f"  {kind:<8} "),
-                (kind, "·".join(token.replace("\n", "⏎") for token in tokens)),
-            ]
+            hidden = len(tokens) - FIRST - LAST
+            if not whole and hidden > 1:
+                tokens = [*tokens[:FIRST], f"… {hidden:,} more …", *tokens[-LAST:]]
+            text = "·".join(tokens).replace("\n", "⏎")
+            yield [("", f"  {kind:<8} "), (kind, text)]
     below = template(Path(__file__).with_name("proof.txt.jinja")).render(proof=proof)
-    yield from ([("", line)] for line in below.splitlines())
+    for line in below.splitlines():
+        yield [("", line)]
 
 
 def plain(proof: Proof) -> Iterator[str]:
@@ -129,46 +126,45 @@ def prove_config(
     the twin, instead of the config's own; tokenizer: a folder, if it is not with the base model;
     show: rows to show. Raises Stop with the problem, or if the engine fails."""
     tokenizers.forget_older(config)
-    changes = TABLES["config"]
-    told = config["recipe_runner"]
-    dropped = changes["dropped"]
-    kinds = tuple(changes["dropped_kinds"])
-    kernels = [name for name in config if name.startswith("lora_") and name.endswith("_kernel")]
-    wished = {"show": show, "planned": config.get("attn_implementation"), **changes["proof"]}
+    base_model = config["base_model"]
     with tempfile.TemporaryDirectory() as scratch:
-        # The same rows, batches and template, and a tiny model.
-        here = {
-            **{
-                name: value
-                for name, value in config.items()
-                if name not in dropped and not name.startswith(kinds)
-            },
-            **dict.fromkeys(kernels, False),
-            **changes["settings"],
-            **({"adapter": "lora"} if config.get("adapter") else {}),
-            **({"trl": {**config["trl"], "use_vllm": False}} if "trl" in config else {}),
-            "base_model": str(Path(scratch, "twin")),
-            "tokenizer_config": tokenizer or config.get("tokenizer_config") or config["base_model"],
+        twin_folder = Path(scratch, "twin")
+        proof_config = _proof_config(config, folder, show) | {
+            "base_model": str(twin_folder),
+            "tokenizer_config": tokenizer or config.get("tokenizer_config") or base_model,
             "output_dir": str(Path(scratch, "out")),
-            "plugins": [axolotl.PLUGIN],
-            "recipe_runner": {
-                **told,
-                "run_dir": str(folder),
-                **changes["runner"],
-                "proof": {**told.get("proof", {}), **wished},
-            },
         }
-        known = (
-            model or catalog.model(config["base_model"]) or catalog.model(catalog.model_ids()[0])
-        )
-        assert known is not None
-        twin.bare(known, Path(scratch, "twin"))
+        if model is None:
+            model = catalog.model(base_model) or catalog.model(catalog.model_ids()[0])
+        assert model is not None
+        twin.bare(model, twin_folder)
         file = Path(scratch, "axolotl.yaml")
-        write_text(file, yaml_text(here))
+        write_text(file, yaml_text(proof_config))
         most = int(os.environ.get(tokenizers.TOKENISING_PROCESSES) or os.cpu_count() or 1)
         workers = {tokenizers.TOKENISING_PROCESSES: str(tokenizers.processes(config, most))}
         env = engine_environment() | WITHOUT_GPU | axolotl.UNTRACKED | workers
-        follow(
-            [*TRAIN, str(file), "--launcher", "python"], env, folder, lambda event: None, "Proving"
-        )
+        command = [*TRAIN, str(file), "--launcher", "python"]
+        follow(command, env, folder, lambda event: None, "Proving")
     return Proof.read(folder)
+
+
+def _proof_config(config: EngineConfig, folder: Path, show: int) -> EngineConfig:
+    """The config of a proof: the same rows, batches and template, for a tiny model."""
+    changes = TABLES["config"]
+    dropped_kinds = tuple(changes["dropped_kinds"])
+    settings = {}
+    for name, value in config.items():
+        if name in changes["dropped"] or name.startswith(dropped_kinds):
+            continue
+        is_kernel = name.startswith("lora_") and name.endswith("_kernel")
+        settings[name] = False if is_kernel else value
+    settings |= changes["settings"]
+    if config.get("adapter"):
+        settings["adapter"] = "lora"
+    if "trl" in config:
+        settings["trl"] = {**config["trl"], "use_vllm": False}
+    runner = config["recipe_runner"]
+    planned = config.get("attn_implementation")
+    proof = {**runner.get("proof", {}), "show": show, "planned": planned, **changes["proof"]}
+    changed = {"run_dir": str(folder), **changes["runner"], "proof": proof}
+    return settings | {"plugins": [axolotl.PLUGIN], "recipe_runner": {**runner, **changed}}

@@ -48,9 +48,10 @@ class Faults:
                 times = f" ({often:,} times)"
             else:
                 times = ""
-            seen = "".join(f"\n  {example}" for example in self.examples[kind])
-            known = KINDS[kind]
-            yield {"kind": kind, "message": f"{known['fault']}{times}.{seen}\n{known['remedy']}"}
+            examples = "".join(f"\n  {example}" for example in self.examples[kind])
+            fault = KINDS[kind]["fault"]
+            remedy = KINDS[kind]["remedy"]
+            yield {"kind": kind, "message": f"{fault}{times}.{examples}\n{remedy}"}
 
 
 UNTRAINED = -100
@@ -93,21 +94,22 @@ class Reader(NamedTuple):
         return self.roles == {"assistant"}
 
     def talk(self, row: DataRow, field: str) -> Talk:
-        said = [bare(message) for message in row[field]]
-        marks = [message.get(self.marked) if self.marked else None for message in said]
-        marked = zip(said, marks, strict=True)
-        trained = []
-        for message, mark in marked:
-            trained.append(message["role"] in self.roles if mark is None else bool(mark))
         shown = []
-        for message in said:
-            shown.append({name: value for name, value in message.items() if name != self.marked})
+        trained = []
+        for message in row[field]:
+            turn = bare(message)
+            mark = turn.pop(self.marked, None) if self.marked else None
+            shown.append(turn)
+            if mark is None:
+                trained.append(turn["role"] in self.roles)
+            else:
+                trained.append(bool(mark))
         tools = row.get("tools")
         if isinstance(tools, str):
             tools = json.loads(tools)
         whole = tuple(tokens(self.tokenizer, shown, asking=False, tools=tools))
         prompts: list[Tokens | None] = []
-        answers = [place for place, message in enumerate(shown) if message["role"] == "assistant"]
+        answers = [place for place, turn in enumerate(shown) if turn["role"] == "assistant"]
         for place in answers:
             prompt: Tokens | None = None
             if trained[place]:
@@ -115,10 +117,9 @@ class Reader(NamedTuple):
                 if place != answers[-1] and whole[: len(prompt)] != prompt:
                     prompt = None
             prompts.append(prompt)
-        asked = next(
-            (str(message["content"]) for message in shown if message["role"] == "user"), ""
-        )
-        return Talk(whole, tuple(prompts), sum(trained), shortened(asked, SHOWN))
+        questions = (str(turn["content"]) for turn in shown if turn["role"] == "user")
+        name = shortened(next(questions, ""), SHOWN)
+        return Talk(whole, tuple(prompts), sum(trained), name)
 
     def words(self, tokens: Sequence[int]) -> str:
         return repr(self.tokenizer.decode(list(tokens)))
@@ -137,24 +138,21 @@ class Reader(NamedTuple):
                 continue
             begin = self._behind_blanks(tokens, labels, len(prompt))
             begins.append(begin)
-            if (
-                tuple(tokens[: len(prompt)]) != prompt
-                or begin >= len(tokens)
-                or labels[begin] == UNTRAINED
-            ):
+            begins_as_asked = tuple(tokens[: len(prompt)]) == prompt
+            if not begins_as_asked or begin >= len(tokens) or labels[begin] == UNTRAINED:
                 faults.add("prompt_differs", self._difference(tokens, labels, prompt))
                 return
         for first, after in runs:
-            ended = tokens[after - 1] in self.ends
-            answers = self.masks or any(first <= begin < after for begin in begins)
+            if tokens[after - 1] in self.ends:
+                continue
+            is_answer = self.masks or any(first <= begin < after for begin in begins)
+            next_tokens = tokens[after : after + 1]
             # A turn of another role may have no end of its own.
-            if not ended and (answers or (after < len(tokens) and tokens[after] in self.ends)):
-                if after < len(tokens):
-                    left = f", and {self.words(tokens[after : after + 1])} behind it is not"
-                else:
-                    left = ""
-                last = self.words(tokens[after - 1 : after])
-                faults.add("end_not_trained", f"the last trained token is {last}{left}")
+            if is_answer or self.ends.intersection(next_tokens):
+                fault = f"the last trained token is {self.words(tokens[after - 1 : after])}"
+                if next_tokens:
+                    fault += f", and {self.words(next_tokens)} behind it is not"
+                faults.add("end_not_trained", fault)
 
     def _behind_blanks(self, tokens: Sequence[int], labels: Sequence[int], begin: int) -> int:
         """The first token after untrained blanks. Mistral's template writes a blank before an
@@ -169,17 +167,20 @@ class Reader(NamedTuple):
         return begin
 
     def _difference(self, tokens: Sequence[int], labels: Sequence[int], prompt: Tokens) -> str:
+        length = len(prompt)
         pairs = enumerate(zip(tokens, prompt, strict=False))
-        same = next((place for place, pair in pairs if pair[0] != pair[1]), None)
-        if same is not None:
-            first = max(0, same - NEAR)
-            return f"in training …{self.words(tokens[first : same + NEAR])}, when asked …{self.words(prompt[first : same + NEAR])}"
-        begin = next(
-            (place for place in range(len(prompt), len(tokens)) if labels[place] != UNTRAINED),
-            len(tokens),
-        )
-        before = max(0, len(prompt) - NEAR)
-        return f"in training …{self.words(tokens[before:begin])}, when asked …{self.words(prompt[before:])}"
+        difference = next((place for place, (token, asked) in pairs if token != asked), None)
+        if difference is None:
+            answer = range(length, len(tokens))
+            trained = (place for place in answer if labels[place] != UNTRAINED)
+            end = next(trained, len(tokens))
+            begin = max(0, length - NEAR)
+        else:
+            end = length = difference + NEAR
+            begin = max(0, difference - NEAR)
+        in_training = self.words(tokens[begin:end])
+        when_asked = self.words(prompt[begin:length])
+        return f"in training …{in_training}, when asked …{when_asked}"
 
 
 def _runs(labels: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -191,7 +192,7 @@ def _runs(labels: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def spread(count: int, most: int) -> range:
     """At most `most` of `count` numbers, evenly spaced."""
-    return range(0, count, -(-count // most) if count > most else 1)
+    return range(0, count, max(1, -(-count // most)))
 
 
 # The first loss must be the same for one batch of this many rows and for as many batches of one
@@ -231,50 +232,66 @@ class Engine:
 
     def batches(self, most: int) -> Iterator[tuple[list[int], Any]]:
         """The first batches of training, with the numbers of their rows."""
-        size = self.trainer.args.per_device_train_batch_size
-        later = (list(range(begin, begin + size)) for begin in count(self.first, size))
-        for batch in islice(later if self.first else self.loader.batch_sampler, most):
-            nested = bool(batch) and isinstance(batch[0], list)
-            if nested:
-                flat = list(chain.from_iterable(batch))
-            else:
-                flat = list(batch)
+        batches = self.loader.batch_sampler
+        if self.first:
+            size = self.trainer.args.per_device_train_batch_size
+            batches = (list(range(begin, begin + size)) for begin in count(self.first, size))
+        for batch in islice(batches, most):
             rows: list[Any]
-            if nested:
+            if batch and isinstance(batch[0], list):
+                numbers = list(chain.from_iterable(batch))
                 rows = [self.rows(inner) for inner in batch]
             else:
-                rows = self.rows(flat)
-            yield flat, self.loader.collate_fn(rows)
+                numbers = list(batch)
+                rows = self.rows(numbers)
+            yield numbers, self.loader.collate_fn(rows)
 
     def batch(self, rows: Sequence[Row], joined: bool = False) -> Row:
         """One micro batch of these rows. joined: as close together as training ever packs rows."""
         copies = [dict(row) for row in rows]
         if not self.packs:
             return dict(self.loader.collate_fn(copies))
-        apart = self.trainer.args.multipack_real_batches and not joined
-        return dict(self.loader.collate_fn([[row] for row in copies] if apart else [copies]))
+        if self.trainer.args.multipack_real_batches and not joined:
+            packs = [[row] for row in copies]
+        else:
+            packs = [copies]
+        return dict(self.loader.collate_fn(packs))
 
 
-def places(
-    lines: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]
-) -> list[tuple[int, int] | None]:
-    """The beginning of each row in a batch, as (line, token), in order; None for a missing row."""
-    begins: list[tuple[int, int] | None] = []
-    line = token = 0
+class Position(NamedTuple):
+    """The place of a token in a batch."""
+
+    line: int
+    token: int
+
+
+def places(lines: Sequence[list[int]], rows: Sequence[Row]) -> list[Position | None]:
+    """The beginning of each row in a batch, in order; None for a missing row."""
+    begins = []
+    end = Position(0, 0)
     for row in rows:
-        found = (
-            (number, begin)
-            for number in range(line, len(lines))
-            for begin in range(token if number == line else 0, len(lines[number]) - len(row) + 1)
-            if lines[number][begin] == row[0]
-            and list(lines[number][begin : begin + len(row)]) == list(row)
-        )
-        place = next(found, None)
-        begins.append(place)
-        if place:
-            line = place[0]
-            token = place[1] + len(row)
+        tokens = list(row["input_ids"])
+        begin = next(_occurrences(lines, tokens, end), None)
+        begins.append(begin)
+        if begin:
+            end = Position(begin.line, begin.token + len(tokens))
     return begins
+
+
+def _occurrences(
+    lines: Sequence[list[int]], tokens: list[int], start: Position
+) -> Iterator[Position]:
+    """Where these tokens are in a batch, from a position on."""
+    for number in range(start.line, len(lines)):
+        line = lines[number]
+        first_token = 0
+        if number == start.line:
+            first_token = start.token
+        for token in range(first_token, len(line) - len(tokens) + 1):
+            if line[token] != tokens[0]:  # quicker than to compare them all
+                continue
+            if line[token : token + len(tokens)] == tokens:
+                yield Position(number, token)
 
 
 def judge(
@@ -284,22 +301,24 @@ def judge(
     of padding tokens."""
     lines = batch["input_ids"].tolist()
     labels = batch["labels"].tolist()
-    for row, place in zip(rows, places(lines, [row["input_ids"] for row in rows]), strict=True):
-        if place is None:
+    for row, begin in zip(rows, places(lines, rows), strict=True):
+        if begin is None:
             faults.add("labels_changed", "a row's tokens are not in its batch as they were")
             return 0
-        line, begin = place
-        for token, (number, label) in enumerate(zip(row["input_ids"], row["labels"], strict=True)):
-            kept = labels[line][begin + token]
+        line_labels = labels[begin.line]
+        row_tokens = zip(row["input_ids"], row["labels"], strict=True)
+        for place, (token, label) in enumerate(row_tokens, begin.token):
+            batch_label = line_labels[place]
+            line_labels[place] = None
             # The first token has no context, so no loss contains it.
-            if kept != label and not (token == 0 and kept == UNTRAINED):
-                if kept == UNTRAINED and number in ends:
+            lost_first = place == begin.token and batch_label == UNTRAINED
+            if batch_label != label and not lost_first:
+                if batch_label == UNTRAINED and token in ends:
                     fault = "end_not_trained"
                 else:
                     fault = "labels_changed"
                 faults.add(fault, "the engine's collator has removed its label")
-            labels[line][begin + token] = None
-    padding = [label for line in labels for label in line if label is not None]
+    padding = [label for label in chain.from_iterable(labels) if label is not None]
     trained = sum(label != UNTRAINED for label in padding)
     if trained:
         faults.add(
@@ -342,21 +361,23 @@ def moved(engine: Engine, rows: Sequence[Row], vocabulary: int) -> float:
     """The largest change of the second row's logits when the first row changes; 0 if rows do not
     see each other."""
     first, second = rows[:2]
-    other = dict(first) | {"input_ids": [(token + 1) % vocabulary for token in first["input_ids"]]}
-    return float((_logits(engine, (first, second)) - _logits(engine, (other, second))).abs().max())
+    other_tokens = [(token + 1) % vocabulary for token in first["input_ids"]]
+    other = {**first, "input_ids": other_tokens}
+    change = _logits(engine, (first, second)) - _logits(engine, (other, second))
+    return float(change.abs().max())
 
 
 def _logits(engine: Engine, rows: Sequence[Row]) -> torch.Tensor:
     """The logits of the last of these rows in one batch."""
     trainer = engine.trainer
     batch = engine.batch(rows, joined=True)
-    place = places(batch["input_ids"].tolist(), [row["input_ids"] for row in rows])[-1]
-    assert place is not None
-    _, outputs = trainer.compute_loss(
-        trainer.model, trainer._prepare_inputs(batch), return_outputs=True
-    )
+    begin = places(batch["input_ids"].tolist(), rows)[-1]
+    assert begin is not None
+    inputs = trainer._prepare_inputs(batch)
+    _, outputs = trainer.compute_loss(trainer.model, inputs, return_outputs=True)
     logits: torch.Tensor = outputs["logits"]
-    return logits[place[0], place[1] : place[1] + len(rows[-1]["input_ids"])].float()
+    end = begin.token + len(rows[-1]["input_ids"])
+    return logits[begin.line, begin.token : end].float()
 
 
 def first_loss(engine: Engine, batches: Sequence[Row]) -> float:
@@ -369,9 +390,8 @@ def first_loss(engine: Engine, batches: Sequence[Row]) -> float:
         inputs = trainer._prepare_inputs(batch)
         with trainer.compute_loss_context_manager():
             loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=items)
-        if (
-            not trainer.model_accepts_loss_kwargs or items is None
-        ) and trainer.compute_loss_func is None:
+        is_sum = trainer.model_accepts_loss_kwargs and items is not None
+        if not is_sum and trainer.compute_loss_func is None:
             loss = loss / len(batches)
         whole += float(loss)
     return whole
@@ -388,8 +408,8 @@ def batches(files: Iterable[Path], size: int, columns: Sequence[str] = ()) -> It
 
     for file in files:
         with parquet.ParquetFile(file) as table:
-            known = [name for name in table.schema_arrow.names if name in columns]
-            yield from table.iter_batches(size, columns=known or None)
+            present = [name for name in table.schema_arrow.names if name in columns]
+            yield from table.iter_batches(size, columns=present or None)
 
 
 def conversations(files: Iterable[Path]) -> Iterator[DataRow]:
@@ -400,11 +420,15 @@ def conversations(files: Iterable[Path]) -> Iterator[DataRow]:
 def words(row: DataRow) -> str:
     """A text that is the same for conversations that differ only in space, case and system
     prompt."""
-    turns = (turn for turn in row["messages"] if turn["role"] != "system")
-    said = [f"{same(str(turn['content'] or ''))}{turn.get('tool_calls') or ''}" for turn in turns]
-    return "\n".join(
-        [*said, *(same(row[name]) for name in ANSWERS if isinstance(row.get(name), str))]
-    )
+    lines = []
+    for turn in row["messages"]:
+        if turn["role"] != "system":
+            content = same(str(turn["content"] or ""))
+            lines.append(f"{content}{turn.get('tool_calls') or ''}")
+    for column in ANSWERS:
+        if isinstance(row.get(column), str):
+            lines.append(same(row[column]))
+    return "\n".join(lines)
 
 
 def documents(
@@ -433,25 +457,25 @@ def images(files: Mapping[str, Path], taken_out: int = 0) -> Proof:
     begun = time.monotonic()
     faults = Faults()
     train = {digest: number for number, digest in _digests(files["train"])}
-    measured = [
-        (split, *image)
-        for split, file in files.items()
-        if split != "train"
-        for image in _digests(file)
-    ]
-    for split, number, digest in measured:
-        if digest in train:
-            faults.add(
-                "image_leak", f"image {number} of {split} is image {train[digest]} of training"
-            )
-    noted = (
-        f"{taken_out:,} images of the test were training images too, and were removed from training"
-    )
+    judged = 0
+    for split, file in files.items():
+        if split == "train":
+            continue
+        for number, digest in _digests(file):
+            judged += 1
+            if digest in train:
+                leak = f"image {number} of {split} is image {train[digest]} of training"
+                faults.add("image_leak", leak)
+    notes = []
+    if taken_out:
+        notes.append(
+            f"{taken_out:,} images of the test were training images too, and were removed from training"
+        )
     return Proof(
         kind="images",
         rows=len(train),
-        judged=len(measured),
-        notes=(noted,) if taken_out else (),
+        judged=judged,
+        notes=tuple(notes),
         faults=tuple(faults),
         seconds=round(time.monotonic() - begun, 1),
     )
@@ -459,7 +483,8 @@ def images(files: Mapping[str, Path], taken_out: int = 0) -> Proof:
 
 def _digests(file: Path) -> Iterator[tuple[int, bytes]]:
     """The number of each image, from 1, and a hash of its pixels."""
-    images = chain.from_iterable(
-        batch.column(0).to_pylist() for batch in batches([file], 256, ("image",))
-    )
-    return ((number, hashlib.sha256(image).digest()) for number, image in enumerate(images, 1))
+    number = 0
+    for batch in batches([file], 256, ("image",)):
+        for image in batch.column(0).to_pylist():
+            number += 1
+            yield number, hashlib.sha256(image).digest()

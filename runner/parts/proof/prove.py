@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,20 +48,25 @@ MOST_ROWS = 3000
 BATCHES = 4
 
 
-def _answered(row: DataRow) -> list[list[int]]:
-    """The tokens of a prompt and of each answer to it, of TRL's DPO and KTO; its ORPO and CPO keep
-    prompt and answer together, under labels."""
+class AnsweredPrompt(NamedTuple):
+    """The tokens of a prompt and of each answer to it."""
+
+    prompt: list[int]
+    answers: list[list[int]]
+
+
+def _answered(row: DataRow) -> AnsweredPrompt:
+    """The prompt of a row of TRL's DPO and KTO; its ORPO and CPO keep prompt and answer together,
+    under labels."""
     if "prompt_ids" in row:
-        return [
-            row["prompt_ids"],
-            *(row[name] for side in judging.ANSWERS if (name := f"{side}_ids") in row),
-        ]
+        columns = (f"{side}_ids" for side in judging.ANSWERS)
+        return AnsweredPrompt(row["prompt_ids"], [row[name] for name in columns if name in row])
+    answers = []
+    for side in judging.ANSWERS[:2]:
+        start = row[f"{side}_labels"].count(UNTRAINED)
+        answers.append(row[f"{side}_input_ids"][start:])
     start = row["chosen_labels"].count(UNTRAINED)
-    sides = ((row[f"{side}_input_ids"], row[f"{side}_labels"]) for side in judging.ANSWERS[:2])
-    return [
-        row["chosen_input_ids"][:start],
-        *(tokens[labels.count(UNTRAINED) :] for tokens, labels in sides),
-    ]
+    return AnsweredPrompt(row["chosen_input_ids"][:start], answers)
 
 
 class _Rows:
@@ -109,14 +114,14 @@ class Prover:
             getattr(self, f"_{self.kind}")()
             if self.kind != "prompts":
                 self._batches()
-            self._same_documents() if self.kind == "text" else self._leaks()
+            if self.kind == "text":
+                self._same_documents()
+            else:
+                self._leaks()
             # Models on GPUs may be sharded already.
             sharded = self.cfg.deepspeed or self.cfg.fsdp or self.cfg.fsdp_config
-            if (
-                self.kind in ("conversations", "text")
-                and not torch.cuda.is_available()
-                and not sharded
-            ):
+            is_whole = not torch.cuda.is_available() and not sharded
+            if is_whole and self.kind in ("conversations", "text"):
                 self._model()
         return Proof(
             kind=self.kind,
@@ -152,8 +157,10 @@ class Prover:
     @cached_property
     def ends(self) -> frozenset[int]:
         demo = self.settings.demo
-        named = [*(self.cfg.eot_tokens or ()), *([demo.turn_end] if demo and demo.turn_end else ())]
-        numbers = [self.tokenizer.eos_token_id, *self.tokenizer.convert_tokens_to_ids(named)]
+        turn_ends = list(self.cfg.eot_tokens or ())
+        if demo and demo.turn_end:
+            turn_ends.append(demo.turn_end)
+        numbers = [self.tokenizer.eos_token_id, *self.tokenizer.convert_tokens_to_ids(turn_ends)]
         return frozenset(number for number in numbers if number is not None)
 
     @cached_property
@@ -170,12 +177,14 @@ class Prover:
     def engine(self) -> judging.Engine:
         """The rows before its first one belong to the previous context length."""
         blocks = self.settings.blocks
-        return judging.Engine(
-            self.trainer, blocks.first_step * self.settings.effective_batch_size if blocks else 0
-        )
+        first_row = 0
+        if blocks:
+            first_row = blocks.first_step * self.settings.effective_batch_size
+        return judging.Engine(self.trainer, first_row)
 
     def _files(self, side: str) -> list[Path]:
-        return [Path(data["path"]) for data in self.cfg[side] or () if Path(data["path"]).is_file()]
+        paths = [Path(dataset["path"]) for dataset in self.cfg[side] or ()]
+        return [path for path in paths if path.is_file()]
 
     def _prepared(self) -> Iterator[DataRow]:
         """Prepared training rows, at most MOST_ROWS, evenly spaced."""
@@ -208,7 +217,9 @@ class Prover:
             left = 0
             if number is None and len(talk.tokens) > limit:
                 number = rows.number(talk.tokens[:limit])
-                left = len(talk.tokens) - (limit if number is not None else 0)
+                left = len(talk.tokens)
+                if number is not None:
+                    left -= limit
                 counts.update(cut=left, rows_cut=1)
             if number is None:
                 if not left:
@@ -233,51 +244,54 @@ class Prover:
     def _show(self, number: int, tokens: Sequence[int], trained: Iterable[bool]) -> None:
         """Adds one of the first rows to `Proof.shown`. number: from 0. trained: of each token; the
         engine left out the rest."""
-        if len(self.shown) < self.settings.proof.show:
-            kinds = chain(("trained" if each else "seen" for each in trained), repeat("cut"))
-            runs = groupby(zip(kinds, tokens, strict=False), itemgetter(0))
-            spans = []
-            for kind, run in runs:
-                spans.append((kind, [self.tokenizer.decode([int(token)]) for _, token in run]))
-            self.shown.append({"row": number + 1, "tokens": len(tokens), "spans": spans})
+        if len(self.shown) >= self.settings.proof.show:
+            return
+        kinds = chain(("trained" if each else "seen" for each in trained), repeat("cut"))
+        runs = groupby(zip(kinds, tokens, strict=False), itemgetter(0))
+        spans = []
+        for kind, run in runs:
+            spans.append((kind, [self.tokenizer.decode([int(token)]) for _, token in run]))
+        self.shown.append({"row": number + 1, "tokens": len(tokens), "spans": spans})
 
     def _talk(self, messages: Sequence[Mapping[str, object]], answer: str = "") -> Talk:
         """A conversation that ends with an answer."""
-        return self.reader.talk(
-            {"messages": [*messages, {"role": "assistant", "content": answer}]}, "messages"
-        )
+        last = {"role": "assistant", "content": answer}
+        return self.reader.talk({"messages": [*messages, last]}, "messages")
 
     def _prompt_differs(self, trained: Sequence[int], asked: Sequence[int]) -> None:
-        both = f"in training {self.reader.words(trained[:12])}…, when asked {self.reader.words(asked[:12])}…"
-        self.faults.add("prompt_differs", both)
+        in_training = self.reader.words(trained[:12])
+        when_asked = self.reader.words(asked[:12])
+        fault = f"in training {in_training}…, when asked {when_asked}…"
+        self.faults.add("prompt_differs", fault)
 
     def _preferences(self) -> None:
         """Every prompt must be as in inference, and both answers must have an end; counts cut
         tokens."""
         dataset = [_answered(row) for row in self.trainer.train_dataset]
         limit = self.trainer.args.max_length
-        prompts = {tuple(prompt) for prompt, *_ in dataset}
+        prompts = {tuple(row.prompt) for row in dataset}
         for prepared in self._prepared():
-            prompt = self._talk(prepared["messages"]).prompts[-1] or ()
+            asked = self._talk(prepared["messages"]).prompts[-1] or ()
             self.counts["judged"] += 1
-            if prompt not in prompts and (limit is None or len(prompt) < limit):
-                trained = min(prompts, key=lambda known: abs(len(known) - len(prompt)), default=())
-                self._prompt_differs(trained, prompt)
-        for begun, *answers in dataset:
+            if asked not in prompts and (limit is None or len(asked) < limit):
+                trained = min(prompts, key=lambda prompt: abs(len(prompt) - len(asked)), default=())
+                self._prompt_differs(trained, asked)
+        for prompt, answers in dataset:
             for answer in answers:
-                if not answer or answer[-1] not in self.ends:
-                    self.faults.add(
-                        "end_not_trained", f"the last token is {self.reader.words(answer[-1:])}"
-                    )
+                last = answer[-1:]
+                if not self.ends.intersection(last):
+                    fault = f"the last token is {self.reader.words(last)}"
+                    self.faults.add("end_not_trained", fault)
+                left = 0
                 if limit:
-                    left = max(0, len(begun) + len(answer) - limit)
-                else:
-                    left = 0
+                    left = max(0, len(prompt) + len(answer) - limit)
                 self.counts.update(
-                    seen=len(begun), trained=len(answer) - left, cut=left, rows_cut=left > 0
+                    seen=len(prompt), trained=len(answer) - left, cut=left, rows_cut=left > 0
                 )
-        for number, (begun, answer, *_) in enumerate(islice(dataset, self.settings.proof.show)):
-            self._show(number, begun + answer, [False] * len(begun) + [True] * len(answer))
+        for number, (prompt, answers) in enumerate(islice(dataset, self.settings.proof.show)):
+            answer = answers[0]
+            trained_tokens = [False] * len(prompt) + [True] * len(answer)
+            self._show(number, prompt + answer, trained_tokens)
 
     def _scores(self) -> None:
         """Both answers of a reward model's rows must be whole conversations, as they are when it is
@@ -320,9 +334,8 @@ class Prover:
                 self.faults.add(*fault)
 
     def _text(self) -> None:
-        for number in (
-            self.engine.first + number for number in spread(self.counts["rows"], MOST_ROWS)
-        ):
+        for place in spread(self.counts["rows"], MOST_ROWS):
+            number = self.engine.first + place
             row = self.trainer.train_dataset[number]
             tokens = np.asarray(row["input_ids"])
             labels = np.asarray(row["labels"])
@@ -336,109 +349,105 @@ class Prover:
     def _batches(self) -> None:
         """Judges the first batches of training, and one of a short and a long row, which needs
         padding."""
-        made = list(self.engine.batches(BATCHES))
+        batches = list(self.engine.batches(BATCHES))
         if self.kind == "conversations":
             lengths = self.rows.lengths
             pair = [int(lengths.argmin()), int(lengths.argmax())]
-            made.append((pair, self.engine.batch(self.engine.rows(pair))))
-        for numbers, batch in made:
+            batches.append((pair, self.engine.batch(self.engine.rows(pair))))
+        for numbers, batch in batches:
             rows = self.engine.rows(numbers)
             if self.kind == "scores":
-                sides = []
-                for side in judging.ANSWERS[:2]:
-                    for row in rows:
-                        sides.append(row[f"{side}_ids"])
-                rows = [{"input_ids": tokens, "labels": tokens} for tokens in sides]
-                batch = {
-                    **batch,
-                    "labels": batch["input_ids"].masked_fill(
-                        batch["attention_mask"] == 0, UNTRAINED
-                    ),
-                }
+                rows = self._scored_answers(rows)
+                batch = _with_labels(batch, batch["attention_mask"] == 0)
             elif self.kind == "preferences":
-                # All better answers, then all worse ones; or those with a label.
-                answered = [_answered(row) for row in rows]
-                limit = self.trainer.args.max_length
-                rows = [
-                    {
-                        "input_ids": (prompt + answer)[:limit],
-                        "labels": ([UNTRAINED] * len(prompt) + answer)[:limit],
-                    }
-                    for side in zip(*(answers for _, *answers in answered), strict=True)
-                    for (prompt, *_), answer in zip(answered, side, strict=True)
-                ]
-                if "chosen_input_ids" in batch:
-                    joined = self.trainer.concatenated_inputs(
-                        batch, padding_value=self.tokenizer.pad_token_id
-                    )
-                    batch = {}
-                    for name, part in joined.items():
-                        batch[name.removeprefix("concatenated_")] = part
-                else:
-                    trained = batch["completion_mask"] != 0
-                    batch = {**batch, "labels": batch["input_ids"].masked_fill(~trained, UNTRAINED)}
-            self.counts.update(
-                batches=1, padding=judging.judge(batch, rows, self.ends, self.faults)
-            )
+                rows = self._preferred_answers(rows)
+                batch = self._preference_batch(batch)
+            padding = judging.judge(batch, rows, self.ends, self.faults)
+            self.counts.update(batches=1, padding=padding)
+
+    def _scored_answers(self, rows: list[judging.Row]) -> list[judging.Row]:
+        """The rows of a reward model's batch: all better answers, then all worse ones."""
+        answers = list[judging.Row]()
+        for side in judging.ANSWERS[:2]:
+            for row in rows:
+                tokens = row[f"{side}_ids"]
+                answers.append({"input_ids": tokens, "labels": tokens})
+        return answers
+
+    def _preferred_answers(self, rows: list[judging.Row]) -> list[judging.Row]:
+        """The rows of a batch of preferences: all better answers, then all worse ones; or those
+        with a label."""
+        answered = [_answered(row) for row in rows]
+        limit = self.trainer.args.max_length
+        answers = list[judging.Row]()
+        for side in zip(*(row.answers for row in answered), strict=True):
+            for row, answer in zip(answered, side, strict=True):
+                tokens = row.prompt + answer
+                labels = [UNTRAINED] * len(row.prompt) + answer
+                answers.append({"input_ids": tokens[:limit], "labels": labels[:limit]})
+        return answers
+
+    def _preference_batch(self, batch: judging.Row) -> judging.Row:
+        """A batch of preferences with labels, as one column for both sides."""
+        if "chosen_input_ids" not in batch:
+            return _with_labels(batch, batch["completion_mask"] == 0)
+        joined = self.trainer.concatenated_inputs(batch, padding_value=self.tokenizer.pad_token_id)
+        return {name.removeprefix("concatenated_"): part for name, part in joined.items()}
+
+    def _later_questions(self) -> list[str]:
+        """What the demo and the evaluation will ask."""
+        questions: list[str] = []
+        demo = self.settings.demo
+        if demo and demo.chat:
+            questions += demo.questions
+        file = self.settings.proof.questions
+        if file:
+            lines = Path(file).read_text("utf-8").splitlines()
+            questions += [json.loads(line)["question"] for line in lines if line.strip()]
+        return questions
 
     def _leaks(self) -> None:
         """Finds validation rows, and questions of the demo and of the evaluation, in the training
         rows."""
-        held = {
+        held_out = {
             judging.words(row): row for row in judging.conversations(self._files("test_datasets"))
         }
-        self.facts["held_out"] = bool(held)
-        demo = self.settings.demo
-        measured = self.settings.proof.questions
-        lines: list[str] = []
-        if measured:
-            lines = Path(measured).read_text("utf-8").splitlines()
-        own: list[str] = []
-        if demo and demo.chat:
-            own = list(demo.questions)
-        questions = [*own, *(json.loads(line)["question"] for line in lines if line.strip())]
-        asked = set()
-        later = {same(question): question for question in questions}
+        self.facts["held_out"] = bool(held_out)
+        asked = set[str]()
+        later = {same(question): question for question in self._later_questions()}
         for row in judging.conversations(self._files("datasets")):
-            known = held.pop(judging.words(row), None)
-            if known is not None:
-                exactly = known["messages"] == row["messages"]
-                first = next(turn["content"] for turn in row["messages"] if turn["role"] == "user")
-                if exactly:
-                    how = "word for word"
+            held_out_row = held_out.pop(judging.words(row), None)
+            questions = [turn["content"] for turn in row["messages"] if turn["role"] == "user"]
+            if held_out_row is not None:
+                if held_out_row["messages"] == row["messages"]:
+                    likeness = "word for word"
                 else:
-                    how = "apart from spaces, case or system prompt"
-                self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
-            questioned = set()
-            for turn in row["messages"]:
-                if turn["role"] == "user":
-                    questioned.add(same(str(turn["content"] or "")))
-            asked |= later.keys() & questioned
-        self.facts["asked"] = tuple(later[question] for question in later if question in asked)
+                    likeness = "apart from spaces, case or system prompt"
+                question = shortened(str(questions[0]), SHOWN)
+                self.faults.add("leak", f"«{question}», {likeness}")
+            asked.update(same(str(question or "")) for question in questions)
+        self.facts["asked"] = tuple(text for question, text in later.items() if question in asked)
 
     def _same_documents(self) -> None:
         """Finds validation documents in the training text."""
         blocks = (self.cfg.recipe_runner or {}).get("blocks")
+        sides: list[Iterator[np.ndarray]] = []
         if blocks:
-            files = (
-                f"{blocks['folder']}/{side}-{blocks['sequence_len']}.npy"
-                for side in ("train", "validation")
-            )
-            sides = [iter(np.load(file, mmap_mode="r")) for file in files]
+            for side in ("train", "validation"):
+                file = f"{blocks['folder']}/{side}-{blocks['sequence_len']}.npy"
+                sides.append(iter(np.load(file, mmap_mode="r")))
         elif self._files("test_datasets"):
-            both = ("datasets", "test_datasets")
-            batches = (judging.batches(self._files(side), 100, ("input_ids",)) for side in both)
-            sides = []
-            for side in batches:
-                sides.append(np.asarray(batch.column(0).flatten()) for batch in side)
+            for side in ("datasets", "test_datasets"):
+                batches = judging.batches(self._files(side), 100, ("input_ids",))
+                sides.append(np.asarray(batch.column(0).flatten()) for batch in batches)
         else:
             self.facts["held_out"] = False
             return
         train, validation = (judging.documents(side, self.ends, self.tokenizer) for side in sides)
-        held = {document for document in validation if document}
+        held_out = {document for document in validation if document}
         for document in train:
-            if document in held:
-                held.discard(document)
+            if document in held_out:
+                held_out.discard(document)
                 self.faults.add("leak", f"the document that begins «{shortened(document, SHOWN)}»")
 
     def _model(self) -> None:
@@ -447,13 +456,14 @@ class Prover:
         trainer = self.trainer
         vocabulary = len(self.tokenizer)
         first = self.engine.first
-        numbers = range(first, min(len(trainer.train_dataset), first + 8 * judging.ROWS))
-        rows = judging.few(self.engine, vocabulary, numbers)
+        end = min(len(trainer.train_dataset), first + 8 * judging.ROWS)
+        rows = judging.few(self.engine, vocabulary, range(first, end))
         attention = str(getattr(trainer.model.config, "_attn_implementation", ""))
         planned = self.settings.proof.planned
         if planned not in (None, attention):
-            judged = f"{attention} was judged, which tells rows apart by the same positions"
-            self.notes.append(f"{planned} needs a GPU; {judged}")
+            self.notes.append(
+                f"{planned} needs a GPU; {attention} was judged, which tells rows apart by the same positions"
+            )
         if self.engine.packs:
             joined = "packed"
         elif self.cfg.batch_flattening is True:
@@ -473,26 +483,29 @@ class Prover:
                 "a base model in 8 bits rounds all rows of a batch together, so they were not compared"
             )
             return
-        self.facts["logits_moved"] = change = judging.moved(self.engine, rows, vocabulary)
+        change = judging.moved(self.engine, rows, vocabulary)
+        self.facts["logits_moved"] = change
         if not change <= TOLERANCE:
             self.faults.add("rows_mixed", f"by up to {change:.2g} ({joined} rows, {attention})")
         at_once = judging.first_loss(self.engine, [self.engine.batch(rows)])
-        accumulated = judging.first_loss(self.engine, [self.engine.batch([row]) for row in rows])
+        row_batches = [self.engine.batch([row]) for row in rows]
+        accumulated = judging.first_loss(self.engine, row_batches)
         self.facts |= {"loss_at_once": at_once, "loss_accumulated": accumulated}
         # Relative for losses above 1, because fp32 has seven digits.
         if not abs(at_once - accumulated) <= TOLERANCE * max(1.0, at_once):
             self.faults.add("accumulation", f"{at_once:.6f} and {accumulated:.6f}")
 
 
+def _with_labels(batch: judging.Row, untrained: torch.Tensor) -> judging.Row:
+    return {**batch, "labels": batch["input_ids"].masked_fill(untrained, UNTRAINED)}
+
+
 def prove(cfg: DictDefault, trainer: Trainer, settings: RunSettings) -> Proof:
     """Judges rows and batches in every process, because some figures need all of them; the first
     writes `proof.json`."""
     proof = Prover(cfg, trainer, settings).prove()
-    if (
-        not proof.attention
-        and settings.proof.prepared
-        and (earlier := Proof.read(Path(settings.proof.prepared)))
-    ):
+    if not proof.attention and settings.proof.prepared:
+        earlier = Proof.read(Path(settings.proof.prepared))
         names = ("joined", "attention", "logits_moved", "loss_at_once", "loss_accumulated")
         proof = replace(proof, **{name: getattr(earlier, name) for name in names})
     if int(os.environ.get("RANK", "0")) == 0:

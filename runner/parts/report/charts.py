@@ -4,6 +4,7 @@ would be too large."""
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from runner.parts.report.facts import Curve, Point
 
@@ -25,18 +26,21 @@ class Chart:
         self.x1 = x1
         self.x_of = _scale(x0, x1, LEFT, WIDTH - RIGHT)
         self.y_of = _scale(low, high, HEIGHT - BOTTOM, TOP)
-        self.xs: list[Tick] = [(self.x_of(x), shown(x)) for x in ticks(x0, x1, 5)]
-        self.ys: list[Tick] = [(self.y_of(y), shown(y)) for y in ys]
+        self.xs = _marks(ticks(x0, x1, 5), self.x_of)
+        self.ys = _marks(ys, self.y_of)
         self.lines: list[tuple[str, str, str, bool]] = []
         self.bars: list[tuple[float, float, float, float, str]] = []
 
 
+def _marks(values: Iterable[float], place_of: Callable[[float], float]) -> list[Tick]:
+    return [(place_of(value), shown(value)) for value in values]
+
+
 def chart(curve: Curve) -> Chart:
-    points = [point for line in curve.lines.values() for point in line]
-    x0 = min(x for x, _ in points)
-    x1 = max(x for x, _ in points)
-    low = min(y for _, y in points)
-    high = max(y for _, y in points)
+    points = chain.from_iterable(curve.lines.values())
+    xs, ys = zip(*points, strict=True)
+    low = min(ys)
+    high = max(ys)
     # The values with a little room; from zero if that is near.
     span = (high - low) or abs(high) or 1.0
     if 0 <= low < span:
@@ -44,14 +48,18 @@ def chart(curve: Curve) -> Chart:
     else:
         low = low - 0.06 * span
     high = high + 0.06 * span
-    drawing = Chart(x0, x1, low, high, ticks(low, high, 5))
+    drawing = Chart(min(xs), max(xs), low, high, ticks(low, high, 5))
     for name, line in curve.lines.items():
-        kept = _thinned(line)
-        path = "M" + "L".join(f"{drawing.x_of(x):.1f} {drawing.y_of(y):.1f}" for x, y in kept)
-        values = json.dumps(
-            [[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":")
-        )
-        drawing.lines.append((name, path, values, len(kept) < len(line)))
+        drawn_points = _thinned(line)
+        places = []
+        values = []
+        for x, y in drawn_points:
+            places.append(f"{drawing.x_of(x):.1f} {drawing.y_of(y):.1f}")
+            values.append([round(x, 4), float(f"{y:.7g}")])
+        path = "M" + "L".join(places)
+        values_json = json.dumps(values, separators=(",", ":"))
+        is_thinned = len(drawn_points) < len(line)
+        drawing.lines.append((name, path, values_json, is_thinned))
     return drawing
 
 
@@ -72,8 +80,11 @@ def _thinned(line: Sequence[Point]) -> Sequence[Point]:
 def histogram(bins: Sequence[tuple[int, int, int]]) -> Chart:
     """bins: the first and the last whole number of each, and its count."""
     most = max(count for _, _, count in bins)
-    marks = (y for y in ticks(0, max(most, 4), 4, (1, 2, 5, 10)) if y <= most)
-    drawing = Chart(bins[0][0], bins[-1][1] + 1, 0, most, marks)
+    counts = ticks(0, max(most, 4), 4, (1, 2, 5, 10))
+    marks = [count for count in counts if count <= most]
+    fewest_tokens = bins[0][0]
+    most_tokens = bins[-1][1]
+    drawing = Chart(fewest_tokens, most_tokens + 1, 0, most, marks)
     for low, high, count in bins:
         x = drawing.x_of(low)
         y = drawing.y_of(count)
@@ -82,7 +93,9 @@ def histogram(bins: Sequence[tuple[int, int, int]]) -> Chart:
         else:
             lengths = f"{low:,}"
         width = max(1.0, drawing.x_of(high + 1) - x - 1)
-        drawing.bars.append((x, y, width, HEIGHT - BOTTOM - y, f"{lengths} tokens: {count:,} rows"))
+        height = HEIGHT - BOTTOM - y
+        text = f"{lengths} tokens: {count:,} rows"
+        drawing.bars.append((x, y, width, height, text))
     return drawing
 
 
@@ -98,10 +111,12 @@ def ticks(
     power of ten."""
     raw = ((high - low) or 1) / wanted
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in steps if power * factor >= raw * 0.999)
+    distances = (power * factor for factor in steps)
+    step = next(distance for distance in distances if distance >= raw * 0.999)
     first_multiple = math.ceil(low / step - 1e-9)
+    last_multiple = math.floor(high / step + 1e-9)
     tick_values = []
-    for number in range(first_multiple, math.floor(high / step + 1e-9) + 1):
+    for number in range(first_multiple, last_multiple + 1):
         tick_values.append(float(f"{number * step:.12g}"))
     return tick_values
 

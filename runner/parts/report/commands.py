@@ -21,7 +21,7 @@ from runner.run import provenance
 from runner.run.launch import end_of
 from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, counted
 from runner.tools.run_files import PAGE, RUN
 from runner.tools.text import json_text
 
@@ -92,10 +92,11 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
         table(_table_rows(rows, same_recipe=bool(name)))
     if paged:
         write_text(Path("runs") / PAGE, page.render(facts_of_runs))
-        sentence = f"The page about {_count_of_runs(len(facts_of_runs))} is runs/{PAGE}."
+        sentence = f"The page about {counted(len(facts_of_runs), 'run')} is runs/{PAGE}."
+    elif len(rows) == 1:
+        sentence = "1 run is here."
     else:
-        verb = "is" if len(rows) == 1 else "are"
-        sentence = f"{_count_of_runs(len(rows))} {verb} here."
+        sentence = f"{len(rows)} runs are here."
     folders = [row["folder"] for row in rows if row["kind"] != "job"]
     if folders:
         end(sentence, "report", folders[0])
@@ -158,10 +159,6 @@ def _table_rows(rows: Sequence[Mapping[str, Any]], same_recipe: bool) -> list[li
             cells.append(row["settings"].get(setting, ""))
         table_rows.append(cells)
     return table_rows
-
-
-def _count_of_runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
 
 
 def _facts_of(run: RunFolder) -> facts.RunFacts | None:
@@ -229,7 +226,8 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     elif file.is_dir():
         lines = _of_folder(file)
     elif path == "-":
-        lines = _of_text(sys.stdin.buffer.read().decode(errors="replace")[-MOST:])
+        text = sys.stdin.buffer.read().decode(errors="replace")
+        lines = _of_text(text[-MOST:])
     else:
         lines = _of_text(end_of(file, most=MOST))
     for line in lines:
@@ -299,9 +297,8 @@ def _of_folder(folder: Path) -> Iterator[str]:
             f"`{folder}` is not a run folder, and contains no log.",
             "Name a recipe, a run folder, or a file with a log.",
         )
-    yield from _explain(
-        troubles.diagnose([end_of(log, most=MOST) for log in logs], troubles.LOG, troubles.SERVER)
-    )
+    tails = [end_of(log, most=MOST) for log in logs]
+    yield from _explain(troubles.diagnose(tails, troubles.LOG, troubles.SERVER))
 
 
 def _of_run(run: RunFolder) -> Iterator[str]:

@@ -81,7 +81,8 @@ class StageFacts:
         if self.trains:
             self._read_training(folder.path)
         self._read_gates(folder)
-        self.stopped = str(read_record(folder.path / STOPPED).get("message") or "")
+        stopped = read_record(folder.path / STOPPED)
+        self.stopped = str(stopped.get("message") or "")
         self._read_logs(folder)
 
     def _read_training(self, path: Path) -> None:
@@ -187,7 +188,9 @@ def _measure_improved(summary: Summary, accuracy_before: float | None) -> bool |
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
 
 
 def _verdicts(folder: StageFolder, record: gates.Measurement | str) -> list[gates.GateVerdict]:
@@ -215,7 +218,8 @@ class DataFacts:
     def __init__(self, record: Mapping[str, Any], text: str = "") -> None:
         self.record = record
         self.text = text
-        self.source = str(record.get("source") or "").rstrip("/").rpartition("/")[2]
+        source = str(record.get("source") or "")
+        self.source = source.rstrip("/").rpartition("/")[2]
         bins = record.get("length_bins")
         if not isinstance(bins, list):
             bins = []

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,15 @@ def render(runs: Sequence[RunFacts]) -> str:
 
     script = (HERE / "hover.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    comparison = None
+    if len(runs) > 1:
+        comparison = together(runs)
     facts: dict[str, Any] = {
         "charts": charts,
         "say": sentences,
         "run": runs[0],
         "runs": runs,
-        "together": together(runs) if len(runs) > 1 else None,
+        "together": comparison,
         "version": __version__,
         "style": Markup((HERE / "style.css").read_text(encoding="utf-8")),
         "script": Markup(script),
@@ -82,14 +86,20 @@ def _settings(run: RunFacts) -> dict[str, str]:
 
 
 def _stage_named(run: RunFacts, name: str) -> StageFacts | None:
-    return next((stage for stage in run.trained if stage.name == name), None)
+    for stage in run.trained:
+        if stage.name == name:
+            return stage
+    return None
 
 
 def _different_results(
     stages: Sequence[StageFacts | None],
 ) -> Sequence[tuple[str, Sequence[str]]]:
     """The figures of a stage that differ between runs, with the value of each run."""
-    return differing([dict(_figures(stage)) if stage else {} for stage in stages])
+    columns = list[dict[str, str]]()
+    for stage in stages:
+        columns.append(dict(_figures(stage)) if stage else {})
+    return differing(columns)
 
 
 def _answers(stages: Sequence[StageFacts | None]) -> Iterator[tuple[str, list[str]]]:
@@ -98,7 +108,8 @@ def _answers(stages: Sequence[StageFacts | None]) -> Iterator[tuple[str, list[st
     for stage in stages:
         answers = stage.answers if stage else ()
         columns.append({answer["question"]: answer["after"] for answer in answers})
-    for question in dict.fromkeys(question for column in columns for question in column):
+    questions = chain.from_iterable(columns)
+    for question in dict.fromkeys(questions):
         yield question, [column.get(question, "") for column in columns]
 
 
@@ -106,11 +117,15 @@ def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Itera
     by_title: dict[tuple[str, str], dict[str, tuple[Point, ...]]] = {}
     for run, name in zip(runs, names, strict=True):
         facts = _stage_named(run, stage)
-        for curve in facts.curves if facts else ():
+        if not facts:
+            continue
+        for curve in facts.curves:
             lines = by_title.setdefault((curve.title, curve.unit), {})
             for line, points in curve.lines.items():
-                legend = f"{name}, {line}" if len(curve.lines) > 1 else name
-                lines[legend] = points
+                if len(curve.lines) > 1:
+                    lines[f"{name}, {line}"] = points
+                else:
+                    lines[name] = points
     for (title, unit), lines in by_title.items():
         yield Curve(title, unit, lines)
 
@@ -121,7 +136,8 @@ def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
     yield "state", stage.status
     if stage.peak_gib is not None:
         yield "GPU memory of tensors", f"{stage.peak_gib:.2f} GiB"
-    yield from ((name, gates.shown(value)) for name, value in stage.measurement.metrics.items())
+    for name, value in stage.measurement.metrics.items():
+        yield name, gates.shown(value)
 
 
 def leave(run: RunFolder, tell: Tell, plan: Plan | None = None) -> None:

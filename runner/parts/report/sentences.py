@@ -64,11 +64,11 @@ def reasons(run: RunFacts) -> list[str]:
 def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """An answer in pieces, each with whether a rehearsal can have learned it only from the training
     rows."""
-    learned: set[str] = set()
+    text = row["after"] or "(nothing)"
     learned_words = row.get("learned")
     if run.rehearsal and isinstance(learned_words, list):
-        learned = set(map(str, learned_words))
-    return pieces(row["after"] or "(nothing)", learned)
+        return pieces(text, set(map(str, learned_words)))
+    return pieces(text, set())
 
 
 def _figures(table: str, values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -111,15 +111,18 @@ def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
         yield "from", facts.source
     for name, key in FIGURES["counts"].items():
         number = record.get(key)
-        if isinstance(number, int) and (number or key not in ("test_rows", "lost", "not_taken")):
+        is_hidden = number == 0 and key in ("test_rows", "lost", "not_taken")
+        if isinstance(number, int) and not is_hidden:
             yield name, f"{number:,}"
     for side in ("train", "validation"):
         counts = record.get(side)
         if isinstance(counts, dict):
             for name, number in counts.items():
                 yield f"{side}: {name}", f"{number:,}"
-    for name, number in (record.get("token_lengths") or {}).items():
-        yield FIGURES["lengths"].get(name, f"tokens a row, {name}"), f"{number:,}"
+    token_lengths = record.get("token_lengths") or {}
+    for name, number in token_lengths.items():
+        heading = FIGURES["lengths"].get(name, f"tokens a row, {name}")
+        yield heading, f"{number:,}"
     if record.get("classes"):
         yield "classes", ", ".join(map(str, record["classes"]))
     if record.get("licence"):

@@ -65,19 +65,13 @@ def start(
     state = wait(cluster, manifests[-1], tell)
     if alone:
         tell(
-            (
-                f"The server answers at {state.address}/v1, with the model name {model_names} and a token: `oc whoami -t`.",
-                "",
-            )[0]
+            f"The server answers at {state.address}/v1, with the model name {model_names} and a token: `oc whoami -t`."
         )
         return tell(REMOVING)
 
     def connected(local: int) -> None:
         tell(
-            (
-                f"The server answers at http://{HOST}:{local}/v1, with the model name {model_names}. ^C ends the connection; the server continues.",
-                "",
-            )[0]
+            f"The server answers at http://{HOST}:{local}/v1, with the model name {model_names}. ^C ends the connection; the server continues."
         )
         tell(REMOVING)
 
@@ -107,10 +101,7 @@ def kind_of(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> str:
             server_kind = SERVICE
         if offered and server_kind == SERVICE:
             tell(
-                (
-                    "The server is an InferenceService, because two of its models are on one claim. An LLMInferenceService needs one for each.",
-                    "",
-                )[0]
+                "The server is an InferenceService, because two of its models are on one claim. An LLMInferenceService needs one for each."
             )
     if existing_kind and existing_kind != server_kind:
         message = (
@@ -346,9 +337,10 @@ def _pods(cluster: Cluster, service: Manifest) -> Manifests:
 
 
 def _ready(pods: Manifests) -> str | None:
-    return next(
-        (str(pod["metadata"]["name"]) for pod in pods if jobs.has_condition(pod, "Ready")), None
-    )
+    for pod in pods:
+        if jobs.has_condition(pod, "Ready"):
+            return str(pod["metadata"]["name"])
+    return None
 
 
 LESS = "`serve.gpus` or `serve.concurrency`"
@@ -478,10 +470,7 @@ def _refused(server: ServerState) -> Iterator[str]:
     if reason in _NO_RUNTIME:
         runtime = server.service["spec"]["predictor"]["model"]["runtime"]
         space_text = server.service["metadata"]["namespace"]
-        yield (
-            f"The platform does not have the serving runtime `{runtime}`: {message}. To create it in `{space_text}`: `oc process -n redhat-ods-applications {runtime}-template | oc apply -n {space_text} -f -`. Or write another `serve.runtime`, or a `serve.image`.",
-            "",
-        )[0]
+        yield f"The platform does not have the serving runtime `{runtime}`: {message}. To create it in `{space_text}`: `oc process -n redhat-ods-applications {runtime}-template | oc apply -n {space_text} -f -`. Or write another `serve.runtime`, or a `serve.image`."
     elif reason and not server.pods:
         yield f"KServe does not start it: {message}."
     if server.pods:
@@ -511,25 +500,18 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
     for entry in (*jobs.containers_of(pod, before=True), *jobs.containers_of(pod)):
         serves = entry["name"] == server.container
         if serves:
-            of_image = (
-                "This image belongs to the serving runtime: correct `serve.image`, or ask the cluster's admin.",
-                "",
-            )[0]
+            of_image = "This image belongs to the serving runtime: correct `serve.image`, or ask the cluster's admin."
         else:
             of_image = (
-                "If the model is there, correct `serve.model`; otherwise ask the cluster's admin.",
-                "",
-            )[0]
+                "If the model is there, correct `serve.model`; otherwise ask the cluster's admin."
+            )
         remedy = "`recipe site RECIPE` generates what it needs."
         yield from diagnose.container_problems(pod, entry, server.events, where, of_image, remedy)
         again = diagnose.restarts_note(entry)
         for ended in diagnose.failures_of(entry):
             if serves and ended.get("reason") == "OOMKilled":
                 limit = diagnose.limit_of(pod, (server.container,))
-                yield (
-                    f"{where} used up its main memory{again}. Its limit was {limit}, which follows from `machines.memory`. Use machines with more.",
-                    "",
-                )[0]
+                yield f"{where} used up its main memory{again}. Its limit was {limit}, which follows from `machines.memory`. Use machines with more."
                 continue
             if serves:
                 subject = where

@@ -96,10 +96,7 @@ def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:
                 recipe.problem(
                     ("serve", "recipes", index),
                     obstacle,
-                    (
-                        "Delete the line; `recipe serve` of that recipe starts a server of its own.",
-                        "",
-                    )[0],
+                    "Delete the line; `recipe serve` of that recipe starts a server of its own.",
                 )
             )
     if problems:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import catalog
+from runner.catalog.hardware import GIB
 from runner.parts.planner import parameters
-from runner.parts.planner.memory import GIB, NCCL_LEAST
+from runner.parts.planner.memory import NCCL_LEAST
 from runner.plan import OnClaim, Plan, Stage, precision_of
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -193,7 +194,7 @@ def cannot_share(plan: Plan, sharing_plan: Plan) -> str:
         if any(stage.config.get(key) != sharing_stage.config.get(key) for key in keys):
             return f"`{sharing_name}` was trained with another {shared} than `{name}`."
     if {*served(name)}.intersection(served(sharing_name)):
-        return (f"Two models of the server would be called `{served(sharing_name)[1]}`.", "")[0]
+        return f"Two models of the server would be called `{served(sharing_name)[1]}`."
     results = plan.on_claim(plan.place_of(stage).run_dir)
     if results == sharing_plan.on_claim(sharing_plan.place_of(sharing_stage).run_dir):
         return f"`{sharing_name}` and `{name}` leave their results in the same folder."
@@ -490,8 +491,5 @@ def _too_many_requests(recipe: Recipe, server: Serving, needs: ServingForecast) 
     if needs.requests:
         remedy = fewer_requests
     else:
-        remedy = (
-            "Not even one request fits: write a shorter `context`, more `gpus`, or use a GPU with more memory.",
-            "",
-        )[0]
+        remedy = "Not even one request fits: write a shorter `context`, more `gpus`, or use a GPU with more memory."
     return recipe.problem("serve.concurrency", message, remedy)

@@ -82,10 +82,11 @@ def other_data(document: Document, name: str) -> list[Override]:
             title = answers.of.title
         described = f"{title} of {Path(name).name}"
         settings["description"] = (described, "what `recipe list` shows")
-    return [
-        replace(change, after=name) if change.setting == "data.path" else change
-        for change in _complete(document, drafting.overrides_of(settings))
-    ]
+    changes = list(_complete(document, drafting.overrides_of(settings)))
+    for index, change in enumerate(changes):
+        if change.setting == "data.path":
+            changes[index] = replace(change, after=name)
+    return changes
 
 
 def kind_of_rows(document: Document, name: str) -> str:

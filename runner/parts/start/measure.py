@@ -11,12 +11,13 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from runner import catalog, scenarios
+from runner.catalog.hardware import GIB
 from runner.check.validate import changed
 from runner.commands.options import say
 from runner.commands.run import watch
 from runner.data.prepared import PreparedRows
 from runner.parts.planner import calibration, forecast, processor
-from runner.parts.planner.constants import GIB, kind
+from runner.parts.planner.constants import kind
 from runner.parts.planner.workload import Workload
 from runner.plan import Plan
 from runner.recipe import units
@@ -50,30 +51,27 @@ class Measured(NamedTuple):
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
         alone = [{"sequence_len": self.blocks, "until": 1}]
-        table = rehearsal.table("pretraining" if self.blocks else "others", TABLES, alone=alone)
-        images = recipe.settings["model"].knows("image_size")
+        kind = "others"
+        if self.blocks:
+            kind = "pretraining"
+        table = rehearsal.table(kind, TABLES, alone=alone)
         data: Iterable[Override]
-        if images:
+        if recipe.settings["model"].knows("image_size"):
             data = _random_images(recipe, self.run)
         else:
             data = rehearsal.data(recipe, file)
         made = [*data, *rehearsal.split(recipe), *rehearsal.substitutes(recipe, table)]
         made += this_machine.changes_for(recipe, self.gpus)
         if self.gpus:
-            made.append(
-                Override("machines.gpu", None, catalog.label_of(self.gpus[0]), BY, "this machine's")
-            )
+            label = catalog.label_of(self.gpus[0])
+            made.append(Override("machines.gpu", None, label, BY, "this machine's"))
         return made
 
     def stands_in(self, recipe: Recipe, folder: Path) -> Mapping[str, object]:
-        if not recipe.settings["model"].knows(
-            "base"
-        ):  # the network starts from random weights anyway
-            return {}
-        return {
-            "twin": {**rehearsal.twin_of(recipe, folder / rehearsal.TWIN), "layers": 0},
-            "sample_rows": ROWS,
-        }
+        if not recipe.settings["model"].knows("base"):
+            return {}  # the network starts from random weights anyway
+        twin = rehearsal.twin_of(recipe, folder / rehearsal.TWIN)
+        return {"twin": {**twin, "layers": 0}, "sample_rows": ROWS}
 
     def after_data(self, recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
         few = "a measurement takes minutes"
@@ -83,26 +81,25 @@ class Measured(NamedTuple):
             *rehearsal.substitutes(recipe, table),
             Override("limits.time", None, LONGEST, BY, few),
         ]
-        here = changed(recipe, made)[0]
-        (planned,) = forecast.of(here, scenarios.translate(here, RunFolder.at(folder).place()))
+        here, _ = changed(recipe, made)
+        plan = scenarios.translate(here, RunFolder.at(folder).place())
+        (planned,) = forecast.of(here, plan)
         _require_memory(planned)
         steps = planned.steps
         if steps:
-            if planned.time:
-                pace = planned.time.step_seconds
-            else:
-                pace = 0.0
-            count = max(
-                FEWEST_STEPS, min(ENOUGH_STEPS, int(SECONDS / pace) if pace else ENOUGH_STEPS)
-            )
+            count = ENOUGH_STEPS
+            if planned.time and planned.time.step_seconds:
+                in_time = int(SECONDS / planned.time.step_seconds)
+                count = max(FEWEST_STEPS, min(ENOUGH_STEPS, in_time))
             # One evaluation and one checkpoint, at the end.
             length: dict[str, float | None] = {"eval_steps": count, "save_steps": count}
             if self.blocks:
                 length |= {"steps": count, "warmup_ratio": None, "warmup_steps": 1}
             else:
-                length |= {"epochs": round(recipe.train.epochs * count / steps, 3)}
-            for name, one in length.items():
-                made.append(Override(f"{home}.{name}", None, one, BY, f"about {count} steps"))
+                length["epochs"] = round(recipe.train.epochs * count / steps, 3)
+            reason = f"about {count} steps"
+            for name, value in length.items():
+                made.append(Override(f"{home}.{name}", None, value, BY, reason))
         return made
 
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
@@ -219,7 +216,8 @@ def measure(
                 f"\nThis line has nothing private in it; it would help others in benchmarks/outside/public.csv:\n{row}"
             )
     for file in run.path.rglob("*"):
-        if file.is_file() and not file.is_symlink() and file.stat().st_size > LARGE:
+        is_own_file = file.is_file() and not file.is_symlink()
+        if is_own_file and file.stat().st_size > LARGE:
             file.unlink()
 
 
@@ -229,29 +227,38 @@ def public_line(recipe: Recipe, planned: forecast.Forecast, summary: Summary) ->
     columns."""
     work = planned.workload
     base = recipe.model.get("base")
-    if not summary.gpu or base not in catalog.model_ids() or not isinstance(work, Workload):
+    if not summary.gpu or base not in catalog.model_ids():
         return ""
-    if work.unfrozen or work.objective != "sft":
+    if not isinstance(work, Workload) or work.unfrozen or work.objective != "sft":
         return ""
-    adapter = work.adapter
-    tokens = work.lengths.mean
-    step = work.row_tokens * work.answers * work.micro_batch_size * work.accumulation
     facts = SimpleNamespace(
         source="recipe doctor --gpu",
         work=work,
         taken=summary,
         base=base,
         method=kind(work)["method"],
-        adapter=adapter or SimpleNamespace(rank=0, dropout=0, four_bit=False),
-        targets="+".join(adapter.targets) if adapter else "",
-        loss="plain" if work.fused_loss == "none" else work.fused_loss,
-        tokens=f"{tokens:.1f}" if tokens else "",
-        rate=round(step / summary.step_seconds, 1) if summary.step_seconds else "",
+        adapter=SimpleNamespace(rank=0, dropout=0, four_bit=False),
+        targets="",
+        loss=work.fused_loss,
+        tokens="",
+        rate="",
     )
-    columns = packaged.toml(__file__, TABLES.name)["columns"].values()
+    if work.adapter:
+        facts.adapter = work.adapter
+        facts.targets = "+".join(work.adapter.targets)
+    if work.fused_loss == "none":
+        facts.loss = "plain"
+    if work.lengths.mean:
+        facts.tokens = f"{work.lengths.mean:.1f}"
+    if summary.step_seconds:
+        step = work.row_tokens * work.answers * work.micro_batch_size * work.accumulation
+        facts.rate = round(step / summary.step_seconds, 1)
     cells = []
-    for fact in columns:
-        cells.append(attrgetter(fact)(facts) if fact else "")
-    written = io.StringIO()
-    csv.writer(written).writerow(int(cell) if isinstance(cell, bool) else cell for cell in cells)
-    return written.getvalue().strip()
+    for fact in packaged.toml(__file__, TABLES.name)["columns"].values():
+        cell = attrgetter(fact)(facts) if fact else ""
+        if isinstance(cell, bool):
+            cell = int(cell)
+        cells.append(cell)
+    line = io.StringIO()
+    csv.writer(line).writerow(cells)
+    return line.getvalue().strip()

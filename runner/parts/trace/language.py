@@ -422,11 +422,9 @@ def optimizer_of(run: Run, model: torch.nn.Module) -> torch.optim.Optimizer:
     embeddings = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
     in_full = {parameter for module in embeddings for parameter in module.parameters()}
     # Under FSDP the optimizer is torchao's, which treats embeddings like the rest.
-    return stand_ins.Keeping(
-        parameters_by_name,
-        run.rule,
-        in_full if run.rule.embeddings and run.sharding != "fsdp" else set(),
-    )
+    if not run.rule.embeddings or run.sharding == "fsdp":
+        in_full = set()
+    return stand_ins.Keeping(parameters_by_name, run.rule, in_full)
 
 
 def spread(run: Run, model: Any, mesh: object) -> list[torch.Tensor]:

@@ -84,13 +84,17 @@ def flash(
     queries = query.shape[2]
     keys = key.shape[2]
     causal = options.get("is_causal")
+    if causal is None:
+        causal = getattr(module, "is_causal", True)
     pairs = queries * keys
-    if (getattr(module, "is_causal", True) if causal is None else causal) and queries == keys:
+    if causal and queries == keys:
         window = min(options.get("sliding_window") or keys, keys)
         pairs = keys * window - window * window // 2
     swapped = (tensor.transpose(1, 2) for tensor in (query, key, value))
     output = _Flash.apply(*swapped, pairs)
-    return output if narrow == width else output[..., :narrow], None
+    if narrow != width:
+        output = output[..., :narrow]
+    return output, None
 
 
 def padded(
@@ -303,7 +307,8 @@ class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         hidden, *weight = ctx.saved_tensors
-        return hidden, weight[0] if weight else None, None, None
+        weight_gradient = weight[0] if weight else None
+        return hidden, weight_gradient, None, None
 
 
 def fuse_loss(model: nn.Module, liger: bool) -> None:
@@ -347,10 +352,14 @@ def plain_kernels() -> Iterator[None]:
 
 def autocast_seen(enabled: bool) -> AbstractContextManager[object]:
     """peft asks whether autocast is on without naming a device, which means the GPU's."""
-    is_enabled = torch.is_autocast_enabled
-    return patch.object(
-        torch, "is_autocast_enabled", lambda device=None: is_enabled(device) if device else enabled
-    )
+    plain = torch.is_autocast_enabled
+
+    def is_enabled(device: str | None = None) -> bool:
+        if device:
+            return bool(plain(device))
+        return enabled
+
+    return patch.object(torch, "is_autocast_enabled", is_enabled)
 
 
 class Keeping(torch.optim.Optimizer):
@@ -394,7 +403,11 @@ class Keeping(torch.optim.Optimizer):
             count = local[..., 0].numel() + local[..., 0, :].numel()
         if rule.bits and (count < 4096 or parameter in self.in_full):
             bits = 32
-        for _ in range(rule.moments if parameter in self.outside else rule.matrices):
+        if parameter in self.outside:
+            moments = rule.moments
+        else:
+            moments = rule.matrices
+        for _ in range(moments):
             yield local.new_empty(count * bits // 8, dtype=torch.uint8)
             if bits < 16:
                 yield local.new_empty(-(-count // rule.group), dtype=torch.float32)
@@ -427,10 +440,11 @@ class Live(TorchDispatchMode):
         before = self.peak
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                # A DTensor's own storage would be as large as the whole.
-                storage = (
-                    leaf._local_tensor if isinstance(leaf, DTensor) else leaf
-                ).untyped_storage()
+                if isinstance(leaf, DTensor):
+                    # Its own storage would be as large as the whole.
+                    storage = leaf._local_tensor.untyped_storage()
+                else:
+                    storage = leaf.untyped_storage()
                 if storage not in self._sizes:
                     self._count(storage)
         if self.peak > before:

@@ -226,10 +226,7 @@ def send_export(folder: StageFolder, export_folder: Path, form: str, tell: Tell)
 
     def keep(tool: Tool) -> None:
         tell(
-            (
-                f"The export was also uploaded to {tool.title}, as `{tool.keep(export_folder, form)}`.",
-                "",
-            )[0]
+            f"The export was also uploaded to {tool.title}, as `{tool.keep(export_folder, form)}`."
         )
 
     _at_server(folder, tell, keep)

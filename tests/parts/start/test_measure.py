@@ -11,10 +11,10 @@ from datasets import Dataset
 
 from benchmarks import outside
 from runner import scenarios
+from runner.catalog.hardware import GIB
 from runner.check.validate import changed, load
 from runner.commands.cli import _code as command
 from runner.parts.planner import forecast
-from runner.parts.planner.constants import GIB
 from runner.parts.start import measure
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import Override

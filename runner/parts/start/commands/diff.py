@@ -41,10 +41,10 @@ def opened(name: str) -> Document:
     if there is none."""
     path = Path(name)
     if path.is_dir():
-        sealed = sorted([path / CONFIG / RECIPE_FILE, *path.glob(f"{CONFIG}/*/{RECIPE_FILE}")])
-        there = next((file for file in sealed if file.is_file()), None)
-        if there:
-            return reading.read(there)
+        copies = [path / CONFIG / RECIPE_FILE, *path.glob(f"{CONFIG}/*/{RECIPE_FILE}")]
+        for file in sorted(copies):
+            if file.is_file():
+                return reading.read(file)
         raise Stop(
             Problem(
                 name,
@@ -62,13 +62,17 @@ def in_settings(before: Document, after: Document) -> list[Difference]:
     schema refuses one."""
     old = _settings(before)
     new = _settings(after)
-    found = []
-    for name, (was, now) in differing([old, new]):
-        said = by_schema.sentence(
-            (after if name in new else before).data["scenario"], path_of(name)
-        )
-        found.append(Difference(name, was, now, f"{said}." if said else ""))
-    return found
+    differences = []
+    for name, (value_before, value_after) in differing([old, new]):
+        if name in new:
+            scenario = after.data["scenario"]
+        else:
+            scenario = before.data["scenario"]
+        meaning = by_schema.sentence(scenario, path_of(name))
+        if meaning:
+            meaning += "."
+        differences.append(Difference(name, value_before, value_after, meaning))
+    return differences
 
 
 def _settings(document: Document) -> dict[str, Any]:
@@ -78,10 +82,12 @@ def _settings(document: Document) -> dict[str, Any]:
     settings, problems = by_schema.read(document)
     if problems:
         raise Stop(problems)
-    each = leaves(
-        settings.plain(), lambda items: items and all(isinstance(item, dict) for item in items)
-    )
-    return {name_of(path): value for path, value in each if value != {}}
+
+    def are_sections(items: Sequence[object]) -> bool:
+        return bool(items) and all(isinstance(item, dict) for item in items)
+
+    values = leaves(settings.plain(), are_sections)
+    return {name_of(path): value for path, value in values if value != {}}
 
 
 def in_plans(
@@ -90,14 +96,17 @@ def in_plans(
     """The memory, time and cost of each stage of two recipes, even if equal, and the generated
     settings that differ. before: None for a new recipe, without generated settings. price: of one
     GPU hour, None for the recipes' own. Raises Stop if one of them is not valid."""
-    old = _planned(before, price) if before else {}
+    old = {}
+    if before:
+        old = _planned(before, price)
     new = _planned(after, price)
-    found = []
+    differences = []
     for name in dict.fromkeys([*old, *new]):
-        (was, unit), (now, of) = old.get(name, (None, "")), new.get(name, (None, ""))
-        if of or unit or (before and was != now):
-            found.append(Difference(name, was, now, unit=of or unit))
-    return found
+        value_before, unit_before = old.get(name, (None, ""))
+        value_after, unit = new.get(name, (None, unit_before))
+        if unit or (before and value_before != value_after):
+            differences.append(Difference(name, value_before, value_after, unit=unit))
+    return differences
 
 
 def _planned(document: Document, price: float | None) -> dict[str, tuple[Any, str]]:
@@ -109,24 +118,26 @@ def _planned(document: Document, price: float | None) -> dict[str, tuple[Any, st
     forecasts = list[forecast.Forecast]()
     with suppress(UnknownArchitecture):
         forecasts = forecast.of(recipe, plan, price)
-    for one in forecasts:
-        name = one.stage.name
-        figures[f"{name}: GPU memory"] = one.memory.total, "bytes of each GPU"
-        figures[f"{name}: room on a GPU"] = one.usable, "bytes of each GPU"
-        figures[f"{name}: time"] = one.time.total_seconds if one.time else None, "seconds"
-        figures[f"{name}: GPU hours"] = one.gpu_hours, "hours"
-        if one.price is not None:
-            figures[f"{name}: cost"] = one.cost, f"at {one.price:g} a GPU hour"
+    for needs in forecasts:
+        name = needs.stage.name
+        seconds = None
+        if needs.time:
+            seconds = needs.time.total_seconds
+        figures[f"{name}: GPU memory"] = needs.memory.total, "bytes of each GPU"
+        figures[f"{name}: room on a GPU"] = needs.usable, "bytes of each GPU"
+        figures[f"{name}: time"] = seconds, "seconds"
+        figures[f"{name}: GPU hours"] = needs.gpu_hours, "hours"
+        if needs.price is not None:
+            figures[f"{name}: cost"] = needs.cost, f"at {needs.price:g} a GPU hour"
     for stage in plan.stages:
         file = "/".join(filter(None, (stage.folder, stage.config_file)))
         for name, value in flat(stage.config):
-            if not name.startswith(_FOLLOWING) and not name.endswith(_FOLLOWING):
+            if name.startswith(_FOLLOWING) or name.endswith(_FOLLOWING):
+                continue
+            if isinstance(value, str):
                 # The folder of checkpoints ends with the stage's key, which any change changes.
-                if isinstance(value, str):
-                    told = value.removesuffix(f"/{stage.keys['']}")
-                else:
-                    told = value
-                figures[f"{file}: {name}"] = without_place(told, plan.place), ""
+                value = value.removesuffix(f"/{stage.keys['']}")
+            figures[f"{file}: {name}"] = without_place(value, plan.place), ""
     return figures
 
 
@@ -134,14 +145,23 @@ def _planned(document: Document, price: float | None) -> dict[str, tuple[Any, st
 _SHOWN = {"bytes": units.gib, "seconds": units.duration, "hours": units.speed, "at": units.speed}
 
 
-def row(one: Difference) -> tuple[str, str, str, str]:
+def row(difference: Difference) -> tuple[str, str, str, str]:
     """A difference for people: its name, both values, and its meaning."""
-    show = _SHOWN.get(
-        one.unit.partition(" ")[0], lambda value: shortened(reading.written(value), 60)
-    )
-    before, after = ("-" if value is None else show(value) for value in (one.before, one.after))
-    said = one.meaning or (one.unit if one.unit.startswith(("bytes of", "at ")) else "")
-    return one.name, before, after, said.removeprefix("bytes ")
+    unit = difference.unit
+    meaning = difference.meaning
+    if not meaning and unit.startswith(("bytes of", "at ")):
+        meaning = unit.removeprefix("bytes ")
+    before = _shown(difference.before, unit)
+    return difference.name, before, _shown(difference.after, unit), meaning
+
+
+def _shown(value: object, unit: str) -> str:
+    if value is None:
+        return "-"
+    kind = unit.partition(" ")[0]
+    if kind in _SHOWN and isinstance(value, int | float):
+        return _SHOWN[kind](value)
+    return shortened(reading.written(value), 60)
 
 
 def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str:
@@ -149,15 +169,18 @@ def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str
     pull request."""
     tables = []
     for heading, meaning, differences in (("setting", "what it is", settings), ("plan", "", plans)):
-        rows = [
-            [re.sub(r"([\\|`*_<>\[\]@#~&])", r"\\\1", cell) for cell in row(one)]
-            for one in differences
-        ]
-        lines = []
-        for cells in [[heading, "before", "after", meaning], ["---"] * 4, *rows]:
-            lines.append(f"| {' | '.join(cells)} |")
-        tables += ["\n".join(lines)] if rows else []
+        if not differences:
+            continue
+        rows = [[heading, "before", "after", meaning], ["---"] * 4]
+        for difference in differences:
+            rows.append([_escaped(cell) for cell in row(difference)])
+        lines = [f"| {' | '.join(cells)} |" for cells in rows]
+        tables.append("\n".join(lines))
     return "\n\n".join(tables)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([\\|`*_<>\[\]@#~&])", r"\\\1", text)
 
 
 @command
@@ -175,24 +198,22 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
     else:
         planned = []
     if style == "json":
-        whole = {"before": before, "after": after, "settings": settings}
-        whole |= {"plan": planned} if plans else {}
-        say(json_text(whole))
+        comparison = {"before": before, "after": after, "settings": settings}
+        if plans:
+            comparison["plan"] = planned
+        say(json_text(comparison))
     elif style == "markdown":
         say(markdown(settings, planned) or "No setting differs.")
     else:
-        for head, some in (("SETTING", settings), ("PLAN", planned)):
-            if some:
-                table([(head, before, after, ""), *map(row, some)])
+        for heading, differences in (("SETTING", settings), ("PLAN", planned)):
+            if differences:
+                table([(heading, before, after, ""), *map(row, differences)])
                 say()
-        if not settings:
-            say("No setting differs.")
         if len(settings) > 1:
             count = f"{len(settings)} settings differ"
-        else:
+        elif settings:
             count = "One setting differs"
-        end(
-            f"{count if settings else 'No setting differs'} between {before} and {after}.",
-            "plan",
-            new.file,
-        )
+        else:
+            say("No setting differs.")
+            count = "No setting differs"
+        end(f"{count} between {before} and {after}.", "plan", new.file)

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner import catalog
-from runner.catalog.hardware import NO_GPU
+from runner.catalog.hardware import GIB, NO_GPU
 from runner.catalog.models import why_no_hub
 from runner.commands.options import command, end, open_recipe, say
 from runner.commands.run import at_work
@@ -29,7 +30,7 @@ from runner.run.launch import gpus_of, particular
 from runner.run.run_folder import folder
 from runner.scenarios import place, translate
 from runner.tools import packaged
-from runner.tools.problem import Stop, first_line
+from runner.tools.problem import Stop, first_line, plural
 from runner.tools.process import cores, free_port, memory_gib
 from runner.trainer import records
 
@@ -100,11 +101,10 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
     that must be free."""
     hub = why_no_hub()
     cards, cuda = _cards()
-    # The folder of FlashAttention's kernel (NAME=FOLDER, separated by `:`).
-    entries = (entry.partition("=") for entry in os.environ.get("LOCAL_KERNELS", "").split(":"))
-    kernels = (
-        folder for name, _, folder in entries if name == FLASH_KERNEL and Path(folder).is_dir()
-    )
+    driver = _output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    gated = {}
+    if not hub:
+        gated = {name: _refused(name) for name in models}
     token = os.environ.get("HF_TOKEN")
     with suppress(ImportError):
         from huggingface_hub import get_token
@@ -120,28 +120,39 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
         packages={**records.versions(PACKAGES)},
         cards=cards,
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        driver=_said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split(
-            "\n"
-        )[0],
+        driver=driver.partition("\n")[0],
         cuda=cuda,
-        links=_said("nvidia-smi", "topo", "-m"),
+        links=_output_of("nvidia-smi", "topo", "-m"),
         memory_gib=memory_gib(),
-        shm_gib=shutil.disk_usage(_existing(Path("/dev/shm"))).free / 2**30,
-        disk_gib=shutil.disk_usage(_existing(folder)).free / 2**30,
+        shm_gib=_free_gib(Path("/dev/shm")),
+        disk_gib=_free_gib(folder),
         folder=str(folder),
         cores=cores(),
-        flash_kernel=next(kernels, None),
+        flash_kernel=_flash_kernel(),
         ports=ports,
         ports_taken=tuple(taken),
         hub=hub,
         token=bool(token),
-        gated={} if hub else {name: _refused(name) for name in models},
+        gated=gated,
     )
 
 
+def _free_gib(folder: Path) -> float:
+    return shutil.disk_usage(_existing(folder)).free / GIB
+
+
+def _flash_kernel() -> str | None:
+    """The folder of FlashAttention's kernel (NAME=FOLDER, separated by `:`)."""
+    for entry in os.environ.get("LOCAL_KERNELS", "").split(":"):
+        name, _, folder = entry.partition("=")
+        if name == FLASH_KERNEL and Path(folder).is_dir():
+            return folder
+    return None
+
+
 def labels() -> list[str]:
-    said = _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-    return [catalog.label_of(line.strip()) for line in said.splitlines() if line.strip()]
+    cards = _output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    return [catalog.label_of(line.strip()) for line in cards.splitlines() if line.strip()]
 
 
 def _cards() -> tuple[tuple[Card, ...], str]:
@@ -157,13 +168,12 @@ def _cards() -> tuple[tuple[Card, ...], str]:
             facts = torch.cuda.get_device_properties(index)
         except RuntimeError:  # The driver is too old for this PyTorch, which `gpus` reports.
             return (), cuda
-        cards.append(
-            Card(facts.name, round(facts.total_memory / 2**30, 1), f"{facts.major}.{facts.minor}")
-        )
+        memory = round(facts.total_memory / GIB, 1)
+        cards.append(Card(facts.name, memory, f"{facts.major}.{facts.minor}"))
     return tuple(cards), cuda
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     """The output of a command; empty if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -176,7 +186,10 @@ def _said(*command: str) -> str:
 
 def _existing(folder: Path) -> Path:
     """The folder, which may not exist yet, or the nearest one above it that does."""
-    return next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    for nearest in (folder, *folder.parents):
+        if nearest.exists():
+            return nearest
+    return folder
 
 
 def _refused(name: str) -> HubFailure | None:
@@ -218,9 +231,7 @@ class Finding(NamedTuple):
 def found(name: str, /, **words: object) -> Finding:
     """A finding of `findings.toml`, with words filled in."""
     row = FINDINGS[name]
-    return Finding(
-        *(row.get(key, "").format(**words) for key in ("state", "subject", "text", "mend"))
-    )
+    return Finding(*(row.get(key, "").format(**words) for key in Finding._fields))
 
 
 def findings(
@@ -247,49 +258,45 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
     else:
         needed = NEEDED
     missing = [name for name in needed if not machine.packages.get(name)]
-    shown = ", ".join(missing or (f"{name} {machine.packages[name]}" for name in needed))
     if missing:
         kind = "packages-missing"
+        shown = ", ".join(missing)
     else:
         kind = "packages"
+        shown = ", ".join(f"{name} {machine.packages[name]}" for name in needed)
     yield found(kind, machine=machine, shown=shown, train=packaged.install("train"))
     axolotl = machine.packages.get("axolotl")
     written_for = catalog.AXOLOTL_VERSION
     if axolotl and axolotl != written_for and not images:
         yield found("axolotl", version=axolotl, written_for=written_for)
-    if recipe:
-        site = recipe.settings.get("openshift")
-    else:
-        site = None
+    if not recipe:
+        return
+    site = recipe.settings.get("openshift")
     if site and not site.get("image"):
         yield found("image", needs=catalog.hardware.IMAGE_NEEDS)
-    if recipe and recipe.model.get("attention") == "flash_attention_2":
-        kernels = machine.packages.get("kernels")
-        version = machine.packages.get("flash-attn")
-        if kernels and machine.flash_kernel:
-            here = "flash-kernel"
-        else:
-            here = ""
-        if kernels and machine.hub is None:
-            later = "flash-later"
-        else:
-            later = "flash-missing"
-        words = {
-            "version": version,
-            "machine": machine,
-            "kernel": FLASH_KERNEL,
-            "install": packaged.install("flash"),
-        }
-        yield found("flash-attn" if version else here or later, **words)
-    for name, why, install in _wanted_packages(recipe) if recipe else ():
+    if recipe.model.get("attention") == "flash_attention_2":
+        yield _flash_attention(machine)
+    for name, why, install in _wanted_packages(recipe):
         version = machine.packages.get(name)
-        yield found(
-            "wanted" if version else "wanted-missing",
-            name=name,
-            version=version,
-            why=why,
-            install=install,
-        )
+        finding = "wanted-missing"
+        if version:
+            finding = "wanted"
+        yield found(finding, name=name, version=version, why=why, install=install)
+
+
+def _flash_attention(machine: Machine) -> Finding:
+    kernels = machine.packages.get("kernels")
+    version = machine.packages.get("flash-attn")
+    if version:
+        finding = "flash-attn"
+    elif kernels and machine.flash_kernel:
+        finding = "flash-kernel"
+    elif kernels and machine.hub is None:
+        finding = "flash-later"
+    else:
+        finding = "flash-missing"
+    install = packaged.install("flash")
+    return found(finding, version=version, machine=machine, kernel=FLASH_KERNEL, install=install)
 
 
 def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
@@ -300,15 +307,17 @@ def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     if recipe.settings.get("distribution", "").startswith("zero"):
         yield "deepspeed", f"`distribution: {recipe.distribution}`", train
     recipe = recipe.of_stage(f"{PRETRAIN}-")
-    for name in sorted(
-        {one for part in recipe.sections.values() if (one := part.get("optimizer"))}
-    ):
+    optimizers = {section.get("optimizer") for section in recipe.sections.values()}
+    for name in sorted(filter(None, optimizers)):
         package = catalog.optimizers()[name].package
         if package:
             yield package, f"`optimizer: {name}`", train
-    for row in FINDINGS["of-pretraining"] if recipe.scenario == "pipeline" else ():
+    if recipe.scenario != "pipeline":
+        return
+    for row in FINDINGS["of-pretraining"]:
         if applies(recipe.settings, row["when"], row["unless"]):
-            yield row["package"], row["why"], row.get("install") or packaged.install(row["extra"])
+            install = row.get("install") or packaged.install(row["extra"])
+            yield row["package"], row["why"], install
 
 
 def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
@@ -323,37 +332,43 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
     if not machine.cards:
         yield found("no-gpu")
         return
+    driver = ""
+    if machine.driver:
+        driver = f", driver {machine.driver}"
     for card in sorted(set(machine.cards), key=lambda card: card.name):
         fp8 = "FP8" if card.fp8 else "no FP8"
-        if machine.driver:
-            driver = f", driver {machine.driver}"
-        else:
-            driver = ""
         yield found("gpu", count=machine.cards.count(card), card=card, fp8=fp8, driver=driver)
     if len(machine.cards) > 1:
-        if recipe and not recipe.settings.knows("distribution"):
-            slow = "pcie-for-images"
-        else:
-            slow = "only-pcie"
         # The legend below the table has `NV#` and NVLinks on every machine.
-        fast = re.search(r"\bNV\d+\b", machine.links)
-        yield found("nvlink" if fast else slow if machine.links else "unknown-links")
-    if recipe is None:
-        return
-    # This machine's GPUs beside those of the recipe, and their number formats beside those of the
-    # plan.
+        if re.search(r"\bNV\d+\b", machine.links):
+            yield found("nvlink")
+        elif not machine.links:
+            yield found("unknown-links")
+        elif recipe and not recipe.settings.knows("distribution"):
+            yield found("pcie-for-images")
+        else:
+            yield found("only-pcie")
+    if recipe:
+        yield from _beside_recipe(machine, recipe, plan)
+
+
+def _beside_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iterator[Finding]:
+    """This machine's GPUs beside those of the recipe, and their number formats beside those of the
+    plan."""
     planned = recipe.machines
     here = machine.cards[0]
     count = len(machine.cards)
-    known = catalog.gpu(planned.gpu)
+    card = catalog.gpu(planned.gpu)
     if here.label != planned.gpu:
-        yield found("other-gpu", planned=known.title if known else planned.gpu, here=here)
-    if known and here.memory_gib < 0.9 * known.memory_gib:
-        yield found("smaller-gpu", here=here, known=known)
+        yield found("other-gpu", planned=card.title if card else planned.gpu, here=here)
+    if card and here.memory_gib < 0.9 * card.memory_gib:
+        yield found("smaller-gpu", here=here, known=card)
     if count != planned.gpus_per_node:
         yield found("other-gpu-count", count=count, planned=planned)
-    for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():
-        if precision == "fp8" and not here.fp8:
+    if plan is None or here.fp8:
+        return
+    for kind, precision in plan.facts.get("precision", {}).items():
+        if precision == "fp8":
             yield found("no-fp8", kind=kind, here=here)
 
 
@@ -377,68 +392,79 @@ def _on_processor(machine: Machine, recipe: Recipe) -> Finding:
     needs = " ".join(sentence for sentence in sentences if sentence)
     if recipe.machines.gpu == NO_GPU:
         return found("no-gpu-wanted", needs=needs)
-    return found("no-gpu-trains" if needs else "no-gpu", needs=needs)
+    if needs:
+        return found("no-gpu-trains", needs=needs)
+    return found("no-gpu", needs=needs)
 
 
 def _between(names: list[str], table: str) -> str:
     """The part of the driver's table of links that is about these GPUs; the whole table if it does
     not name them."""
-    header, *rows = [
-        line.split() for line in table.splitlines() if line.strip().startswith("GPU")
-    ] or [[]]
+    rows = [line.split() for line in table.splitlines()]
+    rows = [row for row in rows if row and row[0].startswith("GPU")]
+    if not rows:
+        return table
+    header = rows.pop(0)
     labels = [f"GPU{name}" for name in names]
     if not set(labels) <= set(header):
         return table
     columns = [header.index(label) + 1 for label in labels]
-    return "\n".join(
-        " ".join(row[column] for column in columns) for row in rows if row[0] in labels
-    )
+    lines = []
+    for row in rows:
+        if row[0] in labels:
+            lines.append(" ".join(row[column] for column in columns))
+    return "\n".join(lines)
 
 
 def resources(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     """Main memory, disk, ports and the hub."""
     # Without a GPU, the main memory is judged by what training on the processor needs.
     uses_gpu = recipe and recipe.machines.gpu != NO_GPU and machine.cards
-    less = (
-        recipe
-        and uses_gpu
-        and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9
-    )
-    yield found("less-memory" if less else "memory", machine=machine, recipe=recipe)
+    least_memory = 0.0
+    if recipe and uses_gpu:
+        least_memory = units.size(recipe.machines.memory) * 0.9
+    if machine.memory_gib * GIB < least_memory:
+        yield found("less-memory", machine=machine, recipe=recipe)
+    else:
+        yield found("memory", machine=machine, recipe=recipe)
     if machine.shm_gib < 1:
         yield found("little-shared-memory", machine=machine)
     needed = needed_gib(recipe, plan)
+    needs = ""
+    little = "small-disk"
     if needed:
         needs = f"; models and checkpoints need about {needed:.0f} GiB"
-    else:
-        needs = ""
-    if needed:
         little = "full-disk"
+    if machine.disk_gib >= (needed or 20):
+        yield found("disk", machine=machine, needs=needs)
     else:
-        little = "small-disk"
-    yield found(
-        "disk" if machine.disk_gib >= (needed or 20) else little, machine=machine, needs=needs
-    )
-    if not os.access(folder := _existing(Path(machine.folder)), os.W_OK):
+        yield found(little, machine=machine, needs=needs)
+    folder = _existing(Path(machine.folder))
+    if not os.access(folder, os.W_OK):
         yield found("closed-disk", folder=folder)
+    yield from _ports(machine, recipe)
+    yield from _hub(machine, recipe)
+
+
+def _ports(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     for port in machine.ports_taken:
-        nodes = recipe and "nodes" in recipe.settings
-        if nodes:
+        if recipe and "nodes" in recipe.settings:
             other = "choose another `nodes.port`"
         else:
             other = f"set MASTER_PORT to a free one (not {port})"
         yield found("taken-port", port=port, other=other)
     if not machine.ports_taken:
-        if len(machine.ports) == 1:
-            are = "is"
-        else:
-            are = "are"
-        yield found("free-ports", shown=f"{' and '.join(map(str, machine.ports))} {are}")
+        ports = " and ".join(map(str, machine.ports))
+        are = "is" if len(machine.ports) == 1 else "are"
+        yield found("free-ports", shown=f"{ports} {are}")
+
+
+def _hub(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     if machine.hub is not None:
-        reads = recipe and (
-            models_of(recipe) or any(data.get("hub") for _, data in recipe.data_sets())
-        )
-        yield found("needed-hub" if reads else "silent-hub", machine=machine)
+        if recipe and _reads_hub(recipe):
+            yield found("needed-hub", machine=machine)
+        else:
+            yield found("silent-hub", machine=machine)
         return
     if machine.token:
         account = "logged in"
@@ -446,7 +472,16 @@ def resources(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Ite
         account = "not logged in, so gated models are not available"
     yield found("hub", account=account)
     for name, failure in machine.gated.items():
-        yield found("no-access" if failure else "readable", name=name, failure=failure)
+        if failure:
+            yield found("no-access", name=name, failure=failure)
+        else:
+            yield found("readable", name=name, failure=failure)
+
+
+def _reads_hub(recipe: Recipe) -> bool:
+    if models_of(recipe):
+        return True
+    return any(data_set.get("hub") for _, data_set in recipe.data_sets())
 
 
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
@@ -455,8 +490,8 @@ def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
         with suppress(catalog.UnknownArchitecture):
             forecasts = forecast.of(recipe, plan)
             if forecasts:
-                return sum(entry.size for entry in storage.everything(plan, forecasts)) / 2**30
-            return 0.0
+                entries = storage.everything(plan, forecasts)
+                return sum(entry.size for entry in entries) / GIB
     return 0.0
 
 
@@ -470,16 +505,16 @@ def ports_of(recipe: Recipe) -> tuple[int, ...]:
 
 def models_of(recipe: Recipe) -> tuple[str, ...]:
     """The models and tokenizers on the hub that the recipe needs."""
-    each = recipe.stage_recipes.values() or (recipe,)
-    first = recipe.of_stage(f"{PRETRAIN}-")
-    names = [one.model.get("base") for one in each if not one.pretrained]
-    if first.scenario == "pipeline":
-        names += [first.tokenizer.base]
-    return tuple(
-        name
-        for name in names
-        if name and not (recipe.folder / name).is_dir() and not Path(name).is_dir()
-    )
+    stage_recipes = recipe.stage_recipes.values() or (recipe,)
+    pretraining = recipe.of_stage(f"{PRETRAIN}-")
+    names = [stage.model.get("base") for stage in stage_recipes if not stage.pretrained]
+    if pretraining.scenario == "pipeline":
+        names.append(pretraining.tokenizer.base)
+    on_hub = []
+    for name in filter(None, names):
+        if not (recipe.folder / name).is_dir() and not Path(name).is_dir():
+            on_hub.append(name)
+    return tuple(on_hub)
 
 
 @command
@@ -507,21 +542,17 @@ def doctor(
         machine = probe(folder, models_of(recipe), ports_of(recipe))
     else:
         machine = probe(folder)
-    told = findings(machine, recipe, plan)
-    for finding in told:
+    counts = Counter[str]()
+    for finding in findings(machine, recipe, plan):
         say(str(finding))
-    problems, warnings = (sum(one.state == state for one in told) for state in (PROBLEM, WARNING))
-    say(
-        f"\n{problems} problem{'' if problems == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}"
-    )
+        counts[finding.state] += 1
+    problems = counts[PROBLEM]
+    warnings = counts[WARNING]
+    problem_count = f"{problems} {plural('problem', problems)}"
+    say(f"\n{problem_count}, {warnings} {plural('warning', warnings)}")
     if problems:
-        end(
-            "This machine is not ready. Fix the problems above.",
-            "doctor",
-            *([path] if path else []),
-        )
-    else:
-        end("This machine is ready.", "rehearse", path or "RECIPE")
-    if problems:
+        recipe_path = [path] if path else []
+        end("This machine is not ready. Fix the problems above.", "doctor", *recipe_path)
         return 1
+    end("This machine is ready.", "rehearse", path or "RECIPE")
     return 0

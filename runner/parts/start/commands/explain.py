@@ -5,6 +5,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from runner.commands.options import OFFERED, command, end, say, table
 from runner.parts.planner.planned import Planned
 from runner.recipe import overrides as changing
 from runner.recipe import units
-from runner.recipe.document import path_of, value_at
+from runner.recipe.document import Path_, path_of, value_at
 from runner.recipe.reading import written
 from runner.recipe.recipe import Override, Recipe
 from runner.scenarios import names, place, translate
@@ -74,39 +75,45 @@ class Explained:
 
     @property
     def scenarios(self) -> tuple[str, ...]:
-        return tuple(sorted(one for having in self.values.values() for one in having))
+        return tuple(sorted(chain.from_iterable(self.values.values())))
 
 
 def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     """The full names of the settings that a word means: a full name, the end of one, or the name in
     another tool; names in `train`, which most recipes have, come first. Raises Stop with a similar
     name if there is none."""
-    known = list(dict.fromkeys(name for one in scenarios for name, _ in by_schema.settings(one)))
-    known.sort(key=lambda name: not name.startswith("train"))
-    stages = (by_schema.part(one, "stages.0") for one in scenarios)
+    settings_by_name = dict[str, None]()
     of_stages = []
-    for stage in stages:
-        for path, _ in schema_errors.settings(stage):
+    for scenario in scenarios:
+        settings_by_name |= dict.fromkeys(name for name, _ in by_schema.settings(scenario))
+        for path, _ in schema_errors.settings(by_schema.part(scenario, "stages.0")):
             of_stages.append(name_of(("stages", 0, *path)))
-    word = name_of(
-        0 if isinstance(part, int) else part for part in path_of(word.replace("[]", "[0]"))
-    )
-    ends = {name.rpartition(".")[2]: name for name in reversed(known)}
+    of_recipes = sorted(settings_by_name, key=lambda name: not name.startswith("train"))
+    word = _in_first_entry(path_of(word.replace("[]", "[0]")))
+    ends = {name.rpartition(".")[2]: name for name in reversed(of_recipes)}
     end_of_word = word.rpartition(".")[2]
     for meant in (word, tables.setting_called(end_of_word, ends) or word):
         # Settings of a stage come last, because recipes with one stage have them too.
-        for names_of in (known, of_stages):
+        for names_of in (of_recipes, of_stages):
+            if meant in names_of:
+                return [name for name in names_of if name == meant]
             ending = [name for name in names_of if name.endswith(f".{meant}")]
-            found = [name for name in names_of if name == meant] or ending
-            if found:
-                return found
+            if ending:
+                return ending
     by_end = ends.get(nearest(end_of_word, ends) or "")
     if "." in word:
-        near = nearest(word, known) or by_end
+        near = nearest(word, of_recipes) or by_end
     else:
-        near = by_end or nearest(word, known)
+        near = by_end or nearest(word, of_recipes)
     hint = "docs/settings.md lists all settings; `recipe explain SECTION` lists those of a section."
-    raise Stop(f"There is no setting `{word}`.", f"Did you mean `{near}`? {hint}" if near else hint)
+    if near:
+        hint = f"Did you mean `{near}`? {hint}"
+    raise Stop(f"There is no setting `{word}`.", hint)
+
+
+def _in_first_entry(path: Path_) -> str:
+    """The name of a setting in the first entries of the lists that it is in, as schemas have it."""
+    return name_of(0 if isinstance(part, int) else part for part in path)
 
 
 def facts(
@@ -114,41 +121,46 @@ def facts(
 ) -> list[Explained]:
     """A setting's facts in the schemas, once for scenarios that agree. recipe: whose rows decide
     bounds and default."""
-    found: dict[tuple[str, str], Explained] = {}
+    explanations: dict[tuple[str, str], Explained] = {}
     for scenario in scenarios or names():
-        own = recipe and by_schema.part_in(recipe.document, path_of(setting))
-        part = own or by_schema.part(scenario, setting)
-        if part:
-            title = part["title"]
-            meaning = part["description"]
-            inner = part.get("properties") or part.get("items", {}).get("properties") or {}
-            within = tuple((name, one["title"]) for name, one in inner.items())
-            one = found.setdefault((title, meaning), Explained(setting, title, meaning, {}, within))
-            values = part["markdownDescription"].removeprefix(meaning).strip().replace("\n\n", "\n")
-            one.values.setdefault(values, []).append(scenario)
-    return list(found.values())
+        part = None
+        if recipe:
+            part = by_schema.part_in(recipe.document, path_of(setting))
+        part = part or by_schema.part(scenario, setting)
+        if not part:
+            continue
+        title = part["title"]
+        meaning = part["description"]
+        properties = part.get("properties") or part.get("items", {}).get("properties") or {}
+        within = tuple((name, inner["title"]) for name, inner in properties.items())
+        explained = Explained(setting, title, meaning, {}, within)
+        explained = explanations.setdefault((title, meaning), explained)
+        values = part["markdownDescription"].removeprefix(meaning).strip()
+        explained.values.setdefault(values.replace("\n\n", "\n"), []).append(scenario)
+    return list(explanations.values())
 
 
 def tried(explained: Explained, recipe: Recipe) -> Explained:
     """The same with a recipe's own value, and with other values."""
     path = path_of(explained.setting)
     value = value_at(recipe.settings.plain(), path)
+    others = _others(recipe, explained.setting, value)
+    computed = None
     if value is None:
-        made = dict(computed_values(recipe)).get(path)
-    else:
-        made = None
-    if made:
-        origin = f"computed: {made.how}"
+        computed = dict(computed_values(recipe)).get(path)
+    if computed:
+        value = computed.value
+        origin = f"computed: {computed.how}"
     else:
         origin = origins.origin(recipe.document, path)
-    others = _others(recipe, explained.setting, value)
-    before = _emitted(recipe) if others else {}
-    beside = tuple(_tried(recipe, explained.setting, other, before) for other in others)
+    emitted = {}
+    if others:
+        emitted = _emitted(recipe)
+    beside = tuple(_tried(recipe, explained.setting, other, emitted) for other in others)
+    source = ""
     if origin.startswith("line "):
         source = recipe.document.problem(path, "", key=True).source.strip()
-    else:
-        source = ""
-    here = _tried(recipe, explained.setting, made.value if made else value)
+    here = _tried(recipe, explained.setting, value)
     return replace(explained, here=here, origin=origin, source=source, beside=beside)
 
 
@@ -160,7 +172,9 @@ def _others(recipe: Recipe, setting: str, value: object) -> list[Any]:
     )
     if "const" in part or part.get("properties"):
         return []
-    choices = part.get("enum") or ([True, False] if part.get("type") == "boolean" else [])
+    choices = part.get("enum", [])
+    if part.get("type") == "boolean":
+        choices = choices or [True, False]
     if choices:
         return [choice for choice in choices if choice != value][:MOST_TRIED]
     if value is None:
@@ -173,22 +187,28 @@ def _others(recipe: Recipe, setting: str, value: object) -> list[Any]:
             halves = [value / 2, value * 2]
         else:
             halves = part.get("examples", [])
-        whole = part.get("type") == "integer"
-        kept = []
-        for one in halves:
-            kept.append(round(one) if whole or float(one).is_integer() else float(f"{one:.12g}"))
-        return [one for one in kept if one != value and by_schema.fits(part, one)]
-    if isinstance(value, str) and (amount := _AMOUNT.match(value)):
-        return [f"{float(amount[1]) * by:g}{amount[2]}" for by in (0.5, 2)]
+        is_whole = part.get("type") == "integer"
+        rounded: list[int | float] = []
+        for number in halves:
+            if is_whole or float(number).is_integer():
+                rounded.append(round(number))
+            else:
+                rounded.append(float(f"{number:.12g}"))
+        return [number for number in rounded if number != value and by_schema.fits(part, number)]
+    amount = isinstance(value, str) and _AMOUNT.match(value)
+    if amount:
+        count = float(amount[1])
+        return [f"{count * factor:g}{amount[2]}" for factor in (0.5, 2)]
     if part.get("x-offers") in OFFERED:
         offered = OFFERED[part["x-offers"]]()
     else:
         offered = part.get("examples", [])
-    known = [other for other in offered if other != value]
+    others = [other for other in offered if other != value]
     # Without another value, a similar name is tried, or the setting is left out.
-    if isinstance(value, str) and not known:
-        known = [f"{value}2"]
-    return known[:: max(1, len(known) // MOST_TRIED)][:MOST_TRIED] or [None]
+    if isinstance(value, str) and not others:
+        others = [f"{value}2"]
+    step = max(1, len(others) // MOST_TRIED)
+    return others[::step][:MOST_TRIED] or [None]
 
 
 def _tried(
@@ -203,22 +223,22 @@ def _tried(
             other = changed(recipe, [wished])[0]
         planned = Planned.of(other)
     except Stop as stop:
-        refused = next(
-            (f"{one.message} {one.hint}" for one in stop.problems), stop.text.partition("\n")[0]
-        )
+        refused = stop.text.partition("\n")[0]
+        if stop.problems:
+            problem = stop.problems[0]
+            refused = f"{problem.message} {problem.hint}"
         return Tried(value, refused=refused)
     except UnknownArchitecture:
         return Tried(value, changed=_differing(before, other))
     # Full rows show the cost of `sequence_len`.
-    stages = []
-    for stage in planned.forecasts:
-        stages.append(stage.full if setting.endswith("sequence_len") else stage)
+    stages = planned.forecasts
+    if setting.endswith("sequence_len"):
+        stages = [stage.full for stage in stages]
     need = max((stage.memory.total for stage in stages), default=None)
-    if before is not None:
-        said = next((one.message for one in planned.problems), "")
-    else:
-        said = ""
-    return Tried(value, need, planned.seconds, said, _differing(before, other))
+    refused = ""
+    if before is not None and planned.problems:
+        refused = planned.problems[0].message
+    return Tried(value, need, planned.seconds, refused, _differing(before, other))
 
 
 def _differing(
@@ -229,25 +249,32 @@ def _differing(
     if before is None:
         return None
     after = _emitted(other)
-    found = {}
+    different = {}
     for path, text in after.items():
-        found[path] = tuple(dict.fromkeys(_changed(before.get(path, ""), text)))
-    found |= {path: ("(a file less)",) for path in before if path not in after}
-    kept = {path: lines for path, lines in found.items() if lines}
-    return {
-        path: lines for path, lines in kept.items() if path.rpartition("/")[2] not in COPIES
-    } or kept
+        lines = tuple(dict.fromkeys(_changed(before.get(path, ""), text)))
+        if lines:
+            different[path] = lines
+    for path in before:
+        if path not in after:
+            different[path] = ("(a file less)",)
+    originals = {}
+    for path, lines in different.items():
+        if path.rpartition("/")[2] not in COPIES:
+            originals[path] = lines
+    return originals or different
 
 
 def _changed(before: str, after: str) -> Iterator[str]:
-    old, new = ([_HASH.sub("…", line) for line in text.splitlines()] for text in (before, after))
-    for kind, first, last, new_first, new_last in difflib.SequenceMatcher(
-        None, old, new, autojunk=False
-    ).get_opcodes():
+    old = _HASH.sub("…", before).splitlines()
+    new = _HASH.sub("…", after).splitlines()
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    for kind, first, last, new_first, new_last in matcher.get_opcodes():
         if kind in ("replace", "insert"):
-            yield from (line.strip() for line in new[new_first:new_last])
+            for line in new[new_first:new_last]:
+                yield line.strip()
         elif kind == "delete":
-            yield from (f"(no {line.strip()})" for line in old[first:last])
+            for line in old[first:last]:
+                yield f"(no {line.strip()})"
 
 
 def _emitted(recipe: Recipe) -> dict[str, str]:
@@ -284,28 +311,33 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     first, *others = named(setting, scenarios)
     typed = path_of(setting.replace("[]", "[0]"))
     # Possibly in another entry of a list than the first.
-    same = name_of(0 if isinstance(part, int) else part for part in typed) == first
-    told = facts(name_of(typed) if same else first, scenarios, recipe)
+    if _in_first_entry(typed) == first:
+        first = name_of(typed)
+    explanations = facts(first, scenarios, recipe)
+    name = explanations[0].setting
     if recipe and path:
-        on = recipe
-        called = path
+        tried_on = recipe
+        title = path
     else:
-        on, called = _starter(told[0].setting, sets)
-    told = [
-        tried(one, on) if on.scenario in one.scenarios and not one.within else one for one in told
-    ]
+        tried_on, title = _starter(name, sets)
+    for index, explained in enumerate(explanations):
+        if tried_on.scenario in explained.scenarios and not explained.within:
+            explanations[index] = tried(explained, tried_on)
     if style == "json":
-        entries = [asdict(one) | {"tried_on": called if one.here else None} for one in told]
+        entries = []
+        for explained in explanations:
+            entry = asdict(explained)
+            entry["tried_on"] = title if explained.here else None
+            entries.append(entry)
         say(json_text(entries))
         return
-    for one in told:
-        _show(one, called)
+    for explained in explanations:
+        _show(explained, title)
     if others:
         say(f"Other settings with that name: {', '.join(_name(other) for other in others)}.")
-    name = told[0].setting
     if recipe and not by_schema.part_in(recipe.document, path_of(name)):
         end(f"`{name}` is not for the rows of {path}.", "explain", name)
-    elif told[0].within:
+    elif explanations[0].within:
         end(
             f"These are the settings of `{name}`. Each can be explained in the same way.",
             "explain",
@@ -336,35 +368,35 @@ def _name(setting: str) -> str:
     return setting.replace("[0]", "[]")
 
 
-def _show(one: Explained, called: str) -> None:
-    words = macros(Path(__file__).with_name("explain.jinja"), name=_name)
-    say(words.meaning(one))
-    if one.within:
-        table([(f"  {name}", title) for name, title in one.within])
+def _show(explained: Explained, tried_on: str) -> None:
+    sentences = macros(Path(__file__).with_name("explain.jinja"), name=_name)
+    say(sentences.meaning(explained))
+    if explained.within:
+        table([(f"  {name}", title) for name, title in explained.within])
         say()
-    if one.here:
-        say(words.here(one, called))
-    if not one.here or not one.beside:
+    if not explained.here:
         return
-    every = (one.here, *one.beside)
-    equal = (
-        len({(each.memory_bytes, each.seconds) for each in every if each.memory_bytes is not None})
-        <= 1
-    )
-    if not equal:
+    say(sentences.here(explained, tried_on))
+    if not explained.beside:
+        return
+    tried_values = (explained.here, *explained.beside)
+    needs = set()
+    for value in tried_values:
+        if value.memory_bytes is not None:
+            needs.add((value.memory_bytes, value.seconds))
+    are_equal = len(needs) <= 1
+    if not are_equal:
         rows = [("VALUE", "MEMORY", "TIME", "")]
-        for each in every:
-            if each.memory_bytes is not None:
-                memory = units.gib(each.memory_bytes)
-            else:
-                memory = "-"
-            if each.seconds:
-                time = units.duration(each.seconds)
-            else:
-                time = "-"
-            rows.append(
-                (each.shown, memory, time, "current value" if each is one.here else each.refused)
-            )
+        for value in tried_values:
+            memory = time = "-"
+            if value.memory_bytes is not None:
+                memory = units.gib(value.memory_bytes)
+            if value.seconds:
+                time = units.duration(value.seconds)
+            remark = value.refused
+            if value is explained.here:
+                remark = "current value"
+            rows.append((value.shown, memory, time, remark))
         table(rows)
         say()
-    say(words.others(one, equal).rstrip())
+    say(sentences.others(explained, are_equal).rstrip())
