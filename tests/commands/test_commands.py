@@ -191,7 +191,13 @@ OWN_DATA = {
         {"path", "question", "answer"},
         0,
     ),
-    "a table without those columns": ("survival", '{"ask": "a", "say": "b"}', set(), 1),
+    "a table without questions": ("survival", '{"number": 1, "say": "b"}', set(), 1),
+    "a table with questions in other columns": (
+        "survival",
+        '{"ask": "a", "say": "b"}',
+        {"path", "question", "answer"},
+        0,
+    ),
     "a template of its own": (
         "survival",
         '{"ask": "a", "say": "b"}',

@@ -20,6 +20,7 @@ from runner.catalog.hardware import GIB
 from runner.check.validate import examine, load
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.openshift import controller, diagnose, helper_pod, pipeline, site
+from runner.plan import rows_key
 from runner.recipe import units
 from runner.recipe.overrides import from_options
 from runner.scenarios import planned, translate
@@ -287,7 +288,7 @@ def test_pods_look_for_data_files_where_pods_have_them(tmp_path, monkeypatch, da
     here = plan_of(Path("recipes/seven-b.yaml"), *none, *files)
     work = here.stages[0].config
     assert work["text"]["sets"][0]["path"] == f"{folder}/seven-b-text.jsonl"
-    assert work["sft"]["sets"][0]["path"] == f"{folder}/seven-b-questions.jsonl"
+    assert work[rows_key("sft")]["sets"][0]["path"] == f"{folder}/seven-b-questions.jsonl"
     monkeypatch.chdir(tmp_path / "recipes")
     assert [file.text for file in render(plan_of(Path("seven-b.yaml"), *none, *files))] == [
         file.text for file in render(here)

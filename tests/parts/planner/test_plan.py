@@ -23,7 +23,7 @@ from runner.parts.plan_view import views
 from runner.parts.planner import forecast, memory, planned, recipe_offers, state, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
-from runner.plan import Place
+from runner.plan import Place, rows_key
 from runner.recipe import units
 from runner.recipe.overrides import from_options
 from runner.scenarios import place, translate
@@ -717,9 +717,8 @@ def lies_prepared(name: str, rows: int, folder: Path, *options: str) -> None:
     known = load(ROOT / "recipes" / f"{name}.yaml", from_options(options))[0]
     plan = translate(known, Place(*[str(folder)] * 4))
     config = json.loads(json.dumps(plan.stage("data").config))
-    parts = {part: config[part] for part in ("sft", "dpo", "lora") if part in config} or {
-        "": config["data"]
-    }
+    several = [part for part in ("sft", "dpo", "lora") if rows_key(part) in config]
+    parts = {part: config[rows_key(part)] for part in several} or {"": config["data"]}
     for part, data in parts.items():
         made = prepared.PreparedRows(
             rows, 1, asked=prepared.asked(data), lengths=Lengths(900, 100, 1200)
@@ -752,5 +751,6 @@ def test_what_the_parts_of_a_pipeline_are_made_for_reads_the_same_in_its_plan_an
     known = load(ROOT / "recipes" / "seven-b.yaml")[0]
     config = translate(known, Place(*["/there"] * 4)).stage("data").config
     for part, kind in (("sft", ChatData), ("dpo", Preferences), ("lora", ChatData)):
-        read_back = TypeAdapter(kind).validate_json(json.dumps(config[part]))
-        assert prepared.asked(asdict(read_back)) == prepared.asked(config[part])
+        rows = config[rows_key(part)]
+        read_back = TypeAdapter(kind).validate_json(json.dumps(rows))
+        assert prepared.asked(asdict(read_back)) == prepared.asked(rows)

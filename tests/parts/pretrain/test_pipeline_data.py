@@ -20,7 +20,7 @@ from runner.parts.pretrain import translation
 from runner.parts.pretrain import work as pretrain_work
 from runner.parts.pretrain.architecture import Tokenizer
 from runner.parts.proof import hooks
-from runner.plan import Place
+from runner.plan import Place, rows_key
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate, work
 from runner.tools.files import write_text
@@ -150,7 +150,7 @@ def test_kept_documents_are_byte_for_byte_what_came(prepared):
 def test_each_part_says_how_many_rows_it_has_and_what_they_were_made_for(prepared, part):
     folder, config = prepared
     rows = PreparedRows.read(folder / part)
-    assert rows.train_rows and rows.validation_rows and rows.asked == asked(config[part])
+    assert rows.train_rows and rows.validation_rows and rows.asked == asked(config[rows_key(part)])
 
 
 def test_the_report_says_what_was_dropped_and_why(prepared):
