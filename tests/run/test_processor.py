@@ -243,6 +243,7 @@ def test_a_processor_multiplies_bf16_where_it_says_so_and_onednn_may(
         ("lyrics", "fp16", "bf16", "fp32"),
         ("museum", "fp32", "fp32", "fp32"),
         ("resnet", "bf16", "fp32", "fp32"),
+        ("survival", "bf16", "fp32", "fp32"),
     ],
 )
 def test_a_model_is_trained_in_bf16_where_the_processor_multiplies_it(

@@ -407,8 +407,11 @@ def _without_gpu(recipe: Recipe, origin: str) -> Iterator[Override]:
 
 def processor_precision(recipe: Recipe) -> str:
     """The number format in which this machine's processor trains the recipe: bf16 if it multiplies
-    it, and only models that transformers loads; images and first weights are computed in fp32."""
-    if recipe.settings["model"].knows("base") and multiplies_bf16():
+    it. Images and first weights are computed in fp32, and so is a model of which only some layers
+    are trained: PyTorch 2.13 multiplies no fp32 by bf16, which those layers would meet."""
+    loads_a_model = recipe.settings["model"].knows("base")
+    trains_some_layers = "last_layers" in (recipe.settings.get("train") or {})
+    if loads_a_model and not trains_some_layers and multiplies_bf16():
         return "bf16"
     return "fp32"
 
