@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -101,13 +102,15 @@ def multiplies_bf16() -> bool:
     return bool(BF16_FLAGS & flags)
 
 
-def processor_lines() -> list[str]:
-    """What Linux says of the processor; empty on other systems."""
+@cache
+def processor_lines() -> tuple[str, ...]:
+    """What Linux says of the processor; empty on other systems. Read once, because a plan asks for
+    each change that it tries, and a server has a hundred processors to list."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return []
-    return text.splitlines()
+        return ()
+    return tuple(text.splitlines())
 
 
 def _line(file: str) -> str:
