@@ -2,16 +2,14 @@
 command that makes a recipe of it."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 from runner.data import columns, conversation_formats, rows
-from runner.data.data_sets import DataSource
 from runner.data.row_files import Unreadable
 from runner.tools.problem import Problem, Stop, listed, shortened
 
 # A recipe has none of these endings; `.json` may be either.
-ENDINGS = (".jsonl", ".csv", ".tsv", ".parquet", ".xlsx", ".txt", *rows.WITHOUT_ROWS)
+ENDINGS = {*rows.READERS, ".txt", *rows.WITHOUT_ROWS} - {".json"}
 SAMPLED_ROWS = 100
 MAKES_RECIPE = "`recipe new` makes a recipe of it."
 SHOWN_CHARACTERS = 60
@@ -55,7 +53,7 @@ def _described(file: Path) -> tuple[str, str]:
         return "This is plain text, not a recipe.", MAKES_RECIPE
     try:
         names = rows.columns(file)
-        sample = list(islice(rows.good(_source(file)), SAMPLED_ROWS))
+        sample = rows.first(file, SAMPLED_ROWS)
     except Unreadable as reason:
         return f"This is not a recipe, but data that cannot be read: {reason}", reason.hint
     except Stop as reason:
@@ -75,10 +73,6 @@ def _columns(file: Path) -> list[str]:
         return rows.columns(file)
     except Unreadable:
         return []
-
-
-def _source(file: Path) -> DataSource:
-    return DataSource(hub=None, revision=None, subset=None, split=None, path=str(file))
 
 
 def _first_text(column: str, sample: Sequence[Mapping[str, object]]) -> str:

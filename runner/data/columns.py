@@ -84,9 +84,9 @@ def named(columns: Iterable[ColumnFacts], usual_names: Sequence[str]) -> ColumnF
 def facts_of(name: str, rows: Sequence[Mapping[str, Any]]) -> ColumnFacts:
     values = []
     for row in rows:
-        text = str(row.get(name) if row.get(name) is not None else "").strip()
-        if text:
-            values.append((row[name], text))
+        value = row.get(name)
+        if value is not None and str(value).strip():
+            values.append((value, str(value).strip()))
     if not values:
         return ColumnFacts(name, 0.0, 0.0, 0.0, holds_text=False, is_kind=False)
     texts = [text for _, text in values]
@@ -126,8 +126,10 @@ def _in_order(
 ) -> tuple[ColumnFacts, ColumnFacts]:
     """Two columns without usual names: as they stand in the file, unless what they hold says
     which is which. A kind is what is learned of a text."""
-    if question.is_kind != answer.is_kind:
-        return (answer, question) if question.is_kind else (question, answer)
+    if question.is_kind and not answer.is_kind:
+        return answer, question
+    if answer.is_kind and not question.is_kind:
+        return question, answer
     asks = question.asking_share >= LEAST_ASKING > answer.asking_share
     is_longer = answer.mean_characters >= LONGER * question.mean_characters
     if asks or is_longer or columns.index(question) < columns.index(answer):

@@ -14,7 +14,7 @@ from runner.data import data_sets, row_files
 from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, Unreadable, nameless
 from runner.tools import packaged
 from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
-from runner.tools.problem import Stop, listed, nearest
+from runner.tools.problem import Stop, did_you_mean, listed
 
 
 def library(name: str, file_kind: str) -> Any:
@@ -256,6 +256,13 @@ def good(source: data_sets.DataSource, *, stream: bool = False) -> Iterator[Data
     return (row for _, row in read(source, stream=stream) if not isinstance(row, Bad))
 
 
+def first(file: Path, most: int, split: str | None = None) -> list[DataRow]:
+    """The first readable rows of a file or folder, at most this many. Raises Stop if it cannot be
+    read."""
+    source = data_sets.DataSource(hub=None, revision=None, subset=None, split=split, path=str(file))
+    return list(islice(good(source), most))
+
+
 def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | None:
     """The first `most` rows of a local file, all for None, in `count` parts of about equal size;
     None if it cannot be cut: a row of a CSV may continue on the next line, and JSON is one
@@ -286,10 +293,7 @@ def hint_of_near_file(file: Path) -> str:
     if not file.parent.is_dir():
         return ""
     beside = [each.name for each in file.parent.iterdir() if not each.name.startswith(".")]
-    near = nearest(file.name, beside)
-    if near is None:
-        return ""
-    return f"Did you mean `{file.with_name(near).name}`? "
+    return did_you_mean(file.name, beside)
 
 
 def columns(file: Path, split: str | None = None) -> list[str]:

@@ -8,7 +8,7 @@ from runner.check import sources
 from runner.check.rules import questions_of_starters
 from runner.data import columns, conversation_formats, row_files, rows
 from runner.data.conversation_formats import OWN, ChatSet, Conversation
-from runner.data.data_sets import BYTES_A_TOKEN, DataSource
+from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.support import UNSUPPORTED_PROMPT, Support, unsupported_question
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
@@ -26,24 +26,27 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             continue
         source = _source(data, file)
         try:
-            rows.columns(file)
+            names = rows.columns(file)
             # The additional row shows whether there are more.
-            read = list(_conversations(source, islice(rows.read(source), FIRST_ROWS + 1)))
+            numbered = list(islice(rows.read(source), FIRST_ROWS + 1))
+            read = list(_conversations(source, numbered))
         except (row_files.Unreadable, Stop, KeyError):
             continue  # another rule reports a file that cannot be read or lacks columns
         for message, hint in _shown(file, read[:FIRST_ROWS]):
             yield recipe.note((*home, "path"), message, hint)
         talks = [row for _, row in read if isinstance(row, Conversation)]
         yield from _too_long(recipe, home, file, talks)
-        yield from _wrong_columns(recipe, home, data, file)
+        table = [row for _, row in numbered[:FIRST_ROWS] if not isinstance(row, row_files.Bad)]
+        for setting, message, hint in _wrong_columns(data, file, names, table):
+            yield recipe.note((*home, setting), message, hint)
 
 
-def _wrong_columns(recipe: Recipe, home: Path_, data: Settings, file: Path) -> Iterator[Problem]:
-    """Columns of questions or answers that are mostly empty, or hold no text to learn, while
-    another column looks like what is meant."""
-    source = DataSource(hub=None, revision=None, subset=None, split=None, path=str(file))
-    sample = list(islice(rows.good(source), FIRST_ROWS))
-    names = rows.columns(file)
+def _wrong_columns(
+    data: Settings, file: Path, names: list[str], sample: list[row_files.DataRow]
+) -> Iterator[tuple[str, str, str]]:
+    """The settings of questions and answers whose column is mostly empty, or holds no text to
+    learn, while another column looks like what is meant; each with a message and a hint. names:
+    of the file's columns; sample: its first rows."""
     pair = columns.question_and_answer(names, sample)
     if pair is None:
         return
@@ -62,7 +65,7 @@ def _wrong_columns(recipe: Recipe, home: Path_, data: Settings, file: Path) -> I
             message = f"`{column}` of `{file}` holds no text to learn, for example `{first[:40]}`."
         else:
             continue
-        yield recipe.note((*home, setting), message, f"Did you mean `[{likely}]`?")
+        yield setting, message, f"Did you mean `[{likely}]`?"
 
 
 def _too_long(

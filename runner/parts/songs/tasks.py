@@ -5,12 +5,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from runner.data import row_files, rows
 from runner.data.conversation_formats import Conversation, Conversations, pair
-from runner.data.data_sets import DataSource
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem, Stop, listed
@@ -224,10 +223,9 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
     for home, _, file in recipe.data_files():
         if file.suffix not in rows.ROW_BY_ROW:
             continue
-        source = DataSource(hub=None, revision=None, subset=None, split=None, path=str(file))
         try:
             # The additional row shows whether there are more.
-            read = list(islice(rows.good(source), FIRST_ROWS + 1))
+            read = rows.first(file, FIRST_ROWS + 1)
         except (row_files.Unreadable, Stop):
             continue  # another rule reports a file that cannot be read
         if read and all(song_of(row, Songs(**section.plain())) == NO_INSTRUCTION for row in read):

@@ -25,7 +25,6 @@ from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
 from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, longest_text, question_and_answer
-from runner.data.data_sets import DataSource
 from runner.data.row_files import DataRow
 from runner.data.rows import ROW_BY_ROW
 from runner.data.support import Support
@@ -94,7 +93,7 @@ SAMPLED_ROWS = 300  # of a file, to find the columns of questions and answers
 DRAWN = 90_000  # the songs that are drawn if the rows of a data set were not counted
 # The name of a data set on the hub, and endings that such names do not have.
 _HUB = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(:[\w.-]+)?")
-_FILES = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".xlsx")
+_FILES = (".txt", *rows.READERS)
 
 
 def guess(names: Sequence[str], sample: Sequence[DataRow] = ()) -> tuple[str, str] | None:
@@ -205,9 +204,8 @@ def sample_of(name: str) -> list[DataRow]:
     is_slow = file.is_file() and file.stat().st_size > LARGE and file.suffix not in ROW_BY_ROW
     if on_hub(name) or not file.exists() or is_slow:
         return []
-    own = DataSource(hub=None, revision=None, subset=None, split=None, path=str(file))
     try:
-        return list(islice(rows.good(own, stream=True), SAMPLED_ROWS))
+        return rows.first(file, SAMPLED_ROWS)
     except (row_files.Unreadable, Stop, OSError, ValueError):
         return []  # the check of the copy reports it
 
@@ -1108,11 +1106,8 @@ def _is_same_subject(document: Document, section: Section, file: Path) -> bool:
     if not questions or "songs" in section:
         return False
     support = Support(questions, section.get("system_prompt") or "")
-    source = DataSource(
-        hub=None, revision=None, subset=None, split=section.get("split"), path=str(file)
-    )
     try:
-        for row in islice(rows.good(source), JUDGED_ROWS):
+        for row in rows.first(file, JUDGED_ROWS, section.get("split")):
             support.add(" ".join(value for value in row.values() if isinstance(value, str)))
     except (row_files.Unreadable, Stop, OSError, ValueError):
         return False  # the check of the copy reports it
