@@ -425,7 +425,8 @@ class Prover:
                     likeness = "apart from spaces, case or system prompt"
                 question = shortened(str(questions[0]), SHOWN)
                 self.faults.add("leak", f"«{question}», {likeness}")
-            asked.update(same(str(question or "")) for question in questions)
+            # Those that are asked later alone: a set of all training questions would fill memory.
+            asked |= later.keys() & {same(str(question or "")) for question in questions}
         self.facts["asked"] = tuple(text for question, text in later.items() if question in asked)
 
     def _same_documents(self) -> None:
