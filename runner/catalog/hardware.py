@@ -8,7 +8,6 @@ from typing import Any
 from runner.catalog.tables import table
 from runner.tools.files import cache_folder, read_record
 from runner.tools.problem import nearest
-from runner.tools.process import multiplies_bf16
 
 # PCIe with 16 lanes, one direction, 10^9 bytes a second, by the compute capability of cards that
 # talk over NVLink: NVIDIA's data sheets of V100 (Gen3), A100 (Gen4), H100 and B200 (Gen5).
@@ -38,11 +37,9 @@ class Gpu:
 
     @property
     def bf16(self) -> bool:
-        """bf16 and FlashAttention 2 need Ampere (8.0) or newer; of processors, only some multiply
-        bf16, and none runs FlashAttention."""
-        if self.name == PROCESSOR:
-            return multiplies_bf16()
-        return self.capability >= 8.0
+        """bf16 and FlashAttention 2 need Ampere (8.0) or newer. Every processor computes in bf16,
+        though only some are faster in it; none runs FlashAttention."""
+        return self.name == PROCESSOR or self.capability >= 8.0
 
     @property
     def fp8(self) -> bool:

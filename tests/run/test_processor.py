@@ -16,6 +16,7 @@ from runner.commands import cli
 from runner.parts.planner import processor
 from runner.plan import Prediction
 from runner.recipe.overrides import from_options
+from runner.recipe.recipe import Override
 from runner.run import pipeline, this_machine
 from runner.run import run as running
 from runner.run.run_folder import StageFolder, folder
@@ -254,7 +255,6 @@ def test_a_model_is_trained_in_bf16_where_the_processor_multiplies_it(
     )[0]
     multiplies = Mock()
     monkeypatch.setattr(rehearsal, "multiplies_bf16", multiplies)
-    monkeypatch.setattr("runner.catalog.hardware.multiplies_bf16", multiplies)
 
     def trained_in() -> str:
         return changed(recipe, list(rehearsal.without_gpu(recipe, "test")))[0].model.precision
@@ -263,6 +263,16 @@ def test_a_model_is_trained_in_bf16_where_the_processor_multiplies_it(
     assert trained_in() == on_bf16
     multiplies.return_value = False
     assert trained_in() == on_fp32
+
+
+def test_a_run_in_bf16_is_read_where_the_processor_does_not_multiply_it(here, monkeypatch):
+    """Its folder may come from another machine; what it was trained in stays true."""
+    processor.measure()
+    monkeypatch.setattr(rehearsal, "multiplies_bf16", lambda: False)
+    recipe = load(ROOT / "recipes" / "museum.yaml")[0]
+    trained_on = Override("machines.gpu", None, PROCESSOR, "this machine", "it has no GPU")
+    assert gpu(PROCESSOR)
+    assert changed(recipe, [trained_on])[0].model.precision == "bf16"
 
 
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
