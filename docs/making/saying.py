@@ -1,10 +1,12 @@
-"""What `recipe` says, for pages and pictures: run in this process, at the root of the checkout."""
+"""What `recipe` says, for pages and pictures: run in this process, in a folder with our recipes and
+without runs."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import tempfile
 from pathlib import Path
 
 from runner.commands import cli
@@ -20,9 +22,15 @@ class _Screen(io.StringIO):
         return True
 
 
-def said(*arguments: str, folder: Path = ROOT, columns: int = 0) -> str:
-    """All that a command prints. columns: of the terminal that it prints to; 0 for none, as in a
-    pipe."""
+def said(*arguments: str, folder: Path | None = None, columns: int = 0) -> str:
+    """All that a command prints. folder: where it runs, by default one of its own, because runs in
+    a checkout change what a plan says. columns: of the terminal that it prints to; 0 for none, as
+    in a pipe."""
+    if folder is None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "recipes").symlink_to(ROOT / "recipes")
+            return said(*arguments, folder=folder, columns=columns)
     out, before, where = (
         _Screen() if columns else io.StringIO(),
         os.environ.get("COLUMNS"),
