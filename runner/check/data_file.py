@@ -1,28 +1,39 @@
 """A file of rows, or another file that people have, in the place of a recipe: what it is, and the
 command that makes a recipe of it."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
-from runner.data import columns, conversation_formats, rows
+from runner.data import columns, conversation_formats, rows, spreadsheets
 from runner.data.row_files import Unreadable
+from runner.data.table_layout import first_word_beyond_ascii, is_table, open_table
+from runner.tools.files import TEXTS, text_files
 from runner.tools.problem import Problem, Stop, listed, shortened
 
 # A recipe has none of these endings; `.json` may be either.
-ENDINGS = {*rows.READERS, ".txt", *rows.WITHOUT_ROWS} - {".json"}
+ENDINGS = {*rows.ENDINGS, *TEXTS, *rows.WITHOUT_ROWS} - {".json"}
+PREFERENCES = {"chosen", "rejected"}  # the columns of the better and of the worse answer
+BEGINNING = 4000  # bytes of a file, which would name the scenario of a recipe
 SAMPLED_ROWS = 100
+TEXT_TABLES = (".csv", ".tsv", ".txt")
+USUAL_ENCODINGS = ("utf-8-sig", "utf-16")  # which say themselves what they are
 MAKES_RECIPE = "`recipe new` makes a recipe of it."
 SHOWN_CHARACTERS = 60
 
 
 def is_data(file: Path) -> bool:
-    """Whether a file is one of data by its ending, or JSON that is a list."""
+    """Whether a file is one of data by its ending, or JSON with rows."""
     if not file.is_file():
         return False
     if file.suffix.lower() != ".json":
         return file.suffix.lower() in ENDINGS
     with file.open("rb") as content:
-        return content.read(1000).lstrip().startswith(b"[")
+        start = content.read(BEGINNING).lstrip()
+    if start.startswith(b"["):
+        return True
+    return b'"scenario"' not in start and bool(_columns(file))
 
 
 def problem_of(file: Path) -> Problem:
@@ -31,17 +42,40 @@ def problem_of(file: Path) -> Problem:
     return Problem(str(file), 0, 0, message, hint)
 
 
+def pasted(name: str) -> str:
+    """A file's name as people paste it: without quotes and `file://`, and with the home folder
+    instead of `~`."""
+    name = name.strip()
+    if len(name) > 1 and name[0] == name[-1] and name[0] in "'\"":
+        name = name[1:-1]
+    if name.startswith("file://"):
+        name = unquote(name.removeprefix("file://"))
+    return os.path.expanduser(name)
+
+
+def kind_of(file: Path) -> str:
+    """The kind of rows that a file certainly has, as `recipe new --what` names it; empty if it is
+    not certain, or questions with answers."""
+    if file.is_dir():
+        return "text" if text_files(file) else ""
+    if not file.is_file():
+        return ""
+    suffix = file.suffix.lower()
+    if suffix in TEXTS and not (suffix == ".txt" and is_table(file)):
+        return "text"
+    names = {name.lower() for name in _columns(file)}
+    if names >= PREFERENCES:
+        return "preferences"
+    if conversation_formats.told(names):
+        return "conversations"
+    return ""
+
+
 def new_recipe(file: Path) -> list[str]:
     """The command that makes a recipe of a file of data, without `recipe`; empty if none does."""
-    suffix = file.suffix.lower()
-    if suffix in rows.WITHOUT_ROWS:
+    if file.suffix.lower() in rows.WITHOUT_ROWS:
         return []
-    what = []
-    if suffix == ".txt":
-        what = ["--what", "text"]
-    elif conversation_formats.told(_columns(file)):
-        what = ["--what", "conversations"]
-    return ["new", "my-demo", *what, "--data", str(file)]
+    return ["new", "my-demo", "--data", str(file)]
 
 
 def _described(file: Path) -> tuple[str, str]:
@@ -49,7 +83,7 @@ def _described(file: Path) -> tuple[str, str]:
     kind = rows.WITHOUT_ROWS.get(file.suffix.lower())
     if kind:
         return f"This is not a recipe, and {kind['holds']}.", kind["way_out"]
-    if file.suffix.lower() == ".txt":
+    if kind_of(file) == "text":
         return "This is plain text, not a recipe.", MAKES_RECIPE
     try:
         names = rows.columns(file)
@@ -65,7 +99,41 @@ def _described(file: Path) -> tuple[str, str]:
     elif pair:
         question, answer = (_first_text(column, sample) for column in pair)
         message += f" A model would learn to answer “{question}” with “{answer}”."
+    for fact, _ in reading_facts(file):
+        message += f" {fact}"
     return message, MAKES_RECIPE
+
+
+def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]:
+    """What a person may not expect of how a table is read, each with what to do if it is wrong: its
+    encoding, columns without names, sheets or files that are not read."""
+    facts = []
+    if file.suffix.lower() in TEXT_TABLES and file.is_file():
+        facts += _text_facts(file)
+    others = rows.unread(file, sheet)
+    if others and file.suffix.lower() in spreadsheets.ENDINGS:
+        fact = f"Its sheets have different columns. The largest is read, not {listed(others)}."
+        facts.append((fact, "To read another one, write its name as `sheet`."))
+    elif others:
+        fact = f"Its files have different columns. The largest is read, not {listed(others)}."
+        facts.append((fact, "To read another one, write its path."))
+    return facts
+
+
+def _text_facts(file: Path) -> list[tuple[str, str]]:
+    facts = []
+    with open_table(file, errors="replace") as (lines, layout):
+        if layout.encoding not in USUAL_ENCODINGS:
+            word = first_word_beyond_ascii(lines)
+            fact = f"It is not in UTF-8, and is read as {layout.encoding}, for example “{word}”."
+            facts.append((fact, "If that word is wrong, save the table again, as CSV in UTF-8."))
+        if layout.header and layout.header.is_made:
+            names = listed(layout.header.names)
+            fact = (
+                f"Its first line is a row, not a line of names, so its columns are called {names}."
+            )
+            facts.append((fact, "If that is wrong, write a line of names above the rows."))
+    return facts
 
 
 def _columns(file: Path) -> list[str]:

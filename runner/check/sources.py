@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from runner import catalog
 from runner.catalog.models import why_no_hub
@@ -15,7 +15,7 @@ from runner.data.data_sets import DataSource
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, sets_of
-from runner.tools.files import remote, saved_by_datasets, text_files
+from runner.tools.files import is_text_file, remote, saved_by_datasets, text_files
 from runner.tools.problem import (
     Problem,
     Stop,
@@ -29,7 +29,7 @@ from runner.tools.problem import setting as name_of
 from runner.tools.settings import Settings
 
 # Settings of a single data set, which a section with `sets` cannot have.
-OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")
+OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sheet", "sample")
 
 
 def one_source(recipe: Recipe) -> Iterator[Problem]:
@@ -85,7 +85,7 @@ def once(recipe: Recipe) -> Iterator[Problem]:
                 file,
                 *(
                     data_set.get(setting)
-                    for setting in ("hub", "subset", "split", "revision", "files")
+                    for setting in ("hub", "subset", "split", "sheet", "revision", "files")
                 ),
             )
             first_path = first_paths.setdefault(same, path)
@@ -216,6 +216,12 @@ def _data_file(
     place = (*home, setting)
     file = recipe.folder / name
     is_images = data.get("image_column")
+    is_plain_text = bool(data.get("text")) and is_text_file(file)
+    if not is_images and not is_plain_text:
+        unfit = _unfit_ending(name, file)
+        if unfit:
+            yield recipe.problem(place, *unfit)
+            return
     if remote(name):
         yield recipe.note(
             place,
@@ -238,8 +244,33 @@ def _data_file(
             f"`{file}` is not a file of images.",
             "Name a Parquet file or a folder. A folder has CIFAR-10's binary files, Parquet files, or one folder of images for each class.",
         )
-    elif file.suffix != ".txt":
+    elif not (is_text_file(file) and data.get("text")):
         yield from _columns_of_file(recipe, home, data, setting, file)
+
+
+def _unfit_ending(name: str, file: Path) -> tuple[str, str] | None:
+    """Why a name is not one of a file of rows, and what to do; None if it can be one."""
+    suffix = PurePosixPath(name).suffix.lower()
+    if name.startswith(("http://", "https://")):
+        return (
+            f"`{name}` is an address, and its rows are not here.",
+            "Download the file, in Google Sheets with File › Download › CSV. Then name the file.",
+        )
+    if name.startswith("~"):
+        return (
+            f"`{name}` begins with `~`, which only a shell understands.",
+            f"Write `{os.path.expanduser(name)}`, or a path from the recipe's folder.",
+        )
+    if os.path.isdir(file) or name.endswith("/"):
+        return None
+    kind = rows.WITHOUT_ROWS.get(suffix)
+    if kind:
+        return f"`{name}` cannot be learned from: {kind['holds']}.", kind["way_out"]
+    # A folder's name may end with a version, as in `texts.2`.
+    is_ending = suffix[1:2].isalpha()
+    if is_ending and suffix not in rows.ENDINGS:
+        return f"`{name}` is not a readable data file.", rows.READABLE
+    return None
 
 
 def _missing_file(recipe: Recipe, place: Path_, name: str) -> Problem:
@@ -266,7 +297,7 @@ def _columns_of_file(
 ) -> Iterator[Problem]:
     """What is wrong with the columns of a file of rows."""
     try:
-        columns = rows.columns(file, data.get("split"))
+        columns = rows.columns(file, data.get("split"), data.get("sheet"))
     except row_files.Unreadable as reason:
         yield recipe.problem(
             (*home, setting),
@@ -315,6 +346,9 @@ def fits(
     for column, user in templates.needed(data).items():
         place = (*home, *user.split("."))
         count = columns.count(column)
+        # The hub and Parquet name an object, but not its fields.
+        if not count and column.split(".")[0] in columns:
+            count = 1
         if count > 1:
             yield recipe.problem(
                 place,

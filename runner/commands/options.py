@@ -24,7 +24,7 @@ from runner.recipe.overrides import from_options
 from runner.recipe.reading import read
 from runner.recipe.recipe import Override, Recipe
 from runner.tools import packaged
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, counted
 from runner.tools.text import Styled, printable
 
 # Completes a word in a shell: files, settings or the catalog's names.
@@ -320,10 +320,23 @@ def open_recipe(
     aside: print on standard error."""
     wished = os.environ if environment else {}
     recipe, effective, notes = load(path, [*from_options(sets), *(more or [])], wished, look)
-    print_notes(notes)
+    _print_number_of_notes([path, *set_words(sets)], notes)
     for change in effective:
         say(f"{change}", err=aside)
     return recipe, effective
+
+
+def _print_number_of_notes(words: Sequence[str], problems: Iterable[Problem]) -> None:
+    """Prints how many notes on lines of the recipe there are, which every command would repeat, and
+    the others whole. words: of `recipe check`, which shows all."""
+    on_lines = 0
+    for problem in problems:
+        if problem.line:
+            on_lines += 1
+        else:
+            print_notes([problem])
+    if on_lines:
+        say(f"`recipe check {shlex.join(words)}` has {counted(on_lines, 'note')}.\n", err=True)
 
 
 def print_notes(problems: Iterable[Problem]) -> None:

@@ -6,12 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.recipe.templates import value_at
 from runner.tools import packaged
 
 TABLES = packaged.toml(__file__, "columns.toml")
 QUESTION_NAMES: list[str] = TABLES["question"]
 ANSWER_NAMES: list[str] = TABLES["answer"]
-NO_TEXT = [re.compile(pattern, re.IGNORECASE) for pattern in TABLES["no_text"].values()]
+# Of columns that other kinds of rows have.
+OTHER_NAMES: list[str] = TABLES["other"]
+USUAL_NAMES = frozenset((*QUESTION_NAMES, *ANSWER_NAMES, *OTHER_NAMES))
+NO_TEXT = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in TABLES["no_text"].items()}
+# Those that no column is called.
+NUMBERS_AND_DATES = ("number", "date", "time", "address")
 # A column that is empty in most rows would lose most rows.
 LEAST_FILLED = 0.5
 # From this share of values without words on, a column holds none.
@@ -84,13 +90,13 @@ def named(columns: Iterable[ColumnFacts], usual_names: Sequence[str]) -> ColumnF
 def facts_of(name: str, rows: Sequence[Mapping[str, Any]]) -> ColumnFacts:
     values = []
     for row in rows:
-        value = row.get(name)
+        value = _value(row, name)
         if value is not None and str(value).strip():
-            values.append((value, str(value).strip()))
+            values.append(value)
     if not values:
         return ColumnFacts(name, 0.0, 0.0, 0.0, holds_text=False, is_kind=False)
-    texts = [text for _, text in values]
-    without_text = sum(not _is_text(value, text) for value, text in values)
+    texts = [str(value).strip() for value in values]
+    without_text = sum(map(holds_no_text, values))
     mean_characters = sum(map(len, texts)) / len(texts)
     repeats = len(texts) >= FEW_ROWS and len(set(texts)) <= MOST_KINDS_SHARE * len(texts)
     return ColumnFacts(
@@ -103,10 +109,31 @@ def facts_of(name: str, rows: Sequence[Mapping[str, Any]]) -> ColumnFacts:
     )
 
 
-def _is_text(value: object, text: str) -> bool:
+def _value(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a column, a list of texts as one text; None if a row lacks it."""
+    try:
+        value = value_at(row, name)
+    except KeyError:
+        return None
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return "\n".join(value)
+    return value
+
+
+def holds_no_text(value: object) -> bool:
+    """Whether a value is a number, a date, an address, a file name or an identifier."""
     if not isinstance(value, str):
-        return False
-    return not any(pattern.fullmatch(text) for pattern in NO_TEXT)
+        return value is not None
+    text = value.strip()
+    return any(pattern.fullmatch(text) for pattern in NO_TEXT.values())
+
+
+def is_number_or_date(value: object) -> bool:
+    """Whether a value is a number, a date, a time or an address."""
+    if not isinstance(value, str):
+        return value is not None
+    text = value.strip()
+    return any(NO_TEXT[kind].fullmatch(text) for kind in NUMBERS_AND_DATES)
 
 
 def _asking(columns: Sequence[ColumnFacts]) -> ColumnFacts | None:

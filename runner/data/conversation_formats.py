@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Self, cast
 from runner.catalog import ChatTemplate
 from runner.data import rows
 from runner.data.data_sets import DataSet, SplitDataSets
+from runner.data.html_text import text_of_html
 from runner.data.row_files import DataRow
 from runner.data.tokenizers import MISTRAL, Pretrained
 from runner.recipe import templates
@@ -120,13 +121,15 @@ class Conversations(SplitDataSets):
 class ChatSet(DataSet):
     """Rows in one form. form: None if it follows from the rows. question, answer: for the form of
     columns, templates with the columns in brackets. drop_system: whether system turns are left out;
-    thinking_field: of a turn's thoughts."""
+    thinking_field: of a turn's thoughts. strip_html: whether questions and answers lose their
+    tags."""
 
     form: Form | None = "columns"
     question: str | None = None
     answer: str | None = None
     drop_system: bool | None = None
     thinking_field: str | None = None
+    strip_html: bool | None = None
 
     def conversation(self, template: str, row: DataRow) -> Conversation | str:
         """The conversation of a row, or why it has none. template: Axolotl's name of its
@@ -136,6 +139,9 @@ class ChatSet(DataSet):
             return self._of_turns(self.form, template, row)
         question = templates.fill(self.question or "", row).strip()
         answer = templates.fill(self.answer or "", row).strip()
+        if self.strip_html:
+            question = text_of_html(question)
+            answer = text_of_html(answer)
         if question and answer:
             return Conversation(pair(question, answer))
         return "the question or the answer is empty"

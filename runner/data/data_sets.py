@@ -25,7 +25,7 @@ BYTES_A_TOKEN = 4.2
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
     """The source of rows: the file or folder `path`, else the dataset `hub` or its `files`, subset,
-    split and revision."""
+    split and revision. sheet: of a spreadsheet."""
 
     hub: str | None
     revision: str | None
@@ -33,6 +33,7 @@ class DataSource:
     split: str | None
     path: str | None
     files: tuple[str, ...] | None = None
+    sheet: str | None = None
 
     @property
     def name(self) -> str:
@@ -134,7 +135,7 @@ Where = (
 
 # Settings that came later: unwritten, they are no part of a request, so that the rows of older runs
 # still count.
-LATER = ("drop_system", "thinking_field", "files")
+LATER = ("drop_system", "thinking_field", "files", "sheet", "strip_html")
 
 
 def stated(fields: Iterable[tuple[str, object]], later: Sequence[str] = LATER) -> dict[str, Any]:

@@ -5,13 +5,15 @@ import codecs
 import csv
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runner.tools.files import table
+from runner.data.table_layout import Header, encoding_of, open_table
+from runner.tools import packaged
 from runner.tools.problem import Severity, Stop
 
 FIRST_BYTES = (
@@ -60,6 +62,15 @@ class Unreadable(Exception):
         self.hint = hint
 
 
+def library(name: str, file_kind: str) -> Any:
+    """A module of a library that only this kind of file needs. Raises Unreadable."""
+    try:
+        return import_module(name)
+    except ImportError:
+        reason = f"reading {file_kind} needs {name.split('.')[0]}, which is not installed"
+        raise Unreadable(reason, "note", packaged.install("train")) from None
+
+
 class RowFile:
     """How files of one ending, or folders of one kind, are read. Callers put a library's errors
     into words."""
@@ -71,6 +82,11 @@ class RowFile:
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         """Every row, or those of a part. Raises Stop if the file does not have this form."""
         raise NotImplementedError
+
+    def unread(self, file: Path) -> list[str]:
+        """What the file or folder holds beside the rows that are read: other sheets, other files.
+        Raises Unreadable."""
+        return []
 
     def marks(
         self, file: Path, most: int | None, count: int
@@ -99,37 +115,24 @@ def _whole(text: str) -> bool:
     return True
 
 
-class Json(RowFile):
-    """Rows as objects of JSON. in_list: whether they are in a list, else in lines."""
-
-    in_list: bool
+class JsonLines(RowFile):
+    """Rows as objects of JSON, each on a line."""
 
     def columns(self, file: Path) -> list[str]:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             text = lines.read(FIRST_BYTES).lstrip()
         if not text:
             raise Unreadable("it is empty.")
-        if self.in_list and not text.startswith("["):
-            hint = "A file with one object on each line must end in .jsonl."
-            raise Unreadable("it does not contain a list of rows.", hint=hint)
-        if not self.in_list and text.startswith("["):
+        if text.startswith("["):
             raise Unreadable(
                 "it contains a list, not one object on each line.",
                 hint="Such a file must end in .json.",
             )
         try:
-            row, _ = json.JSONDecoder().raw_decode(
-                text, max(0, text.find("{")) if self.in_list else 0
-            )
+            row, _ = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
             raise Unreadable("its first row is not JSON.") from None
-        if not isinstance(row, dict):
-            raise Unreadable("its first row is not an object with named columns.")
-        return list(row)
-
-
-class JsonLines(Json):
-    in_list = False
+        return column_names(row)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         quick: Callable[[bytes], Any] | None = None
@@ -207,30 +210,109 @@ def _exact(values: Iterable[object]) -> bool:
     return True
 
 
-class JsonList(Json):
-    in_list = True
+class JsonList(RowFile):
+    """Rows as a list of objects of JSON, alone or inside an object; or an object whose keys are
+    questions, with a text as the answer of each."""
+
+    def columns(self, file: Path) -> list[str]:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            text = lines.read(FIRST_BYTES).lstrip()
+        if not text:
+            raise Unreadable("it is empty.")
+        if text.startswith("["):
+            begin = max(0, text.find("{"))
+            try:
+                row, _ = json.JSONDecoder().raw_decode(text, begin)
+            except (ValueError, RecursionError):
+                raise Unreadable("its first row is not JSON.") from None
+            return column_names(row)
+        try:
+            rows = _list_of_rows(json.loads(file.read_text(encoding="utf-8-sig")))
+        except (ValueError, RecursionError):
+            raise Unreadable("it is not JSON.", hint=LINES_OF_JSON) from None
+        if not rows:
+            raise Unreadable("it does not contain a list of rows.", hint=LINES_OF_JSON)
+        return column_names(rows[0])
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         try:
             text = file.read_text(encoding="utf-8-sig", errors=KEPT)
-            rows = json.loads(text)
+            rows = _list_of_rows(json.loads(text))
         except (ValueError, RecursionError) as error:
             raise Stop(
-                f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.",
-                "A file with one object on each line must end in .jsonl.",
+                f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.", LINES_OF_JSON
             ) from None
-        if not isinstance(rows, list):
+        if rows is None:
             raise Stop(f"`{file}` does not contain a list of rows.", "Write [ … ] around the rows.")
         broken = not _whole(text)
         escaped = broken or "\\u" in text
         for number, row in enumerate(rows, 1):
             parsed = _named(row, escaped)
-            yield (
-                number,
-                Bad(NOT_UTF8)
-                if broken and isinstance(row, dict) and isinstance(parsed, Bad)
-                else parsed,
-            )
+            if broken and isinstance(row, dict) and isinstance(parsed, Bad):
+                parsed = Bad(NOT_UTF8)
+            yield number, parsed
+
+
+LINES_OF_JSON = "A file with one object on each line must end in .jsonl."
+DEEPEST = 3  # objects inside each other whose fields are columns
+
+
+def _list_of_rows(value: object) -> list[Any] | None:
+    """The rows in a value of JSON: itself, its longest list of objects, or its texts by their keys;
+    None without any."""
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, dict):
+        return None
+    lists = []
+    for inner in value.values():
+        if isinstance(inner, list) and inner and all(isinstance(row, dict) for row in inner):
+            lists.append(inner)
+    if lists:
+        return max(lists, key=len)
+    by_column = _rows_of_columns(value)
+    if by_column:
+        return by_column
+    for inner in value.values():
+        if isinstance(inner, dict):
+            rows = _list_of_rows(inner)
+            if rows:
+                return rows
+    answers = list(value.values())
+    if len(answers) > 1 and all(isinstance(answer, str) for answer in answers):
+        return [{"question": question, "answer": answer} for question, answer in value.items()]
+    return None
+
+
+def _rows_of_columns(value: Mapping[str, Any]) -> list[Any]:
+    """The rows of a table that is written by column, as pandas does: lists of values, or values by
+    the number of their row; empty for anything else."""
+    columns = dict[str, list[Any]]()
+    for name, column in value.items():
+        if isinstance(column, dict) and all(map(str.isdecimal, column)):
+            columns[name] = list(column.values())
+        elif isinstance(column, list):
+            columns[name] = column
+        else:
+            return []
+    lengths = {len(column) for column in columns.values()}
+    if len(columns) < 2 or len(lengths) != 1:
+        return []
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def column_names(row: object, deepest: int = DEEPEST) -> list[str]:
+    """The columns of an object of JSON; of an object in it each field, by its path. Raises
+    Unreadable for anything else."""
+    if not isinstance(row, dict):
+        raise Unreadable("its first row is not an object with named columns.")
+    names = []
+    for name, value in row.items():
+        if isinstance(value, dict) and value and deepest > 1:
+            names += [f"{name}.{inner}" for inner in column_names(value, deepest - 1)]
+        else:
+            names.append(name)
+    return names
 
 
 class Documents(RowFile):
@@ -241,7 +323,7 @@ class Documents(RowFile):
         self.column = str(column)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
+        with file.open(encoding=encoding_of(file), errors=KEPT) as lines:
             for empty, numbered in groupby(
                 enumerate(lines, 1), lambda numbered_line: numbered_line[1].isspace()
             ):
@@ -287,17 +369,20 @@ class Table(RowFile):
     """Rows below the line with the names of the columns, CSV or TSV."""
 
     def columns(self, file: Path) -> list[str]:
-        with table(file) as (lines, separator):
-            names = next(csv.reader(lines, delimiter=separator), None)
-        return names or nameless()
+        with open_table(file) as (_, layout):
+            return list(_required(layout.header).names)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         """An open quote absorbs the following lines. Only its own line is lost; the others are read
         again."""
-        with table(file, errors=KEPT) as (text, separator):
+        with open_table(file, errors=KEPT) as (text, layout):
+            if layout.header is None:
+                return
+            header = layout.header.names
+            separator = layout.separator
             lines = _Lines(text)
             reader = csv.reader(lines, delimiter=separator, strict=True)
-            header: list[str] = []
+            above = layout.header.skipped
             while True:
                 lines.begin()
                 number = lines.number + 1
@@ -309,11 +394,14 @@ class Table(RowFile):
                     return
                 except csv.Error as reason:
                     error = f"not CSV ({reason})"
-                if not error and not header:
-                    header = fields
+                if not error and above:
+                    above -= 1
                     continue
                 fault = error
-                if not error and len(fields) not in (0, len(header)):
+                # A table that is wider than its header has empty cells behind it.
+                while len(fields) > len(header) and not fields[-1].strip():
+                    fields.pop()
+                if not error and any(map(str.strip, fields)) and len(fields) != len(header):
                     fault = f"{len(fields)} columns, but the first line names {len(header)}"
                 if fault and _absorbs_rows(lines.taken, separator, header, bool(error)):
                     lines.give_back(len(lines.taken) - 1)
@@ -322,17 +410,17 @@ class Table(RowFile):
                     fault = NOT_UTF8
                 if fault:
                     yield number, Bad(fault)
-                elif fields:
+                elif any(map(str.strip, fields)):
                     yield number, dict(zip(header, fields, strict=True))
 
 
-def _absorbs_rows(lines: list[str], separator: str, header: list[str], is_broken: bool) -> bool:
+def _absorbs_rows(lines: list[str], separator: str, header: Sequence[str], is_broken: bool) -> bool:
     """Whether a faulty record of several lines begins with an open quote: it is not CSV, or its
     further lines are rows."""
     return len(lines) > 1 and (is_broken or _are_rows(lines[1:], separator, header))
 
 
-def _are_rows(lines: list[str], separator: str, header: list[str]) -> bool:
+def _are_rows(lines: list[str], separator: str, header: Sequence[str]) -> bool:
     try:
         return all(
             len(fields) == len(header)
@@ -342,5 +430,7 @@ def _are_rows(lines: list[str], separator: str, header: list[str]) -> bool:
         return False
 
 
-def nameless() -> list[str]:
-    raise Unreadable("it has no first line with the names of its columns.")
+def _required(header: Header | None) -> Header:
+    if header is None:
+        raise Unreadable("it is empty.", hint="Save it again with its rows.")
+    return header

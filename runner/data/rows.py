@@ -1,62 +1,21 @@
 """Rows of a data file, a folder or a hub dataset: columns, and all rows. Of the readers this module
-has those that need a library, Parquet and XLSX, and those of folders."""
+has those of Parquet, folders and archives."""
 
 import csv
 from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import closing
-from importlib import import_module
-from itertools import accumulate, islice, pairwise
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import accumulate, count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from runner.data import data_sets, row_files
-from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, Unreadable, nameless
+from runner.data import data_sets, row_files, spreadsheets
+from runner.data.archives import unpacked
+from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, Unreadable, library
 from runner.tools import packaged
 from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
 from runner.tools.problem import Stop, did_you_mean, listed
-
-
-def library(name: str, file_kind: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        reason = f"reading {file_kind} needs {name.split('.')[0]}, which is not installed"
-        raise Unreadable(reason, "note", packaged.install("train")) from None
-
-
-class Sheet(RowFile):
-    """The rows of the first sheet of a spreadsheet, below the one with the names of its columns."""
-
-    def columns(self, file: Path) -> list[str]:
-        load = library("openpyxl", "XLSX").load_workbook
-        try:
-            header = next(load(file, read_only=True).worksheets[0].iter_rows(values_only=True), ())
-        except Exception:
-            raise Unreadable("it is not XLSX.") from None
-        return [str(name) for name in header if name is not None] or nameless()
-
-    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        from zipfile import BadZipFile
-
-        from openpyxl import load_workbook
-        from openpyxl.utils.exceptions import InvalidFileException
-
-        try:
-            book = load_workbook(file, read_only=True, data_only=True)
-        except (InvalidFileException, BadZipFile, KeyError):
-            raise Stop(
-                f"`{file}` is not XLSX.",
-                "Open it with the program that wrote it, and save it as CSV.",
-            ) from None
-        with closing(book):
-            header: tuple[Any, ...] = ()
-            for number, fields in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
-                if not header:
-                    header = fields
-                elif any(field is not None for field in fields):
-                    pairs = zip(header, fields, strict=False)
-                    yield number, {str(name): field for name, field in pairs if name is not None}
 
 
 class Parquet(RowFile):
@@ -187,34 +146,130 @@ class TextFolder(RowFile):
                 yield number, Bad(f"{file.relative_to(folder)} is not text in UTF-8")
 
 
+class TableFolder(RowFile):
+    """A folder of files with rows: the largest, and those with the same columns, sorted by name.
+    Its rows are counted over all files."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = files
+
+    def columns(self, folder: Path) -> list[str]:
+        largest = max(self.files, key=lambda file: file.stat().st_size)
+        return columns(largest)
+
+    def rows(self, folder: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        read_files = self._read_files(folder)
+        all_rows = count(1)
+        for file in read_files:
+            reader = reader_of(file)
+            assert reader is not None
+            for number, row in reader.rows(file):
+                if isinstance(row, Bad):
+                    row = Bad(f"{file.relative_to(folder)}, line {number}: {row.reason}")
+                yield next(all_rows), row
+
+    def unread(self, folder: Path) -> list[str]:
+        read_files = self._read_files(folder)
+        return [str(file.relative_to(folder)) for file in self.files if file not in read_files]
+
+    def _read_files(self, folder: Path) -> list[Path]:
+        names = self.columns(folder)
+        read_files = []
+        for file in self.files:
+            with suppress(Unreadable):
+                if columns(file) == names:
+                    read_files.append(file)
+        return read_files
+
+
+class Zipped(RowFile):
+    """A ZIP file with a file of rows, or several. reader_of: gives the reader of what is inside."""
+
+    def __init__(self, reader_of: Callable[[Path], RowFile | None]) -> None:
+        self.reader_of = reader_of
+
+    def columns(self, file: Path) -> list[str]:
+        inside, reader = self._inside(file)
+        return reader.columns(inside)
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        inside, reader = self._inside(file)
+        yield from reader.rows(inside)
+
+    def unread(self, file: Path) -> list[str]:
+        inside, reader = self._inside(file)
+        return reader.unread(inside)
+
+    def _inside(self, file: Path) -> tuple[Path, RowFile]:
+        inside = unpacked(file)
+        reader = self.reader_of(inside)
+        if reader is None:
+            raise Unreadable(f"its file `{inside.name}` is no data file.", hint=READABLE)
+        return inside, reader
+
+
+# By a file's ending, in lower case.
 READERS: dict[str, RowFile] = {
     ".jsonl": row_files.JsonLines(),
     ".json": row_files.JsonList(),
     ".csv": row_files.Table(),
     ".tsv": row_files.Table(),
+    ".txt": row_files.Table(),
     ".parquet": Parquet(),
-    ".xlsx": Sheet(),
+    **dict.fromkeys(spreadsheets.ENDINGS, spreadsheets.Spreadsheet()),
 }
+ENDINGS = (*READERS, ".zip")
+READABLE = f"Its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
 # What people name that holds no rows, by its ending.
 WITHOUT_ROWS: dict[str, dict[str, str]] = {
     ending: kind
     for kind in packaged.toml(__file__, "without_rows.toml")["kinds"]
     for ending in kind["endings"]
 }
-# Those whose first rows are read without the others, and without a slow library.
+# Those whose first rows are read without the others, and without a library.
 ROW_BY_ROW = (".jsonl", ".csv", ".tsv")
+QUICK_BYTES = 10_000_000  # of a file that is read whole, in well under a second
 
 
-def _reader(path: Path, split: str | None = None, column: str | None = None) -> RowFile | None:
+def is_quick(file: Path) -> bool:
+    """Whether the first rows of a file are read at once, so that a check can do it."""
+    suffix = file.suffix.lower()
+    if suffix in ROW_BY_ROW:
+        return True
+    whole = (".json", ".txt", ".zip", *spreadsheets.ENDINGS)
+    return suffix in whole and file.stat().st_size < QUICK_BYTES
+
+
+def reader_of(
+    path: Path, split: str | None = None, column: str | None = None, sheet: str | None = None
+) -> RowFile | None:
     """The reader of a file or folder, or None. split: of a folder with several; column: the name
-    for its texts."""
+    for its texts; sheet: of a spreadsheet."""
+    suffix = path.suffix.lower()
     if path.is_dir():
-        if saved_by_datasets(path):
-            return SavedFolder(split)
-        return TextFolder(column)
-    if path.suffix == ".txt":
+        return _reader_of_folder(path, split, column)
+    if suffix == ".zip":
+        return Zipped(partial(reader_of, split=split, column=column, sheet=sheet))
+    if suffix in TEXTS and column:
         return row_files.Documents(column)
-    return READERS.get(path.suffix)
+    if suffix in spreadsheets.ENDINGS:
+        return spreadsheets.Spreadsheet(sheet)
+    return READERS.get(suffix)
+
+
+def _reader_of_folder(folder: Path, split: str | None, column: str | None) -> RowFile:
+    if saved_by_datasets(folder):
+        return SavedFolder(split)
+    if column and text_files(folder):
+        return TextFolder(column)
+    tables = []
+    for file in sorted(folder.rglob("*")):
+        is_hidden = file.name.startswith(".")
+        if file.suffix.lower() in READERS and file.is_file() and not is_hidden:
+            tables.append(file)
+    if tables:
+        return TableFolder(tables)
+    return TextFolder(column)
 
 
 def read(
@@ -225,24 +280,22 @@ def read(
     stream: bool = False,
 ) -> Iterator[Numbered]:
     """Rows as (line, row), one at a time except for .json files. stream: whether rows from the hub
-    are not saved on disk. column: the name for texts of a .txt file or a folder, which cannot be
-    read without it. Raises Stop if the file or the dataset cannot be read."""
+    are not saved on disk. column: the name for texts of a .txt file or a folder. Raises Stop if the
+    file or the dataset cannot be read."""
     file = source.file
     if not file:
         with data_sets.from_hub(source, stream) as dataset:
             yield from enumerate(dataset, 1)
         return
-    reader = _reader(file, source.split, column)
-    if not reader or (file.suffix == ".txt" and not column and not file.is_dir()):
-        endings = [*READERS, *([".txt"] if column else [])]
-        raise Stop(
-            f"`{file}` is not a readable data file.",
-            f"Its name must end in {', '.join(endings[:-1])} or {endings[-1]}.",
-        )
+    reader = reader_of(file, source.split, column, source.sheet)
+    if not reader:
+        raise Stop(f"`{file}` is not a readable data file.", READABLE)
     try:
         yield from reader.rows(file, part)
     except FileNotFoundError:
         raise Stop(f"The data file `{file}` does not exist.") from None
+    except Unreadable as reason:
+        raise Stop(f"`{file}` cannot be read: {reason}", reason.hint) from None
     except UnicodeDecodeError:
         raise Stop(
             f"`{file}` is not text in UTF-8.", "Save it again with the encoding UTF-8."
@@ -256,10 +309,14 @@ def good(source: data_sets.DataSource, *, stream: bool = False) -> Iterator[Data
     return (row for _, row in read(source, stream=stream) if not isinstance(row, Bad))
 
 
-def first(file: Path, most: int, split: str | None = None) -> list[DataRow]:
+def first(
+    file: Path, most: int, split: str | None = None, sheet: str | None = None
+) -> list[DataRow]:
     """The first readable rows of a file or folder, at most this many. Raises Stop if it cannot be
     read."""
-    source = data_sets.DataSource(hub=None, revision=None, subset=None, split=split, path=str(file))
+    source = data_sets.DataSource(
+        hub=None, revision=None, subset=None, split=split, sheet=sheet, path=str(file)
+    )
     return list(islice(good(source), most))
 
 
@@ -267,10 +324,9 @@ def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | 
     """The first `most` rows of a local file, all for None, in `count` parts of about equal size;
     None if it cannot be cut: a row of a CSV may continue on the next line, and JSON is one
     value."""
+    reader = None
     if file.is_file():
-        reader = READERS.get(file.suffix)
-    else:
-        reader = None
+        reader = reader_of(file)
     if reader:
         cut = reader.marks(file, most, count)
     else:
@@ -296,18 +352,17 @@ def hint_of_near_file(file: Path) -> str:
     return did_you_mean(file.name, beside)
 
 
-def columns(file: Path, split: str | None = None) -> list[str]:
-    """Column names of a data file, or of a split of a folder that `datasets` has saved. Raises
-    Unreadable."""
+def columns(file: Path, split: str | None = None, sheet: str | None = None) -> list[str]:
+    """Column names of a data file, of a split of a folder that `datasets` has saved, or of a sheet
+    of a spreadsheet. Raises Unreadable."""
     without_rows = WITHOUT_ROWS.get(file.suffix.lower())
     if without_rows and not file.is_dir():
         raise Unreadable(f"{without_rows['holds']}.", hint=without_rows["way_out"])
+    reader = reader_of(file, split, sheet=sheet)
+    if reader is None:
+        raise Unreadable("its ending names no kind of data file.", hint=READABLE)
     try:
-        if file.is_dir():
-            reader = _reader(file, split)
-        else:
-            reader = None
-        return (reader or READERS.get(file.suffix, READERS[".jsonl"])).columns(file)
+        return reader.columns(file)
     except Unreadable as error:
         if error.severity == "note":
             raise Unreadable(
@@ -319,3 +374,14 @@ def columns(file: Path, split: str | None = None) -> list[str]:
         raise Unreadable("it is not text in UTF-8.", hint=hint) from None
     except OSError as error:
         raise Unreadable(f"{error.strerror}.") from None
+
+
+def unread(file: Path, sheet: str | None = None) -> list[str]:
+    """The sheets or files with tables that are not read, because their columns are others than
+    those of the largest."""
+    reader = reader_of(file, sheet=sheet)
+    if reader is None:
+        return []
+    with suppress(Unreadable, OSError, UnicodeDecodeError, csv.Error):
+        return reader.unread(file)
+    return []

@@ -14,7 +14,7 @@ from runner.plan import claim_of
 from runner.recipe.document import Document, NoteOptions, Path_, ProblemOptions, dotted, path_of
 from runner.recipe.stages import PRETRAIN, STAGES, path_in
 from runner.tools import packaged
-from runner.tools.files import Record, content_hash, remote
+from runner.tools.files import Record, content_hash, is_text_file, remote
 from runner.tools.problem import Problem, Stop, shortened
 from runner.tools.settings import Schema, Section, Settings
 
@@ -140,7 +140,7 @@ def rows_of(recipe: Section, schema: Schema) -> str:
         form = likely_rows[0]
     if not form and objective == "kto":
         form = PREFERENCES
-    if not form and any(str(section.get("path")).endswith(".txt") for section in sections):
+    if not form and any(is_text_file(Path(str(section.get("path")))) for section in sections):
         form = TEXT
     if not form:
         form = properties["form"]["default"]

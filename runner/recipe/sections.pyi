@@ -133,12 +133,13 @@ class Speed(TypedSection[Literal["compile", "fp8", "tf32", "data_workers", "pers
     fused_kernels: bool
     fused_cross_entropy: bool
 
-class Data(TypedSection[Literal["hub", "revision", "subset", "files", "split", "validation_split", "path", "validation_path", "sample", "sets", "form", "text", "question", "answer", "prompt", "chosen", "rejected", "completion", "label", "songs", "system_prompt", "drop_system", "thinking_field", "train_on", "chat_template", "validation_share", "max_lost_share", "seed", "test_split", "image_column", "label_column", "random_crop_padding", "random_flip", "mean", "std", "packed", "column", "limit", "language", "min_words", "max_words", "drop_repetitive", "drop_low_quality", "deduplicate", "cleaning"]]):
+class Data(TypedSection[Literal["hub", "revision", "subset", "files", "split", "sheet", "validation_split", "path", "validation_path", "sample", "sets", "form", "text", "question", "answer", "prompt", "chosen", "rejected", "completion", "label", "songs", "system_prompt", "drop_system", "strip_html", "thinking_field", "train_on", "chat_template", "validation_share", "max_lost_share", "seed", "test_split", "image_column", "label_column", "random_crop_padding", "random_flip", "mean", "std", "packed", "column", "limit", "language", "min_words", "max_words", "drop_repetitive", "drop_low_quality", "deduplicate", "cleaning"]]):
     hub: str | None
     revision: str | None
     subset: str | None
     files: tuple[str, ...] | None
     split: str | None
+    sheet: str | None
     validation_split: str | None
     path: str | None
     validation_path: str | None
@@ -156,6 +157,7 @@ class Data(TypedSection[Literal["hub", "revision", "subset", "files", "split", "
     songs: DataSongs | None
     system_prompt: str | None
     drop_system: bool | None
+    strip_html: bool | None
     thinking_field: Literal["reasoning_content", "thinking"] | None
     train_on: Literal["assistant", "last", "all"]
     chat_template: Literal["auto", "chatml", "tokenizer_default", "mistral_common"]
@@ -180,12 +182,13 @@ class Data(TypedSection[Literal["hub", "revision", "subset", "files", "split", "
     deduplicate: Literal["near", "exact", "off"]
     cleaning: DataCleaning
 
-class DataSets(TypedSection[Literal["hub", "revision", "subset", "files", "split", "path", "share", "sample", "form", "question", "answer", "prompt", "chosen", "rejected", "completion", "label", "text", "column", "limit"]]):
+class DataSets(TypedSection[Literal["hub", "revision", "subset", "files", "split", "sheet", "path", "share", "sample", "form", "question", "answer", "prompt", "chosen", "rejected", "completion", "label", "text", "column", "limit"]]):
     hub: str | None
     revision: str | None
     subset: str | None
     files: tuple[str, ...] | None
     split: str | None
+    sheet: str | None
     path: str | None
     share: float
     sample: str | None
@@ -495,11 +498,12 @@ class Sft(TypedSection[Literal["data", "packing", "sequence_len", "epochs", "lea
     seed: int
     gates: tuple[str, ...]
 
-class SftData(TypedSection[Literal["hub", "revision", "subset", "split", "path", "sample", "sets", "form", "question", "answer", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
+class SftData(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "sample", "sets", "form", "question", "answer", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
     hub: str | None
     revision: str | None
     subset: str | None
     split: str | None
+    sheet: str | None
     path: str | None
     sample: str | None
     sets: tuple[SftDataSets, ...] | None
@@ -512,11 +516,12 @@ class SftData(TypedSection[Literal["hub", "revision", "subset", "split", "path",
     max_lost_share: float
     seed: int
 
-class SftDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "path", "share", "sample", "form", "question", "answer"]]):
+class SftDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "share", "sample", "form", "question", "answer"]]):
     hub: str | None
     revision: str | None
     subset: str | None
     split: str | None
+    sheet: str | None
     path: str | None
     share: float
     sample: str | None
@@ -603,11 +608,12 @@ class Lora(TypedSection[Literal["data", "domain_share", "rank", "alpha", "dropou
     seed: int
     gates: tuple[str, ...] | None
 
-class LoraData(TypedSection[Literal["hub", "revision", "subset", "split", "path", "sample", "sets", "form", "question", "answer", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
+class LoraData(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "sample", "sets", "form", "question", "answer", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
     hub: str | None
     revision: str | None
     subset: str | None
     split: str | None
+    sheet: str | None
     path: str | None
     sample: str | None
     sets: tuple[LoraDataSets, ...] | None
@@ -620,11 +626,12 @@ class LoraData(TypedSection[Literal["hub", "revision", "subset", "split", "path"
     max_lost_share: float
     seed: int
 
-class LoraDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "path", "share", "sample", "form", "question", "answer"]]):
+class LoraDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "share", "sample", "form", "question", "answer"]]):
     hub: str | None
     revision: str | None
     subset: str | None
     split: str | None
+    sheet: str | None
     path: str | None
     share: float
     sample: str | None

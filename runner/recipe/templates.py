@@ -36,20 +36,39 @@ def fill(template: str, row: Mapping[str, object]) -> str:
     pattern, names = _parsed(template)
     texts = []
     for name in names:
-        value = row[name]
+        value = value_at(row, name)
         if type(value) is not str:  # a call for each cell would be slow
             value = text_of(value, name)
         texts.append(value)
     return pattern % tuple(texts)
 
 
+def value_at(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a column; of an object inside a row by its path, as in `fields.question` and
+    `answers.0`. Raises KeyError with the name if the row lacks it."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for key in name.split("."):
+        if isinstance(value, Mapping) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            raise KeyError(name)
+    return value
+
+
 def text_of(value: object, column: str) -> str:
-    """A value as text; empty for None and NaN. Raises NoText for a list or an object."""
+    """A value as text; empty for None and NaN; the lines of a list of texts. Raises NoText for an
+    object, and a list of other things."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
         raise NoText(f"`{column}` contains an object, not text")
     if isinstance(value, list | tuple):
+        if all(isinstance(entry, str) for entry in value):
+            return "\n".join(value)
         raise NoText(f"`{column}` contains a list, not text")
     if value is None or value != value:
         return ""

@@ -1,7 +1,5 @@
 """Files: writing them so that no reader sees half a file, and recognising them by their content."""
 
-import codecs
-import csv
 import hashlib
 import json
 import os
@@ -12,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Self, TextIO, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 
 def settings_folder() -> Path:
@@ -224,29 +222,16 @@ def content_of(path: Path) -> str:
     return content_hash([(str(file.relative_to(path)), sha256(file)) for file in files], 32)
 
 
-@contextmanager
-def table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, str]]:
-    """A file of lines with columns, open in its encoding, and its separator: of the usual marks,
-    the one that cuts the first line into most columns. Spreadsheets use semicolons if the comma is
-    for decimals, and also write UTF-16. Raises UnicodeDecodeError for other encodings if `errors`
-    is strict."""
-    csv.field_size_limit(2**31 - 1)
-    with file.open("rb") as start:
-        utf16 = start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    with file.open(encoding="utf-16" if utf16 else "utf-8-sig", errors=errors, newline="") as lines:
-        first_line = lines.readline(1_000_000)
-        lines.seek(0)
-        yield (
-            lines,
-            max(",;\t|", key=lambda mark: len(next(csv.reader([first_line], delimiter=mark), ()))),
-        )
-
-
 TEXTS = (".txt", ".md")  # the kinds of files in a folder of text
 
 
+def is_text_file(file: Path) -> bool:
+    """Whether a file is one of plain text, by its name."""
+    return file.suffix.lower() in TEXTS
+
+
 def text_files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.suffix in TEXTS and file.is_file())
+    return sorted(file for file in folder.rglob("*") if is_text_file(file) and file.is_file())
 
 
 def saved_by_datasets(folder: Path) -> bool:

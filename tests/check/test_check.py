@@ -421,7 +421,7 @@ def parquet_copy(edited, tmp_path):
         ("question: For [topic], [question]", "question: For [topics], [question]"),
         ("  sample: data/survival-sample.jsonl", "  # "),
     )
-    Dataset.from_list([{"topic": "a", "question": "b", "answer": "c"}] * 2).to_parquet(
+    Dataset.from_list([{"topic": "a", "question": "b", "answer": "c"}] * 50).to_parquet(
         str(tmp_path / "data" / "rows.parquet")
     )
     return path

@@ -23,8 +23,8 @@ FILES = {
     "notes.txt": "Bees hum.",
     "handbook.pdf": "%PDF-1.7",
     "letter.docx": "PK",
-    "table.ods": "PK",
-    "all.zip": "PK",
+    "table.numbers": "PK",
+    "all.rar": "Rar",
     "bee.JPG": "",
 }
 
@@ -52,7 +52,7 @@ def test_a_recipe_in_json_is_a_recipe(folder):
 
 
 @pytest.mark.parametrize(
-    "name", ["handbook.pdf", "table.ods", "bee.JPG", "bes.csv", "https://example.org/bees.csv"]
+    "name", ["handbook.pdf", "table.numbers", "bee.JPG", "bes.csv", "https://example.org/bees.csv"]
 )
 def test_a_new_recipe_of_what_holds_no_rows_is_refused_with_the_way_out(
     name, folder, capsys, golden_message

@@ -83,7 +83,11 @@ def test_wrong_bytes_cost_the_line_that_has_them(ending, tmp_path):
 
 def test_reasons_are_plain(tmp_path, golden_message):
     (tmp_path / "rows.csv").write_bytes(
-        HEADER.encode() + b'a,"b,c\nd,"e",f\nx,y\n' + BROKEN + b',b,c\na,"he said "yes"",c\n'
+        HEADER.encode()
+        + b'a,"b,c\nd,"e",f\nx,y\n'
+        + BROKEN
+        + b',b,c\na,"he said "yes"",c\n'
+        + "ü,ö,ä\n".encode()
     )
     (tmp_path / "rows.jsonl").write_bytes(b'{"a": "' + BROKEN + b'"}\n{"a": 1\n')
     reasons = [

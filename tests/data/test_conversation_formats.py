@@ -437,7 +437,7 @@ WRONG = {
     "a picture": {"messages": [{"role": "user", "content": [{"type": "image"}]}, TALK[2]]},
     "a number": {"messages": [{"role": "user", "content": 3}, TALK[2]]},
     "a role that is a list": {"messages": [{"role": ["user"], "content": "Why?"}, TALK[2]]},
-    "a system of several": {"messages": TALK[1:3], "system": ["Be kind."]},
+    "a system of several": {"messages": TALK[1:3], "system": [{"text": "Be kind."}]},
     "text that is no JSON": {"messages": "Why?"},
     "a call of nothing": {"messages": [TALK[1], {"role": "assistant", "tool_calls": [{"id": 1}]}]},
     "arguments that are no JSON": {
@@ -468,7 +468,12 @@ def test_a_column_that_holds_a_list_is_kept_out_and_not_learned_as_python_writes
     path = written(
         tmp_path,
         "rows.jsonl",
-        [pairs[0], {"q": "Why?", "a": ["So."]}, *pairs[1:], {"q": {"text": 1}, "a": "So."}],
+        [
+            pairs[0],
+            {"q": "Why?", "a": [{"text": "So."}]},
+            *pairs[1:],
+            {"q": {"text": 1}, "a": "So."},
+        ],
     )
     report = prepare(wanted(path, question="[q]", answer="[a]", max_lost_share=1), tmp_path / "out")
     assert [number for number, _ in report.bad_lines] == [2, len(pairs) + 2]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from runner.check import sources
+from runner.check import data_file, sources
 from runner.check.rules import questions_of_starters
 from runner.data import columns, conversation_formats, row_files, rows
 from runner.data.conversation_formats import OWN, ChatSet, Conversation
@@ -14,6 +14,7 @@ from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.templates import NoText
 from runner.recipe.templates import columns as columns_of
+from runner.tools.files import is_text_file
 from runner.tools.problem import Problem, Severity, Stop
 from runner.tools.settings import Settings
 
@@ -22,23 +23,44 @@ FIRST_ROWS = 200
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
     for home, data, file in recipe.data_files():
-        if file.suffix not in rows.ROW_BY_ROW or not data.knows("question"):
+        if not rows.is_quick(file) or not data.knows("question"):
             continue
         source = _source(data, file)
         try:
-            names = rows.columns(file)
+            names = rows.columns(file, sheet=source.sheet)
             # The additional row shows whether there are more.
             numbered = list(islice(rows.read(source), FIRST_ROWS + 1))
             read = list(_conversations(source, numbered))
         except (row_files.Unreadable, Stop, KeyError):
             continue  # another rule reports a file that cannot be read or lacks columns
-        for message, hint in _shown(file, read[:FIRST_ROWS]):
-            yield recipe.note((*home, "path"), message, hint)
+        refusal = None
+        if len(numbered) <= FIRST_ROWS and home[-1] == "data" and "songs" not in data:
+            refusal = _too_many_lost(recipe, home, file, read)
+        if refusal:
+            yield refusal
+        else:
+            for message, hint in _shown(file, read[:FIRST_ROWS]):
+                yield recipe.note((*home, "path"), message, hint)
         talks = [row for _, row in read if isinstance(row, Conversation)]
         yield from _too_long(recipe, home, file, talks)
         table = [row for _, row in numbered[:FIRST_ROWS] if not isinstance(row, row_files.Bad)]
         for setting, message, hint in _wrong_columns(data, file, names, table):
             yield recipe.note((*home, setting), message, hint)
+
+
+def how_it_is_read(recipe: Recipe) -> Iterator[Problem]:
+    """What a person may not expect of a file: another encoding, columns without names, sheets that
+    are not read."""
+    for home, data in recipe.data_sets():
+        name = data.get("path")
+        if not name or recipe.elsewhere(name) or data.get("image_column"):
+            continue
+        file = recipe.folder / name
+        is_text = data.get("text") and (is_text_file(file) or file.is_dir())
+        if is_text or not file.exists() or (file.is_file() and not rows.is_quick(file)):
+            continue
+        for fact, hint in data_file.reading_facts(file, data.get("sheet")):
+            yield recipe.note((*home, "path"), f"`{file}`: {fact}", hint)
 
 
 def _wrong_columns(
@@ -104,7 +126,14 @@ def _source(data: Settings, file: Path) -> ChatSet:
     templated = {setting: data.get(setting) for setting in sources.QUESTION_ANSWER}
     form = conversation_formats.stated(data.get("form") or "auto", **templated)
     return ChatSet(
-        hub=None, revision=None, subset=None, split=None, path=str(file), form=form, **templated
+        hub=None,
+        revision=None,
+        subset=None,
+        split=None,
+        path=str(file),
+        sheet=data.get("sheet"),
+        form=form,
+        **templated,
     )
 
 
@@ -123,6 +152,29 @@ def _conversations(
             yield number, str(error)
         else:
             yield number, conversation
+
+
+def _too_many_lost(
+    recipe: Recipe, home: Path_, file: Path, read: list[tuple[int, Conversation | str]]
+) -> Problem | None:
+    """The refusal of `recipe prepare`, before it is asked; None if it accepts the rows. read: all
+    rows of the file, each with its line."""
+    from runner.data.report import most_lost  # as in `_shown`
+
+    lost = [(line, reason) for line, reason in read if isinstance(reason, str)]
+    share = recipe.settings["data"].get("max_lost_share") or 0
+    allowed = most_lost(share, len(read))
+    if len(lost) <= allowed:
+        return None
+    bound = "none may be lost"
+    if allowed:
+        bound = f"at most {allowed:,} may be lost"
+    line, reason = lost[0]
+    return recipe.problem(
+        (*home, "path"),
+        f"{len(lost):,} of the {len(read):,} rows of `{file}` cannot be used, but {bound}. The first is line {line}: {reason}.",
+        "Fix them; `recipe prepare` lists all. Or allow more, with `max_lost_share` in the recipe.",
+    )
 
 
 def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[tuple[str, str]]:
@@ -188,10 +240,10 @@ def support(recipe: Recipe) -> Iterator[Problem]:
 def _texts(data: Settings, file: Path) -> list[str] | None:
     """The text of every conversation of a file; None if it has too many rows, or cannot be read
     so."""
-    if file.suffix not in rows.ROW_BY_ROW or not data.knows("question") or "songs" in data:
+    if not rows.is_quick(file) or not data.knows("question") or "songs" in data:
         return None
     try:
-        rows.columns(file)
+        rows.columns(file, sheet=data.get("sheet"))
         numbered = list(islice(rows.read(_source(data, file)), MOST_ROWS + 1))
         if len(numbered) > MOST_ROWS:
             return None
@@ -202,4 +254,4 @@ def _texts(data: Settings, file: Path) -> list[str] | None:
 
 
 RULES = ()
-FILE_RULES = (first_rows, support)
+FILE_RULES = (how_it_is_read, first_rows, support)

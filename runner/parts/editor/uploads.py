@@ -5,7 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from runner.data.rows import READERS
+from runner.data.rows import ENDINGS
 from runner.tools.files import replacing
 from runner.tools.problem import Stop, listed
 
@@ -22,10 +22,10 @@ def safe_name(name: str) -> str:
     last = re.split(r"[/\\]", name)[-1]
     suffix = Path(last).suffix.lower()
     stem = re.sub(r"[^\w.-]+", "-", last[: len(last) - len(suffix)]).strip(".-")
-    if not stem or suffix not in _suffixes():
+    if not stem or suffix not in ENDINGS:
         raise Stop(
             f"`{last or name}` is not a file of rows.",
-            f"Its name must end in {listed(_suffixes(), 'or')}.",
+            f"Its name must end in {listed(ENDINGS, 'or')}.",
         )
     return f"{stem}{suffix}"
 
@@ -58,7 +58,3 @@ def store(file: Path, target: Path) -> None:
             shutil.copyfile(file, partial)
     except OSError as error:
         raise Stop(f"`{FOLDER}/{target.name}` cannot be written: {error.strerror}.") from None
-
-
-def _suffixes() -> list[str]:
-    return [*READERS, ".txt"]

@@ -404,7 +404,12 @@ def _local(path: Path, data_set: Section, data: RowsRequest) -> Rows:
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
         sampled = samples.sample(
-            path, data_set.get("split"), columns, images=data.get("kind") == "images"
+            path,
+            data_set.get("split"),
+            columns,
+            images=data.get("kind") == "images",
+            sheet=data_set.get("sheet"),
+            text_column=data_set.get("text"),
         )
     except Unreadable as error:
         return Rows(source=f"{error}; `--rows N` sets the number of rows")

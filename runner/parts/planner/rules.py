@@ -12,10 +12,16 @@ from runner.parts.planner.forecast import said
 from runner.parts.planner.workload import Adapter
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.language.translation import adapted
-from runner.tools.problem import Problem, Severity
+from runner.tools.files import is_text_file
+from runner.tools.problem import Problem, Severity, plural
 
 # The largest file, in bytes, whose rows are counted.
 SMALL_FILE = 100_000
+# With fewer rows a model learns hardly more than these (benchmarks/what_it_takes.py).
+ROWS_OF_A_STYLE = 50
+MORE_ROWS = (
+    "About fifty rows teach a style. Each fact needs rows of its own, best in several wordings."
+)
 # A smaller share is within the error of the catalog's lengths.
 MOST_LEFT_OUT = 0.1
 
@@ -67,26 +73,31 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
     for home, data, file in recipe.data_files():
         if file.stat().st_size > SMALL_FILE:
             continue
-        if file.suffix == ".txt":
+        text_column = data.get("text")
+        unit = "row"
+        if is_text_file(file) and text_column:
             unit = "document"
-        else:
-            unit = "row"
         try:
             if unit == "row":
-                rows.columns(file)
-            count = samples.sample(file).count
+                rows.columns(file, sheet=data.get("sheet"))
+            sampled = samples.sample(file, sheet=data.get("sheet"), text_column=text_column)
+            count = sampled.count
         except row_files.Unreadable:
             continue
         least = 1
         if data.get("validation_share"):
             least = 2
+        place = (*home, "path")
         if count >= least:
+            if count < ROWS_OF_A_STYLE and data.knows("question"):
+                rows_in_words = f"{count:,} {plural(unit, count)}"
+                yield recipe.note(place, f"`{file}` has only {rows_in_words}.", MORE_ROWS)
             continue
         message = said("few_rows", file=file, count=count, unit=unit)
         severity: Severity = "error"
         if count:
             severity = "note"
-        yield recipe.document.problem((*home, "path"), *message, severity=severity)
+        yield recipe.document.problem(place, *message, severity=severity)
 
 
 RULES: tuple[Rule, ...] = (rows_left_out, experts)

@@ -5,15 +5,17 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Self
 
-from runner.data.row_files import Unreadable
-from runner.data.rows import Sheet, library
-from runner.tools.files import read_json, saved_by_datasets, table, text_files
+from runner.data.row_files import Bad, JsonList, RowFile, Unreadable, library
+from runner.data.rows import reader_of
+from runner.data.table_layout import open_table
+from runner.tools.files import is_text_file, read_json, saved_by_datasets, text_files
+from runner.tools.problem import Stop
 
 MOST = 4096  # at most this many rows are sampled, and at least half as many if there are enough
 # Bytes that are read for a sample; for a larger file the rows are estimated from this part. Tables
@@ -21,13 +23,11 @@ MOST = 4096  # at most this many rows are sampled, and at least half as many if 
 READ = 256_000_000
 READ_OF_TABLE = 32_000_000
 PARTS = 32  # parts of a larger file of lines that are read for a sample, evenly apart
-SMALL_SHEET = 1_000_000  # bytes of a spreadsheet up to which all of its rows are sampled
 CIFAR_RECORD = 3073  # bytes of an image and its label in CIFAR-10's binary files
 # The golden ratio's part of 2^32: its multiples are spread evenly, without a common rhythm with
 # alternating rows.
 _GOLDEN, _ALL = 2654435769, 2**32
 _GAP = re.compile(r"\s*[\[,]\s*")  # before a row of a list
-_ROW = re.compile(rb"<row[ >]")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
         text = content.read(READ_OF_TABLE).removeprefix(codecs.BOM_UTF8).decode(errors="replace")
     is_whole = size <= READ_OF_TABLE
     if not text.lstrip().startswith("["):
-        raise ValueError
+        return _whole(JsonList(), file)
 
     def rows() -> Iterator[Any]:
         nonlocal read
@@ -141,7 +141,10 @@ def _documents(file: Path, columns: Iterable[str]) -> SampledRows:
 def _table(file: Path, columns: Iterable[str]) -> SampledRows:
     """Quoted text may contain line ends. An invalid byte spoils only its own row."""
     size = file.stat().st_size
-    with table(file, errors="replace") as (content, separator):
+    with open_table(file, errors="replace") as (content, layout):
+        header = layout.header
+        if header is None:
+            return SampledRows(0, [], "rows")
 
         def lines() -> Iterator[str]:
             budget = READ_OF_TABLE
@@ -151,35 +154,18 @@ def _table(file: Path, columns: Iterable[str]) -> SampledRows:
                 if budget < 0:
                     return
 
-        records = (record for record in csv.reader(lines(), delimiter=separator) if record)
-        names = next(records, [])
-        count, kept = evenly(records)
+        records = islice(csv.reader(lines(), delimiter=layout.separator), header.skipped, None)
+        count, kept = evenly(record for record in records if any(map(str.strip, record)))
         read = content.buffer.tell()
-    rows = [dict(zip(names, record, strict=False)) for record in kept]
+    rows = [dict(zip(header.names, record, strict=False)) for record in kept]
     return SampledRows.of_part(count, rows, "rows", read, size)
 
 
-def _sheet(file: Path, columns: Iterable[str]) -> SampledRows:
-    """For a large sheet the first rows, because cells are slow to read."""
-    load_workbook = library("openpyxl", "XLSX").load_workbook
-    small = file.stat().st_size <= SMALL_SHEET
-    most = None if small else MOST
-    numbered = list(islice(Sheet().rows(file), most))
-    count, kept = evenly(row for _, row in numbered)
-    if small or count < MOST:
-        return SampledRows(count, kept, "rows")
-    last_line, _ = numbered[-1]
-    with closing(load_workbook(file, read_only=True)) as book:
-        sheet = book.worksheets[0]._worksheet_path
-    from zipfile import ZipFile  # late, because few files are spreadsheets
-
-    with ZipFile(file) as files, files.open(sheet) as text:
-        all_lines = 0
-        while part := text.read(2**20):
-            all_lines += len(_ROW.findall(part))
-    # Without the line of the names.
-    all_rows = round((all_lines - 1) * count / (last_line - 1))
-    return SampledRows(all_rows, kept, "rows", True)
+def _whole(reader: RowFile, path: Path) -> SampledRows:
+    """All rows of a file that cannot be read in part."""
+    good_rows = (row for _, row in reader.rows(path) if not isinstance(row, Bad))
+    count, kept = evenly(good_rows)
+    return SampledRows(count, kept, "rows")
 
 
 def _parquet_rows(file: Path) -> int:
@@ -261,19 +247,23 @@ def image_count(folder: Path) -> SampledRows:
 SAMPLERS: dict[str, Callable[[Path, Iterable[str]], SampledRows]] = {
     ".jsonl": _json_lines,
     ".json": _json_list,
-    ".txt": _documents,
     **dict.fromkeys((".csv", ".tsv"), _table),
     ".parquet": _parquet,
-    ".xlsx": _sheet,
 }
 
 
 def sample(
-    path: Path, split: str | None = None, columns: Iterable[str] = (), images: bool = False
+    path: Path,
+    split: str | None = None,
+    columns: Iterable[str] = (),
+    images: bool = False,
+    sheet: str | None = None,
+    text_column: str | None = None,
 ) -> SampledRows:
     """How many rows a file or folder has, and some of them, in about a second. columns: the ones to
     read, if possible; all if there are none. images: rows are images, which are only counted.
-    Raises Unreadable."""
+    sheet: of a spreadsheet; text_column: of plain text, whose .txt files are documents. Raises
+    Unreadable."""
     try:
         if images and path.is_dir():
             return image_count(path)
@@ -282,13 +272,23 @@ def sample(
         if path.is_dir():
             if saved_by_datasets(path):
                 return _saved(path, split, columns)
-            return _texts(path)
-        if path.exists() and (sampler := SAMPLERS.get(path.suffix)):
+            if text_column and text_files(path):
+                return _texts(path)
+        suffix = path.suffix.lower()
+        if is_text_file(path) and text_column and path.exists():
+            return _documents(path, columns)
+        sampler = SAMPLERS.get(suffix)
+        if sampler and path.is_file():
             return sampler(path, columns)
+        reader = reader_of(path, split, text_column, sheet)
+        if reader and path.exists():
+            return _whole(reader, path)
     except Unreadable as error:
         if error.severity == "note":
             raise Unreadable(f"{error}: {error.hint}") from None
         raise Unreadable(str(error)) from None
+    except Stop as stop:
+        raise Unreadable(str(stop).split("\n")[0].rstrip(".")) from None
     except OSError as error:
         raise Unreadable(f"`{path}` cannot be read: {error.strerror or 'it is damaged'}") from None
     except Exception:  # each library raises its own error for a broken file

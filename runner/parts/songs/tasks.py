@@ -220,12 +220,12 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
     section = (recipe.settings.get("data") or {}).get("songs")
     if not section or not _names_artist_and_genre(section.instruction_form):
         return
-    for home, _, file in recipe.data_files():
-        if file.suffix not in rows.ROW_BY_ROW:
+    for home, data, file in recipe.data_files():
+        if not rows.is_quick(file):
             continue
         try:
             # The additional row shows whether there are more.
-            read = rows.first(file, FIRST_ROWS + 1)
+            read = rows.first(file, FIRST_ROWS + 1, sheet=data.get("sheet"))
         except (row_files.Unreadable, Stop):
             continue  # another rule reports a file that cannot be read
         if read and all(song_of(row, Songs(**section.plain())) == NO_INSTRUCTION for row in read):

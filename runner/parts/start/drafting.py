@@ -23,10 +23,18 @@ from runner.catalog.models import why_no_hub
 from runner.check import by_schema
 from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
-from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
+from runner.data import (
+    RenderedExample,
+    conversation_formats,
+    data_sets,
+    reading,
+    row_files,
+    rows,
+    spreadsheets,
+)
 from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, longest_text, question_and_answer
+from runner.data.html_text import holds_html, text_of_html
 from runner.data.row_files import DataRow
-from runner.data.rows import ROW_BY_ROW
 from runner.data.support import Support
 from runner.parts.edits import copying
 from runner.parts.planner import forecast, recipe_offers, samples, storage
@@ -41,6 +49,7 @@ from runner.run import this_machine
 from runner.run.run_folder import folder
 from runner.run.this_machine import LocalRun
 from runner.tools import packaged
+from runner.tools.files import is_text_file
 from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed
 from runner.tools.settings import Section
 from runner.trainer.records import GLANCE, evenly
@@ -93,7 +102,6 @@ SAMPLED_ROWS = 300  # of a file, to find the columns of questions and answers
 DRAWN = 90_000  # the songs that are drawn if the rows of a data set were not counted
 # The name of a data set on the hub, and endings that such names do not have.
 _HUB = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(:[\w.-]+)?")
-_FILES = (".txt", *rows.READERS)
 
 
 def guess(names: Sequence[str], sample: Sequence[DataRow] = ()) -> tuple[str, str] | None:
@@ -111,7 +119,7 @@ def guess(names: Sequence[str], sample: Sequence[DataRow] = ()) -> tuple[str, st
 
 def on_hub(name: str) -> bool:
     """Whether a name is a data set on the hub, and not a file here."""
-    like_a_name = bool(_HUB.fullmatch(name)) and not name.endswith(_FILES)
+    like_a_name = bool(_HUB.fullmatch(name)) and not name.lower().endswith(rows.ENDINGS)
     return like_a_name and not Path(name).expanduser().exists()
 
 
@@ -161,9 +169,10 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
     return preferred
 
 
-def columns_of(name: str, texts: bool = False) -> list[str]:
+def columns_of(name: str, texts: bool = False, sheet: str | None = None) -> list[str]:
     """The columns of a file or of a data set on the hub; none for plain text, or if the hub does
-    not answer. texts: whether a folder has texts or images. Raises Stop if they cannot be read."""
+    not answer. texts: whether files have texts, or folders texts or images; sheet: of a
+    spreadsheet. Raises Stop if they cannot be read."""
     file = Path(name).expanduser()
     if on_hub(name):
         hub, _, subset = name.partition(":")
@@ -190,29 +199,32 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
             f"The file `{file}` does not exist.",
             f"{hint} A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET.",
         )
-    if file.suffix == ".txt" or (file.is_dir() and texts):
+    if texts and (is_text_file(file) or file.is_dir()):
         return []
     try:
-        return rows.columns(file)
+        return rows.columns(file, sheet=sheet)
     except row_files.Unreadable as reason:
         raise Stop(f"`{file}` cannot be read: {reason}", reason.hint) from None
 
 
-def sample_of(name: str) -> list[DataRow]:
-    """The first rows of a file or a folder; none if they cannot be read quickly."""
+def sample_of(name: str, sheet: str | None = None) -> list[DataRow]:
+    """The first rows of a file or a folder; none if they cannot be read quickly. sheet: of a
+    spreadsheet."""
     file = Path(name).expanduser()
-    is_slow = file.is_file() and file.stat().st_size > LARGE and file.suffix not in ROW_BY_ROW
+    is_large = file.is_file() and file.stat().st_size > LARGE
+    is_slow = is_large and file.suffix.lower() not in rows.ROW_BY_ROW
     if on_hub(name) or not file.exists() or is_slow:
         return []
     try:
-        return rows.first(file, SAMPLED_ROWS)
+        return rows.first(file, SAMPLED_ROWS, sheet=sheet)
     except (row_files.Unreadable, Stop, OSError, ValueError):
         return []  # the check of the copy reports it
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Missing answers are empty. question, answer: templates of columns; column: of documents.
+    """Missing answers are empty. sheet: of a spreadsheet. question, answer: templates of columns;
+    column: of documents.
     questions, preferences: of later stages. hold_back: yes or no. gpus: in each machine. numbers:
     of the GPUs in plain machines; addresses: of these machines, the main one first; results: a
     folder that they share. prompt, chosen, rejected: of preferences."""
@@ -220,6 +232,7 @@ class Answers:
     kind: str = "questions"
     technique: str = ""
     data: str = ""
+    sheet: str = ""
     question: str = ""
     answer: str = ""
     prompt: str = ""
@@ -300,13 +313,41 @@ class Answers:
 
     @cached_property
     def columns(self) -> list[str]:
-        return columns_of(self.data, self.of.rows in ("images", *TEXTS))
+        return columns_of(self.data, self.of.rows in ("images", *TEXTS), self.sheet or None)
+
+    @cached_property
+    def sheets(self) -> list[str]:
+        """The sheets of a spreadsheet, if their columns differ; else none."""
+        file = Path(self.data).expanduser()
+        if file.suffix.lower() not in spreadsheets.ENDINGS or not file.is_file():
+            return []
+        try:
+            tables = spreadsheets.tables_of(file)
+        except row_files.Unreadable:
+            return []  # the answer that names the file is refused
+        if len({table.header.names for table in tables}) == 1:
+            return []
+        return [table.sheet for table in tables]
 
     @cached_property
     def sample(self) -> list[DataRow]:
         """Some rows of a file that is here; none of a data set on the hub, or of a large file that
         can only be read whole."""
-        return sample_of(self.data)
+        return sample_of(self.data, self.sheet or None)
+
+    @property
+    def first_pair(self) -> tuple[str, str] | None:
+        """The first question with its answer, as the model learns them; None without a row that has
+        both."""
+        question = self.question or self.guessed[0]
+        answer = self.answer or self.guessed[1]
+        for row in self.sample:
+            with suppress(KeyError, templates.NoText):
+                asked = text_of_html(templates.fill(question, row)).strip()
+                learned = text_of_html(templates.fill(answer, row)).strip()
+                if asked and learned:
+                    return asked, learned
+        return None
 
     @property
     def guessed(self) -> tuple[str, str]:
@@ -341,6 +382,14 @@ class Answers:
             )
         question, answer = pair
         return f"[{question}]", f"[{answer}]"
+
+    @property
+    def holds_html(self) -> bool:
+        """Whether questions or answers have tags of HTML."""
+        named = templates.columns(self.question or self.guessed[0])
+        named += templates.columns(self.answer or self.guessed[1])
+        values = [str(row.get(column)) for row in self.sample for column in named]
+        return any(map(holds_html, values))
 
     @property
     def names_answers(self) -> bool:
@@ -411,7 +460,10 @@ class Answers:
     def data_settings(self) -> dict[str, tuple[Any, str]]:
         """The settings for the source, the form and the columns of the rows, each with its value
         and why. Raises Stop if the columns do not fit the kind of data."""
-        said = source(self.way.places["data"], self.data)
+        home = self.way.places["data"]
+        said = source(home, self.data)
+        if self.sheet:
+            said[f"{home}.sheet"] = (self.sheet, "the sheet of the spreadsheet")
         if self.of.rows in TEXTS and (column := self.column or self.holding_text):
             said[self.way.places["text"]] = (column, "the column with the text")
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
@@ -449,16 +501,18 @@ class Answers:
         question = self.question or guessed[0]
         answer = self.answer or guessed[1]
         if self.of.rows == "questions" or not _ONE_COLUMN.fullmatch(question):
+            asked: dict[str, tuple[Any, str]] = {}
             if question and answer:
                 asked = {"data.question": (question, ""), "data.answer": (answer, "")}
-            else:
-                asked = {}
+            if self.holds_html:
+                asked["data.strip_html"] = (True, "leaves out the tags of HTML")
             return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
         facts = catalog.dataset(self.data)
         if on_hub(self.data):
             there = DRAWN
         else:
-            there = samples.sample(Path(self.data).expanduser()).count
+            file = Path(self.data).expanduser()
+            there = samples.sample(file, sheet=self.sheet or None).count
         songs = {
             name: column.strip("[]")
             for name, column in (("instruction", question), ("lyrics", answer))
@@ -1062,7 +1116,7 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
         columns = []
     if last == "path":
         with suppress(row_files.Unreadable, OSError, ValueError):
-            columns = rows.columns(Path(change.after), section.get("split"))
+            columns = rows.columns(Path(change.after), section.get("split"), section.get("sheet"))
     same_subject = (
         home == "data"
         and last == "path"
@@ -1107,7 +1161,7 @@ def _is_same_subject(document: Document, section: Section, file: Path) -> bool:
         return False
     support = Support(questions, section.get("system_prompt") or "")
     try:
-        for row in rows.first(file, JUDGED_ROWS, section.get("split")):
+        for row in rows.first(file, JUDGED_ROWS, section.get("split"), section.get("sheet")):
             support.add(" ".join(value for value in row.values() if isinstance(value, str)))
     except (row_files.Unreadable, Stop, OSError, ValueError):
         return False  # the check of the copy reports it

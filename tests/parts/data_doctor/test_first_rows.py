@@ -34,7 +34,11 @@ GOOD = [
     for n in range(3)
 ]
 CASES = {
-    "broken": [*GOOD, "{broken", row(5, " ")],
+    "broken": [
+        *(row(n, f"{n} is one of many numbers.") for n in range(20)),
+        "{broken",
+        row(25, " "),
+    ],
     "personal": [*GOOD, row(4, "Ask jane.doe@company.org about it.")],
     "short": [row(n, "No." if n == 4 else f"{n} is one of many numbers.") for n in range(20)],
     "one-sided": [

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runner.data.rows import ENDINGS
 from runner.parts.editor import uploads
 from runner.parts.editor.first_fields import fields_of
 from runner.recipe import reading
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, listed
 from tests.conftest import RECIPES
 from tests.parts.editor.browsing import editing, in_browser, needs_nicegui, tab_of
 
@@ -62,8 +63,7 @@ def test_an_upload_that_is_no_file_of_rows_is_refused(name):
         uploads.safe_name(name)
     last = name.rpartition("/")[2] or name
     assert refused.value.text == (
-        f"`{last}` is not a file of rows.\n"
-        "Its name must end in `.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, `.xlsx` or `.txt`."
+        f"`{last}` is not a file of rows.\nIts name must end in {listed(ENDINGS, 'or')}."
     )
 
 

@@ -187,7 +187,7 @@ def made_lines() -> list[str]:
     [
         (
             "questions",
-            ["adapter", "my.csv", "", "", "", "", "", "Qwen/Qwen3-0.6B", "NVIDIA-L4", ""],
+            ["adapter", "my.csv", *[""] * 6, "Qwen/Qwen3-0.6B", "NVIDIA-L4", ""],
         ),
         (
             "questions",
@@ -199,6 +199,7 @@ def made_lines() -> list[str]:
                     "Reply",
                     "You are a guide.",
                     "no",
+                    "yes",
                 ),
                 *("cluster", "", "mine", "2", "NVIDIA-A40", "2"),
             ],
@@ -293,9 +294,9 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
         ("--data", "lonely.csv"),
         ("--data", "header.csv"),
         ("--what", "conversations", "--data", "my.csv"),
-        ("--data", "preferences.jsonl"),
+        ("--what", "questions", "--data", "preferences.jsonl"),
         ("--data", "labels.jsonl"),
-        ("--data", "preferences.jsonl", "--question", "question", "--answer", "rejected"),
+        ("--data", "preferences.jsonl", "--question", "question"),
         ("--what", "songs", "--data", "preferences.jsonl"),
         ("--what", "pipeline", "--preferences", "my.csv"),
         ("--what", "questions-preferences", "--questions", "preferences.jsonl"),
@@ -600,6 +601,7 @@ def test_back_leads_out_of_every_question(here, monkeypatch, golden_message):
     said += [
         "",
         "",
+        "",
         "cluster",
         "",
         "My Project",
@@ -621,7 +623,7 @@ def test_a_wrong_setting_beside_answers_ends_it_in_a_terminal_too(
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
-    said = ["questions", "", "my.csv", "", "", "", "", "", "", "NVIDIA-L4", ""]
+    said = ["questions", "", "my.csv", *[""] * 7, "NVIDIA-L4", ""]
     done = CliRunner().invoke(
         cli, ["new", "made", "--set", "train.epocs=3"], input="\n".join([*said, ""])
     )
@@ -688,6 +690,8 @@ def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden
     said += [
         "maybe",
         "yes",
+        "perhaps",
+        "y",
         "moon",
         "here",
         "Qwen/Qwen3-4C",

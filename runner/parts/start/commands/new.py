@@ -15,6 +15,7 @@ import click
 
 from runner import catalog
 from runner.catalog.hardware import NO_GPU
+from runner.check import data_file
 from runner.check.validate import valid
 from runner.commands.next_step import before_training
 from runner.commands.options import command, end, parameter, say, set_words, short, table
@@ -27,9 +28,10 @@ from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.recipe import Override
 from runner.tools.packaged import named
-from runner.tools.problem import Problem, Stop, did_you_mean, listed
+from runner.tools.problem import Problem, Stop, did_you_mean, listed, shortened
 from runner.tools.text import JOB_NAME, printable
 
+SHOWN_CHARACTERS = 120  # of a question, and of its answer
 ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
 BACK, NOT = "back", "not "
 MOST_HERE = 5  # models that are shown for this machine's CPU
@@ -93,6 +95,8 @@ class Question(NamedTuple):
         if known:
             if said in known:
                 return said
+            if known == answers.yes_or_no and said.lower() in ("y", "n"):
+                return dict(zip("yn", known, strict=True))[said.lower()]
             what = self.what.format(answers.of.title.lower())
             kinds = []
             for each in known:
@@ -127,17 +131,18 @@ def _numbers(answers: Answers, said: str) -> tuple[int, ...]:
 
 
 def _file(answers: Answers, said: str) -> str:
-    found = replace(answers, data=said)
+    name = data_file.pasted(said)
+    found = replace(answers, data=name)
     there = found.columns
     if answers.of.rows == "conversations" and there and not found.form:
         forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
         raise Stop(
-            f"The columns of `{said}` are {listed(there)}, which match no form of conversations.",
+            f"The columns of `{name}` are {listed(there)}, which match no form of conversations.",
             f"Choose `questions` if one column has questions and another has answers, or give the rows the columns of a form: {forms}.",
         )
     if answers.of.rows in ("questions", "songs") and not found.form:
         found.guessed  # noqa: B018  two columns are needed
-    return said
+    return name
 
 
 def _show(one: Question, answers: Answers) -> None:
@@ -271,7 +276,8 @@ def _through(
         if there and at >= ABOUT_DATA and not seen:
             seen = _looked(name, answers)
             if not seen:
-                given, (at, answers) = {}, before.pop() if before else (0, Answers())
+                given = {}
+                at, answers = _before_columns(before)
                 continue
         one = QUESTIONS[at]
         said = given.get(QUESTIONS[at].name, "")
@@ -321,6 +327,18 @@ def _through(
             answers = _on_cpu_here(one, given, taken)
         at += 1
     return answers
+
+
+def _before_columns(before: list[tuple[int, Answers]]) -> tuple[int, Answers]:
+    """The question about the columns, else the last one, and the answers before it. before: the
+    answered questions, of which the later ones are removed."""
+    at = 0
+    answers = Answers()
+    while before:
+        at, answers = before.pop()
+        if QUESTIONS[at].name in ("question", "prompt", "column"):
+            break
+    return at, answers
 
 
 def _on_cpu_here(one: Question, given: Mapping[str, str], answers: Answers) -> Answers:
@@ -383,7 +401,35 @@ def _looked(name: str, answers: Answers) -> bool:
         say()
     for problem in made.judged[1]:
         say(f"{_words(problem)}\n")
-    return True
+    return _confirmed(answers)
+
+
+def _confirmed(answers: Answers) -> bool:
+    """Whether the person agrees with the columns of questions and answers; no question for other
+    rows."""
+    if answers.of.rows != "questions" or not answers.sample or answers.form:
+        return True
+    pair = _learned(answers)
+    if not pair:
+        return True
+    say(pair)
+    asking = "Is that a question with its answer? yes or no (Enter: yes)"
+    while True:
+        said = click.prompt(asking, default="yes", show_default=False).strip().lower()
+        if said in ("yes", "y"):
+            return True
+        if said in ("no", "n", BACK):
+            return False
+        _say(Stop(f"`{said}` is not a valid answer.", "Use `yes` or `no`."))
+
+
+def _learned(answers: Answers) -> str:
+    """What the model will learn of the first row, in a sentence; empty if no row can be read."""
+    pair = answers.first_pair
+    if not pair:
+        return ""
+    question, answer = (shortened(text, SHOWN_CHARACTERS) for text in pair)
+    return f"The model will learn: “{question}” → “{answer}”"
 
 
 def _words(problem: Problem) -> str:
@@ -431,6 +477,10 @@ def new(
     if source is None and not given and not terminal():
         raise click.MissingParameter(param_hint="'--from'", param_type="option")
     asks = terminal() and source is None
+    if not source and "kind" not in given and given.get("data"):
+        kind = data_file.kind_of(Path(data_file.pasted(given["data"])))
+        if kind:
+            given["kind"] = kind
     if source and given:
         given["kind"], source = _kind_of_copy(source, short, given), None
     if short and source is None:
@@ -474,6 +524,8 @@ def new(
         return
     for problem in made.judged[1]:
         say(f"\n{problem}")
+    if not asks and said.of.rows == "questions" and said.data and not said.form:
+        say(f"\n{_learned(said)}")
     say(
         f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, sets)}"
     )

@@ -1,0 +1,113 @@
+"""Rows of spreadsheets: of Excel, old and new, and of LibreOffice."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, time
+from pathlib import Path
+from typing import NamedTuple
+
+from runner.data.row_files import FilePart, Numbered, RowFile, Unreadable, library
+from runner.data.table_layout import Header, header_of, is_filled
+from runner.tools.problem import Stop, listed
+
+ENDINGS = (".xlsx", ".xls", ".ods", ".xlsm", ".xlsb")
+NO_TABLE = "it has no sheet with a table: a line with names of columns, and rows below it."
+SAVE_AGAIN = "Open it with the program that wrote it, and save it as CSV."
+
+
+class SheetTable(NamedTuple):
+    """The table of a sheet. records: every line of the sheet, from its first."""
+
+    sheet: str
+    header: Header
+    records: Sequence[Sequence[object]]
+
+    @property
+    def row_count(self) -> int:
+        return sum(any(map(is_filled, record)) for record in self.records[self.header.skipped :])
+
+
+class Spreadsheet(RowFile):
+    """The rows of a spreadsheet. sheet: the name of the one to read; without it, the largest table
+    is read, and those of other sheets with the same columns."""
+
+    def __init__(self, sheet: str | None = None) -> None:
+        self.sheet = sheet
+
+    def columns(self, file: Path) -> list[str]:
+        tables = self.chosen(tables_of(file))
+        if not tables:
+            if self.sheet:
+                raise Unreadable(f"it has no sheet `{self.sheet}` with a table.")
+            raise Unreadable(NO_TABLE, hint=SAVE_AGAIN)
+        return list(tables[0].header.names)
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        try:
+            tables = tables_of(file)
+        except Unreadable as reason:
+            raise Stop(f"`{file}` cannot be read: {reason}", reason.hint) from None
+        chosen = self.chosen(tables)
+        if not chosen and self.sheet:
+            names = listed(table.sheet for table in tables) or "none"
+            raise Stop(
+                f"`{file}` has no sheet `{self.sheet}` with a table.",
+                f"Its sheets with a table are {names}; write one of them as `sheet`.",
+            )
+        for table in chosen:
+            first = table.header.skipped
+            for number, record in enumerate(table.records[first:], first + 1):
+                if any(map(is_filled, record)):
+                    yield number, dict(zip(table.header.names, map(_value, record), strict=False))
+
+    def unread(self, file: Path) -> list[str]:
+        tables = tables_of(file)
+        chosen = self.chosen(tables)
+        return [table.sheet for table in tables if table not in chosen]
+
+    def chosen(self, tables: Sequence[SheetTable]) -> list[SheetTable]:
+        """The tables that are read."""
+        if self.sheet:
+            return [table for table in tables if table.sheet == self.sheet]
+        largest = max(tables, key=lambda table: table.row_count, default=None)
+        if largest is None:
+            return []
+        return [table for table in tables if table.header.names == largest.header.names]
+
+
+def tables_of(file: Path) -> list[SheetTable]:
+    """The tables of the visible sheets, in their order. Raises Unreadable."""
+    calamine = library("python_calamine", "spreadsheets")
+    try:
+        book = calamine.CalamineWorkbook.from_path(str(file))
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of the library: kinds for each format, and for encrypted files
+        if "assword" in str(error):
+            raise Unreadable(
+                "it is protected by a password.", hint="Save it without the password."
+            ) from None
+        raise Unreadable("it is not a spreadsheet.", hint=SAVE_AGAIN) from None
+    tables = []
+    for sheet in book.sheets_metadata:
+        if sheet.visible != calamine.SheetVisibleEnum.Visible:
+            continue
+        records = list[list[object]]()
+        with suppress(Exception):  # a sheet of charts has no cells
+            records = book.get_sheet_by_name(sheet.name).to_python(skip_empty_area=False)
+        header = header_of(records)
+        if header and len(records) > header.skipped:
+            tables.append(SheetTable(sheet.name, header, records))
+    return tables
+
+
+def _value(cell: object) -> object:
+    """A cell as Python writes it: None for an empty one, whole numbers without a fraction, and a
+    date without a time if it has none."""
+    if cell == "":
+        return None
+    if isinstance(cell, float) and cell.is_integer():
+        return int(cell)
+    if isinstance(cell, datetime) and cell.time() == time():
+        return cell.date()
+    return cell

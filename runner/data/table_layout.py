@@ -1,0 +1,241 @@
+"""How a table is laid out: the encoding of its text, its separator, and which line names the
+columns. Files of people have titles above their tables, or no line with names at all."""
+
+import codecs
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import TextIO
+
+from runner.data.columns import USUAL_NAMES, holds_no_text, is_number_or_date
+from runner.tools import packaged
+
+# Enough to see wrong bytes and the columns, and little enough for each check.
+SAMPLED_BYTES = 1_000_000
+SAMPLED_RECORDS = 30
+SAMPLED_CHARACTERS = 300_000
+SEPARATORS = ",;\t|"
+MARKS_OF_TABLES = "\t;|"
+SURE = 1.8  # of 2, as `_regularity` gives it
+BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+WRONG_BYTE = re.compile("[\udc80-\udcff]")  # that is not UTF-8, as Python keeps it
+# Bytes of zero in this share of a text are halves of letters in UTF-16.
+MOST_ZEROS = 0.2
+# At most this many lines above a table are its titles.
+MOST_TITLES = 10
+# A name is shorter, and a sentence has more words.
+MOST_NAME_CHARACTERS = 60
+SENTENCE_WORDS = 3
+SENTENCE_END = re.compile(r"[.?!…。？！]['\"”»)]*$")
+_ENCODINGS = packaged.toml(__file__, "encodings.toml")
+LATIN_LETTERS: dict[str, str] = _ENCODINGS["latin"]
+OTHER_SCRIPTS: list[str] = _ENCODINGS["scripts"]
+USUAL_LEGACY_ENCODING = "cp1252"  # of Windows in western countries
+# How much less orderly than the likeliest one an encoding may be, in charset-normalizer's measure.
+AS_ORDERLY = 0.05
+
+Record = Sequence[object]  # the cells of a line; None or an empty text for an empty one
+
+
+@dataclass(frozen=True)
+class Header:
+    """The columns of a table. names: one for each column; skipped: records above the first row, of
+    titles and names; is_made: whether the file names no columns, so these names count them."""
+
+    names: tuple[str, ...]
+    skipped: int
+    is_made: bool = False
+
+
+@dataclass(frozen=True)
+class TextLayout:
+    """A table of text. separator: between the cells of a line; header: None for an empty file."""
+
+    encoding: str
+    separator: str
+    header: Header | None
+
+
+def is_filled(cell: object) -> bool:
+    return cell is not None and bool(str(cell).strip())
+
+
+def header_of(records: Iterable[Record]) -> Header | None:
+    """The header of a table, from its first records; None without a filled cell."""
+    sample = list(islice(records, SAMPLED_RECORDS))
+    start = _first_of_table(sample)
+    if start is None:
+        return None
+    first, later = sample[start], sample[start + 1 :]
+    if _names_columns(first, later):
+        return Header(_named(first, later), start + 1)
+    names = tuple(f"column {number}" for number in range(1, len(first) + 1))
+    return Header(names, start, is_made=True)
+
+
+def _first_of_table(sample: Sequence[Record]) -> int | None:
+    """The number of the first record that is no title; None if all are empty."""
+    counts = [sum(map(is_filled, record)) for record in sample]
+    filled = [number for number, count in enumerate(counts) if count]
+    if not filled:
+        return None
+    width = median(counts[number] for number in filled)
+    least = max(2.0, width / 2)
+    for number in filled[:MOST_TITLES]:
+        # A title has no usual name of a column.
+        if counts[number] >= least or _has_usual_name(sample[number]):
+            return number
+        if not _names_columns(sample[number], sample[number + 1 :]):
+            break
+    return filled[0]
+
+
+def _named(first: Record, later: Sequence[Record]) -> tuple[str, ...]:
+    """The names of a header: a number if one is empty, but none behind the last filled
+    column."""
+    used = 0
+    for record in (first, *later):
+        for number, cell in enumerate(record, 1):
+            if is_filled(cell):
+                used = max(used, number)
+    names = []
+    for number, cell in enumerate(first[:used], 1):
+        if is_filled(cell):
+            names.append(str(cell).strip())
+        else:
+            names.append(f"column {number}")
+    return tuple(names)
+
+
+def _names_columns(first: Record, later: Sequence[Record]) -> bool:
+    """Whether a record names columns, and is not a row itself."""
+    if _has_usual_name(first):
+        return True
+    if [str(cell) for cell in first] == [str(number) for number in range(len(first))]:
+        return True  # as pandas writes columns without names
+    for number, cell in enumerate(first):
+        below = [record[number] for record in later if number < len(record)]
+        values = [value for value in below if is_filled(value)]
+        if values and not holds_no_text(cell) and all(map(holds_no_text, values)):
+            return True  # a word above numbers or dates
+    return not any(_is_value(cell) for cell in first if is_filled(cell))
+
+
+def _has_usual_name(record: Record) -> bool:
+    return any(str(cell).strip().lower() in USUAL_NAMES for cell in record)
+
+
+def _is_value(cell: object) -> bool:
+    """Whether a cell is a number, a date or a sentence, and so no name."""
+    if is_number_or_date(cell):
+        return True
+    text = str(cell).strip()
+    is_sentence = len(text.split()) >= SENTENCE_WORDS and SENTENCE_END.search(text)
+    return len(text) > MOST_NAME_CHARACTERS or bool(is_sentence)
+
+
+def encoding_of(file: Path) -> str:
+    """The encoding of a text: UTF-8 if that is possible, even with a few wrong bytes, which
+    readers report by line; else UTF-16, or the likeliest older one."""
+    with file.open("rb") as content:
+        start = content.read(SAMPLED_BYTES)
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    zeros = start.count(0)
+    if zeros > MOST_ZEROS * len(start):
+        if start[1::2].count(0) >= zeros / 2:
+            return "utf-16-le"
+        return "utf-16-be"
+    # The last character may be cut.
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    text = decoder.decode(start)
+    wrong_bytes = len(WRONG_BYTE.findall(text))
+    if not wrong_bytes or len(BEYOND_ASCII.findall(text)) >= 2 * wrong_bytes:
+        return "utf-8-sig"
+    return _legacy_encoding(start)
+
+
+def _legacy_encoding(text: bytes) -> str:
+    from charset_normalizer import from_bytes  # few files need it
+
+    matches = list(from_bytes(text, cp_isolation=[*LATIN_LETTERS, *OTHER_SCRIPTS]))
+    if not matches:
+        return USUAL_LEGACY_ENCODING
+    likely = set[str]()
+    for match in matches:
+        if match.chaos <= matches[0].chaos + AS_ORDERLY:
+            likely.update((match.encoding, *match.could_be_from_charset))
+    latin = [encoding for encoding in LATIN_LETTERS if encoding in likely]
+    if not latin or matches[0].encoding in OTHER_SCRIPTS:
+        return matches[0].encoding
+    return max(latin, key=lambda encoding: _usual_letters(text, encoding))
+
+
+def _usual_letters(text: bytes, encoding: str) -> int:
+    """How many characters beyond ASCII are usual letters, if a text is in a Latin encoding."""
+    letters = LATIN_LETTERS[encoding]
+    return sum(character in letters for character in text.decode(encoding, errors="replace"))
+
+
+@contextmanager
+def open_table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, TextLayout]]:
+    """A table of text, open at its beginning, and its layout. errors: as for `open`. Raises
+    UnicodeDecodeError if the encoding has no such bytes, if `errors` is strict."""
+    csv.field_size_limit(2**31 - 1)
+    encoding = encoding_of(file)
+    with file.open(encoding=encoding, errors=errors, newline="") as lines:
+        start = lines.read(SAMPLED_CHARACTERS).splitlines(keepends=True)
+        separator = _separator(start)
+        header = header_of(csv.reader(start, delimiter=separator))
+        lines.seek(0)
+        yield lines, TextLayout(encoding, separator, header)
+
+
+def first_word_beyond_ascii(lines: Iterable[str]) -> str:
+    """The first word with a letter beyond ASCII, which a wrong encoding spoils; empty without
+    one."""
+    for line in lines:
+        for word in re.findall(r"\w+", line):
+            if not word.isascii():
+                return str(word)
+    return ""
+
+
+def is_table(file: Path) -> bool:
+    """Whether a text file has columns, and is no prose: most of its lines are cut alike by a mark
+    that prose does not have."""
+    with open_table(file, errors="replace") as (lines, layout):
+        start = lines.read(SAMPLED_CHARACTERS).splitlines(keepends=True)
+    if layout.separator not in MARKS_OF_TABLES:
+        return False
+    regularity, _, columns = _regularity(layout.separator, start)
+    return columns > 1 and regularity >= SURE
+
+
+def _separator(lines: Sequence[str]) -> str:
+    """The mark that cuts the lines into columns most regularly. Spreadsheets write semicolons where
+    the comma is for decimals, and answers have commas too."""
+    return max(SEPARATORS, key=lambda mark: _regularity(mark, lines))
+
+
+def _regularity(separator: str, lines: Sequence[str]) -> tuple[float, bool, int]:
+    """How sure it is that a mark separates columns, from 0 to 2; whether it stands without a space
+    behind it, as it seldom does in prose; and how many columns it gives."""
+    reader = csv.reader(lines, delimiter=separator)
+    counts = [len(record) for record in islice(reader, SAMPLED_RECORDS) if record]
+    if not counts or max(counts) == 1:
+        return 0, False, 1
+    (usual, times), *_ = Counter(counts).most_common(1)
+    regularity = times / len(counts) if usual > 1 else 0.0
+    # A first line with names is more reliable than rows, in which a quote may be open.
+    if counts[0] > 1:
+        regularity += 1
+    text = "".join(lines)
+    is_tight = text.count(f"{separator} ") < text.count(separator) / 2
+    return regularity, is_tight, usual
