@@ -16,7 +16,14 @@ from runner.data.tokenizers import forget_older
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.run.launch import Progress, launch
-from runner.run.run_folder import FRESH, StageFolder, check_weights, differences, inputs
+from runner.run.run_folder import (
+    FRESH,
+    StageFolder,
+    check_weights,
+    differences,
+    inputs,
+    stamps,
+)
 from runner.tools import packaged
 from runner.tools.child_process import Event
 from runner.tools.files import read_record
@@ -279,7 +286,15 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
         log = f"; log in {folder.path / LOG}"
     tell(f"{stage.name}: {('continuing' if decision.action == 'go on' else 'starting')}{log}")
     forget_older(stage.config)
-    folder.mark("begun", inputs=inputs(plan, stage), keys=dict(stage.keys), outputs=None)
+    # The stamps come first, so that a file that changes in between is read again later.
+    stage_stamps = stamps(plan, stage)
+    folder.mark(
+        "begun",
+        inputs=inputs(plan, stage),
+        stamps=stage_stamps,
+        keys=dict(stage.keys),
+        outputs=None,
+    )
     for name in (SUMMARY, STOPPED):
         (folder.path / name).unlink(missing_ok=True)
 

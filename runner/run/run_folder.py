@@ -20,11 +20,13 @@ from runner.recipe.recipe import REAL, Override
 from runner.tools import run_files
 from runner.tools.files import (
     Record,
+    Stamp,
     content_hash,
     content_of,
     read_json,
     read_record,
     sha256,
+    stamp_of,
     write_json,
 )
 from runner.tools.problem import Stop, shortened
@@ -300,11 +302,13 @@ def _newest(run: RunFolder) -> tuple[float, float]:
 @dataclass(frozen=True)
 class StageRecord(Record):
     """A stage's inputs and results. status: `not begun`, `begun`, `finished` or `out of time`;
-    inputs: see `inputs` below; keys: of the Stage; outputs: hashes by file."""
+    inputs: see `inputs` below; stamps: of the files among them, by the same names as `input_files`
+    has; keys: of the Stage; outputs: hashes by file."""
 
     FILE = run_files.STAGE
     stage: str = ""
     status: str = "not begun"
+    stamps: Mapping[str, Stamp] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
@@ -472,25 +476,16 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
     results of the stages before, None for those without results."""
     by_name: dict[str, Any] = {}
     place = plan.place
-    made_in = []
-    for folder in (place.data_dir, place.config_dir, place.run_dir, place.model_dir):
-        if folder:
-            made_in.append(folder)
+    files = input_files(plan, stage)
     for name, value in learned_from(stage.config):
-        if name.split(".")[-1] in FILES and isinstance(value, str):
-            file = Path(value)
-        else:
-            file = None
-        if file and file.exists() and not any(map(file.is_relative_to, made_in)):
+        if name in files:
             # Its content counts, whatever the current folder is.
-            by_name[f"{name} (its content)"] = content_of(file)
+            by_name[_content(name)] = content_of(files[name])
         else:
             by_name[name] = without_place(value, place)
             if name.split(".")[-1] == "path" and str(value).startswith(object_store.S3):
                 # Where no pod or person has the keys, the file counts as unchanged.
-                recorded = StageFolder(plan, stage).state.inputs.get(
-                    content := f"{name} (its content)"
-                )
+                recorded = StageFolder(plan, stage).state.inputs.get(content := _content(name))
                 by_name |= (
                     {content: now} if (now := object_store.version(str(value)) or recorded) else {}
                 )
@@ -505,6 +500,60 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
             by_name[f"results of {name}"] = None
     # In the form of the JSON record, which has lists but no tuples.
     return dict(json.loads(json.dumps(by_name)))
+
+
+def _content(name: str) -> str:
+    """The name, among a stage's inputs, of the content of a file."""
+    return f"{name} (its content)"
+
+
+def input_files(plan: Plan, stage: Stage) -> dict[str, Path]:
+    """The files and folders of this machine that a stage reads, by the names of their settings,
+    without those that the run itself makes."""
+    place = plan.place
+    made_in = []
+    for folder in (place.data_dir, place.config_dir, place.run_dir, place.model_dir):
+        if folder:
+            made_in.append(folder)
+    files = {}
+    for name, value in learned_from(stage.config):
+        if name.split(".")[-1] not in FILES or not isinstance(value, str):
+            continue
+        file = Path(value)
+        if file.exists() and not any(map(file.is_relative_to, made_in)):
+            files[name] = file
+    return files
+
+
+def stamps(plan: Plan, stage: Stage) -> dict[str, Mapping[str, object]]:
+    """The stamps of a stage's files, as `stage.json` has them, without files that have changed a
+    moment ago."""
+    settled = {}
+    for name, file in input_files(plan, stage).items():
+        stamp, has_settled = stamp_of(file)
+        if has_settled:
+            settled[name] = asdict(stamp)
+    return settled
+
+
+def changed_files(plan: Plan) -> list[Path]:
+    """The files that stages of a run have read, and whose content has changed since. A file is read
+    only if its stamp has changed, and its size has not."""
+    changed = list[Path]()
+    for stage in plan.stages:
+        recorded = StageFolder(plan, stage).state
+        for name, file in input_files(plan, stage).items():
+            content = recorded.inputs.get(_content(name))
+            if content is None or file in changed:
+                continue
+            before = recorded.stamps.get(name)
+            now, _ = stamp_of(file)
+            if before == now:
+                continue
+            has_other_size = before is not None and before.size != now.size
+            if has_other_size or content_of(file) != content:
+                changed.append(file)
+    return changed
 
 
 def differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
@@ -218,8 +219,45 @@ def content_of(path: Path) -> str:
     copy."""
     if path.is_file():
         return sha256(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    return content_hash([(str(file.relative_to(path)), sha256(file)) for file in files], 32)
+    return content_hash(
+        [(str(file.relative_to(path)), sha256(file)) for file in _files_below(path)], 32
+    )
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+# Seconds after which no further change of a file can have the same time. FAT counts in two seconds.
+SETTLED = 2
+
+
+@dataclass(frozen=True)
+class Stamp(Record):
+    """The size of a file, or of all files of a folder, and when they changed. As long as it stays
+    the same, so does the content, and nothing has to be read.
+
+    size: bytes. times: a hash of names, sizes, inodes and times. The time is that of the last
+    change as the file system counts it (ctime), because programs can set the other one (mtime)."""
+
+    size: int = 0
+    times: str = ""
+
+
+def stamp_of(path: Path) -> tuple[Stamp, bool]:
+    """The stamp of a file or a folder, and whether it has settled: a file that changes twice in a
+    moment may have the same stamp twice."""
+    facts = []
+    size = 0
+    latest = 0
+    for file in [path] if path.is_file() else _files_below(path):
+        stat = file.stat()
+        name = str(file.relative_to(path))
+        facts.append((name, stat.st_size, stat.st_ctime_ns, stat.st_ino))
+        size += stat.st_size
+        latest = max(latest, stat.st_ctime_ns)
+    has_settled = time.time_ns() - latest > SETTLED * 10**9
+    return Stamp(size, content_hash(facts, 32)), has_settled
 
 
 TEXTS = (".txt", ".md")  # the kinds of files in a folder of text
