@@ -45,16 +45,17 @@ def at_work(
     fresh: bool,
     data_below: str = "",
     more: list[Override] | None = None,
+    real_model: bool = False,
 ) -> Iterator[tuple[Recipe, list[Override], RunFolder]]:
     """The recipe, the user's changes, and its locked run folder: `out`, else OUTPUT_DIR. At the
     end, successful or not, parts do their work, such as the page. data_below: the folder in
-    DATA_DIR; more: further changes."""
+    DATA_DIR; more: further changes; real_model: as of `folder`."""
     recipe, changes = open_recipe(path, sets, environment=True, more=more)
     output_dir = os.environ.get("OUTPUT_DIR")
     data_dir = os.environ.get("DATA_DIR")
     if output_dir and not out:
         say(f"run folder: {output_dir}  (OUTPUT_DIR={output_dir})")
-    home = folder(recipe.name, run_kind, out or output_dir)
+    home = folder(recipe.name, run_kind, out or output_dir, real_model)
     if data_dir:
         data = os.path.abspath(os.path.join(data_dir, data_below))
     else:
@@ -252,8 +253,14 @@ def rehearse(
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no
     download."""
     watch_parent()  # of the page, which may be killed
+    real_model = model is not None
+    data_below = "rehearsal-real" if real_model else "rehearsal"
     with (
-        at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, changes, home),
+        at_work("rehearsal", path, sets, out, fresh, data_below, real_model=real_model) as (
+            recipe,
+            changes,
+            home,
+        ),
         forking(),
     ):
         chosen = Selection(stage, first_stage, last)

@@ -25,10 +25,10 @@ from runner.run.run_manifest import keep
 from runner.run.this_machine import LocalRun
 from runner.scenarios import forecasting, translate
 from runner.scenarios.shared import common, rehearsal
-from runner.tools.files import read_json
+from runner.tools.files import read_json, read_record, write_json
 from runner.tools.problem import Stop, Tell, shortened
 from runner.tools.process import threads
-from runner.tools.run_files import ANSWERS
+from runner.tools.run_files import ANSWERS, RUN
 from runner.tools.text import macros
 from runner.trainer.records import Summary
 
@@ -237,6 +237,7 @@ def rehearse(
     `rehearsal`).
     """
     scenario_rehearsal = scenario_rehearsal or scenarios.rehearsal(recipe.scenario)
+    record_before = read_record(run.path / RUN)
     place = run.place()
     before_data = scenario_rehearsal.before_data(recipe, data)
     rehearsed, substitutions = changed(
@@ -299,9 +300,15 @@ def rehearse(
         for prediction in forecasting().on_processor(rehearsed, plan):
             predictions[prediction.stage] = prediction
         instead = "`--set train.epochs=1` takes less time, and so do fewer rows."
-        _require_patience(
-            plan, chosen.of(plan), predictions, UNASKED_REHEARSAL, instead, tell, confirm
-        )
+        try:
+            _require_patience(
+                plan, chosen.of(plan), predictions, UNASKED_REHEARSAL, instead, tell, confirm
+            )
+        except BaseException:
+            # Rows alone are no run: the session puts back what was here before.
+            if record_before:
+                write_json(run.path / RUN, record_before)
+            raise
     elif not listed:
         tell(
             f"{len(substitutions)} settings are replaced, so that a tiny twin of the model trains on this CPU. The result page lists them."

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.data import object_store
-from runner.plan import RUNS, Place, Plan, Stage, learned_from, without_place
+from runner.plan import PLAN_FILE, RUNS, Place, Plan, Stage, learned_from, without_place
 from runner.recipe.recipe import REAL, Override
 from runner.tools import run_files
 from runner.tools.files import (
@@ -184,39 +184,57 @@ def moved(value: Any, old_folder: str, new_folder: str) -> Any:
     return value
 
 
-def folder(name: str, run_kind: str, out: str | None = None) -> RunFolder:
-    """The folder of a recipe's run or rehearsal: `out`, or `runs/<name>` below the current
-    folder."""
+def folder(name: str, run_kind: str, out: str | None = None, real_model: bool = False) -> RunFolder:
+    """The folder of a recipe's run or rehearsal: `out`, or one in `runs` below the current folder.
+    real_model: whether a rehearsal trains one instead of a twin; each leaves the other's results
+    alone."""
     if out:
         path = Path(out)
+    elif run_kind == "run":
+        path = ROOT / name
+    elif real_model:
+        path = ROOT / f"{name}-{run_kind}-real"
     else:
-        path = ROOT / (name if run_kind == "run" else f"{name}-{run_kind}")
+        path = ROOT / f"{name}-{run_kind}"
     return RunFolder(Path(os.path.abspath(path)), run_kind)
+
+
+def folders_of(name: str) -> list[RunFolder]:
+    """The usual folders of a recipe's runs and rehearsals that contain one."""
+    candidates = (
+        folder(name, "run"),
+        folder(name, "rehearsal"),
+        folder(name, "rehearsal", real_model=True),
+    )
+    return [run for run in candidates if (run.path / run_files.RUN).is_file()]
 
 
 @contextmanager
 def session(
     run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None
 ) -> Iterator[None]:
-    """Locks a folder for a recipe's run; deletes a new one that stays unused, and leaves the record
-    of another as it was if no stage begins. Raises Stop as `open_for`."""
+    """Locks a folder for a recipe's run; deletes a new one that stays unused, and leaves the
+    records of another as they were if no stage begins. Raises Stop as `open_for`."""
     made_here = not run.path.exists()
     record = run.path / run_files.RUN
+    records = (record, run.path / run_files.PLANNED, run.path / run_files.CONFIG / PLAN_FILE)
     with run.lock():
-        before = begun = None
+        before = dict[Path, bytes]()
+        begun = None
         try:
             open_for(run, recipe_name, fresh)
-            if record.is_file():
-                before = record.read_bytes()
-            else:
-                before = None
+            before = {file: file.read_bytes() for file in records if file.is_file()}
             run.mark("running", recipe=recipe_name, data_dir=data_dir)
             begun = record.read_bytes()
             yield
         except BaseException as error:
-            if begun is not None and record.is_file() and record.read_bytes() == begun:
-                record.unlink() if before is None else record.write_bytes(before)
             unused = {run_files.LOCK, run_files.RUN, run_files.CONFIG, run_files.PLANNED}
+            if begun is not None and record.is_file() and record.read_bytes() == begun:
+                for file, content in before.items():
+                    file.write_bytes(content)
+                if not before:
+                    delete(run.path / name for name in unused - {run_files.LOCK})
+                    unused |= _prepared(run)  # rows alone are no run
             is_gone = not (run.path / run_files.LOCK).exists()
             # What still works in a deleted folder creates it again, without most of its files.
             if run.path.is_dir():
@@ -239,9 +257,7 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
     recipe, or other files."""
     run.path.mkdir(parents=True, exist_ok=True)
     entries = [entry for entry in run.path.iterdir() if entry.name != run_files.LOCK]
-    # `recipe prepare` leaves the first, and with `--show` the second.
-    prepared = {Path(folder).name for folder in (run.place().data_dir, run.place().scratch_dir)}
-    if not run.state and any(entry.name not in prepared for entry in entries):
+    if not run.state and any(entry.name not in _prepared(run) for entry in entries):
         raise Stop(
             f"`{run.path}` contains files that do not belong to a run.",
             remedy or "Name an empty or a new folder with `--out`.",
@@ -252,9 +268,18 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
         delete(entries)
 
 
+def _prepared(run: RunFolder) -> set[str]:
+    """The names of the folders that `recipe prepare` leaves, the second one with `--show`."""
+    place = run.place()
+    return {Path(place.data_dir).name, Path(place.scratch_dir).name}
+
+
 def delete(entries: Iterable[Path]) -> None:
     for entry in list(entries):
-        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
@@ -272,8 +297,8 @@ def all_here() -> list[RunFolder]:
 
 
 def find(name: str, run_dir: str | None) -> RunFolder:
-    """The run that a reading command means: `--run DIR`, or the recipe's latest, preferably one
-    that has trained. Raises Stop if there is none."""
+    """The run of a recipe's name that a reading command means: `--run DIR`, or the latest,
+    preferably one that has trained. Raises Stop if there is none."""
     if run_dir:
         if (Path(run_dir) / run_files.RUN).is_file():
             return RunFolder.at(Path(os.path.abspath(run_dir)))
@@ -281,8 +306,7 @@ def find(name: str, run_dir: str | None) -> RunFolder:
             f"`{run_dir}` is not a run folder.",
             "A run folder contains `run.json`. `recipe rehearse` and `recipe run` create one.",
         )
-    candidates = (folder(name, run_kind) for run_kind in ("run", "rehearsal"))
-    runs = [run for run in candidates if (run.path / run_files.RUN).is_file()]
+    runs = folders_of(name)
     if not runs:
         raise Stop(
             f"There is no run of `{name}` below `{ROOT}/`.",

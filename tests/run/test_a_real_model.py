@@ -70,7 +70,7 @@ def test_a_folder_with_a_model_is_trained_instead_of_a_twin(recipe, recipe_comma
         "the plan of this processor chooses how much is trained"
     )
     assert "with a real model" in done.stderr
-    run = recipe.parent / "runs/own-rehearsal"
+    run = recipe.parent / "runs/own-rehearsal-real"
     summary = json.loads((run / "training_summary.json").read_text())
     assert summary["best_validation_loss"] < summary["first_validation_loss"]
     assert not (run / "base_model").exists()
