@@ -136,6 +136,16 @@ def shared_names(files: Iterable[str]) -> Iterator[Problem]:
             break
 
 
+def names(files: Iterable[Path]) -> Iterator[str]:
+    """The name of each recipe that has one."""
+    for file in files:
+        for _, line in _lines(file):
+            match = _NAME.match(line)
+            if match:
+                yield match[2]
+                break
+
+
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     with suppress(OSError):
         if file.stat().st_size <= reading.MAX_BYTES:

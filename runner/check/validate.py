@@ -289,11 +289,15 @@ def with_followers(document: Document, changes: list[Override]) -> list[Override
             if not after:
                 continue
             origin = ", ".join(dict.fromkeys(change.by for change in causing))
-            reason = f"follows {origin}"
             for setting, value in follow(before, after):
                 if not any(_concerns(change, [setting]) for change in changes):
-                    all_changes.append(Override(setting, None, value, origin, reason))
+                    all_changes.append(Override(setting, None, value, origin, follows(origin)))
     return all_changes
+
+
+def follows(origin: str) -> str:
+    """The reason of a change that follows from those of an option or a variable."""
+    return f"follows {origin}"
 
 
 # The values of settings that follow from others. Arguments: the recipe before and after a change.

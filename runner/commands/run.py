@@ -23,6 +23,7 @@ from runner.run import inference, pipeline, run_manifest
 from runner.run import run as running
 from runner.run.launch import forking
 from runner.run.pipeline import Selection
+from runner.run.progress import earlier_runs, earlier_sentence
 from runner.run.run_folder import RunFolder, StageFolder, folder, session
 from runner.scenarios import translate
 from runner.tools import packaged
@@ -56,6 +57,11 @@ def at_work(
     if output_dir and not out:
         say(f"run folder: {output_dir}  (OUTPUT_DIR={output_dir})")
     home = folder(recipe.name, run_kind, out or output_dir, real_model)
+    if not home.path.exists():
+        # Perhaps the recipe was trained before its name was changed.
+        older_runs = earlier_runs(recipe)
+        if older_runs:
+            say(earlier_sentence(older_runs))
     if data_dir:
         data = os.path.abspath(os.path.join(data_dir, data_below))
     else:

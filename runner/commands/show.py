@@ -3,6 +3,7 @@ recipes and runs."""
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from runner import parts, scenarios
@@ -10,6 +11,8 @@ from runner.check import batch, by_schema, origins, validate
 from runner.check.computed import computed_values
 from runner.commands.options import command, end, open_recipe, print_notes, say, short, table
 from runner.recipe import overrides as changing
+from runner.recipe.recipe import Recipe
+from runner.run import progress
 from runner.run.run_folder import RunFolder, all_here
 from runner.scenarios.render import emit
 from runner.tools import packaged
@@ -105,12 +108,22 @@ def render(
         )
 
 
+def read_recipe(path: Path) -> Recipe | None:
+    """The recipe in a file; None if it is invalid."""
+    try:
+        return validate.load(path, look=False)[0]
+    except Stop:
+        return None
+
+
 def facts(path: Path, name: str = "") -> dict[str, str]:
     """A recipe's row in the list, under `name` or its own; an invalid one refers to `recipe
     check`."""
-    try:
-        recipe, _, _ = validate.load(path, look=False)
-    except Stop:
+    return _row(path, read_recipe(path), name)
+
+
+def _row(path: Path, recipe: Recipe | None, name: str) -> dict[str, str]:
+    if recipe is None:
         description = f"`recipe check {path}` shows its problems"
         return {
             "name": name or str(path),
@@ -130,11 +143,29 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
     }
 
 
+def made_from(run: RunFolder, recipes: Iterable[Recipe]) -> str:
+    """The file of the recipe that a run is of, and whether the run is of the recipe as it is now;
+    empty if no recipe here is its."""
+    outdated = ""
+    for recipe in recipes:
+        has_name = run.state.recipe == recipe.name
+        if not has_name and not progress.has_settings_of(run, recipe):
+            continue
+        difference = progress.difference(run, recipe)
+        if not difference:
+            return str(recipe.file)
+        if has_name and not outdated:
+            outdated = f"{recipe.file}; {difference}"
+    return outdated
+
+
 def run_row(run: RunFolder) -> dict[str, str]:
     """A run folder's row in the list."""
     state = run.state
     if state.status == "running" and not run.at_work:
         status = "interrupted"
+    elif state.status == "finished":
+        status = progress.status_of(run)
     else:
         status = state.status
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime((run.path / RUN).stat().st_mtime))
@@ -156,8 +187,16 @@ def list_(style: str) -> None:
     for name, path in packaged.named().items():
         if path in packaged.minimal():
             minimal.append(facts(path, name))
-    recipes_here = [facts(path, str(path)) for path in batch.within(Path())]
-    runs = list(map(run_row, all_here()))
+    recipes = []
+    recipes_here = []
+    for path in batch.within(Path()):
+        recipe = read_recipe(path)
+        recipes_here.append(_row(path, recipe, str(path)))
+        if recipe:
+            recipes.append(recipe)
+    runs = []
+    for run in all_here():
+        runs.append({**run_row(run), "made from": made_from(run, recipes)})
     if style == "json":
         say(
             json_text(
@@ -183,4 +222,7 @@ def list_(style: str) -> None:
 
 
 def _table(rows: list[dict[str, str]]) -> None:
-    table([tuple(key.upper() for key in rows[0]), *(tuple(row.values()) for row in rows)])
+    cells = []
+    for row in rows:
+        cells.append([value or "-" for value in row.values()])
+    table([[key.upper() for key in rows[0]], *cells])

@@ -15,7 +15,8 @@ from runner.data import packaged_models
 from runner.parts.contract import Classifier
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
-from runner.run.run_folder import RunFolder, StageFolder, find
+from runner.run.progress import find_run
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.scenarios import translate
 from runner.tools.files import read_json
 from runner.tools.problem import Stop
@@ -53,7 +54,7 @@ def newest(plan: Plan) -> StageFolder:
 def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
     """The stage for a command: in the run of `run_dir` or the newest one; with that name, or the
     last with a model."""
-    plan = plan_of(recipe, find(recipe.name, run_dir))
+    plan = plan_of(recipe, find_run(recipe, run_dir))
     if stage:
         return StageFolder(plan, plan.stage(stage))
     return newest(plan)

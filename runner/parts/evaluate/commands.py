@@ -16,7 +16,8 @@ from runner.parts.evaluate.metrics import METRICS, SCORE
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.pipeline import OUT_OF_TIME
-from runner.run.run_folder import RunFolder, StageFolder, find
+from runner.run.progress import find_run
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.tools.files import read_json
 from runner.tools.problem import Stop, listed
 from runner.tools.run_files import ANSWERS
@@ -204,7 +205,7 @@ def promote(
         end(done, "status", path)
         return
     recipe, _ = open_recipe(path, sets, look=False)
-    run = find(recipe.name, run_dir)
+    run = find_run(recipe, run_dir)
     plan = inference.plan_of(recipe, run)
     folder = StageFolder(plan, plan.stage(stage))
     with run.lock():
@@ -233,7 +234,7 @@ def compare(
         _compare_at_server(recipe, run_dir, questions, url)
         end("Both models have answered.", "evaluate", path, "--url", url)
         return
-    runs = [find(recipe.name, folder) for folder in (run_dir, *other_runs)]
+    runs = [find_run(recipe, folder) for folder in (run_dir, *other_runs)]
     names = [f"{run.kind} {number}" for number, run in enumerate(runs, 1)]
     for name, run in zip(names, runs, strict=True):
         say(f"{name}: {run.path}")

@@ -10,7 +10,7 @@ from runner.parts.export.gguf import KINDS
 from runner.parts.report.facts import run_of
 from runner.plan import precision_of
 from runner.recipe.recipe import Recipe
-from runner.run import inference, run_folder
+from runner.run import inference, progress, run_folder
 from runner.scenarios import translate
 from runner.tools.problem import Stop
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
@@ -152,7 +152,7 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
             f"`{recipe.document.file}` trains the model itself and no adapter, so there is nothing to merge.",
             f"Its model is in `{best}` of the run.",
         )
-    run = run_folder.find(recipe.name, run_dir)
+    run = progress.find_run(recipe, run_dir)
     plan = inference.plan_of(recipe, run)
     folder = run_folder.StageFolder(plan, plan.stage(stages[-1]))
     config = folder.stage.config

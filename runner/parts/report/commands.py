@@ -19,6 +19,7 @@ from runner.parts.report import facts, page, sentences
 from runner.recipe.document import differing, flat
 from runner.run import provenance
 from runner.run.launch import end_of
+from runner.run.progress import find_run
 from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, counted
@@ -258,7 +259,7 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Ite
         except Stop as stop:
             nowhere = stop
     try:
-        run = find(recipe.name, None)
+        run = find_run(recipe, None)
     except Stop:
         no_run = f"`{recipe.name}` has no run on this machine."
         if nowhere:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner.catalog import troubles
+from runner.check.validate import load
 from runner.data.report import REPORT_FILE
 from runner.parts.evaluate import gates
 from runner.plan import Plan, Prediction
@@ -15,10 +16,12 @@ from runner.recipe import units
 from runner.recipe.reading import read
 from runner.recipe.recipe import REAL
 from runner.run.launch import end_of
+from runner.run.progress import find_run
 from runner.run.run_folder import RunFolder, RunRecord, StageFolder, StageRecord, find
 from runner.run.run_manifest import RunManifest, plan_of
 from runner.tools import packaged
 from runner.tools.files import read_json, read_record
+from runner.tools.problem import Stop
 from runner.tools.run_files import ANSWERS, HISTORY, PROOF, REPORT, STOPPED
 from runner.trainer.records import GradedAnswers, Proof, Summary
 
@@ -349,9 +352,13 @@ def _real_model(state: RunRecord) -> str:
 
 
 def run_of(path: str) -> RunFolder:
-    """The run of a folder, or the latest of a recipe. Raises Stop if there is none."""
+    """The run of a folder, or the latest of a recipe, which need not be valid if a run has its
+    name. Raises Stop if there is none."""
     if Path(path).is_file():
-        return find(str(read(path).data.get("name", path)), None)
+        try:
+            return find(str(read(path).data.get("name", path)), None)
+        except Stop:
+            return find_run(load(path, look=False)[0], None)
     return find("", path)
 
 
