@@ -552,7 +552,7 @@ def input_files(plan: Plan, stage: Stage) -> dict[str, Path]:
 def stamps(plan: Plan, stage: Stage) -> dict[str, Mapping[str, object]]:
     """The stamps of a stage's files, as `stage.json` has them, without files that have changed a
     moment ago."""
-    settled = {}
+    settled = dict[str, Mapping[str, object]]()
     for name, file in input_files(plan, stage).items():
         stamp, has_settled = stamp_of(file)
         if has_settled:
