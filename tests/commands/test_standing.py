@@ -312,8 +312,10 @@ def test_a_recipe_with_another_name_and_content_says_where_its_runs_are(
     capsys.readouterr()
     assert typed(["ask", "own.yaml", "Why?"]) == 1
     golden_message(capsys.readouterr().err, "recipe ask")
-    assert typed(["run", "own.yaml", "--yes"]) == 0
     where = "The runs under its earlier name `own` are in `runs/own-rehearsal`."
+    assert typed(["why", "own.yaml"]) == 1
+    assert where in capsys.readouterr().err
+    assert typed(["run", "own.yaml", "--yes"]) == 0
     assert capsys.readouterr().out.startswith(where)
 
 

@@ -19,7 +19,7 @@ from runner.parts.report import facts, page, sentences
 from runner.recipe.document import differing, flat
 from runner.run import provenance
 from runner.run.launch import end_of
-from runner.run.progress import find_run
+from runner.run.progress import earlier_runs, earlier_sentence, find_run
 from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, counted
@@ -262,6 +262,9 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Ite
         run = find_run(recipe, None)
     except Stop:
         no_run = f"`{recipe.name}` has no run on this machine."
+        older_runs = earlier_runs(recipe)
+        if older_runs:
+            no_run = f"{no_run} {earlier_sentence(older_runs)}"
         if nowhere:
             raise Stop(f"{no_run} {nowhere.text}") from None
         raise Stop(
