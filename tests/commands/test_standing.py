@@ -18,6 +18,7 @@ from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu
 from runner.commands import run as run_commands
 from runner.commands.cli import _code as typed
 from runner.data.prepared import Lengths, PreparedRows
+from runner.parts.planner import processor
 from runner.run import pipeline, run_manifest
 from runner.run import run as running
 from runner.run.run_folder import RunFolder
@@ -91,7 +92,9 @@ def project(tmp_path, monkeypatch) -> Project:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     card = Gpu(PROCESSOR, "Some", 64, 64.0, "0.0", 90.0, "host", 1.0, "torch 2", fp32_tflops=50.0)
     cache_folder().mkdir(parents=True)
-    write_json(cache_folder() / MEASURED, asdict(card))
+    monkeypatch.setattr(
+        processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card))
+    )
     return Project(tmp_path / "project", monkeypatch)
 
 
@@ -212,18 +215,19 @@ def test_a_real_model_leaves_the_rehearsal_with_a_twin_alone(
     model_folder(project.folder / "small-model")
     assert typed(["rehearse", "own.yaml"]) == 0
     before = shown()
+    with_model = ["rehearse", "own.yaml", "--model", "small-model"]
     questions = []
     if ending == "fails":
         project.failing = {"train"}
+        assert typed([*with_model, "--yes"]) == 1
     else:
         questions = answer_no(monkeypatch)
-    assert typed(["rehearse", "own.yaml", "--model", "small-model"]) == 1
+        assert typed(with_model) == 1
     assert bool(questions) == (ending == "is declined")
     assert shown() == before
     assert (project.folder / "runs/own-rehearsal-real").exists() == (ending == "fails")
     project.failing = set()
-    monkeypatch.setattr(click, "confirm", lambda question: True)
-    assert typed(["rehearse", "own.yaml", "--model", "small-model"]) == 0
+    assert typed([*with_model, "--yes"]) == 0
     shutil.rmtree(project.folder / "runs/own-rehearsal")
     golden_message(shown())
 
