@@ -2,7 +2,7 @@
 model sees."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Self, cast
@@ -62,13 +62,19 @@ class Turn(NamedTuple):
         )
 
 
+# What preparation changes in conversations, in the words of its report.
+QUESTION_CUT = "conversations that ended with a question; that turn is left out"
+ROLES_JOINED = "conversations with several turns of one role in a row; they are joined"
+
+
 @dataclass(frozen=True)
 class Conversation:
     """turns: in order; the last one answers. tools: JSON of the functions that may be called; empty
-    for none."""
+    for none. changes: how the turns differ from those of the row, in the words of the report."""
 
     turns: tuple[Turn, ...]
     tools: str = ""
+    changes: tuple[str, ...] = ()
 
     @property
     def question(self) -> str:
@@ -160,7 +166,7 @@ class ChatSet(DataSet):
         kept = turns(form, row, self.thinking_field or REASONING)
         if self.drop_system:
             kept = tuple(turn for turn in kept if turn.role != "system")
-        conversation = Conversation(kept, tools)
+        conversation = learnable(kept, tools)
         if template == OWN:
             return conversation
         # With mistral-common, Axolotl 0.19.0 does not train the end of a tool call.
@@ -219,9 +225,8 @@ def told(columns: Collection[str]) -> Form | None:
 
 
 def turns(form: Form, row: DataRow, thoughts: str = REASONING) -> tuple[Turn, ...]:
-    """The turns of a row in a form other than columns; the last one answers. thoughts: the field
-    with these. Raises KeyError with the name of a column that the row lacks, NoText if it is not a
-    conversation."""
+    """The turns of a row in a form other than columns. thoughts: the field with these. Raises
+    KeyError with the name of a column that the row lacks, NoText if it is not a conversation."""
     messages: list[Any]
     if form == "alpaca":
         # Separated by a line end, as in Axolotl's own prompts for Alpaca.
@@ -252,11 +257,40 @@ def turns(form: Form, row: DataRow, thoughts: str = REASONING) -> tuple[Turn, ..
             kept.append(turn)
         elif turn.role != "system":
             raise NoText(f"turn {number}, the {turn.role}'s, is empty")
-    if "user" not in [turn.role for turn in kept]:
+    return tuple(kept)
+
+
+def learnable(row_turns: Sequence[Turn], tools: str = "") -> Conversation:
+    """The conversation that a model learns from the turns of a row. Turns in a row of the user or of
+    the assistant are joined, because templates such as Gemma's and Mistral's refuse them; a question
+    at the end has no answer, so only that turn goes. Raises NoText if no answer remains."""
+    changes = []
+    kept = _joined(row_turns)
+    if len(kept) < len(row_turns):
+        changes.append(ROLES_JOINED)
+    roles = [turn.role for turn in kept]
+    if "user" not in roles:
         raise NoText("it has no user turn")
+    if roles[-1] == "user" and "assistant" in roles[roles.index("user") :]:
+        kept = kept[:-1]
+        changes.append(QUESTION_CUT)
     if kept[-1].role != "assistant":
         raise NoText(f"it ends with the role `{kept[-1].role}`, but an answer must be last")
-    return tuple(kept)
+    return Conversation(tuple(kept), tools, tuple(changes))
+
+
+def _joined(row_turns: Iterable[Turn]) -> list[Turn]:
+    """The turns, with those in a row of the user or of the assistant as one. A turn with other
+    fields than its words stays by itself."""
+    kept = list[Turn]()
+    for turn in row_turns:
+        before = kept[-1] if kept else None
+        is_further = before is not None and before.role == turn.role in ("user", "assistant")
+        if before is not None and is_further and not before.besides and not turn.besides:
+            kept[-1] = Turn(turn.role, f"{before.content}\n\n{turn.content}")
+        else:
+            kept.append(turn)
+    return kept
 
 
 def text_in(value: object, column: str) -> str:

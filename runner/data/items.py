@@ -406,6 +406,8 @@ def _of_rows(
                 detail = str(error)
             else:
                 if not isinstance(item, str):
+                    for change in item.changes:
+                        report.change(data_sets.where(sources, index, number), change)
                     yield item, number, index
                     continue
                 reason = item

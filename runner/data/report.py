@@ -139,9 +139,7 @@ class Examined:
             if len(self.bad_lines) < MOST_NAMED:
                 self.bad_lines.append((line, detail))
             return
-        places = self.lost_lines.setdefault(reason, [])
-        if len(places) < MOST_NAMED:
-            places.append(line)
+        _name(self.lost_lines, reason, [line])
 
     def lines(self, part: str = "lines") -> list[str]:
         """The report, for people; or the part that the macro KIND_`part` writes, such as the rows
@@ -169,6 +167,12 @@ def lines_of(macro: str, *arguments: object, template: Path = Examined.TEMPLATE)
     ).split("\n")[:-1]
 
 
+def _name(lines_by_kind: dict[str, list[Where]], kind: str, lines: Sequence[Where]) -> None:
+    """Adds lines to those of a kind, as long as there are few."""
+    named = lines_by_kind.setdefault(kind, [])
+    named += lines[: MOST_NAMED - len(named)]
+
+
 def _form(report_type: type) -> Any:
     from pydantic import TypeAdapter  # a command that only reads a recipe does not wait for it
 
@@ -178,7 +182,8 @@ def _form(report_type: type) -> Any:
 @dataclass
 class Report(Examined):
     """Counts of rows; token lengths of whole conversations; sizes in bytes. form: of the rows, and
-    how it was recognised. not_taken: rows beyond the share of their data set. not_drawn: rows that
+    how it was recognised. changed: conversations by what is different from their rows, which are
+    not lost; changed_lines: their places. not_taken: rows beyond the share of their data set. not_drawn: rows that
     the seeded draw left out. unit: what must not be on both sides of the split. tasks: rows by
     task, if there are several. key: hash of everything that the result depends on. token_lengths:
     `min`, `median`, `p95`, `max` of all rows, empty without a tokenizer; length_bins: their
@@ -191,6 +196,8 @@ class Report(Examined):
     form: str = ""
     rows_in: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
+    changed_lines: dict[str, list[Where]] = field(default_factory=dict)
     sets: list[SetCounts] = field(default_factory=list)
     not_taken: int = 0
     duplicates: int = 0
@@ -232,6 +239,11 @@ class Report(Examined):
             else:
                 self.not_taken += 1
 
+    def change(self, line: Where, change: str) -> None:
+        """Counts a conversation that differs from its row."""
+        self.changed[change] += 1
+        _name(self.changed_lines, change, [line])
+
     def require_few_lost(self, lost_rows: int, of: int, share: float, folder: Path) -> None:
         """Raises Stop if more than `share` of the rows are lost, and leaves the report, without a
         key, in `folder`."""
@@ -252,9 +264,12 @@ class Report(Examined):
         for counts, more in zip(self.sets, part.sets, strict=True):
             counts.rows_in += more.rows_in
         self.dropped += part.dropped
+        self.changed += part.changed
         self.bad_lines = [*self.bad_lines, *part.bad_lines][:MOST_NAMED]
         for reason, lines in part.lost_lines.items():
-            self.lost_lines[reason] = [*self.lost_lines.get(reason, []), *lines][:MOST_NAMED]
+            _name(self.lost_lines, reason, lines)
+        for change, lines in part.changed_lines.items():
+            _name(self.changed_lines, change, lines)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -298,6 +298,46 @@ def test_a_row_keeps_its_own_system_turn_and_others_get_the_recipes(tmp_path):
     assert {row[0]["content"] for side in found.values() for row in side} == {"Be brief."}
 
 
+# What a person can write, by the turns that remain; `u` asks, `a` answers.
+UNUSUAL = {"uau": "ua", "uuaa": "ua", "uauauu": "uaua", "aua": "aua", "suuau": "sua"}
+SPEAKERS = {"u": "user", "a": "assistant", "s": "system"}
+
+
+@pytest.mark.parametrize("written_roles", UNUSUAL)
+def test_a_question_at_the_end_and_turns_in_a_row_cost_no_conversation(written_roles, tmp_path):
+    talk = []
+    for number, role in enumerate(written_roles):
+        talk.append({"role": SPEAKERS[role], "content": f"{role}{number}"})
+    rows = [{"messages": talk}, *ROWS["messages"]]
+    found = sides("messages", "rows.jsonl", tmp_path, rows, system_prompt=None)
+    (kept,) = [
+        row
+        for side in found.values()
+        for row in side
+        if row[0]["content"].split()[0] == talk[0]["content"]
+    ]
+    assert "".join(turn["role"][0] for turn in kept) == UNUSUAL[written_roles]
+    words = "\n\n".join(turn["content"] for turn in kept).split()
+    assert words == [turn["content"] for turn in talk][: len(words)]
+
+
+def test_what_is_cut_of_conversations_is_counted_by_line_and_not_lost(tmp_path, golden_message):
+    rows = [{"messages": TALK[1:4]}, *ROWS["messages"], {"messages": [TALK[1], *TALK[1:3]]}]
+    path = written(tmp_path, "rows.jsonl", rows)
+    report = prepare(wanted(path, **OPEN, max_lost_share=0.0), tmp_path / "out")
+    assert not report.lost
+    golden_message("\n".join(line for line in report.lines() if "changed" in line))
+
+
+def test_a_turn_with_calls_stays_by_itself():
+    turns = [
+        conversation_formats.Turn("user", "When?"),
+        conversation_formats.Turn("assistant", "Wait.", '{"tool_calls": []}'),
+        conversation_formats.Turn("assistant", "At 17:04."),
+    ]
+    assert conversation_formats.learnable(turns).turns == tuple(turns)
+
+
 def test_an_input_of_alpaca_stands_below_its_instruction(tmp_path):
     rows = [row | {"input": "In two words."} for row in ROWS["alpaca"]]
     found = sides("alpaca", "rows.jsonl", tmp_path, rows)
@@ -527,7 +567,7 @@ def test_whatever_a_row_holds_it_is_a_conversation_or_named(form, data):
     columns = [*conversation_formats.COLUMNS[form], "system", "input"]
     row = {column: data.draw(anything) for column in columns}
     try:
-        turns = conversation_formats.turns(form, row)
+        turns = conversation_formats.learnable(conversation_formats.turns(form, row)).turns
     except NoText:
         return
     assert turns[-1].role == "assistant" and all(turn.content or turn.besides for turn in turns)
