@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from runner.data import columns, conversation_formats, rows, spreadsheets
+from runner.check.sources import people_of
+from runner.data import chat_logs, columns, conversation_formats, rows, spreadsheets
 from runner.data.row_files import Unreadable
 from runner.data.table_layout import first_word_beyond_ascii, is_table, open_table
 from runner.tools.files import TEXTS, text_files
-from runner.tools.problem import Problem, Stop, listed, shortened
+from runner.tools.problem import Problem, Stop, listed, plural, shortened
 
 # A recipe has none of these endings; `.json` may be either.
 ENDINGS = {*rows.ENDINGS, *TEXTS, *rows.WITHOUT_ROWS} - {".json"}
@@ -21,6 +22,8 @@ TEXT_TABLES = (".csv", ".tsv", ".txt")
 USUAL_ENCODINGS = ("utf-8-sig", "utf-16")  # which say themselves what they are
 MAKES_RECIPE = "`recipe new` makes a recipe of it."
 SHOWN_CHARACTERS = 60
+# Apps whose exports are known, by the form of their rows.
+EXPORTS_OF = {"chatgpt": "ChatGPT", "claude": "Claude"}
 
 
 def is_data(file: Path) -> bool:
@@ -61,6 +64,8 @@ def kind_of(file: Path) -> str:
     if not file.is_file():
         return ""
     suffix = file.suffix.lower()
+    if chat_logs.chat_of(file):
+        return "conversations"
     if suffix in TEXTS and not (suffix == ".txt" and is_table(file)):
         return "text"
     names = {name.lower() for name in _columns(file)}
@@ -83,10 +88,20 @@ def _described(file: Path) -> tuple[str, str]:
     kind = rows.WITHOUT_ROWS.get(file.suffix.lower())
     if kind:
         return f"This is not a recipe, and {kind['holds']}.", kind["way_out"]
+    chat = chat_logs.chat_of(file)
+    if chat:
+        return _described_chat(chat), MAKES_RECIPE
     if kind_of(file) == "text":
         return "This is plain text, not a recipe.", MAKES_RECIPE
     try:
         names = rows.columns(file)
+        form = conversation_formats.told(names)
+        if form in EXPORTS_OF:
+            # Its rows are not read here, because the file may be large.
+            return (
+                f"This is {EXPORTS_OF[form]}'s export of conversations, not a recipe.",
+                MAKES_RECIPE,
+            )
         sample = rows.first(file, SAMPLED_ROWS)
     except Unreadable as reason:
         return f"This is not a recipe, but data that cannot be read: {reason}", reason.hint
@@ -94,7 +109,7 @@ def _described(file: Path) -> tuple[str, str]:
         return f"This is not a recipe, but data that cannot be read: {reason}", ""
     message = f"This is a file of rows, not a recipe. Its columns are {listed(names)}."
     pair = columns.question_and_answer(names, sample)
-    if conversation_formats.told(names):
+    if form:
         message += " They hold conversations."
     elif pair:
         question, answer = (_first_text(column, sample) for column in pair)
@@ -134,6 +149,14 @@ def _text_facts(file: Path) -> list[tuple[str, str]]:
             )
             facts.append((fact, "If that is wrong, write a line of names above the rows."))
     return facts
+
+
+def _described_chat(chat: chat_logs.Chat) -> str:
+    count = len(chat.rows)
+    conversations = f"{count:,} {plural('conversation', count)}"
+    if not chat.speakers:
+        return f"This is {chat.title} without messages, not a recipe."
+    return f"This is {chat.title}, not a recipe. It has {conversations} of {people_of(chat)}."
 
 
 def _columns(file: Path) -> list[str]:

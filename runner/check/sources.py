@@ -10,10 +10,12 @@ from pathlib import Path, PurePosixPath
 
 from runner import catalog
 from runner.catalog.models import why_no_hub
-from runner.data import conversation_formats, data_sets, row_files, rows
+from runner.data import chat_logs, conversation_formats, data_sets, row_files, rows
+from runner.data.chat_exports import CHAT_COLUMN
 from runner.data.data_sets import DataSource
 from runner.recipe import templates
 from runner.recipe.document import Path_
+from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe, sets_of
 from runner.tools.files import is_text_file, remote, saved_by_datasets, text_files
 from runner.tools.problem import (
@@ -24,6 +26,7 @@ from runner.tools.problem import (
     errors_of,
     listed,
     nearest,
+    plural,
 )
 from runner.tools.problem import setting as name_of
 from runner.tools.settings import Settings
@@ -246,6 +249,8 @@ def _data_file(
         )
     elif not (is_text_file(file) and data.get("text")):
         yield from _columns_of_file(recipe, home, data, setting, file)
+    elif data.knows("form") and chat_logs.is_text_chat(file):
+        yield from _chat_as_text(recipe, home, setting, file)
 
 
 def _unfit_ending(name: str, file: Path) -> tuple[str, str] | None:
@@ -313,6 +318,74 @@ def _columns_of_file(
     else:
         other_remedy = ""
     yield from fits(recipe, home, data, setting, str(file), columns, other_remedy)
+    if data.knows("answered_by"):
+        yield from _answerer(recipe, home, data, setting, file, columns)
+
+
+MOST_NAMES = 8  # of people in a chat, in one message
+
+
+def _answerer(
+    recipe: Recipe, home: Path_, data: Settings, setting: str, file: Path, columns: list[str]
+) -> Iterator[Problem]:
+    """A chat between people needs one of them who answers; other files have none."""
+    answerer = data.get("answered_by")
+    if CHAT_COLUMN not in columns:
+        if recipe.document.lookup((*home, "answered_by")):
+            yield recipe.problem(
+                (*home, "answered_by"),
+                f"`answered_by` is for a chat between people, and `{file}` is none.",
+                "Delete the line.",
+                key=True,
+            )
+        return
+    chat = chat_logs.chat_of(file)
+    if chat is None:
+        return
+    if not chat.speakers:
+        yield recipe.problem(
+            (*home, setting),
+            f"`{file}` is {chat.title}, but nobody has written a message in it.",
+            "Export it again, or name another file.",
+        )
+        return
+    people = people_of(chat)
+    if not answerer:
+        yield recipe.problem(
+            (*home, setting),
+            f"`{file}` is {chat.title}, and the recipe does not say who answers. It has {people}.",
+            f"Write `answered_by: {written(chat.likely_answerer)}`, or another of these names. The model learns to write like that person.",
+        )
+    elif answerer not in chat.speakers:
+        yield recipe.problem(
+            (*home, "answered_by"),
+            f"Nobody in `{file}` is called `{answerer}`.",
+            f"{did_you_mean(answerer, chat.speakers)}It has {people}.",
+        )
+
+
+def people_of(chat: chat_logs.Chat) -> str:
+    """The people of a chat with their messages, in words."""
+    names = []
+    for name, count in chat.speakers.items():
+        names.append(f"{name} ({count:,} {plural('message', count)})")
+    more = len(names) - MOST_NAMES
+    if more > 0:
+        return f"{', '.join(names[:MOST_NAMES])} and {more:,} more people"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _chat_as_text(recipe: Recipe, home: Path_, setting: str, file: Path) -> Iterator[Problem]:
+    """A note on a chat that is learned as plain text, unless the recipe says so."""
+    if recipe.document.lookup((*home, "form")) or recipe.document.lookup((*home, "text")):
+        return
+    chat = chat_logs.chat_of(file)
+    if chat and chat.speakers:
+        yield recipe.note(
+            (*home, setting),
+            f"`{file}` is {chat.title}, and is learned as plain text. It has {people_of(chat)}.",
+            f"For its conversations, write `answered_by: {written(chat.likely_answerer)}`, or another of these names. For plain text, write `form: text`.",
+        )
 
 
 # By a setting of preferences: the columns of preferences in the other form, and the hint.

@@ -2,13 +2,14 @@
 model sees."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Self, cast
 
 from runner.catalog import ChatTemplate
 from runner.data import rows
+from runner.data.chat_exports import CHAT_COLUMN, EXPORTS
 from runner.data.data_sets import DataSet, SplitDataSets
 from runner.data.html_text import text_of_html
 from runner.data.row_files import DataRow
@@ -18,13 +19,22 @@ from runner.recipe.templates import FORMS, NoText, text_of
 from runner.tools.problem import Stop, listed
 from runner.tools.text import same
 
-Form = Literal["columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
+Form = Literal[
+    "columns",
+    "messages",
+    "sharegpt",
+    "alpaca",
+    "prompt_completion",
+    "chatgpt",
+    "claude",
+    "chat_log",
+]
 COLUMNS = cast(Mapping[Form, tuple[str, ...]], FORMS)
-NO_FORM = (
-    'Write `question: "[column]"` and `answer: "[column]"` with the names of your columns, or name your columns as one of these forms: '
-    + "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
-    + "."
+# The forms that people write, with their columns, for messages.
+WRITTEN_FORMS = "; ".join(
+    f"{listed(columns)} ({form})" for form, columns in COLUMNS.items() if form not in EXPORTS
 )
+NO_FORM = f'Write `question: "[column]"` and `answer: "[column]"` with the names of your columns, or name your columns as one of these forms: {WRITTEN_FORMS}.'
 # Axolotl's own names for roles (`ChatTemplatePrompter`, 0.19.0).
 ROLES = {
     **{"human": "user", "user": "user", "assistant": "assistant", "gpt": "assistant"},
@@ -62,6 +72,11 @@ class Turn(NamedTuple):
         )
 
 
+class NoExchange(NoText):
+    """A conversation of an export in which one side alone has written. It is left out, and not
+    lost."""
+
+
 # What preparation changes in conversations, in the words of its report.
 QUESTION_CUT = "conversations that ended with a question; that turn is left out"
 ROLES_JOINED = "conversations with several turns of one role in a row; they are joined"
@@ -80,6 +95,11 @@ class Conversation:
     def question(self) -> str:
         """The words of the turn that asks first. Raises ValueError if there is none."""
         return self.turns[[turn.role for turn in self.turns].index("user")].content
+
+    @property
+    def asked(self) -> str:
+        """All that is before the last answer."""
+        return "\n".join(turn.content for turn in self.turns[:-1])
 
     @property
     def said(self) -> str:
@@ -127,8 +147,8 @@ class Conversations(SplitDataSets):
 class ChatSet(DataSet):
     """Rows in one form. form: None if it follows from the rows. question, answer: for the form of
     columns, templates with the columns in brackets. drop_system: whether system turns are left out;
-    thinking_field: of a turn's thoughts. strip_html: whether questions and answers lose their
-    tags."""
+    thinking_field: of a turn's thoughts; strip_html: whether questions and answers lose their
+    tags; answered_by: of a chat between people, the person who answers."""
 
     form: Form | None = "columns"
     question: str | None = None
@@ -136,6 +156,7 @@ class ChatSet(DataSet):
     drop_system: bool | None = None
     thinking_field: str | None = None
     strip_html: bool | None = None
+    answered_by: str | None = None
 
     def conversation(self, template: str, row: DataRow) -> Conversation | str:
         """The conversation of a row, or why it has none. template: Axolotl's name of its
@@ -159,6 +180,8 @@ class ChatSet(DataSet):
             row_form = told(row)
             if row_form:
                 raise NoText(f"it has the form {row_form}, but the others have {form}")
+        if form in EXPORTS:
+            return self._of_export(form, row)
         if row.get("tools"):
             tools = as_json(row["tools"], "its `tools` are")
         else:
@@ -181,6 +204,18 @@ class ChatSet(DataSet):
                 f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
             )
         return conversation
+
+    def _of_export(self, form: Form, row: DataRow) -> Conversation:
+        """The conversation of a row of an app's export. Its turns have words alone."""
+        if form == CHAT_COLUMN and not self.answered_by:
+            raise Stop(*no_answerer(self.name))
+        exported = EXPORTS[form](row, self.answered_by)
+        joined = _joined([Turn(role, text) for role, text in exported.turns], "\n")
+        roles = [turn.role for turn in joined]
+        if "user" not in roles or "assistant" not in roles[roles.index("user") :]:
+            raise NoExchange("conversations in which only one side has written")
+        conversation = learnable(joined)
+        return replace(conversation, changes=(*exported.changes, *conversation.changes))
 
     def told(self) -> Self:
         """This data set with the form of its first recognisable row. Raises Stop if its columns
@@ -205,6 +240,14 @@ class ChatSet(DataSet):
 class ChatData(Conversations):
     kind: Literal["chat"] = "chat"
     sets: tuple[ChatSet, ...]
+
+
+def no_answerer(name: str) -> tuple[str, str]:
+    """The message about a chat of which the recipe does not say who answers, and its hint."""
+    return (
+        f"`{name}` is a chat between people, and the recipe does not say who answers.",
+        "Write `answered_by: NAME` beside `path`. The model learns to write like that person.",
+    )
 
 
 def stated(form: str, question: str | None, answer: str | None) -> Form | None:
@@ -261,9 +304,10 @@ def turns(form: Form, row: DataRow, thoughts: str = REASONING) -> tuple[Turn, ..
 
 
 def learnable(row_turns: Sequence[Turn], tools: str = "") -> Conversation:
-    """The conversation that a model learns from the turns of a row. Turns in a row of the user or of
-    the assistant are joined, because templates such as Gemma's and Mistral's refuse them; a question
-    at the end has no answer, so only that turn goes. Raises NoText if no answer remains."""
+    """The conversation that a model learns from the turns of a row. Turns in a row of the user or
+    of the assistant are joined, because templates such as Gemma's and Mistral's refuse them; a
+    question at the end has no answer, so only that turn goes. Raises NoText if no answer
+    remains."""
     changes = []
     kept = _joined(row_turns)
     if len(kept) < len(row_turns):
@@ -279,15 +323,15 @@ def learnable(row_turns: Sequence[Turn], tools: str = "") -> Conversation:
     return Conversation(tuple(kept), tools, tuple(changes))
 
 
-def _joined(row_turns: Iterable[Turn]) -> list[Turn]:
+def _joined(row_turns: Sequence[Turn], between: str = "\n\n") -> list[Turn]:
     """The turns, with those in a row of the user or of the assistant as one. A turn with other
-    fields than its words stays by itself."""
+    fields than its words stays by itself. between: what separates joined words."""
     kept = list[Turn]()
     for turn in row_turns:
         before = kept[-1] if kept else None
         is_further = before is not None and before.role == turn.role in ("user", "assistant")
         if before is not None and is_further and not before.besides and not turn.besides:
-            kept[-1] = Turn(turn.role, f"{before.content}\n\n{turn.content}")
+            kept[-1] = Turn(turn.role, f"{before.content}{between}{turn.content}")
         else:
             kept.append(turn)
     return kept

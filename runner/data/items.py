@@ -285,7 +285,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         else:
             tokens = ""
         # Rows of before the setting `files` still count.
-        unwritten = partial(data_sets.stated, later=("files",))
+        unwritten = partial(data_sets.stated, later=("files", "answered_by"))
         fields = asdict(request, dict_factory=unwritten)
         return content_hash([fields, request.content, tokens, sample_rows], 32)
 
@@ -401,6 +401,9 @@ def _of_rows(
             except KeyError as column:
                 reason = "a column is missing"
                 detail = f"no column `{column.args[0]}`; the row has {listed(list(row)[:10])}"
+            except conversation_formats.NoExchange as error:
+                report.skip(data_sets.where(sources, index, number), str(error))
+                continue
             except NoText as error:
                 reason = "not a conversation"
                 detail = str(error)

@@ -141,6 +141,11 @@ class Examined:
             return
         _name(self.lost_lines, reason, [line])
 
+    def skip(self, line: Where, reason: str) -> None:
+        """Leaves out a row with nothing to learn, which is not lost."""
+        self.leave_out(reason)
+        _name(self.lost_lines, reason, [line])
+
     def lines(self, part: str = "lines") -> list[str]:
         """The report, for people; or the part that the macro KIND_`part` writes, such as the rows
         that are left out."""
@@ -183,12 +188,12 @@ def _form(report_type: type) -> Any:
 class Report(Examined):
     """Counts of rows; token lengths of whole conversations; sizes in bytes. form: of the rows, and
     how it was recognised. changed: conversations by what is different from their rows, which are
-    not lost; changed_lines: their places. not_taken: rows beyond the share of their data set. not_drawn: rows that
-    the seeded draw left out. unit: what must not be on both sides of the split. tasks: rows by
-    task, if there are several. key: hash of everything that the result depends on. token_lengths:
-    `min`, `median`, `p95`, `max` of all rows, empty without a tokenizer; length_bins: their
-    histogram (from, to, rows); lengths: of the rows that are kept; longest_kept: of these, 0 if
-    that is `max`."""
+    not lost; changed_lines: their places. not_taken: rows beyond the share of their data set.
+    not_drawn: rows that the seeded draw left out. unit: what must not be on both sides of the
+    split. tasks: rows by task, if there are several. key: hash of everything that the result
+    depends on. token_lengths: `min`, `median`, `p95`, `max` of all rows, empty without a tokenizer;
+    length_bins: their histogram (from, to, rows); lengths: of the rows that are kept; longest_kept:
+    of these, 0 if that is `max`."""
 
     KIND, LEFT_OUT = "rows", "dropped"
     key: str = ""

@@ -10,7 +10,7 @@ from itertools import accumulate, count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from runner.data import data_sets, row_files, spreadsheets
+from runner.data import chat_logs, data_sets, row_files, spreadsheets
 from runner.data.archives import unpacked
 from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, Unreadable, library
 from runner.tools import packaged
@@ -211,10 +211,10 @@ class Zipped(RowFile):
 # By a file's ending, in lower case.
 READERS: dict[str, RowFile] = {
     ".jsonl": row_files.JsonLines(),
-    ".json": row_files.JsonList(),
+    ".json": chat_logs.JsonFile(),
     ".csv": row_files.Table(),
     ".tsv": row_files.Table(),
-    ".txt": row_files.Table(),
+    ".txt": chat_logs.ChatFile(),
     ".parquet": Parquet(),
     **dict.fromkeys(spreadsheets.ENDINGS, spreadsheets.Spreadsheet()),
 }

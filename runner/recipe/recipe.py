@@ -119,7 +119,7 @@ _SHOWS_ROWS = {
     **dict.fromkeys(("completion", "label"), LABELS),
     **dict.fromkeys(("prompt", "chosen", "rejected"), PREFERENCES),
     "text": TEXT,
-    **dict.fromkeys(("form", "question", "answer"), CONVERSATIONS),
+    **dict.fromkeys(("form", "question", "answer", "answered_by"), CONVERSATIONS),
 }
 
 

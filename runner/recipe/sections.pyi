@@ -133,7 +133,7 @@ class Speed(TypedSection[Literal["compile", "fp8", "tf32", "data_workers", "pers
     fused_kernels: bool
     fused_cross_entropy: bool
 
-class Data(TypedSection[Literal["hub", "revision", "subset", "files", "split", "sheet", "validation_split", "path", "validation_path", "sample", "sets", "form", "text", "question", "answer", "prompt", "chosen", "rejected", "completion", "label", "songs", "system_prompt", "drop_system", "strip_html", "thinking_field", "train_on", "chat_template", "validation_share", "max_lost_share", "seed", "test_split", "image_column", "label_column", "random_crop_padding", "random_flip", "mean", "std", "packed", "column", "limit", "language", "min_words", "max_words", "drop_repetitive", "drop_low_quality", "deduplicate", "cleaning"]]):
+class Data(TypedSection[Literal["hub", "revision", "subset", "files", "split", "sheet", "validation_split", "path", "validation_path", "sample", "sets", "form", "text", "question", "answer", "prompt", "chosen", "rejected", "completion", "label", "answered_by", "songs", "system_prompt", "drop_system", "strip_html", "thinking_field", "train_on", "chat_template", "validation_share", "max_lost_share", "seed", "test_split", "image_column", "label_column", "random_crop_padding", "random_flip", "mean", "std", "packed", "column", "limit", "language", "min_words", "max_words", "drop_repetitive", "drop_low_quality", "deduplicate", "cleaning"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -145,7 +145,7 @@ class Data(TypedSection[Literal["hub", "revision", "subset", "files", "split", "
     validation_path: str | None
     sample: str | None
     sets: tuple[DataSets, ...] | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences", "prompts"]
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "chatgpt", "claude", "chat_log", "text", "preferences", "prompts"]
     text: str
     question: str | None
     answer: str | None
@@ -154,6 +154,7 @@ class Data(TypedSection[Literal["hub", "revision", "subset", "files", "split", "
     rejected: str
     completion: str
     label: str
+    answered_by: str | None
     songs: DataSongs | None
     system_prompt: str | None
     drop_system: bool | None
@@ -182,7 +183,7 @@ class Data(TypedSection[Literal["hub", "revision", "subset", "files", "split", "
     deduplicate: Literal["near", "exact", "off"]
     cleaning: DataCleaning
 
-class DataSets(TypedSection[Literal["hub", "revision", "subset", "files", "split", "sheet", "path", "share", "sample", "form", "question", "answer", "prompt", "chosen", "rejected", "completion", "label", "text", "column", "limit"]]):
+class DataSets(TypedSection[Literal["hub", "revision", "subset", "files", "split", "sheet", "path", "share", "sample", "form", "question", "answer", "answered_by", "prompt", "chosen", "rejected", "completion", "label", "text", "column", "limit"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -192,9 +193,10 @@ class DataSets(TypedSection[Literal["hub", "revision", "subset", "files", "split
     path: str | None
     share: float
     sample: str | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "chatgpt", "claude", "chat_log"] | None
     question: str | None
     answer: str | None
+    answered_by: str | None
     prompt: str | None
     chosen: str | None
     rejected: str | None
@@ -498,7 +500,7 @@ class Sft(TypedSection[Literal["data", "packing", "sequence_len", "epochs", "lea
     seed: int
     gates: tuple[str, ...]
 
-class SftData(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "sample", "sets", "form", "question", "answer", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
+class SftData(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "sample", "sets", "form", "question", "answer", "answered_by", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -507,16 +509,17 @@ class SftData(TypedSection[Literal["hub", "revision", "subset", "split", "sheet"
     path: str | None
     sample: str | None
     sets: tuple[SftDataSets, ...] | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "chatgpt", "claude", "chat_log"]
     question: str | None
     answer: str | None
+    answered_by: str | None
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
     validation_share: float
     max_lost_share: float
     seed: int
 
-class SftDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "share", "sample", "form", "question", "answer"]]):
+class SftDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "share", "sample", "form", "question", "answer", "answered_by"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -525,9 +528,10 @@ class SftDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "sh
     path: str | None
     share: float
     sample: str | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "chatgpt", "claude", "chat_log"] | None
     question: str | None
     answer: str | None
+    answered_by: str | None
 
 class SftEarlyStopping(TypedSection[Literal["patience", "min_improvement"]]):
     patience: int
@@ -608,7 +612,7 @@ class Lora(TypedSection[Literal["data", "domain_share", "rank", "alpha", "dropou
     seed: int
     gates: tuple[str, ...] | None
 
-class LoraData(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "sample", "sets", "form", "question", "answer", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
+class LoraData(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "sample", "sets", "form", "question", "answer", "answered_by", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -617,16 +621,17 @@ class LoraData(TypedSection[Literal["hub", "revision", "subset", "split", "sheet
     path: str | None
     sample: str | None
     sets: tuple[LoraDataSets, ...] | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "chatgpt", "claude", "chat_log"]
     question: str | None
     answer: str | None
+    answered_by: str | None
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
     validation_share: float
     max_lost_share: float
     seed: int
 
-class LoraDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "share", "sample", "form", "question", "answer"]]):
+class LoraDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "share", "sample", "form", "question", "answer", "answered_by"]]):
     hub: str | None
     revision: str | None
     subset: str | None
@@ -635,9 +640,10 @@ class LoraDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "s
     path: str | None
     share: float
     sample: str | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "chatgpt", "claude", "chat_log"] | None
     question: str | None
     answer: str | None
+    answered_by: str | None
 
 class LoraEarlyStopping(TypedSection[Literal["patience", "min_improvement"]]):
     patience: int

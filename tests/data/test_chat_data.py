@@ -70,7 +70,7 @@ def wanted(path=None, **other):
             | {
                 name: other.pop(name)
                 for name in list(other)
-                if name in (*of_set, "drop_system", "thinking_field")
+                if name in (*of_set, "drop_system", "thinking_field", "answered_by")
             }
         ],
         "system_prompt": "You know.",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from runner import catalog
 from runner.data import prepared
+from runner.data.chat_exports import EXPORTS, Exported
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.row_files import Unreadable
 from runner.parts.planner import samples
@@ -495,11 +496,16 @@ def _read_judged(row: object, data_set: Section) -> Iterator[float]:
 def _read_in_a_form(row: Any, data_set: Section) -> Iterator[float]:
     """The tokens of a row in one of the known conversation formats."""
     columns = set(row)
-    needed = templates.FORMS.get(data_set.get("form") or "")
-    if not needed:
-        fitting = (form for form in templates.FORMS.values() if columns.issuperset(form))
-        needed = next(fitting, None)
+    form = data_set.get("form") or ""
+    if form not in templates.FORMS:
+        fitting = (name for name, needed in templates.FORMS.items() if columns.issuperset(needed))
+        form = next(fitting, "")
+    needed = templates.FORMS.get(form)
     if needed is None or not columns.issuperset(needed):
+        return
+    if form in EXPORTS:
+        with suppress(templates.NoText):
+            yield from _read_export(EXPORTS[form](row, data_set.get("answered_by")))
         return
     turns = row[needed[0]]
     if len(needed) == 1 and isinstance(turns, list):
@@ -508,6 +514,13 @@ def _read_in_a_form(row: Any, data_set: Section) -> Iterator[float]:
         count = 2
     tokens = _said([row.get(name) for name in (*needed, *templates.BESIDES)])
     yield tokens + MARKS_A_TURN * count
+
+
+def _read_export(exported: Exported) -> Iterator[float]:
+    """The tokens of a conversation of an app's export, unless one side alone has written."""
+    roles = {role for role, _ in exported.turns}
+    if len(roles) > 1:
+        yield sum(_tokens(text) + MARKS_A_TURN for _, text in exported.turns)
 
 
 def _said(value: object) -> float:

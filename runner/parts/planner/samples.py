@@ -11,7 +11,8 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Self
 
-from runner.data.row_files import Bad, JsonList, RowFile, Unreadable, library
+from runner.data.chat_logs import JsonFile, chat_of
+from runner.data.row_files import Bad, RowFile, Unreadable, library
 from runner.data.rows import reader_of
 from runner.data.table_layout import open_table
 from runner.tools.files import is_text_file, read_json, saved_by_datasets, text_files
@@ -100,7 +101,13 @@ def _json_lines(file: Path, columns: Iterable[str]) -> SampledRows:
     return SampledRows.of_part(count, rows, "lines", lines.read, size)
 
 
-def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
+def _json(file: Path, columns: Iterable[str]) -> SampledRows:
+    if chat_of(file):
+        return _whole(JsonFile(), file)
+    return _json_list(file)
+
+
+def _json_list(file: Path) -> SampledRows:
     size = file.stat().st_size
     read = 0
     decode = json.JSONDecoder().raw_decode
@@ -108,7 +115,7 @@ def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
         text = content.read(READ_OF_TABLE).removeprefix(codecs.BOM_UTF8).decode(errors="replace")
     is_whole = size <= READ_OF_TABLE
     if not text.lstrip().startswith("["):
-        return _whole(JsonList(), file)
+        return _whole(JsonFile(), file)
 
     def rows() -> Iterator[Any]:
         nonlocal read
@@ -130,7 +137,7 @@ def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
     return SampledRows.of_part(count, kept, "rows", read, len(text) * size // READ_OF_TABLE)
 
 
-def _documents(file: Path, columns: Iterable[str]) -> SampledRows:
+def _documents(file: Path) -> SampledRows:
     lines = _Excerpt(file, READ_OF_TABLE)
     groups = groupby(lines, key=lambda line: bool(line.strip()))
     documents = (document for has_text, document in groups if has_text)
@@ -246,7 +253,7 @@ def image_count(folder: Path) -> SampledRows:
 # By the file's ending. columns: the ones to read, if possible; all if there are none.
 SAMPLERS: dict[str, Callable[[Path, Iterable[str]], SampledRows]] = {
     ".jsonl": _json_lines,
-    ".json": _json_list,
+    ".json": _json,
     **dict.fromkeys((".csv", ".tsv"), _table),
     ".parquet": _parquet,
 }
@@ -276,7 +283,7 @@ def sample(
                 return _texts(path)
         suffix = path.suffix.lower()
         if is_text_file(path) and text_column and path.exists():
-            return _documents(path, columns)
+            return _documents(path)
         sampler = SAMPLERS.get(suffix)
         if sampler and path.is_file():
             return sampler(path, columns)

@@ -25,6 +25,7 @@ from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
 from runner.data import (
     RenderedExample,
+    chat_logs,
     conversation_formats,
     data_sets,
     reading,
@@ -32,6 +33,7 @@ from runner.data import (
     rows,
     spreadsheets,
 )
+from runner.data.chat_exports import CHAT_COLUMN
 from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, longest_text, question_and_answer
 from runner.data.html_text import holds_html, text_of_html
 from runner.data.row_files import DataRow
@@ -224,10 +226,10 @@ def sample_of(name: str, sheet: str | None = None) -> list[DataRow]:
 @dataclass(frozen=True)
 class Answers:
     """Missing answers are empty. sheet: of a spreadsheet. question, answer: templates of columns;
-    column: of documents.
-    questions, preferences: of later stages. hold_back: yes or no. gpus: in each machine. numbers:
-    of the GPUs in plain machines; addresses: of these machines, the main one first; results: a
-    folder that they share. prompt, chosen, rejected: of preferences."""
+    column: of documents. answered_by: a person of a chat. questions, preferences: of later stages.
+    hold_back: yes or no. gpus: in each machine. numbers: of the GPUs in plain machines; addresses:
+    of these machines, the main one first; results: a folder that they share. prompt, chosen,
+    rejected: of preferences."""
 
     kind: str = "questions"
     technique: str = ""
@@ -235,6 +237,7 @@ class Answers:
     sheet: str = ""
     question: str = ""
     answer: str = ""
+    answered_by: str = ""
     prompt: str = ""
     chosen: str = ""
     rejected: str = ""
@@ -310,6 +313,27 @@ class Answers:
         if own:
             return conversation_formats.told(self.columns)
         return None
+
+    @cached_property
+    def chat(self) -> chat_logs.Chat | None:
+        """The chat between people in a file; None for other data."""
+        if self.form != CHAT_COLUMN:
+            return None
+        return chat_logs.chat_of(Path(self.data).expanduser())
+
+    @property
+    def speakers(self) -> Mapping[str, int]:
+        """The people of a chat, each with the number of their messages; none for other data."""
+        if self.chat is None:
+            return {}
+        return self.chat.speakers
+
+    @property
+    def likely_answerer(self) -> str:
+        """The person of a chat who most often follows another; empty for other data."""
+        if self.chat is None or not self.speakers:
+            return ""
+        return self.chat.likely_answerer
 
     @cached_property
     def columns(self) -> list[str]:
@@ -495,6 +519,9 @@ class Answers:
             return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):
             return said
+        if self.speakers:
+            answerer = self.answered_by or self.likely_answerer
+            said["data.answered_by"] = (answerer, "the model learns to write like this person")
         if self.form or self.of.rows == "conversations":
             return said | gone | {"data.form": (self.form, "the form of its rows")}
         guessed = self.guessed
@@ -817,9 +844,11 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
         gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
         if answers.on_cpu:
             gpus = "this machine's CPU"
-        described = (
-            f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
-        )
+        if answers.form:
+            title = KINDS["conversations"].title
+        else:
+            title = answers.of.title
+        described = f"{title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
         told["description"] = (described, "")
         # Three short questions of validation rows, far from each other. Of rows with answers a run
         # chooses the questions itself, of those that it learns and of those held back.

@@ -32,6 +32,7 @@ OF_COLUMNS = (
     "rejected",
     "completion",
     "label",
+    "answered_by",
     "songs",
 )
 # The objectives that stay when the new rows are of this kind; labelled answers set their own.
@@ -97,7 +98,7 @@ def kind_of_rows(document: Document, name: str) -> str:
         return "pipeline"
     if scenario == "image-classification":
         return "images"
-    columns = drafting.columns_of(name, texts=True)
+    columns = drafting.columns_of(name, texts=Path(name).is_dir())
     known = {column.lower() for column in columns}
     if not known and not drafting.on_hub(name):
         return "text"

@@ -19,7 +19,7 @@ from runner.check import data_file
 from runner.check.validate import valid
 from runner.commands.next_step import before_training
 from runner.commands.options import command, end, parameter, say, set_words, short, table
-from runner.data.conversation_formats import COLUMNS
+from runner.data.conversation_formats import WRITTEN_FORMS
 from runner.parts.start import drafting
 from runner.parts.start.commands import doctor
 from runner.parts.start.commands.models import card_named, licence, size
@@ -28,12 +28,13 @@ from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.recipe import Override
 from runner.tools.packaged import named
-from runner.tools.problem import Problem, Stop, did_you_mean, listed, shortened
+from runner.tools.problem import Problem, Stop, did_you_mean, listed, plural, shortened
 from runner.tools.text import JOB_NAME, printable
 
 SHOWN_CHARACTERS = 120  # of a question, and of its answer
 ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
 BACK, NOT = "back", "not "
+MOST_NAMES = 8  # of a chat's people
 MOST_HERE = 5  # models that are shown for this machine's CPU
 
 
@@ -135,10 +136,9 @@ def _file(answers: Answers, said: str) -> str:
     found = replace(answers, data=name)
     there = found.columns
     if answers.of.rows == "conversations" and there and not found.form:
-        forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
         raise Stop(
             f"The columns of `{name}` are {listed(there)}, which match no form of conversations.",
-            f"Choose `questions` if one column has questions and another has answers, or give the rows the columns of a form: {forms}.",
+            f"Choose `questions` if one column has questions and another has answers, or give the rows the columns of a form: {WRITTEN_FORMS}.",
         )
     if answers.of.rows in ("questions", "songs") and not found.form:
         found.guessed  # noqa: B018  two columns are needed
@@ -146,7 +146,10 @@ def _file(answers: Answers, said: str) -> str:
 
 
 def _show(one: Question, answers: Answers) -> None:
-    if one.name in ("question", "prompt", "column") and answers.columns:
+    if one.name == "answered_by":
+        people = [(name, f"{count:,}") for name, count in answers.speakers.items()]
+        table([("NAME", "MESSAGES"), *people])
+    elif one.name in ("question", "prompt", "column") and answers.columns:
         say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
     elif one.name == "model":
         if answers.on_cpu:
@@ -526,6 +529,8 @@ def new(
         say(f"\n{problem}")
     if not asks and said.of.rows == "questions" and said.data and not said.form:
         say(f"\n{_learned(said)}")
+    if said.answered_by and not asks and "answered_by" not in given:
+        say(f"\n{_chosen_answerer(said)}")
     say(
         f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, sets)}"
     )
@@ -541,6 +546,18 @@ def new(
         advice = "Rehearse it with a tiny model first."
     done = f"{made.target} has your answers, and no mistakes. {advice}"
     end(done, following, str(made.target))
+
+
+def _chosen_answerer(answers: Answers) -> str:
+    """Who answers in a chat of which the person has named nobody, and why."""
+    others = []
+    for name, count in answers.speakers.items():
+        if name != answers.answered_by:
+            others.append(f"{name} ({count:,} {plural('message', count)})")
+    choice = f"`{answers.answered_by}` answers in this chat: nobody else follows another person as often."
+    if not others:
+        return choice
+    return f"{choice} For another person, write another name as `answered_by`: {', '.join(others[:MOST_NAMES])}."
 
 
 def _kind_of_copy(source: str, short: bool, given: Mapping[str, str]) -> str:

@@ -1,0 +1,597 @@
+"""Chats between people, as their apps export them: WhatsApp, Telegram, Slack, Discord, and any log
+with `Name: text` on each line. A chat is cut into conversations at its pauses; each is a row."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from html import unescape
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runner.data.chat_exports import CHAT_COLUMN
+from runner.data.row_files import (
+    FIRST_BYTES,
+    KEPT,
+    NOT_UTF8,
+    Bad,
+    FilePart,
+    JsonList,
+    Numbered,
+    Table,
+    Unreadable,
+)
+from runner.data.table_layout import encoding_of, is_table
+from runner.tools import packaged
+from runner.tools.problem import Stop
+
+# A longer pause begins a new conversation. An answer often comes the next morning, so a night is no
+# end; after a day without a word, people begin anew.
+PAUSE_SECONDS = 12 * 3600
+# A longer conversation is cut at its longest pauses: about 1,000 tokens, which fit into the usual
+# `sequence_len`.
+MOST_CHARACTERS = 4000
+# A cut leaves at least this share of the messages on both sides, so that no side is a scrap.
+LEAST_SIDE = 0.25
+# The lines of a text file by which it is recognised, and the share of them that must begin with a
+# name, if they have no times.
+FIRST_LINES, NAMED_SHARE = 200, 0.8
+HEAD_CHARACTERS = 100_000
+NOT_A_CHAT = "it is plain text, and neither a chat nor a table."
+CHATS_HINT = (
+    "A chat is WhatsApp's export, or has `Name: text` on each line. Plain text needs `form: text`."
+)
+
+_WORDS = packaged.toml(__file__, "chat_logs.toml")
+_MEDIA = frozenset(_WORDS["media"])
+_NOTICES = frozenset(_WORDS["notices"])
+_LONGEST_WORDS = max(map(len, _MEDIA | _NOTICES)) + 1
+# Marks of the direction of writing, which WhatsApp puts before its own words.
+_MARKS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
+_OWN_WORDS = "\u200e"
+_DATE = r"(?P<first>\d{1,4})[./-]\s?(?P<second>\d{1,2})[./-]\s?(?P<third>\d{1,4})\.?"
+_CLOCK = (
+    r"(?:(?P<before>上午|下午|오전|오후|午前|午後)\s?)?(?P<hour>\d{1,2})[:.](?P<minute>\d{2})(?:[:.]\d{2})?"
+    r"(?:\s?(?P<after>[aApP]\.?\s?[mM]\.?))?"
+)
+_WHEN = rf"{_DATE},?(?:\s(?:à|at|um|alle|às|a las))?\s{_CLOCK}"
+# Android's and the iPhone's lines.
+_HEADER = re.compile(rf"(?:{_WHEN}\s[-–]\s|\[{_WHEN.replace('?P<', '?P<i_')}\]\s)(?P<rest>.*)")
+# Names have no quotation marks; notices such as "Anna named the group “Bees: a club”" do.
+_SENDER = re.compile(r"(?P<name>[^:\n\"“”„«»]{1,100}):(?: (?P<text>.*)|$)")
+_AFTERNOON = ("p", "下午", "오후", "午後")
+# WhatsApp's words in the place of a picture, in any language; and at the end of an edited message.
+_IN_BRACKETS = re.compile(r"<[^<>\n]{3,60}>")
+_EDITED = re.compile(r"[\u200e ]<[^<>\n]*\s[^<>\n]*>$")
+# A name at the beginning of a line: up to four words, the first with a letter.
+_NAMED_LINE = re.compile(r"(?P<name>[^\W\d_][\w.'’-]*(?: [\w.'’()-]+){0,3}):(?:\s+(?P<text>.*)|$)")
+
+
+class ChatMessage(NamedTuple):
+    """line: where it begins, from 1. sender: None for a notice of the app. seconds: since some day;
+    None if unknown. left_out: the kind of a message without words of a person, or empty."""
+
+    line: int
+    sender: str | None
+    text: str
+    seconds: float | None = None
+    left_out: str = ""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """title: the kind, with its article. rows: of the conversations, each with the line of its
+    first message. speakers: how many messages each person has written, most first; followers: how
+    many of these follow another person's."""
+
+    title: str
+    rows: tuple[Numbered, ...]
+    speakers: Mapping[str, int]
+    followers: Mapping[str, int]
+
+    @property
+    def likely_answerer(self) -> str:
+        """Whoever most often follows another person: who is asked writes second."""
+        return max(self.speakers, key=lambda name: self.followers.get(name, 0))
+
+
+def chat_of(file: Path) -> Chat | None:
+    """The chat in a file, or None if it holds none. A file that has not changed is read once."""
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return _chat_of(file, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=2)
+def _chat_of(file: Path, _changed: int, _size: int) -> Chat | None:
+    if file.suffix.lower() == ".txt":
+        if not is_text_chat(file):
+            return None
+        with file.open(encoding=encoding_of(file), errors=KEPT) as content:
+            text = content.read()
+        return _made(*_of_text(text), is_encodable=_is_encodable(text))
+    if not _may_be_json_chat(file):
+        return None
+    text = file.read_text(encoding="utf-8-sig", errors=KEPT)
+    try:
+        title, chats = _of_json(json.loads(text))
+    except (ValueError, RecursionError):
+        return None  # the reader of rows names the line
+    if not chats:
+        return None
+    # An escape such as \\ud83d may be half a character.
+    return _made(title, chats, is_encodable="\\u" not in text and _is_encodable(text))
+
+
+def is_text_chat(file: Path) -> bool:
+    """Whether a text file begins as a chat does."""
+    try:
+        with file.open(encoding=encoding_of(file), errors=KEPT) as content:
+            lines = content.read(HEAD_CHARACTERS).split("\n")
+    except OSError:
+        return False
+    first_lines = [line for line in lines if line.strip()][:FIRST_LINES]
+    if first_lines and _header_of(first_lines[0]):
+        senders = [_sender_of(header["rest"]) for header in map(_header_of, first_lines) if header]
+        return any(senders)
+    names = []
+    for line in first_lines:
+        named = _NAMED_LINE.match(line)
+        if named:
+            names.append(named["name"])
+    # Headings of a text, such as `Note:`, hardly repeat; people do.
+    is_named = len(names) >= NAMED_SHARE * len(first_lines)
+    return is_named and 2 <= len(set(names)) <= len(names) / 2
+
+
+def _may_be_json_chat(file: Path) -> bool:
+    """Whether the beginning of a JSON file may be a chat's: an object, or a list of Slack's
+    messages."""
+    with file.open(encoding="utf-8-sig", errors=KEPT) as content:
+        head = content.read(FIRST_BYTES).lstrip()
+    if head.startswith("{"):
+        return True
+    if not head.startswith("[") or '"ts"' not in head[:HEAD_CHARACTERS]:
+        return False
+    try:
+        first_row, _ = json.JSONDecoder().raw_decode(head, max(0, head.find("{")))
+    except (ValueError, RecursionError):
+        return False
+    return _is_slack(first_row)
+
+
+class ChatFile(Table):
+    """A text file that is a chat, of which one conversation is a row, or else a table."""
+
+    def columns(self, file: Path) -> list[str]:
+        if is_text_chat(file):
+            return [CHAT_COLUMN]
+        if not is_table(file):
+            raise Unreadable(NOT_A_CHAT, hint=CHATS_HINT)
+        return super().columns(file)
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        file.stat()  # a missing file is reported as any other
+        chat = chat_of(file)
+        if chat:
+            yield from chat.rows
+        elif is_table(file):
+            yield from super().rows(file, part)
+        else:
+            raise Stop(f"`{file}` cannot be used: {NOT_A_CHAT}", CHATS_HINT)
+
+
+class JsonFile(JsonList):
+    """A list of rows, or a chat."""
+
+    def columns(self, file: Path) -> list[str]:
+        if chat_of(file):
+            return [CHAT_COLUMN]
+        return super().columns(file)
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        file.stat()
+        chat = chat_of(file)
+        if chat:
+            yield from chat.rows
+        else:
+            yield from super().rows(file, part)
+
+
+def _made(title: str, chats: Sequence[Sequence[ChatMessage]], is_encodable: bool) -> Chat:
+    """The conversations of chats of one export. is_encodable: whether no text has half
+    characters."""
+    speakers = dict[str, int]()
+    followers = dict[str, int]()
+    rows = list[Numbered]()
+    for messages in chats:
+        names = set[str]()
+        for message in messages:
+            if message.sender is not None and message.text:
+                speakers[message.sender] = speakers.get(message.sender, 0) + 1
+                names.add(message.sender)
+        for conversation in _conversations(messages):
+            row = _row_of(conversation, len(names) > 2)
+            for before, after in pairwise(row[CHAT_COLUMN]):
+                if before["name"] != after["name"]:
+                    followers[after["name"]] = followers.get(after["name"], 0) + 1
+            if is_encodable or _is_encodable(json.dumps(row, ensure_ascii=False)):
+                rows.append((conversation[0].line, row))
+            else:
+                rows.append((conversation[0].line, Bad(NOT_UTF8)))
+    by_count = sorted(speakers.items(), key=lambda speaker: -speaker[1])
+    return Chat(title, tuple(rows), dict(by_count), followers)
+
+
+def _row_of(conversation: Sequence[ChatMessage], is_group: bool) -> dict[str, Any]:
+    """The row of a conversation. Messages of one person in a row are joined."""
+    messages = list[dict[str, str]]()
+    left_out = []
+    for message in conversation:
+        if message.left_out:
+            left_out.append(message.left_out)
+        if message.sender is None or not message.text:
+            continue
+        if messages and messages[-1]["name"] == message.sender:
+            messages[-1]["text"] += f"\n{message.text}"
+        else:
+            messages.append({"name": message.sender, "text": message.text})
+    return {CHAT_COLUMN: messages, "group": is_group, "left_out": left_out}
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether a text has no half characters, which no tokenizer accepts."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _conversations(messages: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMessage]]:
+    """The conversations between long pauses; those that are too long are cut further."""
+    start = 0
+    for number in range(1, len(messages) + 1):
+        is_end = number == len(messages)
+        if is_end or _pause(messages[number - 1], messages[number]) > PAUSE_SECONDS:
+            yield from _short_enough(messages[start:number])
+            start = number
+
+
+def _short_enough(messages: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMessage]]:
+    remaining = [messages]
+    while remaining:
+        conversation = remaining.pop()
+        count = len(conversation)
+        if count < 2 or sum(len(message.text) for message in conversation) <= MOST_CHARACTERS:
+            yield conversation
+            continue
+        middle = count / 2
+        margin = max(1, int(LEAST_SIDE * count))
+        cut = max(
+            range(margin, count - margin + 1),
+            key=lambda place: (
+                _pause(conversation[place - 1], conversation[place]),
+                -abs(place - middle),
+            ),
+        )
+        remaining += [conversation[cut:], conversation[:cut]]
+
+
+def _pause(before: ChatMessage, after: ChatMessage) -> float:
+    """Seconds between two messages; 0 if unknown."""
+    if before.seconds is None or after.seconds is None:
+        return 0.0
+    return after.seconds - before.seconds
+
+
+def _of_text(text: str) -> tuple[str, list[list[ChatMessage]]]:
+    """The kind of a chat in a text file, and its messages."""
+    lines = text.split("\n")
+    for line in lines:
+        if line.strip():
+            if _header_of(line):
+                return "a WhatsApp chat", [_of_whatsapp(lines)]
+            break
+    return "a chat", _of_log(lines)
+
+
+def _header_of(line: str) -> re.Match[str] | None:
+    return _HEADER.match(line.lstrip(_MARKS))
+
+
+def _sender_of(rest: str) -> re.Match[str] | None:
+    return _SENDER.match(rest.lstrip(_MARKS))
+
+
+def _of_whatsapp(lines: Sequence[str]) -> list[ChatMessage]:
+    """The messages of WhatsApp's export. A line without a time continues the message above it."""
+    entries = list[tuple[int, re.Match[str], list[str]]]()
+    before = list[ChatMessage]()
+    for number, line in enumerate(lines, 1):
+        header = _header_of(line)
+        if header:
+            entries.append((number, header, [header["rest"]]))
+        elif entries:
+            entries[-1][2].append(line)
+        elif line.strip():
+            before.append(ChatMessage(number, None, "", None, "notice"))
+    messages = before
+    times = _times([header for _, header, _ in entries])
+    for (number, header, text_lines), seconds in zip(entries, times, strict=True):
+        sender = _sender_of(header["rest"])
+        if sender is None:
+            messages.append(ChatMessage(number, None, "", seconds, "notice"))
+            continue
+        text = "\n".join([sender["text"] or "", *text_lines[1:]])
+        name = sender["name"].strip(_MARKS + "~\u202f\xa0 ")
+        words, left_out = _words_of(text)
+        messages.append(ChatMessage(number, name, words, seconds, left_out))
+    return messages
+
+
+def _words_of(text: str) -> tuple[str, str]:
+    """A person's own words in a message of WhatsApp, and the kind of what is left out."""
+    text = text.rstrip()
+    # Most messages are words alone.
+    if len(text) > _LONGEST_WORDS and text.isprintable() and "<" not in text:
+        return text.strip(), ""
+    plain = text.strip(f"{_MARKS} ")
+    in_lower_case = plain.lower().rstrip(".")
+    if in_lower_case in _NOTICES:
+        return "", "notice"
+    if in_lower_case in _MEDIA or _IN_BRACKETS.fullmatch(plain):
+        return "", "media"
+    if text.startswith(_OWN_WORDS):
+        # A picture's name may have the person's words below it.
+        _, _, below = text.partition("\n")
+        return below.strip(f"{_MARKS} \n"), "media"
+    text = _EDITED.sub("", text).strip(f"{_MARKS} \n") or plain
+    return text, "" if text else "notice"
+
+
+def _times(headers: Sequence[re.Match[str]]) -> list[float | None]:
+    """The time of each message in seconds. Day or month comes first: the order in which fewer times
+    go back, else the day, or with 12 hours the month, as in America."""
+    orders = [("third", "second", "first"), ("third", "first", "second")]
+    if any(_part(header, "after") for header in headers):
+        orders.reverse()
+    readings = [[_seconds(header, order) for header in headers] for order in orders]
+    return min(readings, key=_faults)
+
+
+def _faults(times: Sequence[float | None]) -> int:
+    """How many times are no date, or earlier than the one before."""
+    faults = 0
+    last = 0.0
+    for seconds in times:
+        if seconds is None or seconds < last:
+            faults += 1
+        if seconds is not None:
+            last = seconds
+    return faults
+
+
+def _part(header: re.Match[str], name: str) -> str:
+    return header[name] or header[f"i_{name}"] or ""
+
+
+def _seconds(header: re.Match[str], order: tuple[str, str, str]) -> float | None:
+    """The time of a message; None if it is no date. order: the parts that are year, month, day."""
+    if len(_part(header, "first")) == 4:
+        order = ("first", "second", "third")
+    year, month, day = (_part(header, name) for name in order)
+    seconds = _day_seconds(year, month, day)
+    if seconds is None:
+        return None
+    hour = int(_part(header, "hour"))
+    half = (_part(header, "after") or _part(header, "before")).lower()
+    if half:
+        hour = hour % 12
+        if half.startswith(_AFTERNOON):
+            hour += 12
+    return seconds + hour * 3600 + int(_part(header, "minute")) * 60
+
+
+@lru_cache(maxsize=4096)
+def _day_seconds(year: str, month: str, day: str) -> float | None:
+    """The seconds at which a day begins; None if it is no day."""
+    number_of_year = int(year)
+    if number_of_year < 100:
+        number_of_year += 2000
+    try:
+        begin = datetime(number_of_year, int(month), int(day))
+    except ValueError:
+        return None
+    return (begin - datetime(1970, 1, 1)) / timedelta(seconds=1)
+
+
+def _of_log(lines: Sequence[str]) -> list[list[ChatMessage]]:
+    """The messages of a log with names alone, in parts between empty lines if these separate
+    conversations."""
+    messages = list[ChatMessage]()
+    begins = [0]
+    is_after_gap = False
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            is_after_gap = True
+            continue
+        named = _NAMED_LINE.match(line.lstrip(_MARKS))
+        if named:
+            if is_after_gap and messages:
+                begins.append(len(messages))
+            messages.append(ChatMessage(number, named["name"], (named["text"] or "").strip()))
+        elif messages:
+            last = messages[-1]
+            gap = "\n\n" if is_after_gap else "\n"
+            messages[-1] = last._replace(text=f"{last.text}{gap}{line.strip()}".strip())
+        else:
+            messages.append(ChatMessage(number, None, "", None, "notice"))
+        is_after_gap = False
+    messages = [_without_text_as_notice(message) for message in messages]
+    parts = [messages[begin:end] for begin, end in pairwise([*begins, len(messages)])]
+    exchanges = [part for part in parts if len({message.sender for message in part}) > 1]
+    # Some logs have an empty line after each message.
+    if 2 * len(exchanges) < len(parts):
+        return [messages]
+    return parts
+
+
+def _without_text_as_notice(message: ChatMessage) -> ChatMessage:
+    if message.text or message.left_out:
+        return message
+    return message._replace(left_out="notice")
+
+
+def _of_json(content: object) -> tuple[str, list[list[ChatMessage]]]:
+    """The kind of a chat in JSON, and the messages of each chat in it; none if it is no chat."""
+    if isinstance(content, list):
+        if content and _is_slack(content[0]):
+            return "a Slack chat", [_of_slack(content)]
+        return "", []
+    if not isinstance(content, dict):
+        return "", []
+    all_chats = content.get("chats")
+    if isinstance(all_chats, dict) and isinstance(all_chats.get("list"), list):
+        chats = [chat for chat in all_chats["list"] if _is_telegram(chat)]
+        return "Telegram's chats", [_of_telegram(chat["messages"]) for chat in chats]
+    if _is_telegram(content):
+        return "a Telegram chat", [_of_telegram(content["messages"])]
+    messages = content.get("messages")
+    if isinstance(messages, list) and any(
+        _has(message, "author", "content") for message in messages
+    ):
+        return "a Discord chat", [_of_discord(messages)]
+    return "", []
+
+
+def _has(value: object, *names: str) -> bool:
+    return isinstance(value, dict) and value.keys() >= {*names}
+
+
+def _is_telegram(chat: object) -> bool:
+    if not isinstance(chat, dict) or not isinstance(chat.get("messages"), list):
+        return False
+    return any(_has(message, "type", "date", "text") for message in chat["messages"])
+
+
+def _is_slack(message: object) -> bool:
+    return _has(message, "type", "ts", "text")
+
+
+def _of_telegram(entries: Sequence[Any]) -> list[ChatMessage]:
+    messages = []
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict):
+            messages.append(ChatMessage(number, None, "", None, "notice"))
+            continue
+        seconds = _seconds_of(entry.get("date"))
+        if entry.get("type") != "message":
+            messages.append(ChatMessage(number, None, "", seconds, "notice"))
+            continue
+        pieces = entry.get("text")
+        if not isinstance(pieces, list):
+            pieces = [pieces]
+        texts = []
+        for piece in pieces:
+            if isinstance(piece, dict):
+                piece = piece.get("text")
+            if isinstance(piece, str):
+                texts.append(piece)
+        has_media = any(
+            entry.get(name)
+            for name in (
+                "media_type",
+                "photo",
+                "file",
+                "location_information",
+                "poll",
+                "contact_information",
+            )
+        )
+        # Telegram forgets the name of a deleted account.
+        sender = entry.get("from") or "Deleted account"
+        messages.append(_message(number, sender, "".join(texts), seconds, has_media))
+    return messages
+
+
+def _of_discord(entries: Sequence[Any]) -> list[ChatMessage]:
+    messages = []
+    for number, entry in enumerate(entries, 1):
+        author = entry.get("author") if isinstance(entry, dict) else None
+        if not isinstance(author, dict):
+            messages.append(ChatMessage(number, None, "", None, "notice"))
+            continue
+        seconds = _seconds_of(entry.get("timestamp"))
+        if entry.get("type", "Default") not in ("Default", "Reply"):
+            messages.append(ChatMessage(number, None, "", seconds, "notice"))
+            continue
+        sender = author.get("nickname") or author.get("name")
+        has_media = any(entry.get(name) for name in ("attachments", "embeds", "stickers"))
+        messages.append(_message(number, sender, entry.get("content"), seconds, has_media))
+    return messages
+
+
+def _of_slack(entries: Sequence[Any]) -> list[ChatMessage]:
+    messages = []
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict):
+            messages.append(ChatMessage(number, None, "", None, "notice"))
+            continue
+        try:
+            seconds = float(entry.get("ts") or "")
+        except (TypeError, ValueError):
+            seconds = None
+        if entry.get("subtype") not in (
+            None,
+            "bot_message",
+            "thread_broadcast",
+            "file_share",
+            "me_message",
+        ):
+            messages.append(ChatMessage(number, None, "", seconds, "notice"))
+            continue
+        text = entry.get("text")
+        if isinstance(text, str):
+            text = unescape(text)
+        messages.append(
+            _message(number, _slack_name(entry), text, seconds, bool(entry.get("files")))
+        )
+    return messages
+
+
+def _slack_name(entry: Mapping[str, Any]) -> object:
+    """The name of whoever wrote a message of Slack; `user` is an identifier."""
+    profile = entry.get("user_profile")
+    if not isinstance(profile, dict):
+        profile = {}
+    names = (profile.get("display_name"), profile.get("real_name"), entry.get("username"))
+    return next(filter(None, names), entry.get("user"))
+
+
+def _message(
+    number: int, sender: object, text: object, seconds: float | None, has_media: bool
+) -> ChatMessage:
+    """A message of an app that writes JSON. A message without words is media, or a notice."""
+    words = text.strip() if isinstance(text, str) else ""
+    if not isinstance(sender, str) or not sender:
+        return ChatMessage(number, None, "", seconds, "notice")
+    if has_media:
+        return ChatMessage(number, sender, words, seconds, "media")
+    return ChatMessage(number, sender, words, seconds, "" if words else "notice")
+
+
+def _seconds_of(written: object) -> float | None:
+    """The seconds of a time in ISO 8601, or None."""
+    if not isinstance(written, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError:
+        return None
+    return (moment.replace(tzinfo=None) - datetime(1970, 1, 1)) / timedelta(seconds=1)
