@@ -151,6 +151,9 @@ class ConversationRows(ItemPreparer[Talk]):
 
 
 class ChatRows(ConversationRows[formats.ChatData]):
+    def said(self, item: formats.Conversation) -> tuple[Any, ...]:
+        return item.said, item.turns[-1].content, None, item.asked
+
     def items_of(self) -> Iterator[ItemOf]:
         forms = []
         for written_set in self.asked.sets:

@@ -11,10 +11,16 @@ from runner.data.report import Examined
 
 class Examiner(Protocol):
     """Looks for problems in rows, and adds findings to a report at the end. answer: the part of the
-    text that is learned; label: whether that is good."""
+    text that is learned; label: whether that is good; asked: all that is before the answer, empty
+    if rows may well have several answers to it."""
 
     def add(
-        self, line: Where, text: str, answer: str | None = None, label: bool | None = None
+        self,
+        line: Where,
+        text: str,
+        answer: str | None = None,
+        label: bool | None = None,
+        asked: str = "",
     ) -> None: ...
     def end(self) -> None: ...
 

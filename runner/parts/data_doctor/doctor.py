@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from runner.data import data_sets
 from runner.data.report import DataFinding, Examined
 from runner.tools import packaged
+from runner.tools.text import same
 
 # The most characters that are examined, about 20 MB; of more text, a sample is.
 MOST_CHARACTERS = 20_000_000
@@ -31,12 +32,14 @@ SURE = 0.99
 
 class ExaminedRow(NamedTuple):
     """line: in the file. text: all of the row. answer: what is learned; None if that is the text,
-    as in documents. label: whether the answer is good; None without a label."""
+    as in documents. label: whether the answer is good; None without a label. asked: all that is
+    before the answer, empty if it may well have several."""
 
     line: data_sets.Where
     text: str
     answer: str | None
     label: bool | None = None
+    asked: str = ""
 
     @property
     def wanted(self) -> str | None:
@@ -58,13 +61,18 @@ class DrawingExaminer:
     held: list[tuple[int, ExaminedRow]] = field(default_factory=list)
 
     def add(
-        self, line: data_sets.Where, text: str, answer: str | None = None, label: bool | None = None
+        self,
+        line: data_sets.Where,
+        text: str,
+        answer: str | None = None,
+        label: bool | None = None,
+        asked: str = "",
     ) -> None:
         self.of += 1
         place = data_sets.hash_64(text)
         if place >= self.limit:
             return
-        self.held.append((place, ExaminedRow(line, text, answer, label)))
+        self.held.append((place, ExaminedRow(line, text, answer, label, asked)))
         self.characters += len(text)
         while self.characters > MOST_CHARACTERS and len(self.held) > 1:
             self.limit //= 2
@@ -127,6 +135,7 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
             )
             yield from _named("one-sided answers", lines, *message)
     yield from labels([row for row in rows if row.label is not None])
+    yield from several_answers(rows)
     yield from personal(rows)
 
 
@@ -142,6 +151,25 @@ def _repeated(rows: list[ExaminedRow]) -> list[data_sets.Where]:
                 lines.append(row.line)
             digests.add(digest)
     return lines
+
+
+def several_answers(rows: Sequence[ExaminedRow]) -> Iterator[DataFinding]:
+    """Questions with different answers, of which a model can give one. Capitals and spaces do not
+    make a question or an answer different."""
+    rows_by_question: dict[str, list[ExaminedRow]] = {}
+    for row in rows:
+        if row.asked and row.answer is not None:
+            rows_by_question.setdefault(same(row.asked), []).append(row)
+    lines = []
+    for of_question in rows_by_question.values():
+        if len({same(row.answer or "") for row in of_question}) > 1:
+            lines += [row.line for row in of_question]
+    yield from _named(
+        "several answers",
+        lines,
+        "to the same question, in different rows",
+        "The model learns a mixture of them. Keep the answer that is right, or say in the question what differs.",
+    )
 
 
 def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:

@@ -1,7 +1,7 @@
 """Notes on the first rows of local files, long before `recipe prepare` reads all."""
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from runner.check import data_file, sources
@@ -187,7 +187,8 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     good = []
     for number, row in read:
         if isinstance(row, Conversation):
-            good.append(doctor.ExaminedRow(number, row.said, row.turns[-1].content))
+            answer = row.turns[-1].content
+            good.append(doctor.ExaminedRow(number, row.said, answer, asked=row.asked))
         else:
             unreadable.append((number, row))
     if unreadable:
@@ -200,7 +201,7 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
         findings = doctor.quick(good)
     else:
         # A pattern in a few rows means nothing, but personal data in one row does.
-        findings = doctor.personal(good)
+        findings = chain(doctor.several_answers(good), doctor.personal(good))
     for finding in findings:
         verb = "has" if finding.count == 1 else "have"
         lines = numbers(finding.lines, finding.count)

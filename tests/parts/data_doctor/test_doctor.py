@@ -60,6 +60,32 @@ def test_short_answers_are_named():
     assert found([row(1, "Yes."), row(2, WORDS), row(5, "42")])["short answers"] == (1, 5)
 
 
+def test_a_question_with_different_answers_is_named_whatever_its_capitals():
+    rows = []
+    pairs = [
+        ("Why?", "So."),
+        ("why? ", "Because."),
+        ("When?", "Now."),
+        ("When?", "NOW."),
+        ("", "A"),
+    ]
+    for line, (asked, answer) in enumerate(pairs, 1):
+        rows.append(ExaminedRow(line, f"{asked}\n{answer}", answer, asked=asked))
+    (several,) = doctor.several_answers(rows)
+    assert (several.kind, several.lines) == ("several answers", (1, 2))
+
+
+def test_preparation_names_the_same_question_with_two_answers(tmp_path, golden_message):
+    rows = [{"question": f"What is {n}?", "answer": f"The number {n} of many."} for n in range(4)]
+    rows.append({"question": "What is 2?", "answer": "The first prime number."})
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    asked = wanted(tmp_path / "rows.jsonl", question="[question]")
+    report = prepare(asked, tmp_path / "out")
+    (said,) = [finding for finding in report.findings if finding.kind == "several answers"]
+    assert said.lines == (3, 5)
+    golden_message(f"{said.count} {said.said}\n{said.remedy}")
+
+
 @pytest.mark.parametrize(("alike", "one_sided"), [(4, False), (5, True)])
 def test_answers_that_begin_alike_in_more_than_a_fifth_are_one_sided(alike, one_sided):
     rows = [

@@ -40,6 +40,7 @@ CASES = {
         row(25, " "),
     ],
     "personal": [*GOOD, row(4, "Ask jane.doe@company.org about it.")],
+    "two answers": [*GOOD, row(1, "The first of all odd numbers that are whole.")],
     "short": [row(n, "No." if n == 4 else f"{n} is one of many numbers.") for n in range(20)],
     "one-sided": [
         row(n, f"{'As I said' if n % 2 else f'Number {n}'} it is {n} and so on.") for n in range(30)
