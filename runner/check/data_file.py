@@ -151,7 +151,7 @@ def _text_facts(file: Path) -> list[tuple[str, str]]:
     return facts
 
 
-def _described_chat(chat: chat_logs.Chat) -> str:
+def _described_chat(chat: chat_logs.ChatContent) -> str:
     count = len(chat.rows)
     conversations = f"{count:,} {plural('conversation', count)}"
     if not chat.speakers:

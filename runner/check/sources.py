@@ -345,7 +345,7 @@ def _answerer(
     if not chat.speakers:
         yield recipe.problem(
             (*home, setting),
-            f"`{file}` is {chat.title}, but nobody has written a message in it.",
+            f"`{file}` is {chat.title}, but it contains no messages of people.",
             "Export it again, or name another file.",
         )
         return
@@ -364,7 +364,7 @@ def _answerer(
         )
 
 
-def people_of(chat: chat_logs.Chat) -> str:
+def people_of(chat: chat_logs.ChatContent) -> str:
     """The people of a chat with their messages, in words."""
     names = []
     for name, count in chat.speakers.items():

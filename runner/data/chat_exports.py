@@ -3,7 +3,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from runner.data.row_files import DataRow
@@ -22,7 +22,7 @@ CHAT_COLUMN = "chat_log"
 LEFT_OUT = {"media": MEDIA_CUT, "notice": NOTICES_CUT}
 # ChatGPT's marks of a source, which only its page shows: its own signs around words, or brackets.
 _CITATION = re.compile("\ue200[^\ue201]*\ue201|【[^【】]*†[^【】]*】")
-# What ChatGPT shows nobody: a person's own instructions, which come as a turn.
+# What ChatGPT never shows: a person's own instructions, which come as a turn.
 _HIDDEN_CONTENT = ("user_editable_context", "model_editable_context")
 
 
@@ -185,9 +185,3 @@ EXPORTS: dict[str, Callable[[DataRow, str | None], Exported]] = {
     "claude": claude,
     CHAT_COLUMN: chat_log,
 }
-
-
-def texts_of(form: str, row: DataRow) -> Iterator[str]:
-    """The text of every turn of an export, whoever answers. Raises NoText."""
-    for _, text in EXPORTS[form](row, None).turns:
-        yield text

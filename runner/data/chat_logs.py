@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from html import unescape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from runner.tools import packaged
 from runner.tools.problem import Stop
 
 # A longer pause begins a new conversation. An answer often comes the next morning, so a night is no
-# end; after a day without a word, people begin anew.
+# end; after a day without a message, people begin another subject.
 PAUSE_SECONDS = 12 * 3600
 # A longer conversation is cut at its longest pauses: about 1,000 tokens, which fit into the usual
 # `sequence_len`.
@@ -66,6 +65,8 @@ _AFTERNOON = ("p", "下午", "오후", "午後")
 # WhatsApp's words in the place of a picture, in any language; and at the end of an edited message.
 _IN_BRACKETS = re.compile(r"<[^<>\n]{3,60}>")
 _EDITED = re.compile(r"[\u200e ]<[^<>\n]*\s[^<>\n]*>$")
+# The signs that Slack escapes; `&` last, because it begins the others.
+_SLACK_ESCAPES = {"&lt;": "<", "&gt;": ">", "&amp;": "&"}
 # A name at the beginning of a line: up to four words, the first with a letter.
 _NAMED_LINE = re.compile(r"(?P<name>[^\W\d_][\w.'’-]*(?: [\w.'’()-]+){0,3}):(?:\s+(?P<text>.*)|$)")
 
@@ -82,7 +83,7 @@ class ChatMessage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Chat:
+class ChatContent:
     """title: the kind, with its article. rows: of the conversations, each with the line of its
     first message. speakers: how many messages each person has written, most first; followers: how
     many of these follow another person's."""
@@ -94,11 +95,11 @@ class Chat:
 
     @property
     def likely_answerer(self) -> str:
-        """Whoever most often follows another person: who is asked writes second."""
+        """The person who most often follows another: who is asked writes second."""
         return max(self.speakers, key=lambda name: self.followers.get(name, 0))
 
 
-def chat_of(file: Path) -> Chat | None:
+def chat_of(file: Path) -> ChatContent | None:
     """The chat in a file, or None if it holds none. A file that has not changed is read once."""
     try:
         facts = file.stat()
@@ -108,7 +109,7 @@ def chat_of(file: Path) -> Chat | None:
 
 
 @lru_cache(maxsize=2)
-def _chat_of(file: Path, _changed: int, _size: int) -> Chat | None:
+def _chat_of(file: Path, _changed: int, _size: int) -> ChatContent | None:
     if file.suffix.lower() == ".txt":
         if not is_text_chat(file):
             return None
@@ -203,7 +204,7 @@ class JsonFile(JsonList):
             yield from super().rows(file, part)
 
 
-def _made(title: str, chats: Sequence[Sequence[ChatMessage]], is_encodable: bool) -> Chat:
+def _made(title: str, chats: Sequence[Sequence[ChatMessage]], is_encodable: bool) -> ChatContent:
     """The conversations of chats of one export. is_encodable: whether no text has half
     characters."""
     speakers = dict[str, int]()
@@ -225,7 +226,7 @@ def _made(title: str, chats: Sequence[Sequence[ChatMessage]], is_encodable: bool
             else:
                 rows.append((conversation[0].line, Bad(NOT_UTF8)))
     by_count = sorted(speakers.items(), key=lambda speaker: -speaker[1])
-    return Chat(title, tuple(rows), dict(by_count), followers)
+    return ChatContent(title, tuple(rows), dict(by_count), followers)
 
 
 def _row_of(conversation: Sequence[ChatMessage], is_group: bool) -> dict[str, Any]:
@@ -558,7 +559,8 @@ def _of_slack(entries: Sequence[Any]) -> list[ChatMessage]:
             continue
         text = entry.get("text")
         if isinstance(text, str):
-            text = unescape(text)
+            for escape, sign in _SLACK_ESCAPES.items():
+                text = text.replace(escape, sign)
         messages.append(
             _message(number, _slack_name(entry), text, seconds, bool(entry.get("files")))
         )
@@ -566,7 +568,7 @@ def _of_slack(entries: Sequence[Any]) -> list[ChatMessage]:
 
 
 def _slack_name(entry: Mapping[str, Any]) -> object:
-    """The name of whoever wrote a message of Slack; `user` is an identifier."""
+    """The name of the person who wrote a message of Slack; `user` is an identifier."""
     profile = entry.get("user_profile")
     if not isinstance(profile, dict):
         profile = {}

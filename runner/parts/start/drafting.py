@@ -315,7 +315,7 @@ class Answers:
         return None
 
     @cached_property
-    def chat(self) -> chat_logs.Chat | None:
+    def chat(self) -> chat_logs.ChatContent | None:
         """The chat between people in a file; None for other data."""
         if self.form != CHAT_COLUMN:
             return None

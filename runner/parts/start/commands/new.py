@@ -549,7 +549,7 @@ def new(
 
 
 def _chosen_answerer(answers: Answers) -> str:
-    """Who answers in a chat of which the person has named nobody, and why."""
+    """Who answers in a chat of which no person is named, and why."""
     others = []
     for name, count in answers.speakers.items():
         if name != answers.answered_by:
