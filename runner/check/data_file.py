@@ -123,7 +123,7 @@ def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]
     """What a person may not expect of how a table is read, each with what to do if it is wrong: its
     encoding, columns without names, sheets or files that are not read."""
     facts = []
-    if file.suffix.lower() in TEXT_TABLES and file.is_file():
+    if file.suffix.lower() in TEXT_TABLES and file.is_file() and not chat_logs.chat_of(file):
         facts += _text_facts(file)
     others = rows.unread(file, sheet)
     if others and file.suffix.lower() in spreadsheets.ENDINGS:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner.data.table_layout import Header, encoding_of, open_table
+from runner.recipe.templates import FORMS
 from runner.tools import packaged
 from runner.tools.problem import Severity, Stop
 
@@ -255,6 +256,8 @@ class JsonList(RowFile):
 
 LINES_OF_JSON = "A file with one object on each line must end in .jsonl."
 DEEPEST = 3  # objects inside each other whose fields are columns
+# Columns of conversations, which are read whole.
+OF_FORMS = {name for names in FORMS.values() for name in names}
 
 
 def _list_of_rows(value: object) -> list[Any] | None:
@@ -308,7 +311,7 @@ def column_names(row: object, deepest: int = DEEPEST) -> list[str]:
         raise Unreadable("its first row is not an object with named columns.")
     names = []
     for name, value in row.items():
-        if isinstance(value, dict) and value and deepest > 1:
+        if isinstance(value, dict) and value and deepest > 1 and name not in OF_FORMS:
             names += [f"{name}.{inner}" for inner in column_names(value, deepest - 1)]
         else:
             names.append(name)

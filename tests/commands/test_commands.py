@@ -162,12 +162,12 @@ def test_a_new_recipe_checks_clean_and_keeps_its_comments(recipe_command, tmp_pa
     whole = yaml.safe_load(original)
     assert made.get("image") == whole.get("image")
     assert ("quay.io" in str(made)) == ("quay.io" in str(whole)) == (source == "resnet")
-    for command in ("check", "plan"):
-        done = recipe_command(command, "my-demo.yaml", cwd=tmp_path)
-        assert done.returncode == 0
-        assert ("This commit is a placeholder." in done.stdout + done.stderr) == (
-            source == "resnet"
-        )
+    done = recipe_command("check", "my-demo.yaml", cwd=tmp_path)
+    assert done.returncode == 0
+    assert ("This commit is a placeholder." in done.stdout + done.stderr) == (source == "resnet")
+    done = recipe_command("plan", "my-demo.yaml", cwd=tmp_path)
+    assert done.returncode == 0
+    assert ("`recipe check my-demo.yaml` has 1 note." in done.stderr) == (source == "resnet")
     if source == "resnet":
         done = recipe_command(
             "check",
@@ -183,7 +183,12 @@ def test_a_new_recipe_checks_clean_and_keeps_its_comments(recipe_command, tmp_pa
 
 
 OWN_DATA = {
-    "conversations": ("survival", '{"messages": [{"role": "user", "content": "a"}]}', {"path"}, 0),
+    "conversations": (
+        "survival",
+        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
+        {"path"},
+        0,
+    ),
     "conversations, by the columns that the templates name": (
         "survival",
         '{"topic": "a", "question": "b", "answer": "c", "messages": []}',

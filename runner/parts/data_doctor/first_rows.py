@@ -7,7 +7,7 @@ from pathlib import Path
 from runner.check import data_file, sources
 from runner.check.rules import questions_of_starters
 from runner.data import columns, conversation_formats, row_files, rows
-from runner.data.conversation_formats import OWN, ChatSet, Conversation
+from runner.data.conversation_formats import OWN, ChatSet, Conversation, NoExchange
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.support import UNSUPPORTED_PROMPT, Support, unsupported_question
 from runner.recipe.document import Path_
@@ -148,6 +148,8 @@ def _conversations(
             continue
         try:
             conversation = form.conversation(OWN, row)
+        except NoExchange:
+            continue  # left out, and not lost
         except NoText as error:
             yield number, str(error)
         else:
