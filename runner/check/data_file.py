@@ -3,13 +3,16 @@ command that makes a recipe of it."""
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
 from runner.check.sources import people_of
 from runner.data import chat_logs, columns, conversation_formats, rows, spreadsheets
+from runner.data.html_text import text_of_html
 from runner.data.row_files import Unreadable
 from runner.data.table_layout import first_word_beyond_ascii, is_table, open_table
+from runner.recipe import templates
 from runner.tools.files import TEXTS, text_files
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
 
@@ -22,6 +25,7 @@ TEXT_TABLES = (".csv", ".tsv", ".txt")
 USUAL_ENCODINGS = ("utf-8-sig", "utf-16")  # which say themselves what they are
 MAKES_RECIPE = "`recipe new` makes a recipe of it."
 SHOWN_CHARACTERS = 60
+LEARNED_CHARACTERS = 120  # of a question, and of its answer
 # Apps whose exports are known, by the form of their rows.
 EXPORTS_OF = {"chatgpt": "ChatGPT", "claude": "Claude"}
 
@@ -164,6 +168,28 @@ def _columns(file: Path) -> list[str]:
         return rows.columns(file)
     except Unreadable:
         return []
+
+
+def first_pair(
+    sample: Sequence[Mapping[str, object]], question: str, answer: str
+) -> tuple[str, str] | None:
+    """The first question with its answer, as a model would learn them; None without a row that has
+    both. sample: rows; question, answer: templates of their columns."""
+    for row in sample:
+        with suppress(KeyError, templates.NoText):
+            asked = text_of_html(templates.fill(question, row)).strip()
+            learned = text_of_html(templates.fill(answer, row)).strip()
+            if asked and learned:
+                return asked, learned
+    return None
+
+
+def learned_sentence(pair: tuple[str, str] | None) -> str:
+    """What the model will learn of a row; empty without one."""
+    if not pair:
+        return ""
+    question, answer = (shortened(text, LEARNED_CHARACTERS) for text in pair)
+    return f"The model will learn: “{question}” → “{answer}”"
 
 
 def _first_text(column: str, sample: Sequence[Mapping[str, object]]) -> str:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 from runner import catalog, scenarios
 from runner.catalog.hardware import NO_GPU
 from runner.catalog.models import why_no_hub
-from runner.check import by_schema
+from runner.check import by_schema, data_file
 from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
 from runner.data import (
@@ -35,7 +35,7 @@ from runner.data import (
 )
 from runner.data.chat_exports import CHAT_COLUMN
 from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, longest_text, question_and_answer
-from runner.data.html_text import holds_html, text_of_html
+from runner.data.html_text import holds_html
 from runner.data.row_files import DataRow
 from runner.data.support import Support
 from runner.parts.edits import copying
@@ -365,13 +365,7 @@ class Answers:
         both."""
         question = self.question or self.guessed[0]
         answer = self.answer or self.guessed[1]
-        for row in self.sample:
-            with suppress(KeyError, templates.NoText):
-                asked = text_of_html(templates.fill(question, row)).strip()
-                learned = text_of_html(templates.fill(answer, row)).strip()
-                if asked and learned:
-                    return asked, learned
-        return None
+        return data_file.first_pair(self.sample, question, answer)
 
     @property
     def guessed(self) -> tuple[str, str]:

@@ -28,10 +28,9 @@ from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.recipe import Override
 from runner.tools.packaged import named
-from runner.tools.problem import Problem, Stop, did_you_mean, listed, plural, shortened
+from runner.tools.problem import Problem, Stop, did_you_mean, listed, plural
 from runner.tools.text import JOB_NAME, printable
 
-SHOWN_CHARACTERS = 120  # of a question, and of its answer
 ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
 BACK, NOT = "back", "not "
 MOST_NAMES = 8  # of a chat's people
@@ -412,10 +411,10 @@ def _confirmed(answers: Answers) -> bool:
     rows."""
     if answers.of.rows != "questions" or not answers.sample or answers.form:
         return True
-    pair = _learned(answers)
-    if not pair:
+    learned = data_file.learned_sentence(answers.first_pair)
+    if not learned:
         return True
-    say(pair)
+    say(learned)
     asking = "Is that a question with its answer? yes or no (Enter: yes)"
     while True:
         said = click.prompt(asking, default="yes", show_default=False).strip().lower()
@@ -424,15 +423,6 @@ def _confirmed(answers: Answers) -> bool:
         if said in ("no", "n", BACK):
             return False
         _say(Stop(f"`{said}` is not a valid answer.", "Use `yes` or `no`."))
-
-
-def _learned(answers: Answers) -> str:
-    """What the model will learn of the first row, in a sentence; empty if no row can be read."""
-    pair = answers.first_pair
-    if not pair:
-        return ""
-    question, answer = (shortened(text, SHOWN_CHARACTERS) for text in pair)
-    return f"The model will learn: “{question}” → “{answer}”"
 
 
 def _words(problem: Problem) -> str:
@@ -528,7 +518,7 @@ def new(
     for problem in made.judged[1]:
         say(f"\n{problem}")
     if not asks and said.of.rows == "questions" and said.data and not said.form:
-        say(f"\n{_learned(said)}")
+        say(f"\n{data_file.learned_sentence(said.first_pair)}")
     if said.answered_by and not asks and "answered_by" not in given:
         say(f"\n{_chosen_answerer(said)}")
     say(
