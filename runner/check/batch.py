@@ -13,6 +13,7 @@ from runner import parts
 from runner.check import validate
 from runner.recipe import lock, reading
 from runner.recipe.recipe import Override
+from runner.tools.files import content_hash
 from runner.tools.problem import Problem, Stop, errors_of, report_bug
 from runner.tools.process import cores
 from runner.tools.run_files import RUN
@@ -132,6 +133,8 @@ def shared_names(files: Iterable[str]) -> Iterator[Problem]:
                     line,
                     len(name),
                     severity="note",
+                    setting="name",
+                    check="name-shared",
                 )
             break
 
@@ -173,6 +176,11 @@ def processes(files: Sequence[Path | str]) -> int:
     return 1
 
 
+# The least severe problem that makes a check fail. We have no warnings; who asks for failures on
+# them, as of other tools, gets those on errors.
+FAIL_ON = ("error", "warning", "note")
+
+
 @dataclass(frozen=True)
 class CheckReport:
     """The result of `recipe check`. checked, bugs: the numbers of recipes, and of those that
@@ -186,14 +194,37 @@ class CheckReport:
     def errors(self) -> tuple[Problem, ...]:
         return tuple(errors_of(self.problems))
 
+    def failing(self, least: str = "error") -> tuple[Problem, ...]:
+        """The problems at least as severe as `least`, a value of FAIL_ON."""
+        if least == "note":
+            return self.problems
+        return self.errors
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """A text for each problem, in their order, by which a baseline recognises it. It stays the
+        same when the line moves, and when a release words the message differently."""
+        counts = dict[tuple[str, ...], int]()
+        fingerprints = []
+        for problem in self.problems:
+            file = problem.file.replace("\\", "/").removeprefix("./")
+            facts = (file, problem.rule, problem.setting, problem.source.strip())
+            # The same line may be wrong twice, and the same line may be there twice.
+            counts[facts] = counts.get(facts, 0) + 1
+            fingerprints.append(content_hash([*facts, counts[facts]], 32))
+        return tuple(fingerprints)
+
     def as_json(self) -> Mapping[str, object]:
         """For other programs: errors, and notes in a separate list."""
-        notes = [problem.as_json() for problem in self.problems if problem.severity != "error"]
-        return {
-            "checked": self.checked,
-            "problems": [problem.as_json() for problem in self.errors],
-            "notes": notes,
-        }
+        problems = []
+        notes = []
+        for problem, fingerprint in zip(self.problems, self.fingerprints, strict=True):
+            entry = {**problem.as_json(), "fingerprint": fingerprint}
+            if problem.severity == "error":
+                problems.append(entry)
+            else:
+                notes.append(entry)
+        return {"checked": self.checked, "problems": problems, "notes": notes}
 
 
 def judged(
@@ -229,7 +260,7 @@ def _examined(
     try:
         return validate.examine(file, changes, online, allowed), False
     except Exception:
-        return [Problem(str(file), 0, 0, report_bug())], True
+        return [Problem(str(file), 0, 0, report_bug(), check="bug")], True
 
 
 # Formats a report for other programs. Arguments: the files as the user named them, and the report.

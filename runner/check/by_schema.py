@@ -153,7 +153,9 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
             continue
         if path not in refused:
             message = "This is not a finite number."
-            problems.append(document.problem(path, message, "Write its digits."))
+            problems.append(
+                document.problem(path, message, "Write its digits.", check="not-finite")
+            )
         _mark(filled, path)
     for error in errors:
         _mark_refused(filled, error)
@@ -239,7 +241,9 @@ def missing_parts(document: Document) -> list[Problem]:
         part = parts.missing("sections", name)
         if part:
             message = parts.not_here(name, part)
-            problems.append(document.problem(path, message, parts.INSTALL, key=True))
+            problems.append(
+                document.problem(path, message, parts.INSTALL, key=True, check="part-missing")
+            )
     return problems
 
 

@@ -9,7 +9,7 @@ nothing without their settings; a scenario's own rules are in its folder, in `ru
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
+from functools import cache, wraps
 from importlib import import_module
 from os.path import isdir
 from pathlib import Path
@@ -29,7 +29,7 @@ from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
 from runner.tools.files import read_record
-from runner.tools.problem import Problem, Stop, listed, nearest
+from runner.tools.problem import Problem, Stop, found_by, listed, nearest
 from runner.tools.run_files import TEKKEN
 from runner.tools.settings import BrokenSetting, Settings
 from runner.tools.text import hub_name
@@ -45,11 +45,21 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     else:
         shared = _shared_rules(recipe, look)
     for rule in (*shared, *scenarios.rules(recipe.scenario, look)):
+        before = len(problems)
         try:
             problems.extend(rule(recipe))
         except BrokenSetting:  # `suppress` takes longer, and there are dozens of rules
             continue
+        finally:
+            if len(problems) > before:
+                problems[before:] = found_by(check_name(rule), problems[before:])
     return problems
+
+
+def check_name(rule: Rule) -> str:
+    """The name of a rule in reports: that of its function, with `-`. Other people's baselines have
+    it, so a function that gets another name takes its findings out of them."""
+    return getattr(rule, "__name__", type(rule).__name__).replace("_", "-")
 
 
 def _shared_rules(recipe: Recipe, look: bool) -> list[Rule]:
@@ -74,15 +84,18 @@ def of_section(name: str, *judges: Callable[[Recipe, Any], Iterator[Problem]]) -
     """Rules from functions of a recipe and its section of that name. They yield nothing without the
     section."""
 
-    def rule(
-        judge: Callable[[Recipe, object], Iterator[Problem]], recipe: Recipe
-    ) -> Iterator[Problem]:
+    return tuple(_of_section(name, judge) for judge in judges)
+
+
+def _of_section(name: str, judge: Callable[[Recipe, Any], Iterator[Problem]]) -> Rule:
+    @wraps(judge)  # for its name
+    def rule(recipe: Recipe) -> Iterator[Problem]:
         section = recipe.settings.get(name)
         if section is not None:
             return judge(recipe, section)
         return iter(())
 
-    return tuple(partial(rule, judge) for judge in judges)
+    return rule
 
 
 def _base(recipe: Recipe) -> str:

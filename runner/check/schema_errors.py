@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
-from runner.recipe.document import Document, Path_, dotted
+from runner.recipe.document import Document, Path_, dotted, setting_name
 from runner.tools import packaged
 from runner.tools.problem import Problem, counted, did_you_mean, listed, nearest, setting, shortened
 from runner.tools.text import hub_name
@@ -21,6 +22,17 @@ _TABLE = packaged.toml(__file__, "schema_errors.toml")
 BOUNDS = _TABLE["bounds"]
 KINDS = _TABLE["kinds"]
 YES_OR_NO = _TABLE["yes-or-no"]
+# The names of checks in reports, by the schema's keyword.
+CHECKS = {
+    "type": "wrong-kind",
+    "enum": "not-a-choice",
+    "const": "not-a-choice",
+    "pattern": "wrong-form",
+    **dict.fromkeys(BOUNDS, "out-of-range"),
+    **dict.fromkeys(("minLength", "minItems"), "too-short"),
+    **dict.fromkeys(("maxLength", "maxItems"), "too-long"),
+    "uniqueItems": "entry-twice",
+}
 MOST_FORMS = 12  # the most accepted forms that a hint lists
 
 
@@ -54,7 +66,9 @@ def problems(
         # A value of the wrong kind gets no second Problem about its bounds.
         is_second = path in of_another_kind and error.validator != "type"
         if not slipped and not is_second:
-            collected.append(document.problem(path, *explain(document, path, error)))
+            message, hint = explain(document, path, error)
+            check = CHECKS.get(error.validator, "value-refused")
+            collected.append(document.problem(path, message, hint, check=check))
     return collected, unopened
 
 
@@ -83,7 +97,9 @@ def _missing_settings(
         if isinstance(example, str | int | float) and example:
             hint += f" For example: `{key}: {example}`"
         hints.append(hint)
-    yield document.problem(path, f"{owner} lacks {listed(keys)}.", "\n".join(hints), key=True)
+    yield document.problem(
+        path, f"{owner} lacks {listed(keys)}.", "\n".join(hints), key=True, check="setting-missing"
+    )
 
 
 def _name(path: Path_) -> str:
@@ -111,7 +127,7 @@ def _unknown_settings(
         hidden, header = reading.hidden_header(document, place.line, f"they belong to {owner}")
     if header and hidden in root["properties"] and hidden not in document.data:
         unopened.add(hidden)
-        yield header
+        yield replace(header, setting=hidden, check="not-in-its-section")
         return
     home = _unopened_section(document, root, unknown)
     first_path = (*path, unknown[0])
@@ -120,12 +136,14 @@ def _unknown_settings(
     if home and home in document.data:
         unopened.add(home)
         message = f"{all_lines} belong to `{home}`, and are not indented."
-        yield document.problem(first_path, message, "Indent them by two spaces.", key=True)
+        problem = document.problem(first_path, message, "Indent them by two spaces.", key=True)
+        yield replace(problem, setting=home, check="not-in-its-section")
     elif home and path:
         unopened.add(home)
         message = f"{all_lines} are settings of `{home}`, but they are in {owner}."
         remedy = f"Write `{home}:` above them, at the beginning of a line."
-        yield document.problem(first_path, message, remedy, key=True)
+        problem = document.problem(first_path, message, remedy, key=True)
+        yield replace(problem, setting=home, check="not-in-its-section")
     else:
         for key in unknown:
             yield _unknown(document, root, error.schema, path, key)
@@ -156,7 +174,9 @@ def _unknown(document: Document, root: Schema, section: Schema, path: Path_, key
         else:
             subject = "The settings of this section"
         hint = f"{subject} are {listed(section['properties'])}."
-    return document.problem((*path, key), message, hint, key=True)
+    problem = document.problem((*path, key), message, hint, key=True, check="setting-unknown")
+    # Its own name is no setting, so the rule is named after the section.
+    return replace(problem, setting=setting_name(path))
 
 
 def _known_name(root: Schema, section: Schema, key: str) -> str:
@@ -441,7 +461,7 @@ def values(
         elif error.validator == "required":
             missing = [name for name in error.validator_value if name not in error.instance]
             message = f"`{full_name}` lacks {listed(missing)}."
-            yield document.problem(place, message, f"{owner} needs it.")
+            yield document.problem(place, message, f"{owner} needs it.", check="setting-missing")
         else:
             text = error.instance
             if not isinstance(text, str):
@@ -449,7 +469,8 @@ def values(
             written = shortened(text, SHOWN)
             message = f"`{full_name}` cannot be `{written}`."
             forms = list(dict.fromkeys(_accepted(error.schema, schema["$defs"])))
-            yield document.problem(place, message, _accepted_hint(owner, forms, written))
+            hint = _accepted_hint(owner, forms, written)
+            yield document.problem(place, message, hint, check="value-refused")
 
 
 def _accepted_hint(owner: str, forms: list[str], written: str) -> str:
@@ -493,4 +514,5 @@ def unknown_to(document: Document, path: Path_, names: Schema, owner: str) -> Pr
         hint = "Its settings are in Axolotl's own documentation."
     else:
         hint = "Its settings are in the documentation of the tool that reads it."
-    return document.problem(path, f"{owner} has no setting `{key}`.", hint, key=True)
+    message = f"{owner} has no setting `{key}`."
+    return document.problem(path, message, hint, key=True, check="setting-unknown")

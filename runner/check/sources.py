@@ -230,6 +230,7 @@ def _data_file(
             place,
             f"`{name}` is read when the data is prepared, so its columns cannot be checked here.",
             "`sample` names a local file with the same columns, for `recipe rehearse` and `recipe plan`.",
+            check="file-elsewhere",
         )
         return
     if os.path.isdir(file):
@@ -246,6 +247,7 @@ def _data_file(
             place,
             f"`{file}` is not a file of images.",
             "Name a Parquet file or a folder. A folder has CIFAR-10's binary files, Parquet files, or one folder of images for each class.",
+            check="not-images",
         )
     elif not (is_text_file(file) and data.get("text")):
         yield from _columns_of_file(recipe, home, data, setting, file)
@@ -284,16 +286,21 @@ def _missing_file(recipe: Recipe, place: Path_, name: str) -> Problem:
             place,
             f"`{name}` is on a claim, so its columns cannot be checked here.",
             "Put the file on the claim before the job starts.",
+            check="file-elsewhere",
         )
     if not name.isprintable():
         message = "This path contains a line break or a tab. In double quotes, `\\n`, `\\r` and `\\t` mean those."
         return recipe.problem(
-            place, message, "Put single quotes around a Windows path, or write it with `/`."
+            place,
+            message,
+            "Put single quotes around a Windows path, or write it with `/`.",
+            check="file-missing",
         )
     return recipe.problem(
         place,
         f"The file `{recipe.folder / name}` does not exist.",
         f"{rows.hint_of_near_file(recipe.folder / name)}Check the path; it is relative to the recipe's folder.",
+        check="file-missing",
     )
 
 
@@ -309,6 +316,7 @@ def _columns_of_file(
             f"`{file}` cannot be read: {reason}",
             reason.hint,
             severity=reason.severity,
+            check="file-unreadable",
         )
         return
     # The sample of a copied starter does not describe the user's own file.
@@ -427,6 +435,7 @@ def fits(
                 place,
                 f"`{source}` has {count} columns called `{column}`.",
                 "Give each column its own name.",
+                check="column-twice",
             )
         elif not count:
             message = f"`{place[-1]}` names the column `{column}`, which `{source}` does not have."
@@ -435,7 +444,7 @@ def fits(
             is_other_form = other_hint and data.get("form") == "preferences"
             if is_other_form and {*other_columns} <= {*columns}:
                 hint = other_hint
-            yield recipe.problem(place, message, hint)
+            yield recipe.problem(place, message, hint, check="column-missing")
 
 
 def _unfit_form(
@@ -463,12 +472,13 @@ def _unfit_form(
             hint = f"Write `form: {likely_form}`, or delete the line."
         else:
             hint = conversation_formats.NO_FORM
-        return recipe.problem(place, message, hint)
+        return recipe.problem(place, message, hint, check="form-unfit")
     if stated_form is None:
         return recipe.note(
             place,
             f"The rows of `{source}` are read in the form {form}, because of their columns.",
             "If that is wrong, set `form`.",
+            check="form-guessed",
         )
     return None
 

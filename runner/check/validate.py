@@ -17,7 +17,7 @@ from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import PRETRAIN
 from runner.scenarios import forecasting, place, translate
 from runner.scenarios.shared import common
-from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.problem import Problem, Stop, errors_of, found_by
 from runner.tools.settings import BrokenSetting, Settings
 
 
@@ -117,6 +117,7 @@ def _judged(
     of it. look: None for no rules; earlier: for a stage, the recipes of the stages before it."""
     problem = by_schema.scenario_problem(document)
     if problem:
+        problem = replace(problem, setting="scenario", check="scenario-unknown")
         return None, [problem], False
     missing = by_schema.missing_parts(document)
     if missing:
@@ -212,11 +213,11 @@ def examine(
 
             problems = checking.problems(document)
             if problems is not None and (not changes or errors_of(problems)):
-                return problems
+                return found_by("axolotl", problems)
         document, _ = override(opened(document)[0], changes)
         return examined(document, online, allowed)[1]
     except Stop as stop:
-        return stop.problems or [Problem(str(file), 0, 0, stop.text)]
+        return found_by("file", stop.problems or [Problem(str(file), 0, 0, stop.text)])
     except OSError as error:  # no permission for a folder on the way, or a name that is too long
         return [
             Problem(
@@ -225,6 +226,7 @@ def examine(
                 0,
                 f"`{error.filename}`: {error.strerror}.",
                 "Check the paths in the recipe.",
+                check="file",
             )
         ]
 
@@ -240,12 +242,14 @@ def examined(
     try:
         plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
     except Stop as stop:
-        return None, problems + (stop.problems or [Problem(document.file, 0, 0, stop.text)])
-    problems += forecasting().problems(recipe, plan, allowed)
+        reasons = stop.problems or [Problem(document.file, 0, 0, stop.text)]
+        return None, problems + found_by("translation", reasons)
+    problems += found_by("forecast", forecasting().problems(recipe, plan, allowed))
     if online:
-        problems += sources.datasets(recipe)
+        on_hub = sources.datasets(recipe)
     else:
-        problems += sources.unasked(recipe)
+        on_hub = sources.unasked(recipe)
+    problems += found_by("on-hub", on_hub)
     return recipe, problems
 
 

@@ -33,6 +33,7 @@ def check(
     style: str,
     quiet: bool,
     jobs: int | None,
+    fail_on: str,
     online: bool,
     strict: bool,
     allowed: tuple[str, ...],
@@ -50,15 +51,16 @@ def check(
         recipes, changing.from_options(sets), online, allowed, jobs or batch.processes(recipes)
     )
     errors = len(verdict.errors)
+    failing = verdict.failing(fail_on)
     if quiet:
-        shown_verdict = replace(verdict, problems=verdict.errors)
+        shown_verdict = replace(verdict, problems=failing)
     else:
         shown_verdict = verdict
     if style != "text":
         text = formats()[style](recipes, shown_verdict)
         if text:
             say(text)
-        return code(verdict)
+        return code(verdict, fail_on)
     for problem in shown_verdict.problems:
         say(f"{problem}\n")
     if not quiet:
@@ -75,14 +77,18 @@ def check(
             )
         if len(paths) == 1 and data_file.is_data(Path(paths[0])):
             _end_without_recipe(Path(paths[0]))
-        elif errors:
-            if errors == 1:
+        elif failing:
+            if len(failing) == 1:
                 fix = "it"
             else:
                 fix = "the first one first"
-            same = not any(problem.file.startswith("--set") for problem in verdict.errors)
+            if errors:
+                found = counted(errors, "error")
+            else:
+                found = counted(len(failing), "note")
+            same = not any(problem.file.startswith("--set") for problem in failing)
             end(
-                f"{counted(errors, 'error')} found. Fix {fix}, then check again.",
+                f"{found} found. Fix {fix}, then check again.",
                 "check",
                 *paths,
                 same=same,
@@ -98,7 +104,7 @@ def check(
                 "plan",
                 recipes[0],
             )
-    return code(verdict)
+    return code(verdict, fail_on)
 
 
 def _end_without_recipe(file: Path) -> None:
@@ -110,9 +116,10 @@ def _end_without_recipe(file: Path) -> None:
         end(f"`{file}` is not a recipe.", "new", "my-demo")
 
 
-def code(verdict: batch.CheckReport) -> int:
+def code(verdict: batch.CheckReport, fail_on: str = "error") -> int:
+    """The exit code. fail_on: a value of FAIL_ON."""
     if verdict.bugs:
         return 3
-    if verdict.errors:
+    if verdict.failing(fail_on):
         return 1
     return 0

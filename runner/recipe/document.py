@@ -31,6 +31,7 @@ class ProblemOptions(TypedDict, total=False):
     key: bool
     severity: Severity
     mending: object
+    check: str
 
 
 class NoteOptions(TypedDict, total=False):
@@ -38,6 +39,7 @@ class NoteOptions(TypedDict, total=False):
 
     key: bool
     mending: object
+    check: str
 
 
 @dataclass
@@ -62,17 +64,24 @@ class Document:
         key: bool = False,
         severity: Severity = "error",
         mending: object = None,
+        check: str = "",
     ) -> Problem:
         """A Problem at the value (or the key) of `path`, or at its nearest parent. mending: a value
-        that solves it."""
+        that solves it. check: the name of what found it, if its rule finds several things."""
         if mending is None:
             mends = None
         else:
             mends = (dotted(path), mending)
+        problem = self._problem_at_path(path, message, hint, key, severity)
+        return replace(problem, mends=mends, setting=setting_name(path), check=check)
+
+    def _problem_at_path(
+        self, path: Path_, message: str, hint: str, key: bool, severity: Severity
+    ) -> Problem:
         for length in range(len(path), -1, -1):
             origin = self.origins.get(path[:length])
             if origin:
-                return Problem(origin, 0, 0, message, hint, severity=severity, mends=mends)
+                return Problem(origin, 0, 0, message, hint, severity=severity)
             if key or length < len(path):
                 places = (self.keys, self.values)
             else:
@@ -80,8 +89,8 @@ class Document:
             for spans in places:
                 place = spans.get(path[:length])
                 if place:
-                    return replace(self.problem_at(place, message, hint, severity), mends=mends)
-        return Problem(self.file, 1, 1, message, hint, severity=severity, mends=mends)
+                    return self.problem_at(place, message, hint, severity)
+        return Problem(self.file, 1, 1, message, hint, severity=severity)
 
     def problem_at(
         self, place: Span, message: str, hint: str = "", severity: Severity = "error"
@@ -111,6 +120,12 @@ class Document:
 def dotted(path: Path_) -> str:
     """The dotted name of a setting, whose indices have no brackets."""
     return ".".join(map(str, path))
+
+
+def setting_name(path: Path_) -> str:
+    """The dotted name of a setting without the numbers of list entries, which change when an entry
+    is added above."""
+    return dotted(tuple(part for part in path if isinstance(part, str)))
 
 
 def path_of(setting: str) -> Path_:

@@ -12,7 +12,7 @@ from runner.catalog import Facts, Model, models
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
-from runner.tools.problem import Problem, Stop, did_you_mean, listed
+from runner.tools.problem import Problem, Stop, did_you_mean, found_by, listed
 from runner.tools.settings import Section
 
 LOCK = "models.lock.yaml"
@@ -44,18 +44,19 @@ def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Pro
     try:
         document = _read(folder / LOCK)
     except Stop as stop:
-        return None, stop.problems
+        return None, found_by("lock-file", stop.problems)
     if document is None or name not in document.data["models"]:
         return None, []
     problems = _wrong(document, name)
     if problems:
-        return None, problems
+        return None, found_by("lock-entry", problems)
     entry = document.data["models"][name]
     if entry["source"] == "hub" and revision not in (entry["branch"], entry["revision"]):
         problem = document.problem(
             ("models", name, "branch"),
             f"This is `{name}` at `{entry['branch']}`, and the recipe asks for `{revision}`.",
             f"Run `recipe models add {name} --revision {revision} --out {document.file}`, or change `revision` there.",
+            check="lock-entry",
         )
         return None, [problem]
     return model_of(name, entry), []

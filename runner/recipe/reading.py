@@ -28,7 +28,7 @@ from yaml.events import (
 from runner.catalog.tables import table
 from runner.recipe.document import Document, Path_, Span
 from runner.tools import packaged
-from runner.tools.problem import SHOWN, Problem, Stop, nearest
+from runner.tools.problem import SHOWN, Problem, Stop, found_by, nearest
 
 # A recipe is a page or two; the limit only prevents reading a large wrong file.
 MAX_BYTES = 1_000_000
@@ -153,7 +153,7 @@ def parse(name: str, text: str, file_kind: str = "recipe", start: str = START) -
             )
         )
     if builder.problems:
-        raise Stop(builder.problems)
+        raise Stop(found_by("yaml", builder.problems))
     return document
 
 

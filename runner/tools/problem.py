@@ -1,7 +1,7 @@
 """A user's mistake, described so that the user can fix it."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from runner import __version__
@@ -27,7 +27,8 @@ class Problem:
     column: from 1; 0 if there is no place in a file. message: what is wrong, in plain words. hint:
     what to do about it; may be empty. source: the text of the line; width: the number of characters
     that the caret marks. `mends`: a dotted setting with a value that alone solves the problem, or
-    None."""
+    None. setting: the dotted name of the setting that it is about, without the numbers of list
+    entries; empty for the recipe as a whole. check: the name of what found it, `column-missing`."""
 
     file: str
     line: int
@@ -38,6 +39,16 @@ class Problem:
     width: int = 1
     severity: Severity = "error"
     mends: tuple[str, Any] | None = None
+    # Two checks that find the same report it once.
+    setting: str = field(default="", compare=False)
+    check: str = field(default="", compare=False)
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule that is broken, which stays the same in later releases: the section
+        of the recipe, and the check, as in `data/column-missing`."""
+        section = self.setting.partition(".")[0] or "recipe"
+        return f"{section}/{self.check or 'other'}"
 
     def __str__(self) -> str:
         place = self.file
@@ -72,7 +83,7 @@ class Problem:
         whole."""
         return {
             name: getattr(self, name)
-            for name in ("severity", "file", "line", "column", "message", "hint")
+            for name in ("severity", "rule", "file", "line", "column", "message", "hint")
         }
 
 
@@ -86,6 +97,18 @@ def _printable(letter: str) -> str:
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
     """The problems that stop a command; the others only inform."""
     return [problem for problem in problems if problem.severity == "error"]
+
+
+def found_by(check: str, problems: Iterable[Problem]) -> list[Problem]:
+    """The problems, each with the name of the check that found it, unless it has a more exact
+    one."""
+    named = []
+    for problem in problems:
+        if problem.check:
+            named.append(problem)
+        else:
+            named.append(replace(problem, check=check))
+    return named
 
 
 class Stop(Exception):

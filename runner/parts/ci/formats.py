@@ -11,7 +11,6 @@ from urllib.parse import quote
 from runner import __version__
 from runner.check.batch import CheckReport, Format
 from runner.recipe.reading import STANDARD_INPUT
-from runner.tools.files import content_hash
 from runner.tools.problem import Problem
 from runner.tools.text import json_text, template
 
@@ -25,9 +24,15 @@ def _relative(file: str) -> str:
     return file.replace("\\", "/").removeprefix("./")
 
 
-def _fingerprint(problem: Problem) -> str:
-    """The same text for the same problem, even after new lines above it."""
-    return content_hash([problem.file, problem.message, problem.source.strip()], 32)
+def _rules(problems: Sequence[Problem]) -> list[str]:
+    """The rules that are broken, sorted; each once."""
+    return sorted({problem.rule for problem in problems})
+
+
+def _in_words(rule: str) -> str:
+    """A rule for people: `data: column missing`."""
+    section, _, check = rule.partition("/")
+    return f"{section}: {check.replace('-', ' ')}"
 
 
 def _xml(text: str) -> str:
@@ -48,7 +53,8 @@ def written(name: str, files: Sequence[str], verdict: CheckReport) -> str:
         "json": json.dumps,
         "relative": _relative,
         "quoted": quote,
-        "fingerprint": _fingerprint,
+        "rules": _rules,
+        "in_words": _in_words,
     }
     form = template(Path(__file__).with_name(name), **filters, xml=_xml)
     names = []
@@ -57,7 +63,12 @@ def written(name: str, files: Sequence[str], verdict: CheckReport) -> str:
     names += dict.fromkeys(
         problem.file for problem in verdict.problems if problem.file not in names
     )
-    text = form.render(problems=verdict.problems, names=names, version=__version__).rstrip("\n")
+    text = form.render(
+        problems=verdict.problems,
+        fingerprints=verdict.fingerprints,
+        names=names,
+        version=__version__,
+    ).rstrip("\n")
     if ".json." in name:
         return json_text(json.loads(text))
     if ".xml." in name:

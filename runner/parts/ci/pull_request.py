@@ -1,6 +1,6 @@
-"""Checks the recipes that a pull request of GitHub or a merge request of GitLab changes. Problems
-are beside their lines; one comment, which every push updates, has the changes in settings and
-plans.
+"""Checks the recipes that a pull request of GitHub or a merge request of GitLab changes, and those
+that need a file that it changes or deletes. Problems are beside their lines; one comment, which
+every push updates, has the changes in settings and plans.
 
 `python -m runner.parts.ci.pull_request github [PATH…]` where GitHub Actions runs, `… gitlab
 [PATH…]` in a job of GitLab.
@@ -12,18 +12,19 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from runner.check.batch import ENDINGS, CheckReport, find, is_meant, judged
+from runner.check.batch import ENDINGS, FAIL_ON, CheckReport, find, is_meant, judged
 from runner.check.validate import valid
-from runner.parts.ci import formats
+from runner.parts.ci import formats, needed_files
 from runner.parts.start.commands import diff
 from runner.recipe import lock, reading
 from runner.tools import packaged
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, found_by, listed
 from runner.tools.text import printable
 
 # The invisible beginning of our own comment.
@@ -106,10 +107,7 @@ class Request:
 def changed(base: str, paths: Iterable[str]) -> dict[str, str | None]:
     """The recipes below these paths that changed since a commit, which is fetched if missing, each
     with the name of its file at that commit; None for a new recipe. Raises Stop if git fails."""
-    try:
-        _git("cat-file", "-e", f"{base}^{{commit}}")
-    except Stop:
-        _git("fetch", "--quiet", "--depth=1", "origin", base)
+    _fetch(base)
     status_lines = _git(
         "diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths
     )
@@ -124,6 +122,39 @@ def changed(base: str, paths: Iterable[str]) -> dict[str, str | None]:
         if file.endswith(ENDINGS) and Path(file).name != lock.LOCK and is_meant(Path(file)):
             changed_recipes[file] = None if status == "A" else before
     return changed_recipes
+
+
+def changed_files(base: str) -> list[str]:
+    """Every file of the repository that was changed, added, moved or deleted since a commit, which
+    is fetched if missing: absolute, the old name of a moved one too. Raises Stop if git fails."""
+    _fetch(base)
+    top = _git("rev-parse", "--show-toplevel").removesuffix("\n")
+    names = _git("diff", "--name-only", "--no-renames", "-z", base, "--", f"{top}/")
+    return [os.path.join(top, name) for name in names.split("\0")[:-1]]
+
+
+def in_need(
+    files: Collection[str], paths: Sequence[str], recipes: Collection[str]
+) -> dict[str, str]:
+    """The recipes below these paths that need one of the changed files, each with the first such
+    file, without the changed recipes."""
+    try:
+        candidates = find(paths)[0]
+    except Stop:
+        return {}  # no recipe remains
+    unchanged = []
+    for file in map(os.path.relpath, candidates):
+        if file not in recipes and os.path.isfile(file):
+            unchanged.append(file)
+    return needed_files.recipes_with(files, unchanged)
+
+
+def _fetch(commit: str) -> None:
+    """Fetches a commit, unless it is here."""
+    try:
+        _git("cat-file", "-e", f"{commit}^{{commit}}")
+    except Stop:
+        _git("fetch", "--quiet", "--depth=1", "origin", commit)
 
 
 def _git(*arguments: str) -> str:
@@ -182,21 +213,38 @@ def recipe_changes(file: str, former: str | None, base: str) -> str:
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Exit code 1 if a recipe has errors. A failed comment is reported, but is not an error."""
-    forge, *paths = arguments
+    """Exit code 1 if a recipe has errors, or, with RECIPE_FAIL_ON=note, notes. A failed comment is
+    reported, but is not an error. Raises Stop for an impossible RECIPE_FAIL_ON, or if git fails."""
+    forge, *given_paths = arguments
+    paths = given_paths or ["."]
+    fail_on = environment.get("RECIPE_FAIL_ON") or "error"
+    if fail_on not in FAIL_ON:
+        raise Stop(
+            f"`{fail_on}` is not a severity that a check can fail on.",
+            f"Use {listed(FAIL_ON, 'or')}.",
+            code=2,
+        )
     request = Request.of(forge, environment)
+    recipes = dict[str, str | None]()
+    needing = dict[str, str]()
+    other_files = list[str]()
     if request:
-        recipes = changed(request.base, paths or ["."])
+        recipes = changed(request.base, paths)
+        other_files = changed_files(request.base)
+        needing = in_need(other_files, paths, recipes)
+        files = [*recipes, *needing]
     else:
-        recipes = {}
-    if request:
-        files = list(recipes)
-    else:
-        files = find(paths or ["."])[0]
+        files = find(paths)[0]
+    for recipe, needed in needing.items():
+        print(
+            printable(f"`{recipe}` is checked too, because it needs `{os.path.relpath(needed)}`.")
+        )
     if files:
         verdict = judged(files, jobs=os.cpu_count() or 1)
     else:
         verdict = CheckReport(0, ())
+    broken_schemas = found_by("schema", needed_files.schema_problems(files, other_files))
+    verdict = replace(verdict, problems=(*verdict.problems, *broken_schemas))
     for problem in verdict.problems:
         print(printable(f"{problem}\n"))
     print(f"Recipes checked: {len(files)}, errors: {len(verdict.errors)}.")
@@ -219,7 +267,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
             print(f"The comment could not be written: {error}. {remedy}")
     if verdict.bugs:
         return 3
-    if verdict.errors:
+    if verdict.failing(fail_on):
         return 1
     return 0
 

@@ -116,10 +116,10 @@ def _too_long(
     remedy = "Raise `sequence_len`; `recipe prepare` counts in tokens."
     if certain == count:
         message = f"All of {rows_in_words} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out. No row would remain."
-        yield recipe.problem(where, message, remedy, severity=severity)
+        yield recipe.problem(where, message, remedy, severity=severity, check="rows-too-long")
     elif likely > count / 2:
         message = f"Of {rows_in_words}, about {likely:,} are longer than {limit:,} tokens, and are left out."
-        yield recipe.note(where, message, remedy)
+        yield recipe.note(where, message, remedy, check="rows-too-long")
 
 
 def _source(data: Settings, file: Path) -> ChatSet:

@@ -414,7 +414,7 @@ def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Prob
     else:
         severity = "note"
     message = said("too_large", forecast=forecast, file=recipe.document.file)
-    return recipe.problem("machines.gpu", *message, severity=severity)
+    return recipe.problem("machines.gpu", *message, severity=severity, check="gpu-memory")
 
 
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
@@ -432,7 +432,9 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         stopping = stage_recipe.settings[home].get("early_stopping")
         if stopping and often is not None and stopping.patience >= often:
             message = said("patience", name=name, stopping=stopping, often=often, steps=steps)
-            yield stage_recipe.note((home, "early_stopping", "patience"), *message)
+            yield stage_recipe.note(
+                (home, "early_stopping", "patience"), *message, check="never-stops-early"
+            )
         if not steps:
             continue
         # Checkpoints, evaluations and a learning rate for more steps than the stage makes.
@@ -444,7 +446,7 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
                 f"Stage `{name}` makes {count}, but should keep {keep:,} checkpoints.",
                 "Write `keep_checkpoints: 2`, the best one and the latest.",
             )
-            yield stage_recipe.note((home, "keep_checkpoints"), *message)
+            yield stage_recipe.note((home, "keep_checkpoints"), *message, check="checkpoints")
         intervals = {
             "eval_steps": ("evaluation", work.evaluation_steps),
             "save_steps": ("checkpoint", work.save_steps),
@@ -457,7 +459,9 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
             message = said(
                 "never_reached", name=name, count=count, unreached=unreached, tenth=tenth
             )
-            yield stage_recipe.note((home, next(iter(unreached))), *message)
+            yield stage_recipe.note(
+                (home, next(iter(unreached))), *message, check="interval-unreached"
+            )
         if forecast.warmup_steps >= steps:
             warmup = forecast.warmup_steps
             rate = work.learning_rate
@@ -466,4 +470,4 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
                 f"The learning rate rises over {warmup:,} steps, but stage `{name}` has {steps:,}. It never reaches {rate:g}, and ends at {last:.2g}.",
                 f"Write `warmup_steps: {tenth}`, a tenth of the steps, unless you want such a slow start.",
             )
-            yield stage_recipe.note((home, "warmup_steps"), *message)
+            yield stage_recipe.note((home, "warmup_steps"), *message, check="warmup-unfinished")

@@ -119,4 +119,5 @@ def slower_than_fewer(recipe: Recipe, forecasts: Sequence[Forecast]) -> Iterator
         "machines.nodes",
         f"Training takes about {usual} on {nodes} machines, which mostly wait for each other, but {faster} on {count}.",
         f"Write `nodes: {best.nodes}`; `recipe plan` shows the lines that change with it.{hint}",
+        check="slower-than-fewer",
     )

@@ -165,7 +165,7 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
             f"The limit is {limited}, but {card.title} has {card_memory}. It has no effect.",
             f"Write `gpu_memory: {most} GB` or less, delete the line, or name the card that is meant.",
         )
-        yield recipe.note("limits.gpu_memory", *message)
+        yield recipe.note("limits.gpu_memory", *message, check="beyond-card")
 
 
 def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
@@ -355,7 +355,9 @@ def ended_by_deadline(
             hours=hours,
             enough=enough,
         )
-        yield recipe.note("openshift.deadline_hours", *message, mending=enough)
+        yield recipe.note(
+            "openshift.deadline_hours", *message, mending=enough, check="deadline-too-early"
+        )
 
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
@@ -387,4 +389,6 @@ def too_few_steps(
         message = f"Stage `{name}` makes only {steps} of {rows:,} rows, {stage.warmup_steps} of them as warmup. That is too few to learn much."
         remedy = remedies.get(name, MORE_STEPS_OFFERED)
         stage_recipe = recipe.of_stage(name)
-        yield stage_recipe.note((section(stage_recipe, stage.stage), "epochs"), message, remedy)
+        yield stage_recipe.note(
+            (section(stage_recipe, stage.stage), "epochs"), message, remedy, check="too-few-steps"
+        )

@@ -232,7 +232,11 @@ def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[
             where = ("openshift", "claims", index, "size_gib")
             enough = rounded(wanted)
             sentences = said("small_claim", claim=claim, written=on_it, enough=enough)
-            notes.append(document.problem(where, *sentences, severity="note", mending=enough))
+            notes.append(
+                document.problem(
+                    where, *sentences, severity="note", mending=enough, check="claim-too-small"
+                )
+            )
     needs = [(_host_bytes(forecast), forecast.stage.machines) for forecast in forecasts]
     need, machines = max(
         needs, key=lambda machine_need: machine_need[0], default=(0, plan.stages[0].machines)
@@ -258,7 +262,7 @@ def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[
             with_pod=with_pod,
             stated=next(iter(stated_sections), None),
         )
-        notes.append(document.problem(line, *sentences, severity="note"))
+        notes.append(document.problem(line, *sentences, severity="note", check="main-memory"))
     return notes
 
 

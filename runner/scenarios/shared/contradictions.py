@@ -101,8 +101,25 @@ def _problem(
     else:
         problem_at = recipe.problem
     return problem_at(
-        setting_path, says, do, mending=reading.scalar(mending), key=row.get("key", False)
+        setting_path,
+        says,
+        do,
+        mending=reading.scalar(mending),
+        key=row.get("key", False),
+        check=check_name_of_row(row, home),
     )
+
+
+def check_name_of_row(row: Mapping[str, Any], home: str) -> str:
+    """The name of a row: the first two settings that it compares, without their sections,
+    `attention-and-precision`."""
+    names = list[str]()
+    for term in (*row["when"], *row.get("unless", ())):
+        words = [str(word) for word in named(term) if word != "*"]
+        name = words[-1].replace("*", home).replace("_", "-")
+        if name not in names:
+            names.append(name)
+    return "-and-".join(names[:2])
 
 
 def _facts(recipe: Recipe) -> Mapping[str, Any]:

@@ -4,18 +4,27 @@ problems; and the quiet ways."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from dataclasses import replace
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from runner.check import batch
+from runner import parts, scenarios
+from runner.check import batch, rules, schema_errors
 from runner.check.batch import CheckReport, judged
+from runner.check.validate import as_written
 from runner.commands import check, cli
 from runner.parts.ci import formats
+from runner.recipe import reading
 from runner.recipe.overrides import from_options
+from runner.scenarios.shared.contradictions import check_name_of_row
 from runner.tools.problem import Problem
 from tests.conftest import RECIPES, ROOT
 
@@ -28,8 +37,19 @@ ERROR = Problem(
     "Did you mean `epochs`?",
     "    epocs: 3",
     5,
+    setting="train",
+    check="setting-unknown",
 )
-NOTE = Problem("good.yaml", 2, 1, "This is late: a, b.", severity="note", source="x: 1")
+NOTE = Problem(
+    "good.yaml",
+    2,
+    1,
+    "This is late: a, b.",
+    severity="note",
+    source="x: 1",
+    setting="openshift.deadline_hours",
+    check="deadline-too-early",
+)
 WHOLE = Problem("gone.yaml", 0, 0, "There is no such file.")
 OPTION = Problem("--set train.epochs=-3", 0, 0, "`epochs` must be more than 0.\nReally.")
 FILES = ("a b/ü.yaml", "good.yaml", "fine.yaml", "gone.yaml")
@@ -38,10 +58,17 @@ VERDICT = CheckReport(4, (ERROR, NOTE, WHOLE, OPTION))
 
 def test_sarif_says_where_each_problem_is_in_characters():
     (run,) = json.loads(formats.formats()["sarif"](FILES, VERDICT))["runs"]
-    known = {rule["id"] for rule in run["tool"]["driver"]["rules"]}
+    known = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     results = run["results"]
     assert [one["level"] for one in results] == ["error", "note", "error", "error"]
-    assert {one["ruleId"] for one in results} == known
+    assert [one["ruleId"] for one in results] == [
+        "train/setting-unknown",
+        "openshift/deadline-too-early",
+        "recipe/other",
+        "recipe/other",
+    ]
+    assert [known[one["ruleIndex"]] for one in results] == [one["ruleId"] for one in results]
+    assert len(known) == len(set(known)) == 3
     places = [one.get("locations", [{}])[0].get("physicalLocation") for one in results]
     assert places[0] == {
         "artifactLocation": {"uri": "a%20b/%C3%BC.yaml"},
@@ -54,13 +81,101 @@ def test_sarif_says_where_each_problem_is_in_characters():
     )
 
 
-def test_a_fingerprint_stays_when_lines_are_added_above():
-    def mark(problem: Problem) -> str:
-        (run,) = json.loads(formats.formats()["sarif"](FILES, CheckReport(1, (problem,))))["runs"]
-        return run["results"][0]["partialFingerprints"]["recipe/v1"]
+def test_a_fingerprint_stays_when_its_line_moves_or_the_message_is_worded_differently():
+    moved = replace(ERROR, line=9, column=7, source=f"  {ERROR.source}", message="Other words.")
+    report = CheckReport(1, (ERROR,))
+    assert report.fingerprints == CheckReport(1, (moved,)).fingerprints
+    others = (NOTE, replace(ERROR, check="other"), replace(ERROR, source="epocs: 4"))
+    assert len({*CheckReport(4, (ERROR, *others)).fingerprints}) == 4
+    assert len({*CheckReport(1, (ERROR, ERROR)).fingerprints}) == 2, "each of two is in a baseline"
+    (run,) = json.loads(formats.formats()["sarif"](FILES, report))["runs"]
+    (entry,) = json.loads(formats.formats()["gitlab"](FILES, report))
+    (problem,) = json.loads(check.formats()["json"](FILES, report))["problems"]
+    fingerprint = entry["fingerprint"]
+    assert report.fingerprints == (fingerprint,)
+    assert run["results"][0]["partialFingerprints"] == {"recipe/v1": fingerprint}
+    assert problem["fingerprint"] == fingerprint
 
-    moved = Problem(ERROR.file, 9, 7, ERROR.message, ERROR.hint, f"  {ERROR.source}", 5)
-    assert mark(moved) == mark(ERROR) != mark(NOTE)
+
+def test_the_rule_of_a_finding_is_the_same_in_every_format_and_wherever_its_line_is(tmp_path):
+    data = tmp_path / "rows.csv"
+    data.write_text("question,reply\na,b\nc,d\n")
+    text = GOOD.read_text("utf-8")
+    old = re.search(r"(?ms)^data:.*?(?=^\S|\Z)", text)[0]
+    file = tmp_path / "x.yaml"
+    found = []
+    for lines_above in ("", "# a line\n\n"):
+        new = 'data:\n  path: rows.csv\n  question: "[question]"\n  answer: "[answer]"\n'
+        file.write_text(lines_above + text.replace(old, new), encoding="utf-8")
+        report = judged([str(file)])
+        entries = json.loads(formats.formats()["gitlab"]([str(file)], report))
+        found.append({entry["check_name"]: entry["fingerprint"] for entry in entries})
+        (problem,) = report.as_json()["problems"]
+        assert problem["rule"] == "data/column-missing"
+    assert found[0] == found[1] and "data/column-missing" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "rule"),
+    [
+        ("epocs: 3", "recipe/setting-unknown"),
+        ("train: {epochs: -3}", "train/out-of-range"),
+        ("train: {epochs: many}", "train/wrong-kind"),
+        ("train: {epocs: 3}", "train/setting-unknown"),
+        ("train: {packing: sometimes}", "train/not-a-choice"),
+        ("train: {lora_rank: 64, lora_alpha: 1}", "train/adapters"),
+        ("train: {warmup_steps: 3, warmup_ratio: 0.1}", "train/warmup-steps-and-warmup-ratio"),
+        ("train: {epochs: 3", "recipe/yaml"),
+    ],
+)
+def test_a_rule_has_the_name_of_its_section_and_of_what_it_checks(tmp_path, lines, rule):
+    text = GOOD.read_text("utf-8").replace("../data", str(ROOT / "recipes" / "data"))
+    assert "\ntrain:" not in text
+    file = tmp_path / "x.yaml"
+    file.write_text(f"{text}{lines}\n", encoding="utf-8")
+    assert rule in {problem.rule for problem in judged([str(file)]).problems}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("machines.gpu=NVIDIA-T4", "data.path=none.csv", "model.base=none/none", "train.epochs=x"),
+        *("data.question=[x]", "machines.memory=1 GB", "data.chat_template=none", "epocs=3"),
+    ],
+)
+def test_every_finding_about_the_starters_has_a_rule(change):
+    problems = judged([str(path) for path in RECIPES], from_options([change])).problems
+    assert problems
+    for problem in problems:
+        assert re.fullmatch("[a-z_]+/[a-z0-9-]+", problem.rule), problem
+        assert not problem.rule.endswith("/other"), problem
+
+
+@pytest.mark.golden
+def test_the_names_of_checks_stay_the_same(golden_message):
+    """People's baselines and filters have them: a function of RULES that gets another name changes
+    one."""
+    names = set(schema_errors.CHECKS.values())
+    shared = rules._shared_rules(as_written(reading.read(GOOD)), look=True)
+    for_settings = [
+        import_module(part.module(name))
+        for part in parts.found().values()
+        for name in part.rules_of.values()
+    ]
+    for module in for_settings:
+        shared += (*module.RULES, *getattr(module, "FILE_RULES", ()))
+    for rule in (*shared, *chain.from_iterable(map(scenarios.rules, scenarios.names()))):
+        names.add(rules.check_name(rule))
+    for file in (ROOT / "runner").rglob("*.py"):
+        text = file.read_text("utf-8")
+        names.update(re.findall(r'(?:check=|found_by\()"([a-z-]+)"', text))
+    # The rule of a table has this name; its rows have their own.
+    names.discard("rule")
+    for table in (ROOT / "runner").rglob("contradictions.toml"):
+        for row in tomllib.loads(table.read_text("utf-8")).get("rows", ()):
+            for home in row.get("each", ("train",)):
+                names.add(check_name_of_row(row, home))
+    golden_message("\n".join(sorted(names)))
 
 
 def test_junit_has_a_test_for_each_recipe_and_one_for_the_command_line():
@@ -97,6 +212,7 @@ def test_gitlab_gets_a_line_of_every_problem():
         ("--set train.epochs=-3", 1, "major"),
     ]
     assert len({one["fingerprint"] for one in report}) == 4
+    assert [one["check_name"] for one in report] == [problem.rule for problem in VERDICT.problems]
 
 
 def test_github_reads_a_line_of_each_problem_and_no_other_command():
@@ -130,6 +246,23 @@ def test_quiet_says_errors_alone(tmp_path, capsys):
     )
     said = capsys.readouterr().out
     assert "--set train.epochs=-3" in said and "note:" not in said and "checked" not in said
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "code"), [((), 0), (("error",), 0), (("warning",), 0), (("note",), 1)]
+)
+def test_a_check_may_fail_on_notes(tmp_path, capsys, fail_on, code):
+    text = GOOD.read_text("utf-8").replace("../data", str(ROOT / "recipes" / "data"))
+    file = tmp_path / "x.yaml"
+    file.write_text(text + "train: {lora_rank: 64, lora_alpha: 1}\n", encoding="utf-8")
+    options = [f"--fail-on={severity}" for severity in fail_on]
+    assert cli._code(["check", str(file), *options]) == code
+    said = capsys.readouterr()
+    assert ("1 note found. Fix it, then check again." in said.err) == bool(code)
+    assert cli._code(["check", str(file), *options, "--format", "gitlab"]) == code
+    capsys.readouterr()
+    assert cli._code(["check", str(file), *options, "--quiet"]) == code
+    assert ("note:" in capsys.readouterr().out) == bool(code), "what fails is shown"
 
 
 def test_a_recipe_may_come_on_standard_input():

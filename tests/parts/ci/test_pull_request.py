@@ -19,8 +19,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
-from runner.parts.ci import pull_request
+from runner import catalog
+from runner.parts.ci import needed_files, pull_request
 from runner.parts.ci.pull_request import MARK, changed
+from runner.recipe import lock
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
@@ -144,6 +146,143 @@ def test_recipes_that_a_request_changes_are_found_and_nothing_else(repository):
         changed("0" * 40, ["."])
 
 
+def checked_by_a_request(tmp_path: Path, base: str, *paths: str, **more: str) -> int:
+    """The exit code of a request's check, without a comment."""
+    environment = on_github(tmp_path, base, "", RECIPE_COMMENT="false", **more)
+    return pull_request.main(["github", *paths], environment)
+
+
+def test_a_request_that_breaks_the_data_of_a_recipe_that_stays_the_same_is_red(
+    repository, tmp_path, capsys
+):
+    home, base = repository
+    data = home / "data" / "survival-sample.jsonl"
+    data.write_text(data.read_text("utf-8").replace('"answer"', '"reply"'), encoding="utf-8")
+    commit(home)
+    assert checked_by_a_request(tmp_path, base) == 1
+    said = capsys.readouterr().out
+    assert "Recipes checked: 2, errors: 2." in said
+    assert "`kept.yaml` is checked too, because it needs `data/survival-sample.jsonl`." in said
+    assert "::error file=kept.yaml,line=" in said and "names the column `answer`" in said
+    # Only the recipes below the given paths.
+    assert checked_by_a_request(tmp_path, base, "demos") == 1
+    assert "Recipes checked: 1, errors: 1." in capsys.readouterr().out
+
+
+def test_a_request_that_deletes_or_moves_the_data_of_a_recipe_is_red(repository, tmp_path, capsys):
+    home, base = repository
+    git(home, "mv", "data/survival-sample.jsonl", "data/moved.jsonl")
+    commit(home)
+    assert checked_by_a_request(tmp_path, base) == 1
+    assert "survival-sample.jsonl` does not exist" in capsys.readouterr().out
+    git(home, "rm", "-q", "data/moved.jsonl")
+    commit(home)
+    assert checked_by_a_request(tmp_path, base) == 1
+    assert "Recipes checked: 2, errors: 2." in capsys.readouterr().out
+
+
+def test_a_request_that_changes_a_file_that_no_recipe_needs_checks_none(
+    repository, tmp_path, capsys
+):
+    home, base = repository
+    (home / "data" / "museum.csv").write_text("gone\n")
+    commit(home)
+    assert checked_by_a_request(tmp_path, base) == 0
+    assert "Recipes checked: 0, errors: 0." in capsys.readouterr().out
+
+
+def test_a_request_that_takes_a_model_out_of_the_lock_file_is_red(repository, tmp_path, capsys):
+    home, _ = repository
+    entry = lock.entry_of(catalog.model("Qwen/Qwen3-0.6B"), "main")
+    fields = {"source": "hub", "branch": "main", "revision": "0" * 40}
+    lock.add(home / lock.LOCK, "our/own-model", {**entry, **fields})
+    text = (home / "kept.yaml").read_text("utf-8")
+    base_model = yaml.safe_load(text)["model"]["base"]
+    (home / "kept.yaml").write_text(text.replace(base_model, "our/own-model"), encoding="utf-8")
+    commit(home)
+    base = git(home, "rev-parse", "HEAD").strip()
+    assert pull_request.main(["github"], {"GITHUB_EVENT_PATH": str(push(tmp_path))}) == 0
+    (home / lock.LOCK).unlink()
+    commit(home)
+    capsys.readouterr()
+    assert checked_by_a_request(tmp_path, base) == 1
+    said = capsys.readouterr().out
+    assert (
+        "Recipes checked: 1, errors: 1." in said and "`our/own-model` is not in the catalog" in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (None, "does not exist"),
+        ("{", "cannot be read"),
+        ('{"properties": {"scenario": {"const": "other"}}}', "refuses `scenario`"),
+        ('{"type": "objekt"}', "is not a whole JSON Schema"),
+    ],
+)
+def test_a_request_that_breaks_the_schema_of_a_recipe_is_red(
+    repository, tmp_path, capsys, schema, reason
+):
+    home, _ = repository
+    recipe(home, "kept.yaml", "../../schemas/lora.schema.json", "schemas/own.json")
+    file = home / "schemas" / "own.json"
+    file.parent.mkdir()
+    file.write_text((ROOT / "schemas" / "lora.schema.json").read_text("utf-8"), encoding="utf-8")
+    commit(home)
+    base = git(home, "rev-parse", "HEAD").strip()
+    file.write_text(file.read_text("utf-8") + "\n", encoding="utf-8")
+    assert checked_by_a_request(tmp_path, base) == 0, "the schema still takes the recipe"
+    if schema is None:
+        file.unlink()
+    else:
+        file.write_text(schema)
+    capsys.readouterr()
+    assert checked_by_a_request(tmp_path, base) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::error")]
+    assert line.startswith("::error file=kept.yaml,line=") and reason in line
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "path: rows/mine.csv",
+        "sets:\n  - {path: rows/mine.csv}",
+        "hub: a/b\n  sample: rows/mine.csv",
+        "path: rows",
+        "chat_template: ./rows/../rows/mine.csv",
+        "path: link.csv",
+    ],
+)
+def test_whatever_a_recipe_names_by_path_is_needed(tmp_path, lines):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "link.csv").symlink_to("rows/mine.csv")
+    file = tmp_path / "x.yaml"
+    file.write_text(f"scenario: lora\ndata:\n  {lines}\n")
+    changed_file = str(tmp_path / "rows" / "mine.csv")
+    assert needed_files.recipes_with([changed_file], [str(file)]) == {str(file): changed_file}
+    assert needed_files.recipes_with([str(tmp_path / "rows2")], [str(file)]) == {}
+
+
+def test_a_request_may_fail_on_notes(repository, tmp_path, capsys):
+    home, base = repository
+    recipe(home, "kept.yaml", "machines:", "train: {lora_alpha: 1, lora_rank: 64}\nmachines:")
+    commit(home)
+    assert checked_by_a_request(tmp_path, base) == 0
+    assert "::notice file=kept.yaml" in capsys.readouterr().out
+    assert checked_by_a_request(tmp_path, base, RECIPE_FAIL_ON="note") == 1
+    with pytest.raises(Stop, match="`never` is not a severity") as stop:
+        checked_by_a_request(tmp_path, base, RECIPE_FAIL_ON="never")
+    assert stop.value.code == 2
+
+
+def push(tmp_path: Path) -> Path:
+    """The event of a push, without a request."""
+    event = tmp_path / "push.json"
+    event.write_text("{}")
+    return event
+
+
 def test_a_pull_request_gets_its_lines_and_one_comment_that_is_brought_up_to_date(
     repository, tmp_path, capsys
 ):
@@ -215,9 +354,7 @@ def test_a_comment_that_is_refused_is_said_and_the_recipes_are_judged(repository
 def test_a_push_judges_all_recipes(repository, tmp_path, capsys):
     home, _ = repository
     recipe(home, "wrong.yaml", "scenario: lora", "scenario: lora\nepocs: 3")
-    event = tmp_path / "event.json"
-    event.write_text("{}")
-    assert pull_request.main(["github"], {"GITHUB_EVENT_PATH": str(event)}) == 1
+    assert pull_request.main(["github"], {"GITHUB_EVENT_PATH": str(push(tmp_path))}) == 1
     assert "Recipes checked: 3, errors: 1." in capsys.readouterr().out
 
 
