@@ -317,8 +317,16 @@ def _new_lines(path: Path_, change: Override) -> str:
     return f"{start}{value}{items}\n"
 
 
-# A number by itself, not part of a name or of a number format.
-_FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
+# Memory, time, batches and limits are reckoned for these.
+MACHINES = ("machines", "nodes")
+
+# What is true of one recipe alone: a number by itself, in digits or in words, not part of a name or
+# of a number format; and `here`.
+_FIGURE = re.compile(
+    r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)"
+    r"|\b(?:three|four|five|six|seven|eight|nine|ten|thirty|hundred|thousands|million|billion)\b"
+    r"|\bhere\b"
+)
 _COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
 
 
@@ -334,7 +342,8 @@ def edited(text: str, changes: Iterable[Override]) -> str:
             changed_paths.add(change.path)
     reasons = {}
     for change in changes:
-        if change.why and change.by == NEW and change.path in changed_paths:
+        is_reason = change.why and change.why != f"follows {NEW}"
+        if is_reason and change.by == NEW and change.path in changed_paths:
             reasons[change.path] = change.why
     lines = text.splitlines(keepends=True)
     # A file of another trainer has no scenario.
@@ -400,6 +409,8 @@ def _reckoned_from(change: Path_, path: Path_) -> bool:
             return section in change
     if change[0] == path[0] == "stages" and change[1:2] != path[1:2]:
         return False
+    if change[0] in MACHINES:
+        return True
     if change[0] in OUTSIDE_RESULT:
         return False
     return "data" not in change or path[0] in OUTSIDE_RESULT

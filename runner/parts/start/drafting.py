@@ -41,9 +41,11 @@ from runner.data.support import Support
 from runner.parts.edits import copying
 from runner.parts.planner import forecast, recipe_offers, samples, storage
 from runner.parts.planner.planned import Planned
+from runner.parts.start import header
 from runner.parts.start.commands.models import Need, needs_of
 from runner.plan import RowsRequest
 from runner.recipe import lock, templates, units
+from runner.recipe import overrides as changing
 from runner.recipe.document import Document, leaves, path_of
 from runner.recipe.reading import parse, read
 from runner.recipe.recipe import DEMO_QUESTIONS, Override, Recipe
@@ -691,6 +693,10 @@ def draft(
     text = copying.edited(copying.edit(copying.rename(document, name), moved), changed)
     schema = packaged.schema_file(document.data["scenario"])
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
+    if any(is_subject(document, change) for change in changed):
+        text = header.with_header(text, parse(target.name, text), str(document.data["name"]))
+    else:
+        text = header.without_advice(text)
     made = Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
     if mending:
         return made
@@ -1081,12 +1087,28 @@ def _with_followers(document: Document, changes: list[Override]) -> list[Overrid
     """A copy's changes, and those that follow from a new model or new data: settings that were
     about the old one go, and the description is another. What the person changes too stays."""
     all_changes = [*changes, *following(document, changes)]
-    new = [str(change.after) for change in changes if _is_new(document, change)]
+    is_another = any(is_subject(document, change) for change in changes)
     is_described = any(change.setting == "description" for change in changes)
-    if new and "description" in document.data and not is_described:
-        called = f"A copy of {document.data['name']} with {' and '.join(new)}"
-        all_changes += overrides_of({"description": (called, "what `recipe list` shows")})
+    if is_another and "description" in document.data and not is_described:
+        called = document
+        # The check of the copy reports changes that are impossible.
+        with suppress(Stop):
+            called, _ = changing.apply(document, all_changes)
+        words = header.description(called, str(document.data["name"]))
+        all_changes += overrides_of({"description": (words, "what `recipe list` shows")})
     return all_changes
+
+
+# Settings of which the words at a starter's top speak, beside its data and its model.
+MACHINES = ("machines", "nodes")
+
+
+def is_subject(document: Document, change: Override) -> bool:
+    """Whether a change makes what a recipe's first lines and description say untrue: one of data,
+    model or machines."""
+    if _is_new(document, change):
+        return True
+    return change.path[0] in MACHINES and change.after != document.lookup(change.path)
 
 
 def following(document: Document, changes: Sequence[Override]) -> list[Override]:
@@ -1146,7 +1168,9 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
         and _is_same_subject(document, section, Path(change.after))
     )
     about = [*ABOUT["source"], *ABOUT["validation"]]
-    if not same_subject and "songs" not in section:
+    given = {f"{home}.question", f"{home}.answer"} & settings
+    are_songs = "songs" in section and not given
+    if not same_subject and not are_songs:
         about.append("system_prompt")
     there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
     named = {column for name in there for column in templates.columns(section[name])}
@@ -1156,7 +1180,6 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
     yield from map(other, gone)
     if set(gone) & set(ABOUT["validation"]) and "validation_share" not in section:
         yield other("validation_share", 0.1, "a share of the new data")
-    given = {f"{home}.question", f"{home}.answer"} & settings
     if given and "songs" in section:
         yield other("songs", None, "the questions name their columns")
     elif not given:

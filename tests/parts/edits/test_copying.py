@@ -3,7 +3,6 @@ all their settings."""
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from runner.tools.problem import Stop
 from tests.conftest import ROOT, STARTERS
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
-NUMBER = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
+NUMBER = copying._FIGURE
 
 
 def edited(file: Any, *changes: Override) -> str:
