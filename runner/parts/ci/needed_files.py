@@ -17,7 +17,7 @@ def recipes_with(changed_files: Iterable[str], recipes: Iterable[str]) -> dict[s
     absolute, those that were deleted too."""
     first_changed = dict[str, str]()
     for file in changed_files:
-        # Whoever names a folder needs the files in it.
+        # A recipe that names a folder needs the files in it.
         for place in (file, *map(str, Path(file).parents)):
             first_changed.setdefault(place, file)
     needing = {}

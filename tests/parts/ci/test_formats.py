@@ -175,7 +175,7 @@ def test_the_names_of_checks_stay_the_same(golden_message):
         for row in tomllib.loads(table.read_text("utf-8")).get("rows", ()):
             for home in row.get("each", ("train",)):
                 names.add(check_name_of_row(row, home))
-    golden_message("\n".join(sorted(names)))
+    golden_message("\n".join(f"{name}." for name in sorted(names)))
 
 
 def test_junit_has_a_test_for_each_recipe_and_one_for_the_command_line():

@@ -962,7 +962,9 @@ def test_a_copy_whose_questions_name_the_columns_has_no_songs(here):
         and copy["data"]["answer"] == "[Text]"
         and "songs" not in copy["data"]
     )
-    assert copy["description"] == "A copy of lyrics with lieder.csv"
+    assert copy["description"] == (
+        "Phi-4-mini-instruct learns from lieder.csv, planned for one NVIDIA-L40S (a copy of lyrics)"
+    )
     question = "[Interpret]: ein Lied?"
     assert _code(["check", "mine.yaml", "--set", f"data.question={question}"]) == 0
     assert (
@@ -993,7 +995,7 @@ def test_a_copy_with_other_stages_data_takes_no_sample_that_it_does_not_name(her
     assert [file.name for file in Path("data").iterdir()] == ["seven-b-questions.jsonl"]
     assert (
         yaml.safe_load(Path("mine.yaml").read_text("utf-8"))["description"]
-        == "A copy of sft-dpo with pairs.jsonl"
+        == "Qwen2.5-7B-Instruct learns from databricks-dolly-15k and pairs.jsonl, planned for one NVIDIA-L40S (a copy of sft-dpo)"
     )
 
 
