@@ -14,7 +14,7 @@ from runner.data import chat_logs, data_sets, row_files, spreadsheets
 from runner.data.archives import unpacked
 from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, Unreadable, library
 from runner.tools import packaged
-from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
+from runner.tools.files import TEXTS, is_text_file, read_json, saved_by_datasets, text_files
 from runner.tools.problem import Stop, did_you_mean, listed
 
 
@@ -264,8 +264,8 @@ def _reader_of_folder(folder: Path, split: str | None, column: str | None) -> Ro
         return TextFolder(column)
     tables = []
     for file in sorted(folder.rglob("*")):
-        is_hidden = file.name.startswith(".")
-        if file.suffix.lower() in READERS and file.is_file() and not is_hidden:
+        is_table = file.suffix.lower() in READERS and not is_text_file(file)
+        if is_table and file.is_file() and not file.name.startswith("."):
             tables.append(file)
     if tables:
         return TableFolder(tables)

@@ -96,9 +96,10 @@ def tables_of(file: Path) -> list[SheetTable]:
         with suppress(Exception):  # a sheet of charts has no cells
             records = book.get_sheet_by_name(sheet.name).to_python(skip_empty_area=False)
         header = header_of(records)
-        if header and len(records) > header.skipped:
+        if header:
             tables.append(SheetTable(sheet.name, header, records))
-    return tables
+    with_rows = [table for table in tables if table.row_count]
+    return with_rows or tables
 
 
 def _value(cell: object) -> object:

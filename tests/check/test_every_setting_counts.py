@@ -137,6 +137,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "data.files": {**NO_SOURCE, "data.hub": "me/rows"},
     "data.sets.0.files": {"data.sets": [{"hub": "me/rows"}]},
     "data.sets.0.path": {"data.sets.0.hub": None},
+    "data.sets.0.answered_by": {"data.sets": [{"hub": "me/rows", "form": "chat_log"}]},
     "data.songs": {"data.sample": None},
     "data.sample": {"data.hub": "me/rows", "data.subset": None},
     "data.sets.0.sample": {"data.sets": [{"hub": "me/rows"}]},

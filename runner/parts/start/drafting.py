@@ -312,7 +312,7 @@ class Answers:
         """The form of conversations, by their columns; None if it is unknown, or if the person
         names a template."""
         own = self.of.rows in WITH_ANSWERS and not (self.question or self.answer)
-        if own:
+        if own and self.data:
             return conversation_formats.told(self.columns)
         return None
 
@@ -359,6 +359,8 @@ class Answers:
     def sample(self) -> list[DataRow]:
         """Some rows of a file that is here; none of a data set on the hub, or of a large file that
         can only be read whole."""
+        if not self.data:
+            return []  # the starter's own rows are not asked about
         return sample_of(self.data, self.sheet or None)
 
     @property

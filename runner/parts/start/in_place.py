@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from runner.check import by_schema
+from runner.check import by_schema, data_file
 from runner.check.validate import changed, judge, with_followers
 from runner.commands.next_step import has_gpu, run_here
 from runner.data import conversation_formats
@@ -98,6 +98,8 @@ def kind_of_rows(document: Document, name: str) -> str:
         return "pipeline"
     if scenario == "image-classification":
         return "images"
+    if data_file.kind_of(Path(name)) == "text":
+        return "text"
     columns = drafting.columns_of(name, texts=Path(name).is_dir())
     known = {column.lower() for column in columns}
     if not known and not drafting.on_hub(name):

@@ -214,7 +214,6 @@ CLAIMS: Mapping[str, Judge] = {
     ),
     r"(?P<size>\d+) GB per full-length row": logits_of_a_full_row,
     r"logits, which would take (?P<size>\d+) GB": plain_logits,
-    r"plain would not fit": lambda line, _: not line.stage(f"{line.setting}=plain")["fits"],
     r"weights take (?P<size>\d+) GB instead of (?P<whole>\d+)": quantised_weights,
     r"both models together fit one card": lambda line, _: line.stage()["fits"],
     r"says how long it takes, here about (?P<hours>\d+) hours": lambda line, match: agrees(

@@ -516,7 +516,8 @@ def test_the_files_of_a_folder_are_counted(tmp_path):
     for name in ("a.txt", "inner/b.md", "inner/c.png"):
         (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "texts" / name).write_text("x" * 420)
-    counted = rows.known({"path": str(tmp_path / "texts")}, tmp_path / "data")
+    texts = {"path": str(tmp_path / "texts"), "text": "text"}
+    counted = rows.known(texts, tmp_path / "data")
     assert (counted.training, counted.tokens) == (2, 100 + rows.MARKS_A_DOCUMENT)
 
 
@@ -567,7 +568,8 @@ def test_rows_are_counted_as_they_are_read(tmp_path, name, text, count):
 
     file = tmp_path / name
     file.write_bytes(text.encode())
-    assert rows.known({"path": str(file)}, tmp_path / "data").training == count
+    request = {"path": str(file), "text": "text"} if name.endswith(".txt") else {"path": str(file)}
+    assert rows.known(request, tmp_path / "data").training == count
     source = DataSource(path=str(file), hub=None, revision=None, subset=None, split=None)
     assert len(list(read(source, column="text"))) == count
 
