@@ -116,8 +116,10 @@ def _described(file: Path) -> tuple[str, str]:
     if form:
         message += " They hold conversations."
     elif pair:
-        question, answer = (_first_text(column, sample) for column in pair)
-        message += f" A model would learn to answer “{question}” with “{answer}”."
+        learned = first_pair(sample, *(f"[{column}]" for column in pair))
+        if learned:
+            question, answer = (shortened(text, SHOWN_CHARACTERS) for text in learned)
+            message += f" A model would learn to answer “{question}” with “{answer}”."
     for fact, _ in reading_facts(file):
         message += f" {fact}"
     return message, MAKES_RECIPE
@@ -190,8 +192,3 @@ def learned_sentence(pair: tuple[str, str] | None) -> str:
         return ""
     question, answer = (shortened(text, LEARNED_CHARACTERS) for text in pair)
     return f"The model will learn: “{question}” → “{answer}”"
-
-
-def _first_text(column: str, sample: Sequence[Mapping[str, object]]) -> str:
-    texts = [str(row[column]) for row in sample if row.get(column)]
-    return shortened(texts[0], SHOWN_CHARACTERS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.check import data_file
 from runner.check.validate import examine
 from runner.commands.cli import _code
 
@@ -68,3 +69,10 @@ def test_a_missing_file_of_a_recipe_has_a_near_name(folder):
     Path("recipe.yaml").write_text(json.dumps(recipe), "utf-8")
     (problem,) = [each for each in examine("recipe.yaml") if "does not exist" in each.message]
     assert problem.hint.startswith("Did you mean `bees.csv`? ")
+
+
+def test_a_field_inside_an_object_is_shown(tmp_path):
+    (tmp_path / "faq.json").write_text(
+        '[{"name": "Opening?", "acceptedAnswer": {"text": "At nine."}}]', encoding="utf-8"
+    )
+    assert "“Opening?” with “At nine.”" in data_file.problem_of(tmp_path / "faq.json").message

@@ -1,5 +1,6 @@
 """Notes on the first rows of local files, long before `recipe prepare` reads all."""
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -172,10 +173,11 @@ def _too_many_lost(
     if allowed:
         bound = f"at most {allowed:,} may be lost"
     line, reason = lost[0]
+    enough = math.ceil(100 * len(lost) / len(read)) / 100
     return recipe.problem(
         (*home, "path"),
         f"{len(lost):,} of the {len(read):,} rows of `{file}` cannot be used, but {bound}. The first is line {line}: {reason}.",
-        "Fix them; `recipe prepare` lists all. Or allow more, with `max_lost_share` in the recipe.",
+        f"Fix them; `recipe prepare` lists all. Or allow more, with `max_lost_share: {enough:g}`.",
     )
 
 

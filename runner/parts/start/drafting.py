@@ -371,12 +371,10 @@ class Answers:
         answer = self.answer or self.guessed[1]
         return data_file.first_pair(self.sample, question, answer)
 
-    @property
-    def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer; empty for unknown columns. Raises Stop if the
-        data lacks them."""
+    def require_columns(self) -> None:
+        """Raises Stop if the data cannot have a column of questions and one of their answers."""
         if not self.columns and on_hub(self.data):
-            return "", ""
+            return
         known = {name.lower(): name for name in self.columns}
         if len(known) < 2:
             if known:
@@ -392,6 +390,15 @@ class Answers:
                 f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to avoid, `{known[WORSE]}`. As questions and answers, both would be learned.",
                 "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
             )
+
+    @property
+    def guessed(self) -> tuple[str, str]:
+        """Templates for the question and the answer; empty for unknown columns. Raises Stop if the
+        data lacks them."""
+        if not self.columns and on_hub(self.data):
+            return "", ""
+        self.require_columns()
+        known = {name.lower(): name for name in self.columns}
         others = [known[name] for name in known if name not in ("artist", "genre")]
         if self.of.rows == "songs" and len(known) == len(others) + 2 and others:
             words = longest_text(others, self.sample) or others[-1]
@@ -522,9 +529,9 @@ class Answers:
             said["data.answered_by"] = (answerer, "the model learns to write like this person")
         if self.form or self.of.rows == "conversations":
             return said | gone | {"data.form": (self.form, "the form of its rows")}
-        guessed = self.guessed
-        question = self.question or guessed[0]
-        answer = self.answer or guessed[1]
+        self.require_columns()
+        question = self.question or self.guessed[0]
+        answer = self.answer or self.guessed[1]
         if self.of.rows == "questions" or not _ONE_COLUMN.fullmatch(question):
             asked: dict[str, tuple[Any, str]] = {}
             if question and answer:

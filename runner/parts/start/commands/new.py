@@ -140,7 +140,7 @@ def _file(answers: Answers, said: str) -> str:
             f"Choose `questions` if one column has questions and another has answers, or give the rows the columns of a form: {WRITTEN_FORMS}.",
         )
     if answers.of.rows in ("questions", "songs") and not found.form:
-        found.guessed  # noqa: B018  two columns are needed
+        found.require_columns()
     return name
 
 
