@@ -5,12 +5,13 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from runner.data.row_files import Unreadable
-from runner.tools.files import cache_folder, sha256
+from runner.tools.files import cache_folder, once_per_file, sha256
 
 BESIDE = ("Thumbs.db", "desktop.ini")
 MOST_BYTES = 50 * 2**30  # of all files together; more is a mistake, or a trap
 
 
+@once_per_file
 def unpacked(file: Path) -> Path:
     """The only file of an archive, else the folder with all of them. Raises Unreadable."""
     folder = cache_folder() / "archives" / sha256(file)

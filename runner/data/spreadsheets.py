@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from runner.data.row_files import FilePart, Numbered, RowFile, Unreadable, library
 from runner.data.table_layout import Header, header_of, is_filled
+from runner.tools.files import once_per_file
 from runner.tools.problem import Stop, listed
 
 ENDINGS = (".xlsx", ".xls", ".ods", ".xlsm", ".xlsb")
@@ -75,7 +76,8 @@ class Spreadsheet(RowFile):
         return [table for table in tables if table.header.names == largest.header.names]
 
 
-def tables_of(file: Path) -> list[SheetTable]:
+@once_per_file
+def tables_of(file: Path) -> Sequence[SheetTable]:
     """The tables of the visible sheets, in their order. Raises Unreadable."""
     calamine = library("python_calamine", "spreadsheets")
     try:

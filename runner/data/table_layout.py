@@ -15,6 +15,7 @@ from typing import TextIO
 
 from runner.data.columns import USUAL_NAMES, holds_no_text, is_number_or_date
 from runner.tools import packaged
+from runner.tools.files import once_per_file
 
 # Enough to see wrong bytes and the columns, and little enough for each check.
 SAMPLED_BYTES = 1_000_000
@@ -55,10 +56,12 @@ class Header:
 
 @dataclass(frozen=True)
 class TextLayout:
-    """A table of text. separator: between the cells of a line; header: None for an empty file."""
+    """A table of text. separator: between the cells of a line; is_certain: whether most lines are
+    cut alike by it; header: None for an empty file."""
 
     encoding: str
     separator: str
+    is_certain: bool
     header: Header | None
 
 
@@ -140,6 +143,7 @@ def _is_value(cell: object) -> bool:
     return len(text) > MOST_NAME_CHARACTERS or bool(is_sentence)
 
 
+@once_per_file
 def encoding_of(file: Path) -> str:
     """The encoding of a text: UTF-8 if that is possible, even with a few wrong bytes, which
     readers report by line; else UTF-16, or the likeliest older one."""
@@ -191,10 +195,10 @@ def open_table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, Tex
     encoding = encoding_of(file)
     with file.open(encoding=encoding, errors=errors, newline="") as lines:
         start = lines.read(SAMPLED_CHARACTERS).splitlines(keepends=True)
-        separator = _separator(start)
+        separator, is_certain = _separator(start)
         header = header_of(csv.reader(start, delimiter=separator))
         lines.seek(0)
-        yield lines, TextLayout(encoding, separator, header)
+        yield lines, TextLayout(encoding, separator, is_certain, header)
 
 
 def first_word_beyond_ascii(lines: Iterable[str]) -> str:
@@ -210,18 +214,17 @@ def first_word_beyond_ascii(lines: Iterable[str]) -> str:
 def is_table(file: Path) -> bool:
     """Whether a text file has columns, and is no prose: most of its lines are cut alike by a mark
     that prose does not have."""
-    with open_table(file, errors="replace") as (lines, layout):
-        start = lines.read(SAMPLED_CHARACTERS).splitlines(keepends=True)
-    if layout.separator not in MARKS_OF_TABLES:
-        return False
-    regularity, _, columns = _regularity(layout.separator, start)
-    return columns > 1 and regularity >= SURE
+    with open_table(file, errors="replace") as (_, layout):
+        return layout.is_certain and layout.separator in MARKS_OF_TABLES
 
 
-def _separator(lines: Sequence[str]) -> str:
-    """The mark that cuts the lines into columns most regularly. Spreadsheets write semicolons where
-    the comma is for decimals, and answers have commas too."""
-    return max(SEPARATORS, key=lambda mark: _regularity(mark, lines))
+def _separator(lines: Sequence[str]) -> tuple[str, bool]:
+    """The mark that cuts the lines into columns most regularly, and whether that is certain.
+    Spreadsheets write semicolons where the comma is for decimals, and answers have commas too."""
+    regularities = {mark: _regularity(mark, lines) for mark in SEPARATORS}
+    separator = max(SEPARATORS, key=lambda mark: regularities[mark])
+    regularity, _, columns = regularities[separator]
+    return separator, columns > 1 and regularity >= SURE
 
 
 def _regularity(separator: str, lines: Sequence[str]) -> tuple[float, bool, int]:

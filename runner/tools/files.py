@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache, wraps
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 
 def settings_folder() -> Path:
@@ -222,6 +222,27 @@ def content_of(path: Path) -> str:
     return content_hash(
         [(str(file.relative_to(path)), sha256(file)) for file in _files_below(path)], 32
     )
+
+
+Made = TypeVar("Made")
+# One command asks the same of a file several times, and of few files at once.
+KEPT_RESULTS = 4
+
+
+def once_per_file(function: Callable[[Path], Made]) -> Callable[[Path], Made]:
+    """A function of a file that is called again only if the file has changed since. Raises OSError
+    if the file cannot be found, and what the function raises."""
+
+    @lru_cache(maxsize=KEPT_RESULTS)
+    def of_version(file: Path, _inode: int, _changed_ns: int, _size: int) -> Made:
+        return function(file)
+
+    @wraps(function)
+    def of_file(file: Path) -> Made:
+        facts = file.stat()
+        return of_version(file, facts.st_ino, facts.st_mtime_ns, facts.st_size)
+
+    return of_file
 
 
 def _files_below(folder: Path) -> list[Path]:
