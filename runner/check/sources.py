@@ -3,7 +3,7 @@ the hub."""
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -258,11 +258,9 @@ def _data_file(
 def _unfit_ending(name: str, file: Path) -> tuple[str, str] | None:
     """Why a name is not one of a file of rows, and what to do; None if it can be one."""
     suffix = PurePosixPath(name).suffix.lower()
-    if name.startswith(("http://", "https://")):
-        return (
-            f"`{name}` is an address, and its rows are not here.",
-            "Download the file, in Google Sheets with File › Download › CSV. Then name the file.",
-        )
+    refusal = rows.refusal_of_address(name)
+    if refusal:
+        return refusal
     if name.startswith("~"):
         return (
             f"`{name}` begins with `~`, which only a shell understands.",
@@ -372,11 +370,17 @@ def _answerer(
         )
 
 
+def named_people(speakers: Mapping[str, int]) -> list[str]:
+    """People of a chat, each with the number of their messages, in words."""
+    names = []
+    for name, count in speakers.items():
+        names.append(f"{name} ({count:,} {plural('message', count)})")
+    return names
+
+
 def people_of(chat: chat_logs.ChatContent) -> str:
     """The people of a chat with their messages, in words."""
-    names = []
-    for name, count in chat.speakers.items():
-        names.append(f"{name} ({count:,} {plural('message', count)})")
+    names = named_people(chat.speakers)
     more = len(names) - MOST_NAMES
     if more > 0:
         return f"{', '.join(names[:MOST_NAMES])} and {more:,} more people"

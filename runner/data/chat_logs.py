@@ -22,9 +22,11 @@ from runner.data.row_files import (
     Numbered,
     Table,
     Unreadable,
+    is_encodable,
 )
 from runner.data.table_layout import encoding_of, is_table
 from runner.tools import packaged
+from runner.tools.files import once_per_file
 from runner.tools.problem import Stop
 
 # A longer pause begins a new conversation. An answer often comes the next morning, so a night is no
@@ -100,22 +102,21 @@ class ChatContent:
 
 
 def chat_of(file: Path) -> ChatContent | None:
-    """The chat in a file, or None if it holds none. A file that has not changed is read once."""
+    """The chat in a file, or None if it holds none, or is missing."""
     try:
-        facts = file.stat()
-    except OSError:
+        return _chat_of(file)
+    except FileNotFoundError:
         return None
-    return _chat_of(file, facts.st_mtime_ns, facts.st_size)
 
 
-@lru_cache(maxsize=2)
-def _chat_of(file: Path, _changed: int, _size: int) -> ChatContent | None:
+@once_per_file
+def _chat_of(file: Path) -> ChatContent | None:
     if file.suffix.lower() == ".txt":
         if not is_text_chat(file):
             return None
         with file.open(encoding=encoding_of(file), errors=KEPT) as content:
             text = content.read()
-        return _made(*_of_text(text), is_encodable=_is_encodable(text))
+        return _made(*_of_text(text), all_encodable=is_encodable(text))
     if not _may_be_json_chat(file):
         return None
     text = file.read_text(encoding="utf-8-sig", errors=KEPT)
@@ -126,7 +127,7 @@ def _chat_of(file: Path, _changed: int, _size: int) -> ChatContent | None:
     if not chats:
         return None
     # An escape such as \\ud83d may be half a character.
-    return _made(title, chats, is_encodable="\\u" not in text and _is_encodable(text))
+    return _made(title, chats, all_encodable="\\u" not in text and is_encodable(text))
 
 
 def is_text_chat(file: Path) -> bool:
@@ -204,8 +205,8 @@ class JsonFile(JsonList):
             yield from super().rows(file, part)
 
 
-def _made(title: str, chats: Sequence[Sequence[ChatMessage]], is_encodable: bool) -> ChatContent:
-    """The conversations of chats of one export. is_encodable: whether no text has half
+def _made(title: str, chats: Sequence[Sequence[ChatMessage]], all_encodable: bool) -> ChatContent:
+    """The conversations of chats of one export. all_encodable: whether no text has half
     characters."""
     speakers = dict[str, int]()
     followers = dict[str, int]()
@@ -221,7 +222,7 @@ def _made(title: str, chats: Sequence[Sequence[ChatMessage]], is_encodable: bool
             for before, after in pairwise(row[CHAT_COLUMN]):
                 if before["name"] != after["name"]:
                     followers[after["name"]] = followers.get(after["name"], 0) + 1
-            if is_encodable or _is_encodable(json.dumps(row, ensure_ascii=False)):
+            if all_encodable or is_encodable(json.dumps(row, ensure_ascii=False)):
                 rows.append((conversation[0].line, row))
             else:
                 rows.append((conversation[0].line, Bad(NOT_UTF8)))
@@ -243,15 +244,6 @@ def _row_of(conversation: Sequence[ChatMessage], is_group: bool) -> dict[str, An
         else:
             messages.append({"name": message.sender, "text": message.text})
     return {CHAT_COLUMN: messages, "group": is_group, "left_out": left_out}
-
-
-def _is_encodable(text: str) -> bool:
-    """Whether a text has no half characters, which no tokenizer accepts."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _conversations(messages: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMessage]]:

@@ -102,13 +102,14 @@ def _named(row: object, escaped: bool) -> DataRow | Bad:
     (`\\ud83d` alone), which no tokenizer accepts."""
     if not isinstance(row, dict):
         return Bad("not an object with named columns")
-    if escaped and not _whole(json.dumps(row, ensure_ascii=False)):
+    if escaped and not is_encodable(json.dumps(row, ensure_ascii=False)):
         return Bad("half a character, an escape such as \\ud83d without its other half")
     return row
 
 
-def _whole(text: str) -> bool:
-    """Whether a text has no lone surrogates, which replace invalid bytes."""
+def is_encodable(text: str) -> bool:
+    """Whether a text has no half characters, which no tokenizer accepts, and which stand for
+    invalid bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -116,24 +117,35 @@ def _whole(text: str) -> bool:
     return True
 
 
+def _beginning(file: Path) -> str:
+    """The beginning of a file of JSON. Raises Unreadable if it is empty."""
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        text = lines.read(FIRST_BYTES).lstrip()
+    if not text:
+        raise Unreadable("it is empty.")
+    return text
+
+
+def _first_columns(text: str) -> list[str]:
+    """The columns of the row that begins a text. Raises Unreadable."""
+    try:
+        row, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        raise Unreadable("its first row is not JSON.") from None
+    return column_names(row)
+
+
 class JsonLines(RowFile):
     """Rows as objects of JSON, each on a line."""
 
     def columns(self, file: Path) -> list[str]:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            text = lines.read(FIRST_BYTES).lstrip()
-        if not text:
-            raise Unreadable("it is empty.")
+        text = _beginning(file)
         if text.startswith("["):
             raise Unreadable(
                 "it contains a list, not one object on each line.",
                 hint="Such a file must end in .json.",
             )
-        try:
-            row, _ = json.JSONDecoder().raw_decode(text)
-        except (ValueError, RecursionError):
-            raise Unreadable("its first row is not JSON.") from None
-        return column_names(row)
+        return _first_columns(text)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         quick: Callable[[bytes], Any] | None = None
@@ -216,17 +228,9 @@ class JsonList(RowFile):
     questions, with a text as the answer of each."""
 
     def columns(self, file: Path) -> list[str]:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            text = lines.read(FIRST_BYTES).lstrip()
-        if not text:
-            raise Unreadable("it is empty.")
+        text = _beginning(file)
         if text.startswith("["):
-            begin = max(0, text.find("{"))
-            try:
-                row, _ = json.JSONDecoder().raw_decode(text, begin)
-            except (ValueError, RecursionError):
-                raise Unreadable("its first row is not JSON.") from None
-            return column_names(row)
+            return _first_columns(text[max(0, text.find("{")) :])
         try:
             rows = _list_of_rows(json.loads(file.read_text(encoding="utf-8-sig")))
         except (ValueError, RecursionError):
@@ -245,7 +249,7 @@ class JsonList(RowFile):
             ) from None
         if rows is None:
             raise Stop(f"`{file}` does not contain a list of rows.", "Write [ … ] around the rows.")
-        broken = not _whole(text)
+        broken = not is_encodable(text)
         escaped = broken or "\\u" in text
         for number, row in enumerate(rows, 1):
             parsed = _named(row, escaped)
@@ -333,7 +337,7 @@ class Documents(RowFile):
                 if not empty:
                     first_number, line = next(numbered)
                     text = "".join([line, *(line for _, line in numbered)]).rstrip("\n")
-                    yield first_number, {self.column: text} if _whole(text) else Bad(NOT_UTF8)
+                    yield first_number, {self.column: text} if is_encodable(text) else Bad(NOT_UTF8)
 
 
 class _Lines(Iterator[str]):
@@ -409,7 +413,9 @@ class Table(RowFile):
                 if fault and _absorbs_rows(lines.taken, separator, header, bool(error)):
                     lines.give_back(len(lines.taken) - 1)
                     fault = "a quotation mark opens in it and does not close; close it, or write it twice if it belongs to the text"
-                if not fault and not all(field.isascii() or _whole(field) for field in fields):
+                if not fault and not all(
+                    field.isascii() or is_encodable(field) for field in fields
+                ):
                     fault = NOT_UTF8
                 if fault:
                     yield number, Bad(fault)

@@ -343,6 +343,16 @@ def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | 
     return parts
 
 
+def refusal_of_address(name: str) -> tuple[str, str] | None:
+    """Why the address of a page is no data, and what to do; None for another name."""
+    if not name.startswith(("http://", "https://")):
+        return None
+    return (
+        f"`{name}` is an address, and its rows are not here.",
+        "Download the file first; in Google Sheets, File › Download › CSV. Then name the file.",
+    )
+
+
 def hint_of_near_file(file: Path) -> str:
     """The beginning of a hint, with the file or folder beside a missing one whose name is nearest;
     empty without one."""

@@ -36,8 +36,9 @@ def fill(template: str, row: Mapping[str, object]) -> str:
     pattern, names = _parsed(template)
     texts = []
     for name in names:
-        value = value_at(row, name)
-        if type(value) is not str:  # a call for each cell would be slow
+        # A call for each cell would be slow.
+        value = row[name] if name in row else value_at(row, name)
+        if type(value) is not str:
             value = text_of(value, name)
         texts.append(value)
     return pattern % tuple(texts)

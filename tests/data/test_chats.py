@@ -236,7 +236,7 @@ def test_every_message_of_whatsapp_comes_back_in_order(header, spoken):
         moment += timedelta(minutes=minutes)
         lines.append(f"{moment.strftime(header)}{name}: {text}")
     _, (messages,) = chat_logs._of_text("\n".join(lines))
-    chat = chat_logs._made("a chat", [messages], is_encodable=True)
+    chat = chat_logs._made("a chat", [messages], all_encodable=True)
     found = []
     for _, row in chat.rows:
         for message in row["chat_log"]:
@@ -251,7 +251,7 @@ def test_every_message_of_whatsapp_comes_back_in_order(header, spoken):
 @settings(max_examples=300, deadline=None)
 def test_whatever_a_text_holds_each_line_is_in_a_message_or_counted(text):
     _, chats = chat_logs._of_text(text)
-    chat = chat_logs._made("a chat", chats, is_encodable=False)
+    chat = chat_logs._made("a chat", chats, all_encodable=False)
     words = 0
     left_out = 0
     for _, row in chat.rows:
@@ -285,7 +285,7 @@ ANYTHING = st.recursive(
 def test_whatever_json_holds_it_is_a_chat_or_none(content):
     title, chats = chat_logs._of_json(content)
     if chats:
-        chat_logs._made(title, chats, is_encodable=False)
+        chat_logs._made(title, chats, all_encodable=False)
 
 
 @given(st.sampled_from(list(chat_exports.EXPORTS)), st.data())

@@ -190,11 +190,9 @@ def columns_of(name: str, texts: bool = False, sheet: str | None = None) -> list
             return data_sets.hub_columns(asked)
         return []
     if not file.exists():
-        if name.startswith(("http://", "https://")):
-            raise Stop(
-                f"`{name}` is an address, and its rows are not here.",
-                "Download the file first; in Google Sheets, File › Download › CSV. Then name the file.",
-            )
+        refusal = rows.refusal_of_address(name)
+        if refusal:
+            raise Stop(*refusal)
         hint = f"{rows.hint_of_near_file(file)}Check the path; it is relative to this folder."
         hub, colon, subset = name.partition(":")
         if "/" not in hub and (full_name := catalog.near_dataset(hub)):
@@ -391,7 +389,7 @@ class Answers:
                 "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
             )
 
-    @property
+    @cached_property
     def guessed(self) -> tuple[str, str]:
         """Templates for the question and the answer; empty for unknown columns. Raises Stop if the
         data lacks them."""
@@ -1108,16 +1106,12 @@ def _with_followers(document: Document, changes: list[Override]) -> list[Overrid
     return all_changes
 
 
-# Settings of which the words at a starter's top speak, beside its data and its model.
-MACHINES = ("machines", "nodes")
-
-
 def is_subject(document: Document, change: Override) -> bool:
     """Whether a change makes what a recipe's first lines and description say untrue: one of data,
     model or machines."""
     if _is_new(document, change):
         return True
-    return change.path[0] in MACHINES and change.after != document.lookup(change.path)
+    return change.path[0] in copying.MACHINES and change.after != document.lookup(change.path)
 
 
 def following(document: Document, changes: Sequence[Override]) -> list[Override]:

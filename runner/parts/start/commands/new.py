@@ -16,6 +16,7 @@ import click
 from runner import catalog
 from runner.catalog.hardware import NO_GPU
 from runner.check import data_file
+from runner.check.sources import MOST_NAMES, named_people
 from runner.check.validate import valid
 from runner.commands.next_step import before_training
 from runner.commands.options import command, end, parameter, say, set_words, short, table
@@ -28,12 +29,11 @@ from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.recipe import Override
 from runner.tools.packaged import named
-from runner.tools.problem import Problem, Stop, did_you_mean, listed, plural
+from runner.tools.problem import Problem, Stop, did_you_mean, listed
 from runner.tools.text import JOB_NAME, printable
 
 ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
 BACK, NOT = "back", "not "
-MOST_NAMES = 8  # of a chat's people
 MOST_HERE = 5  # models that are shown for this machine's CPU
 
 
@@ -540,10 +540,9 @@ def new(
 
 def _chosen_answerer(answers: Answers) -> str:
     """Who answers in a chat of which no person is named, and why."""
-    others = []
-    for name, count in answers.speakers.items():
-        if name != answers.answered_by:
-            others.append(f"{name} ({count:,} {plural('message', count)})")
+    speakers = dict(answers.speakers)
+    speakers.pop(answers.answered_by, None)
+    others = named_people(speakers)
     choice = f"`{answers.answered_by}` answers in this chat: nobody else follows another person as often."
     if not others:
         return choice
