@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runner.data import text_pairs
 from runner.data.chat_exports import CHAT_COLUMN
 from runner.data.row_files import (
     FIRST_BYTES,
@@ -26,7 +27,7 @@ from runner.data.row_files import (
 )
 from runner.data.table_layout import encoding_of, is_table
 from runner.tools import packaged
-from runner.tools.files import once_per_file
+from runner.tools.files import is_text_file, once_per_file
 from runner.tools.problem import Stop
 
 # A longer pause begins a new conversation. An answer often comes the next morning, so a night is no
@@ -41,10 +42,8 @@ LEAST_SIDE = 0.25
 # name, if they have no times.
 FIRST_LINES, NAMED_SHARE = 200, 0.8
 HEAD_CHARACTERS = 100_000
-NOT_A_CHAT = "it is plain text, and neither a chat nor a table."
-CHATS_HINT = (
-    "A chat is WhatsApp's export, or has `Name: text` on each line. Plain text needs `form: text`."
-)
+NO_ROWS = "it is plain text, without questions and answers, a chat or a table."
+TEXTS_HINT = "Questions and answers are lines such as `Q: …` and `A: …`, and a chat has `Name: text` on each line. Plain text needs `form: text`."
 
 _WORDS = packaged.toml(__file__, "chat_logs.toml")
 _MEDIA = frozenset(_WORDS["media"])
@@ -111,7 +110,7 @@ def chat_of(file: Path) -> ChatContent | None:
 
 @once_per_file
 def _chat_of(file: Path) -> ChatContent | None:
-    if file.suffix.lower() == ".txt":
+    if is_text_file(file):
         if not is_text_chat(file):
             return None
         with file.open(encoding=encoding_of(file), errors=KEPT) as content:
@@ -148,7 +147,8 @@ def is_text_chat(file: Path) -> bool:
             names.append(named["name"])
     # Headings of a text, such as `Note:`, hardly repeat; people do.
     is_named = len(names) >= NAMED_SHARE * len(first_lines)
-    return is_named and 2 <= len(set(names)) <= len(names) / 2
+    are_people = 2 <= len(set(names)) <= len(names) / 2
+    return is_named and are_people and not text_pairs.holds_pairs(file)
 
 
 def _may_be_json_chat(file: Path) -> bool:
@@ -167,14 +167,17 @@ def _may_be_json_chat(file: Path) -> bool:
     return _is_slack(first_row)
 
 
-class ChatFile(Table):
-    """A text file that is a chat, of which one conversation is a row, or else a table."""
+class TextFile(Table):
+    """A text file with questions and answers, or a chat, of which one conversation is a row, or
+    else a table."""
 
     def columns(self, file: Path) -> list[str]:
         if is_text_chat(file):
             return [CHAT_COLUMN]
+        if text_pairs.holds_pairs(file):
+            return list(text_pairs.COLUMNS)
         if not is_table(file):
-            raise Unreadable(NOT_A_CHAT, hint=CHATS_HINT)
+            raise Unreadable(NO_ROWS, hint=TEXTS_HINT)
         return super().columns(file)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
@@ -182,10 +185,12 @@ class ChatFile(Table):
         chat = chat_of(file)
         if chat:
             yield from chat.rows
+        elif text_pairs.holds_pairs(file):
+            yield from text_pairs.rows_of(file)
         elif is_table(file):
             yield from super().rows(file, part)
         else:
-            raise Stop(f"`{file}` cannot be used: {NOT_A_CHAT}", CHATS_HINT)
+            raise Stop(f"`{file}` cannot be used: {NO_ROWS}", TEXTS_HINT)
 
 
 class JsonFile(JsonList):

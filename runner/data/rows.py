@@ -214,7 +214,7 @@ READERS: dict[str, RowFile] = {
     ".json": chat_logs.JsonFile(),
     ".csv": row_files.Table(),
     ".tsv": row_files.Table(),
-    ".txt": chat_logs.ChatFile(),
+    **dict.fromkeys(TEXTS, chat_logs.TextFile()),
     ".parquet": Parquet(),
     **dict.fromkeys(spreadsheets.ENDINGS, spreadsheets.Spreadsheet()),
 }
@@ -236,7 +236,7 @@ def is_quick(file: Path) -> bool:
     suffix = file.suffix.lower()
     if suffix in ROW_BY_ROW:
         return True
-    whole = (".json", ".txt", ".zip", *spreadsheets.ENDINGS)
+    whole = (".json", *TEXTS, ".zip", *spreadsheets.ENDINGS)
     return suffix in whole and file.stat().st_size < QUICK_BYTES
 
 
