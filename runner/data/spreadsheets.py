@@ -1,5 +1,7 @@
 """Rows of spreadsheets: of Excel, old and new, and of LibreOffice."""
 
+import warnings
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, time
@@ -7,13 +9,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner.data.row_files import FilePart, Numbered, RowFile, Unreadable, library
-from runner.data.table_layout import Header, header_of, is_filled
+from runner.data.table_layout import Header, encoding_of, header_of, is_filled
 from runner.tools.files import once_per_file
 from runner.tools.problem import Stop, listed
 
 ENDINGS = (".xlsx", ".xls", ".ods", ".xlsm", ".xlsb")
 NO_TABLE = "it has no sheet with a table: a line with names of columns, and rows below it."
+HEAD_BYTES = 100
 SAVE_AGAIN = "Open it with the program that wrote it, and save it as CSV."
+
+
+# Its name, and its lines of cells.
+Sheet = tuple[str, Sequence[Sequence[object]]]
 
 
 class SheetTable(NamedTuple):
@@ -79,6 +86,42 @@ class Spreadsheet(RowFile):
 @once_per_file
 def tables_of(file: Path) -> Sequence[SheetTable]:
     """The tables of the visible sheets, in their order. Raises Unreadable."""
+    with file.open("rb") as content:
+        is_marked_up = content.read(HEAD_BYTES).lstrip(BOM_UTF8 + b" \r\n").startswith(b"<")
+    if is_marked_up:
+        sheets = _sheets_in_marks(file)
+    else:
+        sheets = _sheets_of_workbook(file)
+    tables = []
+    for name, records in sheets:
+        header = header_of(records)
+        if header:
+            tables.append(SheetTable(name, header, records))
+    with_rows = [table for table in tables if table.row_count]
+    return with_rows or tables
+
+
+def _sheets_in_marks(file: Path) -> Iterator[Sheet]:
+    """The tables of a page in HTML, as many programs write them with the ending .xls, or of Excel's
+    own XML of 2003."""
+    from bs4 import BeautifulSoup, XMLParsedAsHTMLWarning  # few files need it
+
+    text = file.read_text(encoding_of(file), errors="replace")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)  # its tables are read alike
+        content = BeautifulSoup(text, "html.parser")
+    for number, table in enumerate(content.find_all("table"), 1):
+        if table.find("table"):
+            continue  # its cells are tables
+        records = []
+        for row in table.find_all(["tr", "row"]):
+            cells = row.find_all(["td", "th", "cell"])
+            records.append([cell.get_text(" ", strip=True) for cell in cells])
+        yield f"table {number}", records
+
+
+def _sheets_of_workbook(file: Path) -> Iterator[Sheet]:
+    """The visible sheets of a spreadsheet. Raises Unreadable."""
     calamine = library("python_calamine", "spreadsheets")
     try:
         book = calamine.CalamineWorkbook.from_path(str(file))
@@ -90,18 +133,13 @@ def tables_of(file: Path) -> Sequence[SheetTable]:
                 "it is protected by a password.", hint="Save it without the password."
             ) from None
         raise Unreadable("it is not a spreadsheet.", hint=SAVE_AGAIN) from None
-    tables = []
     for sheet in book.sheets_metadata:
         if sheet.visible != calamine.SheetVisibleEnum.Visible:
             continue
         records = list[list[object]]()
         with suppress(Exception):  # a sheet of charts has no cells
             records = book.get_sheet_by_name(sheet.name).to_python(skip_empty_area=False)
-        header = header_of(records)
-        if header:
-            tables.append(SheetTable(sheet.name, header, records))
-    with_rows = [table for table in tables if table.row_count]
-    return with_rows or tables
+        yield sheet.name, records
 
 
 def _value(cell: object) -> object:

@@ -100,8 +100,8 @@ def _first_of_table(sample: Sequence[Record]) -> int | None:
 
 
 def _named(first: Record, later: Sequence[Record]) -> tuple[str, ...]:
-    """The names of a header: a number if one is empty, but none behind the last filled
-    column."""
+    """The names of a header, each on one line: a number if one is empty, but none behind the last
+    filled column."""
     used = 0
     for record in (first, *later):
         for number, cell in enumerate(record, 1):
@@ -110,7 +110,7 @@ def _named(first: Record, later: Sequence[Record]) -> tuple[str, ...]:
     names = []
     for number, cell in enumerate(first[:used], 1):
         if is_filled(cell):
-            names.append(str(cell).strip())
+            names.append(" ".join(str(cell).split()))
         else:
             names.append(f"column {number}")
     return tuple(names)
