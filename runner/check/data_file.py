@@ -8,7 +8,14 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from runner.check.sources import people_of
-from runner.data import chat_logs, columns, conversation_formats, rows, spreadsheets
+from runner.data import (
+    chat_logs,
+    columns,
+    conversation_formats,
+    rows,
+    spreadsheets,
+    text_pairs,
+)
 from runner.data.html_text import text_of_html
 from runner.data.row_files import Unreadable
 from runner.data.table_layout import first_word_beyond_ascii, is_table, open_table
@@ -24,6 +31,9 @@ SAMPLED_ROWS = 100
 TEXT_TABLES = (".csv", ".tsv", ".txt")
 USUAL_ENCODINGS = ("utf-8-sig", "utf-16")  # which say themselves what they are
 MAKES_RECIPE = "`recipe new` makes a recipe of it."
+ASKS_COLUMNS = (
+    "`recipe new` makes a recipe of it, and asks which columns have the question and the answer."
+)
 SHOWN_CHARACTERS = 60
 LEARNED_CHARACTERS = 120  # of a question, and of its answer
 # Apps whose exports are known, by the form of their rows.
@@ -70,7 +80,7 @@ def kind_of(file: Path) -> str:
     suffix = file.suffix.lower()
     if chat_logs.chat_of(file):
         return "conversations"
-    if suffix in TEXTS and not (suffix == ".txt" and is_table(file)):
+    if suffix in TEXTS and not text_pairs.holds_pairs(file) and not is_table(file):
         return "text"
     names = {name.lower() for name in _columns(file)}
     if names >= PREFERENCES:
@@ -112,17 +122,23 @@ def _described(file: Path) -> tuple[str, str]:
     except Stop as reason:
         return f"This is not a recipe, but data that cannot be read: {reason}", ""
     message = f"This is a file of rows, not a recipe. Its columns are {listed(names)}."
-    pair = columns.question_and_answer(names, sample)
+    if text_pairs.holds_pairs(file):
+        message = "This is a text of questions and answers, not a recipe."
+    pair = columns.likely_pair(names, sample)
+    hint = MAKES_RECIPE
     if form:
         message += " They hold conversations."
     elif pair:
-        learned = first_pair(sample, *(f"[{column}]" for column in pair))
+        learned = first_pair(sample, *pair)
         if learned:
             question, answer = (shortened(text, SHOWN_CHARACTERS) for text in learned)
             message += f" A model would learn to answer “{question}” with “{answer}”."
+    elif not set(names) >= PREFERENCES:
+        message += " No two of them look like questions and their answers."
+        hint = ASKS_COLUMNS
     for fact, _ in reading_facts(file):
         message += f" {fact}"
-    return message, MAKES_RECIPE
+    return message, hint
 
 
 def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]:
@@ -148,7 +164,7 @@ def _text_facts(file: Path) -> list[tuple[str, str]]:
             word = first_word_beyond_ascii(lines)
             fact = f"It is not in UTF-8, and is read as {layout.encoding}, for example “{word}”."
             facts.append((fact, "If that word is wrong, save the table again, as CSV in UTF-8."))
-        if layout.header and layout.header.is_made:
+        if layout.header and layout.header.is_made and not text_pairs.holds_pairs(file):
             names = listed(layout.header.names)
             fact = (
                 f"Its first line is a row, not a line of names, so its columns are called {names}."

@@ -2,9 +2,9 @@
 by what is in them."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.recipe.templates import value_at
 from runner.tools import packaged
@@ -14,6 +14,8 @@ QUESTION_NAMES: list[str] = TABLES["question"]
 ANSWER_NAMES: list[str] = TABLES["answer"]
 # Of columns that other kinds of rows have.
 OTHER_NAMES: list[str] = TABLES["other"]
+# Of the column of a quiz that says which of the options is right.
+RIGHT_NAMES: list[str] = TABLES["right"]
 USUAL_NAMES = frozenset((*QUESTION_NAMES, *ANSWER_NAMES, *OTHER_NAMES))
 NO_TEXT = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in TABLES["no_text"].items()}
 # Those that no column is called.
@@ -28,6 +30,9 @@ LEAST_ASKING = 0.3
 FEW_ROWS, MOST_KINDS_SHARE, MOST_KIND_CHARACTERS = 20, 0.2, 25
 # Texts of which neither is so much longer stay in the order of the file.
 LONGER = 1.3
+# Of the rows of a quiz, those whose right option is one of theirs.
+LEAST_RIGHT = 0.9
+_OPTION = re.compile(r"(?P<series>.*?)[\s_.-]*(?P<mark>[a-h]|[1-8])[.)]?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,119 @@ class ColumnFacts:
     asking_share: float  # of the values, those with a question mark
     holds_text: bool  # not numbers, dates, addresses, file names or identifiers
     is_kind: bool  # few different, short values: a category, a state, a person
+
+
+class LikelyPair(NamedTuple):
+    """Templates of the question that a model is asked, and of the answer that it learns."""
+
+    question: str
+    answer: str
+
+
+class Quiz(NamedTuple):
+    """The columns of a quiz. options: each with its mark, `A` or `1`, or one column with a list of
+    options, without marks; right: says which one is right."""
+
+    options: Sequence[tuple[str, str]]
+    right: str
+
+
+def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> LikelyPair | None:
+    """What a model most likely learns of a table; None if no columns hold questions and answers.
+    The question of a quiz has its options. rows: a sample."""
+    sample = list(rows)
+    quiz = quiz_of(names, sample)
+    if quiz is None:
+        pair = question_and_answer(names, sample)
+        if pair is None:
+            return None
+        question, answer = pair
+        return LikelyPair(f"[{question}]", f"[{answer}]")
+    used = {column for _, column in quiz.options} | {quiz.right}
+    columns = [facts_of(name, sample) for name in names if name not in used]
+    texts = [column for column in columns if column.holds_text]
+    asked = named(columns, QUESTION_NAMES) or _asking(texts) or _longest(texts)
+    if asked is None:
+        return None
+    lines = [f"[{asked.name}]"]
+    for mark, column in quiz.options:
+        if mark:
+            lines.append(f"{mark}) [{column}]")
+        else:
+            lines.append(f"[{column}]")
+    return LikelyPair("\n".join(lines), f"[{quiz.right}]")
+
+
+def quiz_of(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Quiz | None:
+    """The columns of options and of the right one; None for another table."""
+    for options in _series_of_options(names):
+        # Some tables call the options by letters, and the right one by its number.
+        of_numbers = [*map(str, range(1, len(options) + 1))], [*map(str, range(len(options)))]
+        for marks in (list(options), *of_numbers):
+            right = _right_column(names, list(options.values()), marks, sample)
+            if right:
+                return Quiz(list(zip(marks, options.values(), strict=True)), right)
+    for column in names:
+        longest = _longest_list(column, sample)
+        marks = [*"ABCDEFGH"[:longest], *map(str, range(longest + 1))]
+        right = _right_column(names, [column], marks, sample) if longest else None
+        if right:
+            return Quiz([("", column)], right)
+    return None
+
+
+def _series_of_options(names: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Columns whose names differ in a letter or a number alone, from A or 1 on, by these marks."""
+    series: dict[str, dict[str, str]] = {}
+    for name in names:
+        option = _OPTION.fullmatch(name.strip())
+        if option:
+            of_series = series.setdefault(option["series"].lower(), {})
+            of_series.setdefault(option["mark"].upper(), name)
+    for options in series.values():
+        marks = "".join(options)
+        if len(options) > 1 and ("ABCDEFGH".startswith(marks) or "12345678".startswith(marks)):
+            yield options
+
+
+def _longest_list(name: str, sample: Sequence[Mapping[str, object]]) -> int:
+    """The length of a column's longest list; 0 if not all of its values are lists of texts."""
+    lengths = []
+    for row in sample:
+        value = row.get(name)
+        if not isinstance(value, list):
+            return 0
+        lengths.append(len(value))
+    return max(lengths, default=0)
+
+
+def _right_column(
+    names: Sequence[str],
+    options: Sequence[str],
+    marks: Sequence[str],
+    sample: Sequence[Mapping[str, object]],
+) -> str | None:
+    """The column whose values are options of their rows, or marks of them; None without one."""
+    others = {name.lower().strip(): name for name in reversed(names) if name not in options}
+    usual = [others[name] for name in RIGHT_NAMES if name in others]
+    for column in dict.fromkeys((*usual, *others.values())):
+        right_rows = sum(_is_option(row, column, options, marks) for row in sample)
+        if sample and right_rows >= LEAST_RIGHT * len(sample):
+            return column
+    return None
+
+
+def _is_option(
+    row: Mapping[str, object], column: str, options: Sequence[str], marks: Sequence[str]
+) -> bool:
+    value = str(row.get(column)).strip()
+    if value.strip("().").upper() in marks:
+        return True
+    texts = list[str]()
+    for option in options:
+        of_option = row.get(option)
+        texts += map(str, of_option if isinstance(of_option, list) else [of_option])
+    return value in texts
 
 
 def question_and_answer(
@@ -76,7 +194,9 @@ def longest_text(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str
 
 def named(columns: Iterable[ColumnFacts], usual_names: Sequence[str]) -> ColumnFacts | None:
     """The column with the likeliest of the usual names; a name may have other words beside it."""
-    by_name = {column.name.lower().strip(): column for column in reversed(list(columns))}
+    by_name = dict[str, ColumnFacts]()
+    for column in columns:
+        by_name.setdefault(column.name.lower().strip(), column)
     for usual_name in usual_names:
         if usual_name in by_name:
             return by_name[usual_name]
