@@ -14,6 +14,8 @@ QUESTION_NAMES: list[str] = TABLES["question"]
 ANSWER_NAMES: list[str] = TABLES["answer"]
 # Of columns that other kinds of rows have.
 OTHER_NAMES: list[str] = TABLES["other"]
+# Of what a text is about, if no column asks.
+TOPIC_NAMES: list[str] = TABLES["topic"]
 # Of the column of a quiz that says which of the options is right.
 RIGHT_NAMES: list[str] = TABLES["right"]
 USUAL_NAMES = frozenset((*QUESTION_NAMES, *ANSWER_NAMES, *OTHER_NAMES))
@@ -32,7 +34,12 @@ FEW_ROWS, MOST_KINDS_SHARE, MOST_KIND_CHARACTERS = 20, 0.2, 25
 LONGER = 1.3
 # Of the rows of a quiz, those whose right option is one of theirs.
 LEAST_RIGHT = 0.9
-_OPTION = re.compile(r"(?P<series>.*?)[\s_.-]*(?P<mark>[a-h]|[1-8])[.)]?", re.IGNORECASE)
+# The name of an option: `A`, `option_b`, `choiceC`, `Answer 1 - max 75 characters`.
+_OPTION = re.compile(
+    r"(?P<series>|.*[\s_.(-]|.*[^\W\d_](?=\d)|.*[a-z](?=[A-H]))(?P<mark>[A-Ha-h]|[1-8])(?P<rest>\W.*|)"
+)
+_ASKING_NAME = re.compile(r"[?？]\W*$")
+_BETWEEN_OPTIONS = re.compile(r"\s*[,;&/+]\s*|\s+and\s+|\s+")
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,12 @@ def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> L
     return LikelyPair("\n".join(lines), f"[{quiz.right}]")
 
 
+def asks_and_answers(names: Iterable[str]) -> bool:
+    """Whether there are columns with usual names for questions and for answers."""
+    known = {name.lower().strip() for name in names}
+    return bool(known.intersection(QUESTION_NAMES)) and bool(known.intersection(ANSWER_NAMES))
+
+
 def quiz_of(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Quiz | None:
     """The columns of options and of the right one; None for another table."""
     for options in _series_of_options(names):
@@ -112,7 +125,7 @@ def _series_of_options(names: Sequence[str]) -> Iterator[dict[str, str]]:
     for name in names:
         option = _OPTION.fullmatch(name.strip())
         if option:
-            of_series = series.setdefault(option["series"].lower(), {})
+            of_series = series.setdefault((option["series"] + option["rest"]).lower(), {})
             of_series.setdefault(option["mark"].upper(), name)
     for options in series.values():
         marks = "".join(options)
@@ -138,9 +151,10 @@ def _right_column(
     sample: Sequence[Mapping[str, object]],
 ) -> str | None:
     """The column whose values are options of their rows, or marks of them; None without one."""
-    others = {name.lower().strip(): name for name in reversed(names) if name not in options}
+    others = {name.lower().strip(): name for name in names if name not in options}
     usual = [others[name] for name in RIGHT_NAMES if name in others]
-    for column in dict.fromkeys((*usual, *others.values())):
+    longer = [name for key, name in others.items() if key.startswith(RIGHT_NAMES[0])]
+    for column in dict.fromkeys((*usual, *longer, *others.values())):
         right_rows = sum(_is_option(row, column, options, marks) for row in sample)
         if sample and right_rows >= LEAST_RIGHT * len(sample):
             return column
@@ -151,7 +165,8 @@ def _is_option(
     row: Mapping[str, object], column: str, options: Sequence[str], marks: Sequence[str]
 ) -> bool:
     value = str(row.get(column)).strip()
-    if value.strip("().").upper() in marks:
+    named_marks = {mark.strip("().").upper() for mark in _BETWEEN_OPTIONS.split(value)}
+    if named_marks <= {*marks}:
         return True
     texts = list[str]()
     for option in options:
@@ -173,9 +188,12 @@ def question_and_answer(
     question = named([column for column in filled if column != answer], QUESTION_NAMES)
     texts = [column for column in filled if column.holds_text]
     question = question or _asking([column for column in texts if column != answer])
+    question = question or _topic([column for column in texts if column != answer])
+    if question is None and answer is None:
+        question, answer = _first_of_equals(texts)
     answer = answer or _longest([column for column in texts if column != question])
     question = question or _longest([column for column in texts if column != answer])
-    if question is None or answer is None:
+    if question is None or answer is None or _answers_its_name(question, answer):
         return None
     if not named([question], QUESTION_NAMES) and not named([answer], ANSWER_NAMES):
         question, answer = _in_order(question, answer, columns)
@@ -266,6 +284,31 @@ def _longest(columns: Sequence[ColumnFacts]) -> ColumnFacts | None:
     """The column with the longest texts; kinds only if there is nothing else."""
     texts = [column for column in columns if not column.is_kind]
     return max(texts or columns, key=lambda column: column.mean_characters, default=None)
+
+
+def _topic(columns: Sequence[ColumnFacts]) -> ColumnFacts | None:
+    """The column that is called as what a text is about."""
+    by_name = {column.name.lower().strip(): column for column in reversed(columns)}
+    return next((by_name[name] for name in TOPIC_NAMES if name in by_name), None)
+
+
+def _first_of_equals(
+    columns: Sequence[ColumnFacts],
+) -> tuple[ColumnFacts | None, ColumnFacts | None]:
+    """The first two of several columns of which none is much longer than another, as the languages
+    of a glossary are; None for both otherwise."""
+    texts = [column for column in columns if not column.is_kind]
+    lengths = [column.mean_characters for column in texts]
+    if len(texts) < 3 or max(lengths) >= LONGER * min(lengths):
+        return None, None
+    return texts[0], texts[1]
+
+
+def _answers_its_name(question: ColumnFacts, answer: ColumnFacts) -> bool:
+    """Whether a column answers the question that it is called by, as in the export of a survey: no
+    other column asks for it."""
+    are_questions = all(_ASKING_NAME.search(column.name) for column in (question, answer))
+    return are_questions and question.asking_share < LEAST_ASKING
 
 
 def _in_order(

@@ -1,21 +1,29 @@
 """Rows of spreadsheets: of Excel, old and new, and of LibreOffice."""
 
 import warnings
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, time
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.data.row_files import FilePart, Numbered, RowFile, Unreadable, library
+from runner.data.columns import asks_and_answers
+from runner.data.row_files import (
+    HEAD_BYTES,
+    MARKUP,
+    OF_WORKBOOKS,
+    FilePart,
+    Numbered,
+    RowFile,
+    Unreadable,
+    library,
+)
 from runner.data.table_layout import Header, encoding_of, header_of, is_filled
 from runner.tools.files import once_per_file
 from runner.tools.problem import Stop, listed
 
-ENDINGS = (".xlsx", ".xls", ".ods", ".xlsm", ".xlsb")
+ENDINGS = OF_WORKBOOKS
 NO_TABLE = "it has no sheet with a table: a line with names of columns, and rows below it."
-HEAD_BYTES = 100
 SAVE_AGAIN = "Open it with the program that wrote it, and save it as CSV."
 
 
@@ -37,7 +45,8 @@ class SheetTable(NamedTuple):
 
 class Spreadsheet(RowFile):
     """The rows of a spreadsheet. sheet: the name of the one to read; without it, the largest table
-    is read, and those of other sheets with the same columns."""
+    is read, of those with columns for questions and answers if there are some, and those of other
+    sheets with the same columns."""
 
     def __init__(self, sheet: str | None = None) -> None:
         self.sheet = sheet
@@ -77,7 +86,8 @@ class Spreadsheet(RowFile):
         """The tables that are read."""
         if self.sheet:
             return [table for table in tables if table.sheet == self.sheet]
-        largest = max(tables, key=lambda table: table.row_count, default=None)
+        asking = [table for table in tables if asks_and_answers(table.header.names)]
+        largest = max(asking or tables, key=lambda table: table.row_count, default=None)
         if largest is None:
             return []
         return [table for table in tables if table.header.names == largest.header.names]
@@ -87,8 +97,8 @@ class Spreadsheet(RowFile):
 def tables_of(file: Path) -> Sequence[SheetTable]:
     """The tables of the visible sheets, in their order. Raises Unreadable."""
     with file.open("rb") as content:
-        is_marked_up = content.read(HEAD_BYTES).lstrip(BOM_UTF8 + b" \r\n").startswith(b"<")
-    if is_marked_up:
+        head = content.read(HEAD_BYTES)
+    if MARKUP.match(head):
         sheets = _sheets_in_marks(file)
     else:
         sheets = _sheets_of_workbook(file)
@@ -124,7 +134,8 @@ def _sheets_of_workbook(file: Path) -> Iterator[Sheet]:
     """The visible sheets of a spreadsheet. Raises Unreadable."""
     calamine = library("python_calamine", "spreadsheets")
     try:
-        book = calamine.CalamineWorkbook.from_path(str(file))
+        with file.open("rb") as content:  # whatever its ending is
+            book = calamine.CalamineWorkbook.from_filelike(content)
     except FileNotFoundError:
         raise
     except Exception as error:  # of the library: kinds for each format, and for encrypted files

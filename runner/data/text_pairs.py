@@ -19,6 +19,8 @@ LEAST_PAIRS = 4
 MOST_TITLE_LINES = 3
 # In a text of questions with answers, an answer has few paragraphs.
 MOST_PARAGRAPHS = 5
+# In one without empty lines, it has few lines.
+MOST_LINES = 3
 HEAD_CHARACTERS = 100_000
 MOST_TERM_CHARACTERS = 80
 # Colons are in sentences too, behind more words.
@@ -108,6 +110,7 @@ def _under_questions(lines: Sequence[str]) -> list[TextPair]:
     questions = list[tuple[int, str, list[str]]]()
     paragraphs = 0
     title_lines = 0
+    has_gaps = any(not line.strip() for line in "\n".join(lines).strip().split("\n"))
     is_beginning = True
     for number, line in enumerate(lines, 1):
         heading = _HEADING.match(line)
@@ -120,9 +123,13 @@ def _under_questions(lines: Sequence[str]) -> list[TextPair]:
             questions[-1][2].append(line)
         elif not questions and line.strip():
             title_lines += 1
-        is_beginning = not line.strip()
-    if title_lines > MOST_TITLE_LINES or paragraphs > MOST_PARAGRAPHS * len(questions):
+        is_beginning = not line.strip() or not has_gaps
+    most_paragraphs = MOST_PARAGRAPHS if has_gaps else MOST_LINES
+    if title_lines > MOST_TITLE_LINES or paragraphs > most_paragraphs * len(questions):
         return []
+    named = sum(bool(_LABELLED.match(asked)) for _, asked, _ in questions)
+    if 2 * named > len(questions):
+        return []  # people talk
     pairs = [_pair(number, [asked], answer) for number, asked, answer in questions]
     return pairs if _are_complete(pairs) else []
 

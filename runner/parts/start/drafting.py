@@ -359,7 +359,7 @@ class Answers:
     def sheets(self) -> list[str]:
         """The sheets of a spreadsheet, if their columns differ; else none."""
         file = Path(self.data).expanduser()
-        if file.suffix.lower() not in spreadsheets.ENDINGS or not file.is_file():
+        if row_files.ending_of(file) not in spreadsheets.ENDINGS or not file.is_file():
             return []
         try:
             tables = spreadsheets.tables_of(file)

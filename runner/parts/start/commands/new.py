@@ -525,6 +525,8 @@ def new(
         say(f"\n{problem}")
     if not asks and said.of.rows == "questions" and said.data and not said.form:
         say(f"\n{data_file.learned_sentence(said.first_pair)}")
+    if not asks and said.of.rows == "text" and said.data:
+        say(f"\n{data_file.text_sentence(_beginning(made.recipe.name, said))}")
     if said.answered_by and not asks and "answered_by" not in given:
         say(f"\n{_chosen_answerer(said)}")
     say(
@@ -542,6 +544,14 @@ def new(
         advice = "Rehearse it with a tiny model first."
     done = f"{made.target} has your answers, and no mistakes. {advice}"
     end(done, following, str(made.target))
+
+
+def _beginning(name: str, answers: Answers) -> str:
+    """The beginning of the first text; empty if it is not on this machine."""
+    if drafting.on_hub(answers.data):
+        return ""
+    _, texts = drafting.first_rows(name, answers, 1)
+    return texts[0].text if texts else ""
 
 
 def _chosen_answerer(answers: Answers) -> str:
