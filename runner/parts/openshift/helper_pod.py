@@ -306,9 +306,9 @@ def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell
 
 def image_check_pod(plan: Plan, stage: Stage, files_hash: str) -> kubernetes.Manifest:
     """The pod that checks whether the image of training contains this stage's prepared rows: of the
-    same settings and files, and short enough for the GPUs. It runs `examine_image`. It needs no GPU,
-    and no claim, because the rows are in the image; it has an hour, because the image may have to be
-    pulled. files_hash: of the data files on this machine; empty: not compared."""
+    same settings and files, and short enough for the GPUs. It runs `examine_image`. It needs no
+    GPU, and no claim, because the rows are in the image; it has an hour, because the image may have
+    to be pulled. files_hash: of the data files on this machine; empty: not compared."""
     rows_folder = plan.place.data_dir
     arguments = [rows_folder, asked(stage.data), files_hash, plan.name]
     room = {}

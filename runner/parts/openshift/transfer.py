@@ -424,7 +424,7 @@ def _replace_cluster_folders(folder: RunFolder, plan: Plan, stage: Stage) -> Non
         cluster_folder = settings.get(setting)
         if not isinstance(cluster_folder, str):
             continue
-        # A base may lie in the run's folder, too.
+        # A base may be in the run's folder, too.
         downloaded = stage.model if cluster_folder == place.model_dir else None
         if downloaded:
             base = {setting: downloaded["base"], "revision": downloaded["revision"]}
