@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from runner import parts
-from runner.check import validate
+from runner.check import data_file, validate
 from runner.recipe import lock, reading
 from runner.recipe.recipe import Override
 from runner.tools.files import content_hash
@@ -47,11 +47,10 @@ def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[st
             continue
         yaml_files = list(_yaml_below(Path(path)))
         if not yaml_files:
-            raise Stop(
-                f"There is no YAML file below `{path}`.",
-                "Name a recipe, or a folder with recipes.",
-                code=2,
-            )
+            hint = "Name a recipe, or a folder with recipes."
+            if data_file.holds_data(Path(path)):
+                hint = f"To learn from its files: `recipe new my-demo --data {path}`"
+            raise Stop(f"There is no YAML file below `{path}`.", hint, code=2)
         recipe_files = [file for file in yaml_files if strict or is_meant(file)]
         if not recipe_files:
             if len(yaml_files) == 1:

@@ -2,28 +2,41 @@
 command that makes a recipe of it."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
 from runner.check.sources import people_of
-from runner.data import chat_logs, columns, conversation_formats, rows, spreadsheets
+from runner.data import (
+    chat_logs,
+    columns,
+    conversation_formats,
+    rows,
+    spreadsheets,
+    text_pairs,
+)
 from runner.data.html_text import text_of_html
-from runner.data.row_files import Unreadable
+from runner.data.row_files import Unreadable, ending_of
 from runner.data.table_layout import first_word_beyond_ascii, is_table, open_table
 from runner.recipe import templates
 from runner.tools.files import TEXTS, text_files
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
 
-# A recipe has none of these endings; `.json` may be either.
-ENDINGS = {*rows.ENDINGS, *TEXTS, *rows.WITHOUT_ROWS} - {".json"}
+# A recipe has none of the last; those of recipes may be either.
+RECIPES = {".json", ".yaml", ".yml"}
+ENDINGS = {*rows.ENDINGS, *TEXTS, *rows.WITHOUT_ROWS} - RECIPES
+YAML_LIST = re.compile(rb"(\s*(#[^\n]*|---[^\n]*)?\n)*\s*- ")
 PREFERENCES = {"chosen", "rejected"}  # the columns of the better and of the worse answer
 BEGINNING = 4000  # bytes of a file, which would name the scenario of a recipe
 SAMPLED_ROWS = 100
 TEXT_TABLES = (".csv", ".tsv", ".txt")
 USUAL_ENCODINGS = ("utf-8-sig", "utf-16")  # which say themselves what they are
 MAKES_RECIPE = "`recipe new` makes a recipe of it."
+ASKS_COLUMNS = (
+    "`recipe new` makes a recipe of it, and asks which columns have the question and the answer."
+)
 SHOWN_CHARACTERS = 60
 LEARNED_CHARACTERS = 120  # of a question, and of its answer
 # Apps whose exports are known, by the form of their rows.
@@ -34,10 +47,13 @@ def is_data(file: Path) -> bool:
     """Whether a file is one of data by its ending, or JSON with rows."""
     if not file.is_file():
         return False
-    if file.suffix.lower() != ".json":
-        return file.suffix.lower() in ENDINGS
+    suffix = file.suffix.lower()
+    if suffix not in RECIPES:
+        return suffix in ENDINGS
     with file.open("rb") as content:
         start = content.read(BEGINNING).lstrip()
+    if suffix != ".json":
+        return YAML_LIST.match(start) is not None
     if start.startswith(b"["):
         return True
     return b'"scenario"' not in start and bool(_columns(file))
@@ -63,14 +79,14 @@ def pasted(name: str) -> str:
 def kind_of(file: Path) -> str:
     """The kind of rows that a file certainly has, as `recipe new --what` names it; empty if it is
     not certain, or questions with answers."""
-    if file.is_dir():
+    if file.is_dir() and not chat_logs.chat_of(file):
         return "text" if text_files(file) else ""
-    if not file.is_file():
-        return ""
     suffix = file.suffix.lower()
     if chat_logs.chat_of(file):
         return "conversations"
-    if suffix in TEXTS and not (suffix == ".txt" and is_table(file)):
+    if not file.is_file():
+        return ""
+    if suffix in TEXTS and not text_pairs.holds_pairs(file) and not is_table(file):
         return "text"
     names = {name.lower() for name in _columns(file)}
     if names >= PREFERENCES:
@@ -78,6 +94,11 @@ def kind_of(file: Path) -> str:
     if conversation_formats.told(names):
         return "conversations"
     return ""
+
+
+def holds_data(folder: Path) -> bool:
+    """Whether a folder has texts, tables or a chat that a model can learn from."""
+    return bool(kind_of(folder) or _columns(folder))
 
 
 def new_recipe(file: Path) -> list[str]:
@@ -112,31 +133,40 @@ def _described(file: Path) -> tuple[str, str]:
     except Stop as reason:
         return f"This is not a recipe, but data that cannot be read: {reason}", ""
     message = f"This is a file of rows, not a recipe. Its columns are {listed(names)}."
-    pair = columns.question_and_answer(names, sample)
+    if text_pairs.holds_pairs(file):
+        message = "This is a text of questions and answers, not a recipe."
+    pair = columns.likely_pair(names, sample)
+    hint = MAKES_RECIPE
     if form:
         message += " They hold conversations."
     elif pair:
-        learned = first_pair(sample, *(f"[{column}]" for column in pair))
+        learned = first_pair(sample, *pair)
         if learned:
             question, answer = (shortened(text, SHOWN_CHARACTERS) for text in learned)
             message += f" A model would learn to answer “{question}” with “{answer}”."
+    elif not set(names) >= PREFERENCES:
+        message += " No two of them look like questions and their answers."
+        hint = ASKS_COLUMNS
     for fact, _ in reading_facts(file):
         message += f" {fact}"
-    return message, MAKES_RECIPE
+    return message, hint
 
 
 def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]:
     """What a person may not expect of how a table is read, each with what to do if it is wrong: its
     encoding, columns without names, sheets or files that are not read."""
     facts = []
-    if file.suffix.lower() in TEXT_TABLES and file.is_file() and not chat_logs.chat_of(file):
+    ending = ending_of(file)
+    if ending in TEXT_TABLES and file.is_file() and not chat_logs.chat_of(file):
         facts += _text_facts(file)
     others = rows.unread(file, sheet)
-    if others and file.suffix.lower() in spreadsheets.ENDINGS:
-        fact = f"Its sheets have different columns. The largest is read, not {listed(others)}."
+    if sheet:
+        return facts
+    if others and ending in spreadsheets.ENDINGS:
+        fact = f"Its sheets have different columns. {listed(others)} {'is' if len(others) == 1 else 'are'} not read."
         facts.append((fact, "To read another one, write its name as `sheet`."))
     elif others:
-        fact = f"Its files have different columns. The largest is read, not {listed(others)}."
+        fact = f"Its files have different columns. {listed(others)} {'is' if len(others) == 1 else 'are'} not read."
         facts.append((fact, "To read another one, write its path."))
     return facts
 
@@ -146,9 +176,13 @@ def _text_facts(file: Path) -> list[tuple[str, str]]:
     with open_table(file, errors="replace") as (lines, layout):
         if layout.encoding not in USUAL_ENCODINGS:
             word = first_word_beyond_ascii(lines)
-            fact = f"It is not in UTF-8, and is read as {layout.encoding}, for example “{word}”."
-            facts.append((fact, "If that word is wrong, save the table again, as CSV in UTF-8."))
-        if layout.header and layout.header.is_made:
+            if word:
+                fact = (
+                    f"It is not in UTF-8, and is read as {layout.encoding}, for example “{word}”."
+                )
+                hint = "If that word is wrong, save the file again, in UTF-8."
+                facts.append((fact, hint))
+        if layout.header and layout.header.is_made and not text_pairs.holds_pairs(file):
             names = listed(layout.header.names)
             fact = (
                 f"Its first line is a row, not a line of names, so its columns are called {names}."
@@ -184,6 +218,15 @@ def first_pair(
             if asked and learned:
                 return asked, learned
     return None
+
+
+def text_sentence(beginning: str) -> str:
+    """What the model will learn of plain text; empty without any."""
+    if not beginning:
+        return ""
+    return (
+        f"The model will learn to continue this text: “{shortened(beginning, LEARNED_CHARACTERS)}”"
+    )
 
 
 def learned_sentence(pair: tuple[str, str] | None) -> str:

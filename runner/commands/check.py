@@ -63,7 +63,9 @@ def check(
         return code(verdict, fail_on)
     for problem in shown_verdict.problems:
         say(f"{problem}\n")
-    if not quiet:
+    if not quiet and len(paths) == 1 and data_file.is_data(Path(paths[0])):
+        _end_without_recipe(Path(paths[0]))
+    elif not quiet:
         notes = len(verdict.problems) - errors
         counts = counted(errors, "error") + (f", {counted(notes, 'note')}" if notes else "")
         say(
@@ -75,9 +77,7 @@ def check(
             say(
                 f"Skipped {skipped}, which {do} not look like a recipe. `--strict` checks all files."
             )
-        if len(paths) == 1 and data_file.is_data(Path(paths[0])):
-            _end_without_recipe(Path(paths[0]))
-        elif failing:
+        if failing:
             if len(failing) == 1:
                 fix = "it"
             else:

@@ -195,9 +195,7 @@ def _of_set(
                 report.leave_out("beyond the `share` of its data set, drawn by the seed")
             continue
         text = row[data_set.text]
-        if not share or (data_sets.hash_64(f"{source.seed}\n{text}") < share * 2**64) == (
-            side == "validation"
-        ):
+        if not share or data_sets.is_held_out(text, share, source.seed) == (side == "validation"):
             if side == "train":
                 label = f"{data_sets.set_name(index)} {data_set.name}"
                 report.sets[label] = report.sets.get(label, 0) + 1

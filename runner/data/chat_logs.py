@@ -9,8 +9,11 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from runner.data import text_pairs
+from runner.data.archives import unpacked
 from runner.data.chat_exports import CHAT_COLUMN
 from runner.data.row_files import (
     FIRST_BYTES,
@@ -20,13 +23,14 @@ from runner.data.row_files import (
     FilePart,
     JsonList,
     Numbered,
+    RowFile,
     Table,
     Unreadable,
     is_encodable,
 )
 from runner.data.table_layout import encoding_of, is_table
 from runner.tools import packaged
-from runner.tools.files import once_per_file
+from runner.tools.files import is_text_file, once_per_file
 from runner.tools.problem import Stop
 
 # A longer pause begins a new conversation. An answer often comes the next morning, so a night is no
@@ -41,10 +45,8 @@ LEAST_SIDE = 0.25
 # name, if they have no times.
 FIRST_LINES, NAMED_SHARE = 200, 0.8
 HEAD_CHARACTERS = 100_000
-NOT_A_CHAT = "it is plain text, and neither a chat nor a table."
-CHATS_HINT = (
-    "A chat is WhatsApp's export, or has `Name: text` on each line. Plain text needs `form: text`."
-)
+NO_ROWS = "it is plain text, without questions and answers, a chat or a table."
+TEXTS_HINT = "Questions and answers are lines such as `Q: …` and `A: …`, and a chat has `Name: text` on each line. Plain text needs `form: text`."
 
 _WORDS = packaged.toml(__file__, "chat_logs.toml")
 _MEDIA = frozenset(_WORDS["media"])
@@ -69,6 +71,8 @@ _IN_BRACKETS = re.compile(r"<[^<>\n]{3,60}>")
 _EDITED = re.compile(r"[\u200e ]<[^<>\n]*\s[^<>\n]*>$")
 # The signs that Slack escapes; `&` last, because it begins the others.
 _SLACK_ESCAPES = {"&lt;": "<", "&gt;": ">", "&amp;": "&"}
+# A person who is spoken to.
+_MENTION = re.compile(r"<@(\w+)>")
 # A name at the beginning of a line: up to four words, the first with a letter.
 _NAMED_LINE = re.compile(r"(?P<name>[^\W\d_][\w.'’-]*(?: [\w.'’()-]+){0,3}):(?:\s+(?P<text>.*)|$)")
 
@@ -102,16 +106,57 @@ class ChatContent:
 
 
 def chat_of(file: Path) -> ChatContent | None:
-    """The chat in a file, or None if it holds none, or is missing."""
+    """The chat in a file, or in the folder or archive of Slack's export; None if it holds none, or
+    is missing."""
     try:
+        if file.suffix.lower() == ".zip" and file.is_file():
+            file = unpacked(file)
+        if file.is_dir():
+            days = tuple(sorted(file.rglob("*.json")))
+            return _chat_of_days(days, tuple(day.stat().st_mtime_ns for day in days))
         return _chat_of(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, Unreadable):
         return None
+
+
+@lru_cache(maxsize=16)
+def _chat_of_days(days: tuple[Path, ...], _changed_ns: tuple[int, ...]) -> ChatContent | None:
+    """The channels of Slack's export: a folder for each, with a file for each day."""
+    names = dict[str, str]()
+    by_channel: dict[Path, list[Any]] = {}
+    all_encodable = True
+    for day in days:
+        try:
+            text = day.read_text(encoding="utf-8-sig", errors=KEPT)
+            entries = json.loads(text)
+        except (OSError, ValueError, RecursionError):
+            continue  # of another program
+        if not isinstance(entries, list):
+            continue
+        if day.name == "users.json":
+            names = _slack_people(entries)
+        elif entries and _is_slack(entries[0]):
+            by_channel.setdefault(day.parent, []).extend(entries)
+            all_encodable = all_encodable and is_encodable(text)
+    if not by_channel:
+        return None
+    channels = [_of_slack(entries, names) for entries in by_channel.values()]
+    return _made("Slack's export", channels, all_encodable)
+
+
+def _slack_people(entries: Sequence[Any]) -> dict[str, str]:
+    """The names of Slack's people by their identifiers, of `users.json`."""
+    names = {}
+    for entry in entries:
+        if isinstance(entry, dict):
+            shown = _slack_name({**entry, "user_profile": entry.get("profile")})
+            names[str(entry.get("id"))] = str(shown or entry.get("name"))
+    return names
 
 
 @once_per_file
 def _chat_of(file: Path) -> ChatContent | None:
-    if file.suffix.lower() == ".txt":
+    if is_text_file(file):
         if not is_text_chat(file):
             return None
         with file.open(encoding=encoding_of(file), errors=KEPT) as content:
@@ -148,7 +193,8 @@ def is_text_chat(file: Path) -> bool:
             names.append(named["name"])
     # Headings of a text, such as `Note:`, hardly repeat; people do.
     is_named = len(names) >= NAMED_SHARE * len(first_lines)
-    return is_named and 2 <= len(set(names)) <= len(names) / 2
+    are_people = 2 <= len(set(names)) <= len(names) / 2
+    return is_named and are_people and not text_pairs.holds_pairs(file)
 
 
 def _may_be_json_chat(file: Path) -> bool:
@@ -167,14 +213,17 @@ def _may_be_json_chat(file: Path) -> bool:
     return _is_slack(first_row)
 
 
-class ChatFile(Table):
-    """A text file that is a chat, of which one conversation is a row, or else a table."""
+class TextFile(Table):
+    """A text file with questions and answers, or a chat, of which one conversation is a row, or
+    else a table."""
 
     def columns(self, file: Path) -> list[str]:
         if is_text_chat(file):
             return [CHAT_COLUMN]
+        if text_pairs.holds_pairs(file):
+            return list(text_pairs.COLUMNS)
         if not is_table(file):
-            raise Unreadable(NOT_A_CHAT, hint=CHATS_HINT)
+            raise Unreadable(NO_ROWS, hint=TEXTS_HINT)
         return super().columns(file)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
@@ -182,10 +231,24 @@ class ChatFile(Table):
         chat = chat_of(file)
         if chat:
             yield from chat.rows
+        elif text_pairs.holds_pairs(file):
+            yield from text_pairs.rows_of(file)
         elif is_table(file):
             yield from super().rows(file, part)
         else:
-            raise Stop(f"`{file}` cannot be used: {NOT_A_CHAT}", CHATS_HINT)
+            raise Stop(f"`{file}` cannot be used: {NO_ROWS}", TEXTS_HINT)
+
+
+class ChatFolder(RowFile):
+    """A folder with the channels of Slack's export."""
+
+    def columns(self, file: Path) -> list[str]:
+        return [CHAT_COLUMN]
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        chat = chat_of(file)
+        if chat:
+            yield from chat.rows
 
 
 class JsonFile(JsonList):
@@ -530,7 +593,10 @@ def _of_discord(entries: Sequence[Any]) -> list[ChatMessage]:
     return messages
 
 
-def _of_slack(entries: Sequence[Any]) -> list[ChatMessage]:
+def _of_slack(
+    entries: Sequence[Any], people: Mapping[str, str] = MappingProxyType({})
+) -> list[ChatMessage]:
+    """The messages of a channel. people: their names by identifier, if they are known."""
     messages = []
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict):
@@ -551,11 +617,11 @@ def _of_slack(entries: Sequence[Any]) -> list[ChatMessage]:
             continue
         text = entry.get("text")
         if isinstance(text, str):
+            text = _MENTION.sub(lambda mention: f"@{people.get(mention[1], mention[1])}", text)
             for escape, sign in _SLACK_ESCAPES.items():
                 text = text.replace(escape, sign)
-        messages.append(
-            _message(number, _slack_name(entry), text, seconds, bool(entry.get("files")))
-        )
+        sender = people.get(str(entry.get("user"))) or _slack_name(entry)
+        messages.append(_message(number, sender, text, seconds, bool(entry.get("files"))))
     return messages
 
 

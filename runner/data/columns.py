@@ -2,9 +2,9 @@
 by what is in them."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.recipe.templates import value_at
 from runner.tools import packaged
@@ -14,6 +14,10 @@ QUESTION_NAMES: list[str] = TABLES["question"]
 ANSWER_NAMES: list[str] = TABLES["answer"]
 # Of columns that other kinds of rows have.
 OTHER_NAMES: list[str] = TABLES["other"]
+# Of what a text is about, if no column asks.
+TOPIC_NAMES: list[str] = TABLES["topic"]
+# Of the column of a quiz that says which of the options is right.
+RIGHT_NAMES: list[str] = TABLES["right"]
 USUAL_NAMES = frozenset((*QUESTION_NAMES, *ANSWER_NAMES, *OTHER_NAMES))
 NO_TEXT = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in TABLES["no_text"].items()}
 # Those that no column is called.
@@ -28,6 +32,14 @@ LEAST_ASKING = 0.3
 FEW_ROWS, MOST_KINDS_SHARE, MOST_KIND_CHARACTERS = 20, 0.2, 25
 # Texts of which neither is so much longer stay in the order of the file.
 LONGER = 1.3
+# Of the rows of a quiz, those whose right option is one of theirs.
+LEAST_RIGHT = 0.9
+# The name of an option: `A`, `option_b`, `choiceC`, `Answer 1 - max 75 characters`.
+_OPTION = re.compile(
+    r"(?P<series>|.*[\s_.(-]|.*[^\W\d_](?=\d)|.*[a-z](?=[A-H]))(?P<mark>[A-Ha-h]|[1-8])(?P<rest>\W.*|)"
+)
+_ASKING_NAME = re.compile(r"[?？]\W*$")
+_BETWEEN_OPTIONS = re.compile(r"\s*[,;&/+]\s*|\s+and\s+|\s+")
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,127 @@ class ColumnFacts:
     asking_share: float  # of the values, those with a question mark
     holds_text: bool  # not numbers, dates, addresses, file names or identifiers
     is_kind: bool  # few different, short values: a category, a state, a person
+
+
+class LikelyPair(NamedTuple):
+    """Templates of the question that a model is asked, and of the answer that it learns."""
+
+    question: str
+    answer: str
+
+
+class Quiz(NamedTuple):
+    """The columns of a quiz. options: each with its mark, `A` or `1`, or one column with a list of
+    options, without marks; right: says which one is right."""
+
+    options: Sequence[tuple[str, str]]
+    right: str
+
+
+def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> LikelyPair | None:
+    """What a model most likely learns of a table; None if no columns hold questions and answers.
+    The question of a quiz has its options. rows: a sample."""
+    sample = list(rows)
+    quiz = quiz_of(names, sample)
+    if quiz is None:
+        pair = question_and_answer(names, sample)
+        if pair is None:
+            return None
+        question, answer = pair
+        return LikelyPair(f"[{question}]", f"[{answer}]")
+    used = {column for _, column in quiz.options} | {quiz.right}
+    columns = [facts_of(name, sample) for name in names if name not in used]
+    texts = [column for column in columns if column.holds_text]
+    asked = named(columns, QUESTION_NAMES) or _asking(texts) or _longest(texts)
+    if asked is None:
+        return None
+    lines = [f"[{asked.name}]"]
+    for mark, column in quiz.options:
+        if mark:
+            lines.append(f"{mark}) [{column}]")
+        else:
+            lines.append(f"[{column}]")
+    return LikelyPair("\n".join(lines), f"[{quiz.right}]")
+
+
+def asks_and_answers(names: Iterable[str]) -> bool:
+    """Whether there are columns with usual names for questions and for answers."""
+    known = {name.lower().strip() for name in names}
+    return bool(known.intersection(QUESTION_NAMES)) and bool(known.intersection(ANSWER_NAMES))
+
+
+def quiz_of(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Quiz | None:
+    """The columns of options and of the right one; None for another table."""
+    for options in _series_of_options(names):
+        # Some tables call the options by letters, and the right one by its number.
+        of_numbers = [*map(str, range(1, len(options) + 1))], [*map(str, range(len(options)))]
+        for marks in (list(options), *of_numbers):
+            right = _right_column(names, list(options.values()), marks, sample)
+            if right:
+                return Quiz(list(zip(marks, options.values(), strict=True)), right)
+    for column in names:
+        longest = _longest_list(column, sample)
+        marks = [*"ABCDEFGH"[:longest], *map(str, range(longest + 1))]
+        right = _right_column(names, [column], marks, sample) if longest else None
+        if right:
+            return Quiz([("", column)], right)
+    return None
+
+
+def _series_of_options(names: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Columns whose names differ in a letter or a number alone, from A or 1 on, by these marks."""
+    series: dict[str, dict[str, str]] = {}
+    for name in names:
+        option = _OPTION.fullmatch(name.strip())
+        if option:
+            of_series = series.setdefault((option["series"] + option["rest"]).lower(), {})
+            of_series.setdefault(option["mark"].upper(), name)
+    for options in series.values():
+        marks = "".join(options)
+        if len(options) > 1 and ("ABCDEFGH".startswith(marks) or "12345678".startswith(marks)):
+            yield options
+
+
+def _longest_list(name: str, sample: Sequence[Mapping[str, object]]) -> int:
+    """The length of a column's longest list; 0 if not all of its values are lists of texts."""
+    lengths = []
+    for row in sample:
+        value = row.get(name)
+        if not isinstance(value, list):
+            return 0
+        lengths.append(len(value))
+    return max(lengths, default=0)
+
+
+def _right_column(
+    names: Sequence[str],
+    options: Sequence[str],
+    marks: Sequence[str],
+    sample: Sequence[Mapping[str, object]],
+) -> str | None:
+    """The column whose values are options of their rows, or marks of them; None without one."""
+    others = {name.lower().strip(): name for name in names if name not in options}
+    usual = [others[name] for name in RIGHT_NAMES if name in others]
+    longer = [name for key, name in others.items() if key.startswith(RIGHT_NAMES[0])]
+    for column in dict.fromkeys((*usual, *longer, *others.values())):
+        right_rows = sum(_is_option(row, column, options, marks) for row in sample)
+        if sample and right_rows >= LEAST_RIGHT * len(sample):
+            return column
+    return None
+
+
+def _is_option(
+    row: Mapping[str, object], column: str, options: Sequence[str], marks: Sequence[str]
+) -> bool:
+    value = str(row.get(column)).strip()
+    named_marks = {mark.strip("().").upper() for mark in _BETWEEN_OPTIONS.split(value)}
+    if named_marks <= {*marks}:
+        return True
+    texts = list[str]()
+    for option in options:
+        of_option = row.get(option)
+        texts += map(str, of_option if isinstance(of_option, list) else [of_option])
+    return value in texts
 
 
 def question_and_answer(
@@ -55,9 +188,12 @@ def question_and_answer(
     question = named([column for column in filled if column != answer], QUESTION_NAMES)
     texts = [column for column in filled if column.holds_text]
     question = question or _asking([column for column in texts if column != answer])
+    question = question or _topic([column for column in texts if column != answer])
+    if question is None and answer is None:
+        question, answer = _first_of_equals(texts)
     answer = answer or _longest([column for column in texts if column != question])
     question = question or _longest([column for column in texts if column != answer])
-    if question is None or answer is None:
+    if question is None or answer is None or _answers_its_name(question, answer):
         return None
     if not named([question], QUESTION_NAMES) and not named([answer], ANSWER_NAMES):
         question, answer = _in_order(question, answer, columns)
@@ -76,7 +212,9 @@ def longest_text(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str
 
 def named(columns: Iterable[ColumnFacts], usual_names: Sequence[str]) -> ColumnFacts | None:
     """The column with the likeliest of the usual names; a name may have other words beside it."""
-    by_name = {column.name.lower().strip(): column for column in reversed(list(columns))}
+    by_name = dict[str, ColumnFacts]()
+    for column in columns:
+        by_name.setdefault(column.name.lower().strip(), column)
     for usual_name in usual_names:
         if usual_name in by_name:
             return by_name[usual_name]
@@ -146,6 +284,31 @@ def _longest(columns: Sequence[ColumnFacts]) -> ColumnFacts | None:
     """The column with the longest texts; kinds only if there is nothing else."""
     texts = [column for column in columns if not column.is_kind]
     return max(texts or columns, key=lambda column: column.mean_characters, default=None)
+
+
+def _topic(columns: Sequence[ColumnFacts]) -> ColumnFacts | None:
+    """The column that is called as what a text is about."""
+    by_name = {column.name.lower().strip(): column for column in reversed(columns)}
+    return next((by_name[name] for name in TOPIC_NAMES if name in by_name), None)
+
+
+def _first_of_equals(
+    columns: Sequence[ColumnFacts],
+) -> tuple[ColumnFacts | None, ColumnFacts | None]:
+    """The first two of several columns of which none is much longer than another, as the languages
+    of a glossary are; None for both otherwise."""
+    texts = [column for column in columns if not column.is_kind]
+    lengths = [column.mean_characters for column in texts]
+    if len(texts) < 3 or max(lengths) >= LONGER * min(lengths):
+        return None, None
+    return texts[0], texts[1]
+
+
+def _answers_its_name(question: ColumnFacts, answer: ColumnFacts) -> bool:
+    """Whether a column answers the question that it is called by, as in the export of a survey: no
+    other column asks for it."""
+    are_questions = all(_ASKING_NAME.search(column.name) for column in (question, answer))
+    return are_questions and question.asking_share < LEAST_ASKING
 
 
 def _in_order(

@@ -174,6 +174,11 @@ def hash_64(text: str) -> int:
     )
 
 
+def is_held_out(text: str, share: float, seed: int) -> bool:
+    """Whether a document is one of the share that only measures the validation loss."""
+    return hash_64(f"{seed}\n{text}") < share * 2**64
+
+
 @contextmanager
 def from_hub(source: DataSource, stream: bool) -> Iterator[Any]:
     """A dataset on the hub. stream: its rows as they come, else after a download. Raises Stop if it

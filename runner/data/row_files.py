@@ -4,6 +4,7 @@ always reported."""
 import codecs
 import csv
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -70,6 +71,41 @@ def library(name: str, file_kind: str) -> Any:
     except ImportError:
         reason = f"reading {file_kind} needs {name.split('.')[0]}, which is not installed"
         raise Unreadable(reason, "note", packaged.install("train")) from None
+
+
+# The first bytes of a workbook: of Excel since 2007 and LibreOffice, and of Excel before.
+WORKBOOKS = {b"PK\x03\x04": ".xlsx", b"\xd0\xcf\x11\xe0": ".xls"}
+OF_WORKBOOKS = (".xlsx", ".xls", ".ods", ".xlsm", ".xlsb")
+OF_TABLES = (".csv", ".tsv")
+# What begins a page or XML, behind the mark of UTF-8.
+MARKUP = re.compile(rb"(\xef\xbb\xbf)?\s*<")
+
+
+def ending_of(file: Path) -> str:
+    """A file's ending in lower case; where a table and a workbook are taken for each other, the one
+    that its first bytes say."""
+    ending = file.suffix.lower()
+    if ending not in (*OF_TABLES, *OF_WORKBOOKS) or not file.is_file():
+        return ending
+    with file.open("rb") as content:
+        head = content.read(HEAD_BYTES)
+    workbook = WORKBOOKS.get(head[:4])
+    if ending in OF_TABLES:
+        return workbook or ending
+    if not head or workbook or MARKUP.match(head) or holds_control(head):
+        return ending
+    with open_table(file, errors="replace") as (_, layout):
+        return ".csv" if layout.is_certain else ending
+
+
+HEAD_BYTES = 100
+
+
+def holds_control(head: bytes) -> bool:
+    """Whether a file begins with bytes that no text has; the zeros of UTF-16 are some of text."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return False
+    return any(byte < 9 or 13 < byte < 32 for byte in head)
 
 
 class RowFile:
@@ -232,7 +268,7 @@ class JsonList(RowFile):
         if text.startswith("["):
             return _first_columns(text[max(0, text.find("{")) :])
         try:
-            rows = _list_of_rows(json.loads(file.read_text(encoding="utf-8-sig")))
+            rows = list_of_rows(json.loads(file.read_text(encoding="utf-8-sig")))
         except (ValueError, RecursionError):
             raise Unreadable("it is not JSON.", hint=LINES_OF_JSON) from None
         if not rows:
@@ -242,7 +278,7 @@ class JsonList(RowFile):
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         try:
             text = file.read_text(encoding="utf-8-sig", errors=KEPT)
-            rows = _list_of_rows(json.loads(text))
+            rows = list_of_rows(json.loads(text))
         except (ValueError, RecursionError) as error:
             raise Stop(
                 f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.", LINES_OF_JSON
@@ -258,13 +294,37 @@ class JsonList(RowFile):
             yield number, parsed
 
 
+class YamlList(RowFile):
+    """Rows as a list of objects of YAML, each value as it is written."""
+
+    def columns(self, file: Path) -> list[str]:
+        rows = self._rows(file)
+        if not rows:
+            raise Unreadable("it does not contain a list of rows.", hint=AS_JSON)
+        return column_names(rows[0])
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        for number, row in enumerate(self._rows(file) or (), 1):
+            yield number, _named(row, escaped=True)
+
+    def _rows(self, file: Path) -> list[Any] | None:
+        import yaml  # few checks read such rows
+
+        try:
+            value = yaml.load(file.read_text(encoding="utf-8-sig"), yaml.CBaseLoader)
+        except (yaml.YAMLError, RecursionError):
+            raise Unreadable("it is not YAML.", hint=AS_JSON) from None
+        return list_of_rows(value)
+
+
+AS_JSON = "Save its rows as a list in JSON, or as a table in CSV."
 LINES_OF_JSON = "A file with one object on each line must end in .jsonl."
 DEEPEST = 3  # objects inside each other whose fields are columns
 # Columns of conversations, which are read whole.
 OF_FORMS = {name for names in FORMS.values() for name in names}
 
 
-def _list_of_rows(value: object) -> list[Any] | None:
+def list_of_rows(value: object) -> list[Any] | None:
     """The rows in a value of JSON: itself, its longest list of objects, or its texts by their keys;
     None without any."""
     if isinstance(value, list):
@@ -276,19 +336,33 @@ def _list_of_rows(value: object) -> list[Any] | None:
         if isinstance(inner, list) and inner and all(isinstance(row, dict) for row in inner):
             lists.append(inner)
     if lists:
-        return max(lists, key=len)
+        return _each_wording(max(lists, key=len))
     by_column = _rows_of_columns(value)
     if by_column:
         return by_column
     for inner in value.values():
         if isinstance(inner, dict):
-            rows = _list_of_rows(inner)
+            rows = list_of_rows(inner)
             if rows:
                 return rows
     answers = list(value.values())
     if len(answers) > 1 and all(isinstance(answer, str) for answer in answers):
         return [{"question": question, "answer": answer} for question, answer in value.items()]
     return None
+
+
+def _each_wording(rows: list[Any]) -> list[Any]:
+    """Rows of a chatbot's intents, one for each pattern with one of its responses in turn; other
+    rows as they are."""
+    wordings = []
+    for row in rows:
+        patterns, responses = row.get("patterns"), row.get("responses")
+        if not isinstance(patterns, list) or not isinstance(responses, list) or not responses:
+            return rows
+        for number, pattern in enumerate(patterns):
+            answer = responses[number % len(responses)]
+            wordings.append({"question": pattern, "answer": answer})
+    return wordings
 
 
 def _rows_of_columns(value: Mapping[str, Any]) -> list[Any]:

@@ -12,10 +12,19 @@ from typing import Any
 
 from runner.data import chat_logs, data_sets, row_files, spreadsheets
 from runner.data.archives import unpacked
-from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, Unreadable, library
+from runner.data.row_files import (
+    Bad,
+    DataRow,
+    FilePart,
+    Numbered,
+    RowFile,
+    Unreadable,
+    ending_of,
+    library,
+)
 from runner.tools import packaged
-from runner.tools.files import TEXTS, is_text_file, read_json, saved_by_datasets, text_files
-from runner.tools.problem import Stop, did_you_mean, listed
+from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
+from runner.tools.problem import Stop, did_you_mean, listed, plural
 
 
 class Parquet(RowFile):
@@ -202,19 +211,34 @@ class Zipped(RowFile):
 
     def _inside(self, file: Path) -> tuple[Path, RowFile]:
         inside = unpacked(file)
+        if inside.is_dir() and not chat_logs.chat_of(inside):
+            _require_tables(inside)
         reader = self.reader_of(inside)
         if reader is None:
             raise Unreadable(f"its file `{inside.name}` is no data file.", hint=READABLE)
         return inside, reader
 
 
+def _require_tables(folder: Path) -> None:
+    """Raises Unreadable if an archive has more texts than tables: as rows, the texts would be
+    lost."""
+    texts = text_files(folder)
+    tables = _tables_in(folder)
+    if len(texts) > len(tables):
+        raise Unreadable(
+            f"it holds {len(texts):,} texts and {len(tables):,} {plural('table', len(tables))}.",
+            hint="Unpack it. Then name the folder to learn its texts, or one of its tables.",
+        )
+
+
 # By a file's ending, in lower case.
 READERS: dict[str, RowFile] = {
     ".jsonl": row_files.JsonLines(),
     ".json": chat_logs.JsonFile(),
+    **dict.fromkeys((".yaml", ".yml"), row_files.YamlList()),
     ".csv": row_files.Table(),
     ".tsv": row_files.Table(),
-    ".txt": chat_logs.ChatFile(),
+    **dict.fromkeys(TEXTS, chat_logs.TextFile()),
     ".parquet": Parquet(),
     **dict.fromkeys(spreadsheets.ENDINGS, spreadsheets.Spreadsheet()),
 }
@@ -233,10 +257,10 @@ QUICK_BYTES = 10_000_000  # of a file that is read whole, in well under a second
 
 def is_quick(file: Path) -> bool:
     """Whether the first rows of a file are read at once, so that a check can do it."""
-    suffix = file.suffix.lower()
+    suffix = ending_of(file)
     if suffix in ROW_BY_ROW:
         return True
-    whole = (".json", ".txt", ".zip", *spreadsheets.ENDINGS)
+    whole = (".json", ".yaml", ".yml", *TEXTS, ".zip", *spreadsheets.ENDINGS)
     return suffix in whole and file.stat().st_size < QUICK_BYTES
 
 
@@ -245,7 +269,7 @@ def reader_of(
 ) -> RowFile | None:
     """The reader of a file or folder, or None. split: of a folder with several; column: the name
     for its texts; sheet: of a spreadsheet."""
-    suffix = path.suffix.lower()
+    suffix = ending_of(path)
     if path.is_dir():
         return _reader_of_folder(path, split, column)
     if suffix == ".zip":
@@ -260,16 +284,25 @@ def reader_of(
 def _reader_of_folder(folder: Path, split: str | None, column: str | None) -> RowFile:
     if saved_by_datasets(folder):
         return SavedFolder(split)
+    if chat_logs.chat_of(folder):
+        return chat_logs.ChatFolder()
     if column and text_files(folder):
         return TextFolder(column)
-    tables = []
-    for file in sorted(folder.rglob("*")):
-        is_table = file.suffix.lower() in READERS and not is_text_file(file)
-        if is_table and file.is_file() and not file.name.startswith("."):
-            tables.append(file)
+    tables = _tables_in(folder)
     if tables:
         return TableFolder(tables)
     return TextFolder(column)
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    """The files of rows below a folder that are no texts, sorted by name."""
+    tables = []
+    for file in sorted(folder.rglob("*")):
+        # YAML is rather a recipe.
+        is_table = file.suffix.lower() in READERS.keys() - {*TEXTS, ".yaml", ".yml"}
+        if is_table and file.is_file() and not file.name.startswith("."):
+            tables.append(file)
+    return tables
 
 
 def read(

@@ -1,19 +1,34 @@
 """Rows of spreadsheets: of Excel, old and new, and of LibreOffice."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, time
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.data.row_files import FilePart, Numbered, RowFile, Unreadable, library
-from runner.data.table_layout import Header, header_of, is_filled
+from runner.data.columns import asks_and_answers
+from runner.data.row_files import (
+    HEAD_BYTES,
+    MARKUP,
+    OF_WORKBOOKS,
+    FilePart,
+    Numbered,
+    RowFile,
+    Unreadable,
+    library,
+)
+from runner.data.table_layout import Header, encoding_of, header_of, is_filled
 from runner.tools.files import once_per_file
 from runner.tools.problem import Stop, listed
 
-ENDINGS = (".xlsx", ".xls", ".ods", ".xlsm", ".xlsb")
+ENDINGS = OF_WORKBOOKS
 NO_TABLE = "it has no sheet with a table: a line with names of columns, and rows below it."
 SAVE_AGAIN = "Open it with the program that wrote it, and save it as CSV."
+
+
+# Its name, and its lines of cells.
+Sheet = tuple[str, Sequence[Sequence[object]]]
 
 
 class SheetTable(NamedTuple):
@@ -30,7 +45,8 @@ class SheetTable(NamedTuple):
 
 class Spreadsheet(RowFile):
     """The rows of a spreadsheet. sheet: the name of the one to read; without it, the largest table
-    is read, and those of other sheets with the same columns."""
+    is read, of those with columns for questions and answers if there are some, and those of other
+    sheets with the same columns."""
 
     def __init__(self, sheet: str | None = None) -> None:
         self.sheet = sheet
@@ -70,7 +86,8 @@ class Spreadsheet(RowFile):
         """The tables that are read."""
         if self.sheet:
             return [table for table in tables if table.sheet == self.sheet]
-        largest = max(tables, key=lambda table: table.row_count, default=None)
+        asking = [table for table in tables if asks_and_answers(table.header.names)]
+        largest = max(asking or tables, key=lambda table: table.row_count, default=None)
         if largest is None:
             return []
         return [table for table in tables if table.header.names == largest.header.names]
@@ -79,9 +96,46 @@ class Spreadsheet(RowFile):
 @once_per_file
 def tables_of(file: Path) -> Sequence[SheetTable]:
     """The tables of the visible sheets, in their order. Raises Unreadable."""
+    with file.open("rb") as content:
+        head = content.read(HEAD_BYTES)
+    if MARKUP.match(head):
+        sheets = _sheets_in_marks(file)
+    else:
+        sheets = _sheets_of_workbook(file)
+    tables = []
+    for name, records in sheets:
+        header = header_of(records)
+        if header:
+            tables.append(SheetTable(name, header, records))
+    with_rows = [table for table in tables if table.row_count]
+    return with_rows or tables
+
+
+def _sheets_in_marks(file: Path) -> Iterator[Sheet]:
+    """The tables of a page in HTML, as many programs write them with the ending .xls, or of Excel's
+    own XML of 2003."""
+    from bs4 import BeautifulSoup, XMLParsedAsHTMLWarning  # few files need it
+
+    text = file.read_text(encoding_of(file), errors="replace")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)  # its tables are read alike
+        content = BeautifulSoup(text, "html.parser")
+    for number, table in enumerate(content.find_all("table"), 1):
+        if table.find("table"):
+            continue  # its cells are tables
+        records = []
+        for row in table.find_all(["tr", "row"]):
+            cells = row.find_all(["td", "th", "cell"])
+            records.append([cell.get_text(" ", strip=True) for cell in cells])
+        yield f"table {number}", records
+
+
+def _sheets_of_workbook(file: Path) -> Iterator[Sheet]:
+    """The visible sheets of a spreadsheet. Raises Unreadable."""
     calamine = library("python_calamine", "spreadsheets")
     try:
-        book = calamine.CalamineWorkbook.from_path(str(file))
+        with file.open("rb") as content:  # whatever its ending is
+            book = calamine.CalamineWorkbook.from_filelike(content)
     except FileNotFoundError:
         raise
     except Exception as error:  # of the library: kinds for each format, and for encrypted files
@@ -90,18 +144,13 @@ def tables_of(file: Path) -> Sequence[SheetTable]:
                 "it is protected by a password.", hint="Save it without the password."
             ) from None
         raise Unreadable("it is not a spreadsheet.", hint=SAVE_AGAIN) from None
-    tables = []
     for sheet in book.sheets_metadata:
         if sheet.visible != calamine.SheetVisibleEnum.Visible:
             continue
         records = list[list[object]]()
         with suppress(Exception):  # a sheet of charts has no cells
             records = book.get_sheet_by_name(sheet.name).to_python(skip_empty_area=False)
-        header = header_of(records)
-        if header:
-            tables.append(SheetTable(sheet.name, header, records))
-    with_rows = [table for table in tables if table.row_count]
-    return with_rows or tables
+        yield sheet.name, records
 
 
 def _value(cell: object) -> object:

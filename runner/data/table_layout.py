@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -28,6 +28,7 @@ BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 WRONG_BYTE = re.compile("[\udc80-\udcff]")  # that is not UTF-8, as Python keeps it
 # Bytes of zero in this share of a text are halves of letters in UTF-16.
 MOST_ZEROS = 0.2
+COMMENT = re.compile(r"#[a-z ]+:\S", re.I)
 # At most this many lines above a table are its titles.
 MOST_TITLES = 10
 # A name is shorter, and a sentence has more words.
@@ -100,8 +101,8 @@ def _first_of_table(sample: Sequence[Record]) -> int | None:
 
 
 def _named(first: Record, later: Sequence[Record]) -> tuple[str, ...]:
-    """The names of a header: a number if one is empty, but none behind the last filled
-    column."""
+    """The names of a header, each on one line: a number if one is empty, but none behind the last
+    filled column."""
     used = 0
     for record in (first, *later):
         for number, cell in enumerate(record, 1):
@@ -110,7 +111,7 @@ def _named(first: Record, later: Sequence[Record]) -> tuple[str, ...]:
     names = []
     for number, cell in enumerate(first[:used], 1):
         if is_filled(cell):
-            names.append(str(cell).strip())
+            names.append(" ".join(str(cell).split()))
         else:
             names.append(f"column {number}")
     return tuple(names)
@@ -195,10 +196,22 @@ def open_table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, Tex
     encoding = encoding_of(file)
     with file.open(encoding=encoding, errors=errors, newline="") as lines:
         start = lines.read(SAMPLED_CHARACTERS).splitlines(keepends=True)
-        separator, is_certain = _separator(start)
-        header = header_of(csv.reader(start, delimiter=separator))
+        comments = _comment_lines(start)
+        separator, is_certain = _separator(start[comments:])
+        header = header_of(csv.reader(start[comments:], delimiter=separator))
+        if header and comments:
+            header = replace(header, skipped=header.skipped + comments)
         lines.seek(0)
         yield lines, TextLayout(encoding, separator, is_certain, header)
+
+
+def _comment_lines(lines: Sequence[str]) -> int:
+    """How many lines at the beginning are comments of the program that wrote the table, as Anki's
+    `#separator:tab`; 0 if all lines are like that."""
+    for number, line in enumerate(lines[:MOST_TITLES]):
+        if not COMMENT.match(line):
+            return number
+    return 0
 
 
 def first_word_beyond_ascii(lines: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ value keeps its place (aliases too), numbers follow YAML 1.2, and hostile or bro
 nesting, repeated keys) become Problems.
 """
 
+import codecs
 import json
 import math
 import os
@@ -104,6 +105,9 @@ def _text(name: str, raw: bytes, size: int, file_kind: str) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # With a zero byte it is UTF-16 or not text, so line numbers mean nothing.
+        if b"\0" in raw and not raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            message = f"This file is not text, and so no {file_kind}."
+            raise Stop(Problem(name, 0, 0, message, "Check that it is the right file.")) from None
         line = column = 0
         if error.start and b"\0" not in raw:
             *lines_before, line_start = raw[: error.start].split(b"\n")

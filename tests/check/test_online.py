@@ -18,6 +18,8 @@ from runner.scenarios import translate
 from tests.conftest import ROOT
 from tests.hub import Hub, Repository, parquet
 
+pytestmark = pytest.mark.heavy
+
 RECIPE = """\
 scenario: last-layers
 name: mine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.data.columns import question_and_answer
+from runner.data.columns import likely_pair, question_and_answer
 
 LONG = "They beat their wings {} times a second, and the air between them hums."
 ASKS = "Why do bees hum in the month of number {}?"
@@ -98,3 +98,32 @@ def test_columns_are_found_by_name_and_by_what_is_in_them(rows, pair):
 def test_a_name_of_one_letter_is_no_part_of_another_name():
     rows = table(a_b="Tell me about {}", q_c=LONG)
     assert question_and_answer(["a_b", "q_c"], rows) == ("a_b", "q_c")
+
+
+def test_the_question_of_a_quiz_has_its_options():
+    rows = table(
+        Question=ASKS, A="It hums {}", B="It sings {}", Correct=["A", "B"], Why=LONG, id="c{}"
+    )
+    names = list(rows[0])
+    assert likely_pair(names, rows) == ("[Question]\nA) [A]\nB) [B]", "[Correct]")
+
+
+def test_options_are_called_as_the_right_one_calls_them():
+    rows = table(Frage=ASKS, option_a="It hums {}", option_b="It sings {}", richtig=[1, 2])
+    assert likely_pair(list(rows[0]), rows) == (
+        "[Frage]\n1) [option_a]\n2) [option_b]",
+        "[richtig]",
+    )
+
+
+@pytest.mark.parametrize("right", [["hums", "sings"], [0, 1], ["A", "B"]])
+def test_a_list_of_options_stands_below_the_question(right):
+    rows = table(question=ASKS, choices=[["hums", "sings"]], answer=right)
+    assert likely_pair(list(rows[0]), rows) == ("[question]\n[choices]", "[answer]")
+
+
+def test_several_answers_without_a_right_one_are_no_quiz():
+    rows = table(question=ASKS, answer_1=LONG, answer_2="It hums {}", level=["easy", "hard"])
+    question, answer = likely_pair(list(rows[0]), rows)
+    assert question == "[question]"
+    assert answer == "[answer_1]"

@@ -18,6 +18,8 @@ from runner.tools.problem import Stop
 from tests.conftest import ROOT, setting_of
 from tests.hub import COMMIT, Hub, Repository
 
+pytestmark = pytest.mark.heavy
+
 LYRICS = (ROOT / "recipes" / "lyrics.yaml").read_text("utf-8")
 NAME = "someone/fine-llama"
 CONFIG = {

@@ -26,6 +26,8 @@ from runner.tools.files import cache_folder, write_json
 from runner.tools.process import threads
 from tests.conftest import ROOT, STARTERS
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):

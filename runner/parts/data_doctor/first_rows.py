@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from runner.tools.problem import Problem, Severity, Stop
 from runner.tools.settings import Settings
 
 FIRST_ROWS = 200
+# A new recipe allows this share by itself; if more is lost, its columns are rather wrong.
+MOST_LOST_BY_ITSELF = 0.5
 
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -70,13 +73,17 @@ def _wrong_columns(
     """The settings of questions and answers whose column is mostly empty, or holds no text to
     learn, while another column looks like what is meant; each with a message and a hint. names:
     of the file's columns; sample: its first rows."""
-    pair = columns.question_and_answer(names, sample)
+    pair = columns.likely_pair(names, sample)
     if pair is None:
         return
     named = {setting: columns_of(data.get(setting) or "") for setting in sources.QUESTION_ANSWER}
     used = {column for of_setting in named.values() for column in of_setting}
     for setting, likely in zip(sources.QUESTION_ANSWER, pair, strict=True):
-        if len(named[setting]) != 1 or likely in used or named[setting][0] not in names:
+        if (
+            len(named[setting]) != 1
+            or used & {*columns_of(likely)}
+            or named[setting][0] not in names
+        ):
             continue
         column = named[setting][0]
         facts = columns.facts_of(column, sample)
@@ -88,7 +95,7 @@ def _wrong_columns(
             message = f"`{column}` of `{file}` holds no text to learn, for example `{first[:40]}`."
         else:
             continue
-        yield setting, message, f"Did you mean `[{likely}]`?"
+        yield setting, message, f"Did you mean `{likely}`?"
 
 
 def _too_long(
@@ -174,11 +181,14 @@ def _too_many_lost(
         bound = f"at most {allowed:,} may be lost"
     line, reason = lost[0]
     enough = math.ceil(100 * len(lost) / len(read)) / 100
-    return recipe.problem(
+    problem = recipe.problem(
         (*home, "path"),
         f"{len(lost):,} of the {len(read):,} rows of `{file}` cannot be used, but {bound}. The first is line {line}: {reason}.",
         f"Fix them; `recipe prepare` lists all. Or allow more, with `max_lost_share: {enough:g}`.",
     )
+    if enough > MOST_LOST_BY_ITSELF:
+        return problem
+    return replace(problem, mends=("data.max_lost_share", enough))
 
 
 def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[tuple[str, str]]:

@@ -300,18 +300,20 @@ def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell
     """Raises Stop if the stage's image has no rows for it, or rows for another recipe or other
     files. contents: the hash of the files on this machine; empty if they are not here, and then
     they are not compared."""
-    for line in run_to_end(cluster, look_pod(plan, stage, contents), jobs.LOOK, tell):
+    for line in run_to_end(cluster, image_check_pod(plan, stage, contents), jobs.LOOK, tell):
         tell(line)
 
 
-def look_pod(plan: Plan, stage: Stage, contents: str) -> kubernetes.Manifest:
-    """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to
-    be pulled."""
-    arguments = [plan.place.data_dir, asked(stage.data), contents, plan.name]
-    if ROOM in stage.env:
+def image_check_pod(plan: Plan, stage: Stage, files_hash: str) -> kubernetes.Manifest:
+    """The pod that checks whether the image of training contains this stage's prepared rows: of the
+    same settings and files, and short enough for the GPUs. It runs `examine_image`. It needs no GPU,
+    and no claim, because the rows are in the image; it has an hour, because the image may have to be
+    pulled. files_hash: of the data files on this machine; empty: not compared."""
+    rows_folder = plan.place.data_dir
+    arguments = [rows_folder, asked(stage.data), files_hash, plan.name]
+    room = {}
+    if ROOM in stage.env:  # `require_room` reads it in the pod
         room = {ROOM: stage.env[ROOM]}
-    else:
-        room = {}
     command = ["python", "-m", "runner.parts.openshift.helper_pod", *arguments]
     return batch.alone(
         plan,

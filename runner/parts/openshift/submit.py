@@ -436,7 +436,7 @@ class _Sender(NamedTuple):
         if files:
             helpers.append(helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True))
         if _examines_image(sent):
-            helpers.append(helper_pod.look_pod(sent.plan, sent.stage, ""))
+            helpers.append(helper_pod.image_check_pod(sent.plan, sent.stage, ""))
         for manifest in helpers:
             name = f"{manifest['metadata']['name']}-dry-run"
             self.cluster.create(_renamed(manifest, name), dry_run=True)

@@ -386,49 +386,52 @@ def _continue(share: Share, name: str, half: Path, have: int) -> None:
                 out.write(chunk)
 
 
-def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Tell) -> bool:
-    """Marks the run folder, and replaces folder names of the cluster. Returns whether the results
-    are of the current recipe. number: the run's id on the claim, which its evaluations name; empty
-    if it has none."""
+def record_results(folder: RunFolder, plan: Plan, stage: Stage, run_id: str, tell: Tell) -> bool:
+    """Marks the run folder as fetched from the cluster, with the run's id there, and replaces
+    folders of the cluster in files that name a model. Returns False if the stage's record is of an
+    older version of the recipe; True also if there is no record yet. run_id: of the run on the
+    claim, which its evaluations name; empty if it has none, and the folder keeps its own."""
     home = folder.path / stage.folder
-    state = StageRecord.read(home)
+    record = StageRecord.read(home)
     # A claim keeps the old recipe's results until new ones replace them.
-    older = bool(state) and state.keys.get("") != stage.keys[""]
-    if older or not state:
-        status = "running"
-    else:
-        status = state.status
-    facts = {"recipe": plan.name, "origin": "cluster"}
-    if number:
-        facts["id"] = number
-    folder.mark(status, **facts)
-    if older:
+    is_older = bool(record) and record.keys.get("") != stage.keys[""]
+    status = "running"
+    if record and not is_older:
+        status = record.status
+    marks = {"recipe": plan.name, "origin": "cluster"}
+    if run_id:
+        marks["id"] = run_id
+    folder.mark(status, **marks)
+    if is_older:
         tell(
             "The results on the claim belong to an older version of the recipe; the current version has none yet. `recipe status` shows the progress of its job. Fetch again when that has finished."
         )
-    # In files that name a model, a folder of the cluster becomes the base model that was downloaded
-    # to it, or the run's folder here.
+    _replace_cluster_folders(folder, plan, stage)
+    return not is_older
+
+
+def _replace_cluster_folders(folder: RunFolder, plan: Plan, stage: Stage) -> None:
+    """In files that name a model, the folder to which the stage has downloaded its base becomes
+    that base and its revision, and a folder of the run becomes the one here. Other paths stay, for
+    example that of a model in the image."""
+    home = folder.path / stage.folder
+    place = plan.place
     for file, setting in (
         (DEMO, "base_model"),
         (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"),
     ):
-        facts = read_record(home / file)
-        place = plan.place
-        cluster_folder = facts.get(setting)
+        settings = read_record(home / file)
+        cluster_folder = settings.get(setting)
         if not isinstance(cluster_folder, str):
             continue
-        if stage.model and cluster_folder == place.model_dir:
-            write_json(
-                home / file,
-                facts | {setting: stage.model["base"], "revision": stage.model["revision"]},
-            )
+        # A base may lie in the run's folder, too.
+        downloaded = stage.model if cluster_folder == place.model_dir else None
+        if downloaded:
+            base = {setting: downloaded["base"], "revision": downloaded["revision"]}
+            write_json(home / file, settings | base)
         elif cluster_folder.startswith(f"{place.run_dir}/"):
-            write_json(
-                home / file,
-                facts
-                | {setting: str(folder.path / cluster_folder.removeprefix(f"{place.run_dir}/"))},
-            )
-    return not older
+            below = cluster_folder.removeprefix(f"{place.run_dir}/")
+            write_json(home / file, settings | {setting: str(folder.path / below)})
 
 
 @contextmanager

@@ -5,15 +5,17 @@ import re
 from collections.abc import Iterator
 
 from runner import catalog
-from runner.data import row_files, rows
+from runner.data import row_files, rows, text_sides
 from runner.parts.contract import Rule
 from runner.parts.planner import parameters, row_counts, samples
 from runner.parts.planner.forecast import said
 from runner.parts.planner.workload import Adapter
+from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.language.translation import adapted
 from runner.tools.files import is_text_file
 from runner.tools.problem import Problem, Severity, plural
+from runner.tools.settings import Settings
 
 # The largest file, in bytes, whose rows are counted.
 SMALL_FILE = 100_000
@@ -100,5 +102,50 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.document.problem(place, *message, severity=severity)
 
 
+def _sides_of(recipe: Recipe, home: Path_, data: Settings) -> list[text_sides.TextSide] | None:
+    """The sides of a section of plain text. None if its rows are no plain text, or not all of it is
+    in small files here."""
+    all_texts = list[str]()
+    for _, data_set in sets_of(home, data):
+        column, name = data_set.get("text"), data_set.get("path")
+        if not column or not name or recipe.elsewhere(name):
+            return None
+        texts = text_sides.texts_of(recipe.folder / name, column, data_set.get("sheet"))
+        if texts is None:
+            return None
+        all_texts += texts
+    return text_sides.split(all_texts, data.get("validation_share") or 0, data["seed"])
+
+
+def enough_text(recipe: Recipe) -> Iterator[Problem]:
+    """A small text needs a block of tokens on both sides of the split. Whether it has them is
+    certain by its bytes, and likely by its tokens."""
+    for home, data in recipe.data_sections:
+        where, block_tokens = recipe.longest_row(home)
+        sides = _sides_of(recipe, home, data) if data.get("text") else None
+        if not block_tokens or not sides or not sides[0].documents:
+            continue  # another rule reports a file without documents
+        for side in sides:
+            if side.likely_tokens >= block_tokens:
+                continue
+            severity: Severity = "note"
+            if side.most_tokens < block_tokens:
+                severity = "error"
+            length = text_sides.fitting_block(sides, block_tokens)
+            if length:
+                hint = f"Give more text, or write `{where[-1]}: {length}`."
+            elif len(sides) > 1 and text_sides.fitting_block(sides[:1], block_tokens):
+                hint = "Give more text, or delete `validation_share`: then none of it is held back."
+            else:
+                hint = "Give more text."
+            yield recipe.problem(
+                where,
+                f"The {side.name} text has about {side.likely_tokens:,} tokens, too few for one block of {block_tokens:,}.",
+                hint,
+                severity=severity,
+                check="too-little-text",
+            )
+
+
 RULES: tuple[Rule, ...] = (rows_left_out, experts)
-FILE_RULES: tuple[Rule, ...] = (enough_rows,)
+FILE_RULES: tuple[Rule, ...] = (enough_rows, enough_text)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.data.chat_logs import JsonFile, chat_of
-from runner.data.row_files import Bad, RowFile, Unreadable, library
+from runner.data.row_files import Bad, RowFile, Unreadable, ending_of, library
 from runner.data.rows import reader_of
 from runner.data.table_layout import open_table
 from runner.tools.files import is_text_file, read_json, saved_by_datasets, text_files
@@ -281,7 +281,7 @@ def sample(
                 return _saved(path, split, columns)
             if text_column and text_files(path):
                 return _texts(path)
-        suffix = path.suffix.lower()
+        suffix = ending_of(path)
         if is_text_file(path) and text_column and path.exists():
             return _documents(path)
         sampler = SAMPLERS.get(suffix)

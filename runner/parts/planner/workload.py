@@ -24,8 +24,8 @@ START_SECONDS = 60.0
 # The shortest and the longest likely time of what is assumed, or was measured on one machine, as
 # shares of it.
 ASSUMED = (0.5, 2.0)
-# Axolotl rounds padded rows up to this (0.19.0, core/builders/causal.py); TRL 1.9 does not round
-# preferences.
+# Axolotl rounds padded rows up to this, unless its settings say otherwise (0.19.0,
+# core/builders/causal.py); TRL 1.9 does not round preferences.
 MULTIPLE = 64
 # The share of a link's nominal rate that training reaches, by published runs over 1,600 Gbit/s
 # (llm-foundry).
@@ -267,6 +267,7 @@ class Workload(Run):
     evaluation_packing: bool = False  # in evaluation too
     several: bool = False  # a row that fills the length is several of the data's, as many as fit
     joined: bool = False  # the rows of a micro batch are one, without padding
+    padded_to: int = MULTIPLE  # tokens; padded rows are rounded up to a multiple of this
     lengths: RowLengths = UNKNOWN  # of the data's rows in tokens; empty if they were not counted
     longest: int = 0  # tokens of the longest row; 0 if unknown
     compile: bool = False  # torch.compile runs
@@ -298,7 +299,7 @@ class Workload(Run):
             return self.sequence_len
         if self.generated:
             return min(self.sequence_len, self.longest)
-        return min(self.sequence_len, -(-self.longest // MULTIPLE) * MULTIPLE)
+        return min(self.sequence_len, -(-self.longest // self.padded_to) * self.padded_to)
 
     @property
     def steps(self) -> int | None:
@@ -335,7 +336,7 @@ class Workload(Run):
             return self.lengths.longest(
                 1, length
             )  # the mean of all rows, because nothing is padded
-        multiple = 1 if self.answers > 1 else MULTIPLE
+        multiple = 1 if self.answers > 1 else self.padded_to
         return self.lengths.longest(self.micro_batch_size * self.answers, length, multiple)
 
     @property
@@ -571,6 +572,7 @@ def _packing(config: EngineConfig) -> Mapping[str, Any]:
     return {
         "packing": packing or blocks,
         "several": packing and not blocks,
+        "padded_to": int(config.get("pad_to_multiple_of") or MULTIPLE),
         "evaluation_packing": blocks or bool(config.get("eval_sample_packing", packing)),
     }
 

@@ -32,9 +32,16 @@ from runner.data import (
     row_files,
     rows,
     spreadsheets,
+    text_sides,
 )
 from runner.data.chat_exports import CHAT_COLUMN
-from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, longest_text, question_and_answer
+from runner.data.columns import (
+    ANSWER_NAMES,
+    QUESTION_NAMES,
+    LikelyPair,
+    likely_pair,
+    longest_text,
+)
 from runner.data.html_text import holds_html
 from runner.data.row_files import DataRow
 from runner.data.support import Support
@@ -91,6 +98,8 @@ TEXTS = ("text", "text-questions", "pipeline")  # the kinds of rows that begin w
 SMALL_MODEL = "small"  # the packaged model, which is here after the installation
 MOST_TRIED_HERE = 9  # models whose time on this machine's CPU is estimated
 A_DAY = 24 * 3600
+USUAL_HELD_OUT = 0.1  # the share of rows that a new recipe holds back
+UNNAMED_COLUMN = "text"  # of a text file, which has no columns
 SHARED = "/shared/models"  # the default folder for results on plain machines
 COLUMNS: Mapping[str, list[str]] = TABLES["columns"]
 _, BETTER, WORSE = PAIR = COLUMNS["preferences"]
@@ -108,12 +117,19 @@ DRAWN = 90_000  # the songs that are drawn if the rows of a data set were not co
 _HUB = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(:[\w.-]+)?")
 
 
-def guess(names: Sequence[str], sample: Sequence[DataRow] = ()) -> tuple[str, str] | None:
-    """The columns of the question and of the answer, of two or more: by their names and what is in
-    them; by names alone, else the first and the last, where no row can be read. None if what is in
-    the columns is no question with an answer."""
+def guess(names: Sequence[str], sample: Sequence[DataRow]) -> LikelyPair | None:
+    """Templates of the question and of the answer, of two or more columns: by their names and what
+    is in them; by names alone where no row can be read. None if what is in the columns is no
+    question with an answer."""
     if sample:
-        return question_and_answer(names, sample)
+        return likely_pair(names, sample)
+    question, answer = by_names(names)
+    return LikelyPair(f"[{question}]", f"[{answer}]")
+
+
+def by_names(names: Sequence[str]) -> tuple[str, str]:
+    """The columns of the question and of the answer with usual names, else the first and the
+    last."""
     known = {name.lower(): name for name in names}
     answer = next((known[name] for name in ANSWER_NAMES if name in known), names[-1])
     others = [name for name in names if name != answer]
@@ -343,7 +359,7 @@ class Answers:
     def sheets(self) -> list[str]:
         """The sheets of a spreadsheet, if their columns differ; else none."""
         file = Path(self.data).expanduser()
-        if file.suffix.lower() not in spreadsheets.ENDINGS or not file.is_file():
+        if row_files.ending_of(file) not in spreadsheets.ENDINGS or not file.is_file():
             return []
         try:
             tables = spreadsheets.tables_of(file)
@@ -369,6 +385,25 @@ class Answers:
         answer = self.answer or self.guessed[1]
         return data_file.first_pair(self.sample, question, answer)
 
+    @property
+    def lacks_columns(self) -> bool:
+        """Whether the columns of questions and answers are still unnamed, and what is in them does
+        not say which they are."""
+        needs_them = self.of.rows in ("questions", "prompts", "songs") and not self.form
+        is_named = self.question and self.answer
+        return needs_them and bool(self.columns) and not is_named and not all(self.guessed)
+
+    def learned(self) -> tuple[str, str]:
+        """Templates of the question and the answer; both empty for unknown columns of a data set on
+        the hub. Raises Stop if the columns of a file are unnamed, and what is in them does not say
+        which they are."""
+        if self.lacks_columns:
+            raise Stop(
+                f"No two columns of `{self.data}` look like questions and their answers. Its columns are {listed(self.columns)}.",
+                "Name them with `--question` and `--answer`, or write the questions into one column and the answers into another.",
+            )
+        return self.question or self.guessed[0], self.answer or self.guessed[1]
+
     def require_columns(self) -> None:
         """Raises Stop if the data cannot have a column of questions and one of their answers."""
         if not self.columns and on_hub(self.data):
@@ -391,8 +426,8 @@ class Answers:
 
     @cached_property
     def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer; empty for unknown columns. Raises Stop if the
-        data lacks them."""
+        """Templates for the question and the answer, by the columns; empty if these do not say
+        which they are. Raises Stop if there are not two columns."""
         if not self.columns and on_hub(self.data):
             return "", ""
         self.require_columns()
@@ -401,14 +436,7 @@ class Answers:
         if self.of.rows == "songs" and len(known) == len(others) + 2 and others:
             words = longest_text(others, self.sample) or others[-1]
             return SONG.format(**known), f"[{words}]"
-        pair = guess(self.columns, self.sample)
-        if pair is None:
-            raise Stop(
-                f"No two columns of `{self.data}` hold questions and their answers. Its columns are {listed(self.columns)}.",
-                "Write the questions into one column and the answers into another, or name the columns with `--question` and `--answer`.",
-            )
-        question, answer = pair
-        return f"[{question}]", f"[{answer}]"
+        return guess(self.columns, self.sample) or ("", "")
 
     @property
     def holds_html(self) -> bool:
@@ -508,8 +536,7 @@ class Answers:
                 "A model learns from both (KTO). Choose `preferences` as the kind of your data (`--what`).",
             )
         if self.of.rows == "prompts":
-            prompt = self.question or self.guessed[0]
-            right = self.answer or self.guessed[1]
+            prompt, right = self.learned()
             said["data.system_prompt"] = (
                 self.starts("data.system_prompt"),
                 "also says where the rewards look",
@@ -518,6 +545,8 @@ class Answers:
                 said["data.prompt"] = (prompt, "what the model is asked")
                 said["data.answer"] = (right, "what the rewards compare with")
             return said
+        if self.of.rows == "text":
+            said |= self._text_settings()
         if self.of.rows == "text" and self.starts("data.question"):
             return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):
@@ -528,8 +557,7 @@ class Answers:
         if self.form or self.of.rows == "conversations":
             return said | gone | {"data.form": (self.form, "the form of its rows")}
         self.require_columns()
-        question = self.question or self.guessed[0]
-        answer = self.answer or self.guessed[1]
+        question, answer = self.learned()
         if self.of.rows == "questions" or not _ONE_COLUMN.fullmatch(question):
             asked: dict[str, tuple[Any, str]] = {}
             if question and answer:
@@ -559,6 +587,39 @@ class Answers:
         else:
             why = "the number of songs; here all of them"
         return said | gone | {"data.songs": (drawn, why)}
+
+    def _block_tokens(self, share: float) -> int | None:
+        """The length of blocks of which a text here has some for training, and for validation if a
+        share is held back; None if it is too short."""
+        longest: int = self._setting_or_default("model.sequence_len")
+        texts = None
+        if self.of.rows == "text" and not on_hub(self.data):
+            column = self.column or self.holding_text or UNNAMED_COLUMN
+            texts = text_sides.texts_of(Path(self.data).expanduser(), column, self.sheet or None)
+        if texts is None:
+            return longest
+        sides = text_sides.split(texts, share, self._setting_or_default("data.seed"))
+        return text_sides.fitting_block(sides, longest)
+
+    def _text_settings(self) -> dict[str, tuple[Any, str]]:
+        """The settings with which a short text here has blocks for training and for validation,
+        each with its value and why. Raises Stop if it has too little text."""
+        settings = dict[str, tuple[Any, str]]()
+        block_tokens = self._block_tokens(USUAL_HELD_OUT)
+        if block_tokens is None:
+            settings["data.validation_share"] = (None, "too little text to hold some of it back")
+            block_tokens = self._block_tokens(0)
+        if block_tokens is None:
+            raise Stop(f"`{self.data}` is too short to train on.", "Give more text.")
+        if block_tokens < self._setting_or_default("model.sequence_len"):
+            why = "blocks that are short enough for the text"
+            settings["model.sequence_len"] = (block_tokens, why)
+        return settings
+
+    def _setting_or_default(self, setting: str) -> Any:
+        """The starter's value of a setting, or the schema's."""
+        scenario = self.document.data["scenario"]
+        return self.starts(setting, by_schema.part(scenario, setting).get("default"))
 
     def _of_place(self) -> dict[str, tuple[Any, str]]:
         said: dict[str, tuple[Any, str]] = {}
@@ -863,14 +924,17 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
             asked = {}
         else:
             asked = dict.fromkeys(_held_out(name, answers))
-        few = evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], 3)
+        few = evenly(list(filter(_can_be_asked, asked)), 3)
         if few:
-            told["demo.questions"] = (
-                few,
-                "of held-out rows; the model answers them before and after training",
-            )
+            told["demo.questions"] = (few, "the model answers them before and after training")
     more = [*overrides_of(told), *sets]
     return drafted(name, answers, [*_fitting(name, answers, more), *more])
+
+
+def _can_be_asked(beginning: str) -> bool:
+    """Whether the beginning of a text is short and no heading."""
+    is_short = 0 < len(beginning) <= GLANCE and beginning.isprintable()
+    return is_short and not beginning.startswith("#")
 
 
 def _held_out(name: str, answers: Answers) -> list[str]:
@@ -1182,7 +1246,7 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
     gone = [name for name in about if name in section and name != last]
     yield from map(other, gone)
     if set(gone) & set(ABOUT["validation"]) and "validation_share" not in section:
-        yield other("validation_share", 0.1, "a share of the new data")
+        yield other("validation_share", USUAL_HELD_OUT, "a share of the new data")
     if given and "songs" in section:
         yield other("songs", None, "the questions name their columns")
     elif not given:
@@ -1229,8 +1293,8 @@ def _question_columns(
         return
     pair = guess(names, sample)
     if pair:
-        for setting, column in zip(("question", "answer"), pair, strict=True):
-            yield setting, f"[{column}]", "its name in the new file"
+        for setting, template in zip(("question", "answer"), pair, strict=True):
+            yield setting, template, "its name in the new file"
 
 
 def _song_columns(section: Section, found: list[str]) -> list[tuple[str, Any, str]]:
@@ -1244,7 +1308,7 @@ def _song_columns(section: Section, found: list[str]) -> list[tuple[str, Any, st
         named = []
     if len(found) < 2 or set(named) <= set(found):
         return []
-    asking, answer = guess(found) or found[:2]
+    asking, answer = by_names(found)
     if {"artist", "genre"} <= set(known) and "instruction" not in known:
         why = "of the new columns"
         return [

@@ -3,7 +3,7 @@ and saved, and its condition for success. A setting that the recipe lacks is not
 tables are in `rehearsal.toml`."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from runner import catalog, parts
 from runner.catalog.hardware import PROCESSOR
+from runner.data import text_sides
 from runner.data.prepared import PreparedRows
 from runner.parts.contract import Summaries
 from runner.plan import Plan
@@ -95,6 +96,10 @@ def substitutes(recipe: Recipe, table: Iterable[Row]) -> list[Override]:
     return [change for change in changes if value_at(recipe.settings, change.path) is not None]
 
 
+# Of the documents of a text, held out in a rehearsal: more of them if there are few.
+SHARES_OF_TEXT = (0.1, 0.2, 0.3, 0.5)
+
+
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
     changes = data(recipe, file)
     if recipe.rows != TEXT:
@@ -106,10 +111,41 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
     changes.append(substitute("model.sequence_len", shortest, "short blocks make quick steps"))
     changes += kernels(recipe)
     if one_file and not recipe.data.validation_share:
-        reason = "the text is one file, and the rehearsal needs held-out documents"
-        for name, value in (("split", None), ("path", None), ("share", 0.1)):
-            changes.append(substitute(f"data.validation_{name}", value, reason))
+        changes += _held_out_text(recipe, changes, shortest)
     return [*changes, *split(recipe), *gates(recipe)]
+
+
+def _held_out_text(
+    recipe: Recipe, changes: Sequence[Override], block_tokens: int
+) -> list[Override]:
+    """The smallest share of the documents of a text that has a block of tokens, held out to measure
+    the loss. changes: those so far, which may name another file. Raises Stop if the text is too
+    short."""
+    name = recipe.data.get("path")
+    for change in changes:
+        if change.setting == "data.path":
+            name = change.after
+    column = recipe.data.get("text")
+    texts = text_sides.texts_of(recipe.folder / name, column) if name and column else None
+    enough = list(SHARES_OF_TEXT)
+    if texts is not None:
+        splits = {share: text_sides.split(texts, share, recipe.data.seed) for share in enough}
+        enough = [
+            share
+            for share, sides in splits.items()
+            if text_sides.fitting_block(sides, block_tokens)
+        ]
+    if not enough:
+        raise Stop(
+            f"A rehearsal holds some documents back to measure its loss, and `{name}` is too short for that.",
+            "Give more text, with an empty line between its documents. Training does without.",
+        )
+    reason = "the text is one file, and the rehearsal needs held-out documents"
+    held_out = {"split": None, "path": None, "share": enough[0]}
+    return [
+        substitute(f"data.validation_{setting}", value, reason)
+        for setting, value in held_out.items()
+    ]
 
 
 def kernels(recipe: Recipe) -> list[Override]:

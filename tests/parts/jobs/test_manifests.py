@@ -789,7 +789,7 @@ def test_no_container_can_write_to_its_root_and_each_has_scratch_for_home_and_ca
     for stage in whole.stages:
         alone = whole.only(stage)
         made += [helper_pod.pod(alone, stage, "word", "/x", writes) for writes in (True, False)]
-        made += [helper_pod.look_pod(alone, stage, ""), site.opening_pod(whole, stage)]
+        made += [helper_pod.image_check_pod(alone, stage, ""), site.opening_pod(whole, stage)]
         made.append(controller.promotion_pod(alone, stage, "me", "why"))
     made.append(pipeline.render_driver(whole, None, "").job)
     found = [(manifest, *pair) for manifest in made for pair in containers_of(manifest)]

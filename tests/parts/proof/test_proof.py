@@ -30,6 +30,8 @@ from runner.trainer.records import Proof
 from tests.conftest import ROOT
 from tests.parts.proof.planting import FAULTS
 
+pytestmark = pytest.mark.heavy
+
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 PLANTING = "tests.parts.proof.planting"
 # What a person must be told of; the words that name it.

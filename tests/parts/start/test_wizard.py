@@ -49,7 +49,7 @@ def here(tmp_path, monkeypatch):
         table.writerow(["Subject", "Question", "Reply"])
         table.writerows([row["topic"], row["question"], row["answer"]] for row in ROWS)
     (tmp_path / "header.csv").write_text("Question,Reply\n")
-    (tmp_path / "lonely.csv").write_text("Words\none\n")
+    (tmp_path / "lonely.csv").write_text(f"Words\n{'one ' * 200}\n")
     pair = {"frage": "Wie alt?", "schlechter": "Nein.", "besser": "Sieben"}
     (tmp_path / "paare.jsonl").write_text(
         "".join(json.dumps(pair | {"frage": f"Wie {n}?"}) + "\n" for n in range(20))
@@ -890,6 +890,7 @@ def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(her
     terminal.answer("Which answer should it learn", "\n")
     terminal.answer("who is the model", "\n")
     terminal.answer("Hold back a tenth", "\n")
+    terminal.answer("Is that a question with its answer", "\n")
     terminal.answer("Where should it train", "\n")
     terminal.answer("Which model", "\n")
     assert terminal.close() == 0, terminal.said
@@ -1032,3 +1033,69 @@ def test_columns_without_questions_and_answers_are_refused(here, capsys, golden_
     assert _code(["new", "mine", "--data", "conversations.json", "--model", "small"]) == 1
     golden_message(capsys.readouterr().err)
     assert not Path("mine.yaml").exists()
+
+
+def test_columns_that_say_nothing_are_named_by_options(here):
+    prices = "\n".join(f"Honey of garden {number},{number}.50" for number in range(40))
+    Path("prices.csv").write_text(f"name,price\n{prices}\n")
+    options = ["--data", "prices.csv", "--model", "small"]
+    assert _code(["new", "mine", *options, "--question", "name", "--answer", "price"]) == 0
+    data = load(Path("mine.yaml"))[0].settings.data
+    assert (data.question, data.answer) == ("[name]", "[price]")
+
+
+def test_columns_that_say_nothing_are_asked_in_a_terminal(here, monkeypatch):
+    monkeypatch.setattr(new, "terminal", lambda: True)
+    monkeypatch.setattr("runner.parts.start.drafting.trained_here", lambda name, answers: [])
+    prices = "\n".join(f"Honey of garden {number},{number}.50" for number in range(40))
+    Path("prices.csv").write_text(f"name,price\n{prices}\n")
+    said = ["questions", "", "prices.csv", "cost", "name", "price", "", "yes", "", "here", "small"]
+    done = CliRunner().invoke(cli, ["new", "mine"], input="\n".join([*said, ""]))
+    assert done.exit_code == 0, f"{done.output}{done.exception!r}"
+    assert "`prices.csv` has no column `cost`." in done.output
+    assert "The model will learn: “Honey of garden 0” → “0.50”" in done.output
+    data = load(Path("mine.yaml"))[0].settings.data
+    assert (data.question, data.answer) == ("[name]", "[price]")
+
+
+def test_the_person_who_answers_in_a_chat_is_asked_in_a_terminal(here, monkeypatch):
+    monkeypatch.setattr(new, "terminal", lambda: True)
+    monkeypatch.setattr("runner.parts.start.drafting.trained_here", lambda name, answers: [])
+    lines = []
+    for number in range(60):
+        lines += [f"Anna: How old is hive {number}?", f"Ben: Hive {number} is {number} days old."]
+    Path("talk.txt").write_text("\n".join(lines))
+    said = ["conversations", "", "talk.txt", "Carla", "Anna", "", "", "here", "small"]
+    done = CliRunner().invoke(cli, ["new", "mine"], input="\n".join([*said, ""]))
+    assert done.exit_code == 0, f"{done.output}{done.exception!r}"
+    assert "`Carla` is not a valid name in this chat." in done.output
+    assert load(Path("mine.yaml"))[0].settings.data.answered_by == "Anna"
+
+
+def test_a_short_text_gets_short_blocks(here):
+    paragraphs = [f"The queen of hive {number} walked over the comb. " * 3 for number in range(60)]
+    Path("story.txt").write_text("\n\n".join(paragraphs))
+    assert _code(["new", "story", "--data", "story.txt", "--model", "small"]) == 0
+    settings = load(Path("story.yaml"))[0].settings
+    assert settings.model.sequence_len == 128
+    assert settings.data.validation_share == 0.1
+    Path("note.txt").write_text(paragraphs[0] * 6)
+    assert _code(["new", "note", "--data", "note.txt", "--model", "small"]) == 0
+    settings = load(Path("note.yaml"))[0].settings
+    assert settings.model.sequence_len == 64
+    assert settings.data.validation_share is None
+
+
+def test_a_text_of_a_few_words_is_refused(here, capsys):
+    Path("note.txt").write_text("The queen walked over the comb.")
+    assert _code(["new", "note", "--data", "note.txt", "--model", "small"]) == 1
+    assert "`note.txt` is too short to train on." in capsys.readouterr().err
+    assert not Path("note.yaml").exists()
+
+
+def test_rows_that_cannot_be_used_are_allowed_and_shown(here, capsys):
+    rows = [f"Why {number}?,{'' if number % 3 else 'Because of bees.'}" for number in range(40)]
+    Path("half.csv").write_text("\n".join(["question,answer", *rows[:30], *(rows[::3] * 3)]))
+    assert _code(["new", "half", "--data", "half.csv", "--model", "small"]) == 0
+    assert "20 will be left out" in capsys.readouterr().out
+    assert load(Path("half.yaml"))[0].settings.data.max_lost_share == 0.28

@@ -224,6 +224,8 @@ QUESTIONS = tuple(
     for name, row in (TABLES["data"] | TABLES["place"]).items()
 )
 ABOUT_DATA = len(TABLES["data"])  # the number of these, which come first
+# The questions up to those about columns, which may be unknown until then.
+ABOUT_COLUMNS = ("data", "sheet", "question")
 
 
 def as_options(command: Callable[..., object]) -> Callable[..., Any]:
@@ -294,6 +296,8 @@ def _through(
             if said:
                 answers = _on_cpu_here(one, given, _taken(one, name, answers, said))
             elif not one.open(answers):
+                if one.name in ("question", "answer"):
+                    answers.learned()  # raises Stop, with the columns
                 missing = (
                     f"`recipe new` without `--from` needs `{one.option}`: {one.help[0].lower()}{one.help[1:]}",
                     "In a terminal, `recipe new` asks for what is missing.",
@@ -356,6 +360,8 @@ def _on_cpu_here(one: Question, given: Mapping[str, str], answers: Answers) -> A
 def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
     """The answers with one more. Raises Stop if it causes errors in the recipe."""
     taken = replace(answers, **{one.name: one.value(answers, said)})
+    if one.name in ABOUT_COLUMNS and taken.lacks_columns:
+        return taken  # the next questions ask for them
     if taken.data or taken.of.keeps:
         # Incomplete sections are checked when they are complete.
         half = (taken.where == "machines" and not taken.addresses) or (
@@ -519,6 +525,8 @@ def new(
         say(f"\n{problem}")
     if not asks and said.of.rows == "questions" and said.data and not said.form:
         say(f"\n{data_file.learned_sentence(said.first_pair)}")
+    if not asks and said.of.rows == "text" and said.data:
+        say(f"\n{data_file.text_sentence(_beginning(made.recipe.name, said))}")
     if said.answered_by and not asks and "answered_by" not in given:
         say(f"\n{_chosen_answerer(said)}")
     say(
@@ -536,6 +544,14 @@ def new(
         advice = "Rehearse it with a tiny model first."
     done = f"{made.target} has your answers, and no mistakes. {advice}"
     end(done, following, str(made.target))
+
+
+def _beginning(name: str, answers: Answers) -> str:
+    """The beginning of the first text; empty if it is not on this machine."""
+    if drafting.on_hub(answers.data):
+        return ""
+    _, texts = drafting.first_rows(name, answers, 1)
+    return texts[0].text if texts else ""
 
 
 def _chosen_answerer(answers: Answers) -> str:

@@ -1,0 +1,183 @@
+"""Text files with questions and answers: labelled (`Q: …`, `A: …`), under lines that ask, or a pair
+on each line (`term – definition`)."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES
+from runner.data.row_files import KEPT, NOT_UTF8, Bad, Numbered, is_encodable
+from runner.data.table_layout import encoding_of
+from runner.tools.files import TEXTS, once_per_file
+
+COLUMNS = ("question", "answer")
+# Fewer pairs may be chance.
+LEAST_PAIRS = 4
+# Lines of a title above the pairs.
+MOST_TITLE_LINES = 3
+# In a text of questions with answers, an answer has few paragraphs.
+MOST_PARAGRAPHS = 5
+# In one without empty lines, it has few lines.
+MOST_LINES = 3
+HEAD_CHARACTERS = 100_000
+MOST_TERM_CHARACTERS = 80
+# Colons are in sentences too, behind more words.
+MOST_TERM_WORDS, MOST_WORDS_BEFORE_COLON = 6, 3
+MOST_QUESTION_CHARACTERS = 300
+# This share of the lines must be pairs, and this share of their terms different: people of a chat
+# repeat.
+LEAST_PAIRED, LEAST_DIFFERENT = 0.9, 0.9
+# Between a term and its definition, or a word and its translation, the surest first.
+MARKS = (" – ", " — ", " = ", " → ", " => ", " -> ", " :: ", " - ", " : ", ": ")
+# Names that people in a chat with a machine have.
+OF_CHATS = ("user", "assistant")
+_QUESTION_LABELS = {name for name in QUESTION_NAMES if name not in OF_CHATS}
+_ANSWER_LABELS = {name for name in ANSWER_NAMES if name not in OF_CHATS}
+_LABELLED = re.compile(r"[\s#*_]*(?P<label>[^\W\d_]+) ?\d*[*_]{0,2}[:.)][*_]{0,2}\s*(?P<text>.*)")
+_HEADING = re.compile(r"#{1,6}\s+(?P<text>.*?)[\s#]*$")
+_BULLET = re.compile(r"\s*([-*•+]|\d{1,3}[.)])\s+")
+_EMPHASIS = re.compile(r"^(\*\*|__)(.*)\1$")
+_ASKS = re.compile(r"[?？][\"'”»)]*$")
+
+
+class TextPair(NamedTuple):
+    """A question and its answer, and the line where the question begins, from 1. The answer is
+    empty if the text has none."""
+
+    line: int
+    question: str
+    answer: str
+
+
+# Finds the pairs of a text; none if it is laid out otherwise.
+Layout = Callable[[Sequence[str]], list[TextPair]]
+
+
+def holds_pairs(file: Path) -> bool:
+    """Whether a text file begins with questions and answers."""
+    return file.suffix.lower() in TEXTS and file.is_file() and _layout_of(file) is not None
+
+
+def rows_of(file: Path) -> Iterator[Numbered]:
+    """The pairs of a text file as rows, each with the line of its question."""
+    layout = _layout_of(file)
+    if layout is None:
+        return
+    with file.open(encoding=encoding_of(file), errors=KEPT) as content:
+        lines = content.read().split("\n")
+    for line, question, answer in layout(lines):
+        if is_encodable(question) and is_encodable(answer):
+            yield line, dict(zip(COLUMNS, (question, answer), strict=True))
+        else:
+            yield line, Bad(NOT_UTF8)
+
+
+@once_per_file
+def _layout_of(file: Path) -> Layout | None:
+    """The layout of a text's pairs, by its beginning; None without pairs."""
+    with file.open(encoding=encoding_of(file), errors=KEPT) as content:
+        lines = content.read(HEAD_CHARACTERS).split("\n")
+    for layout in (_labelled, _under_questions, _on_each_line):
+        if len(layout(lines)) >= LEAST_PAIRS:
+            return layout
+    return None
+
+
+def _labelled(lines: Sequence[str]) -> list[TextPair]:
+    """The pairs of lines such as `Q: …` and `A: …`; other lines continue the text above them."""
+    entries = list[tuple[int, bool, list[str]]]()
+    for number, line in enumerate(lines, 1):
+        labelled = _LABELLED.match(line)
+        label = labelled["label"].lower() if labelled else ""
+        if labelled and (label in _QUESTION_LABELS or label in _ANSWER_LABELS):
+            entries.append((number, label in _QUESTION_LABELS, [labelled["text"]]))
+        elif entries:
+            entries[-1][2].append(line)
+        elif number > MOST_TITLE_LINES and line.strip():
+            return []
+    pairs = []
+    for (number, is_question, asked), (_, follows_question, answered) in pairwise(entries):
+        if is_question and not follows_question:
+            pairs.append(_pair(number, asked, answered))
+    return pairs if _are_complete(pairs) else []
+
+
+def _under_questions(lines: Sequence[str]) -> list[TextPair]:
+    """The pairs of lines that ask, at the beginning of a paragraph or as headings, with all that
+    stands under each; none in a text that asks now and then."""
+    questions = list[tuple[int, str, list[str]]]()
+    paragraphs = 0
+    title_lines = 0
+    has_gaps = any(not line.strip() for line in "\n".join(lines).strip().split("\n"))
+    is_beginning = True
+    for number, line in enumerate(lines, 1):
+        heading = _HEADING.match(line)
+        if is_beginning and line.strip():
+            paragraphs += 1
+        asked = _asked(heading["text"] if heading else line)
+        if asked and (is_beginning or heading):
+            questions.append((number, asked, []))
+        elif questions and not (heading and not _ASKS.search(line)):
+            questions[-1][2].append(line)
+        elif not questions and line.strip():
+            title_lines += 1
+        is_beginning = not line.strip() or not has_gaps
+    most_paragraphs = MOST_PARAGRAPHS if has_gaps else MOST_LINES
+    if title_lines > MOST_TITLE_LINES or paragraphs > most_paragraphs * len(questions):
+        return []
+    named = sum(bool(_LABELLED.match(asked)) for _, asked, _ in questions)
+    if 2 * named > len(questions):
+        return []  # people talk
+    pairs = [_pair(number, [asked], answer) for number, asked, answer in questions]
+    return pairs if _are_complete(pairs) else []
+
+
+def _on_each_line(lines: Sequence[str]) -> list[TextPair]:
+    """The pairs of a text with a term, a mark and its definition on each line; none if many lines
+    lack the mark, or terms repeat."""
+    filled = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not _HEADING.match(line):
+            filled.append((number, _BULLET.sub("", line, count=1)))
+    for mark in MARKS:
+        pairs = []
+        for number, line in filled:
+            term, _, definition = line.partition(mark)
+            most_words = MOST_WORDS_BEFORE_COLON if ":" in mark else MOST_TERM_WORDS
+            if len(term) > MOST_TERM_CHARACTERS or len(term.split()) > most_words:
+                definition = ""
+            pairs.append(_pair(number, [term], [definition]))
+        if pairs and not pairs[0].answer:
+            pairs = pairs[1:]  # the title
+        terms = {pair.question for pair in pairs}
+        if len(terms) >= LEAST_DIFFERENT * len(pairs) and _are_complete(pairs):
+            return pairs
+    return []
+
+
+def _asked(line: str) -> str:
+    """The question that a line is, without bullets and emphasis; empty for another line."""
+    text = _without_emphasis(_BULLET.sub("", line, count=1).strip())
+    if len(text) <= MOST_QUESTION_CHARACTERS and _ASKS.search(text):
+        return text
+    return ""
+
+
+def _without_emphasis(text: str) -> str:
+    return _EMPHASIS.sub(r"\2", text).strip()
+
+
+def _pair(line: int, asked: Sequence[str], answered: Sequence[str]) -> TextPair:
+    return TextPair(
+        line,
+        _without_emphasis("\n".join(asked).strip()),
+        _without_emphasis("\n".join(answered).strip()),
+    )
+
+
+def _are_complete(pairs: Sequence[TextPair]) -> bool:
+    """Whether nearly all pairs have a question and an answer."""
+    complete = [pair for pair in pairs if pair.question and pair.answer]
+    return len(complete) >= LEAST_PAIRED * len(pairs)

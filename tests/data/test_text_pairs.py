@@ -1,0 +1,77 @@
+"""Questions and answers in text files, as people write them down."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.data import text_pairs
+from runner.data.chat_logs import is_text_chat
+from runner.data.row_files import Bad
+
+NAMES = ("bees", "drones", "combs", "honey", "wax")
+PAIRS = [(f"Why do {name} need care?", f"Look at {name} once a week.") for name in NAMES]
+
+
+def pairs_of(folder, text: str, ending: str = ".txt") -> list[tuple[str, str]] | None:
+    """The pairs of a text; None if it is laid out otherwise."""
+    file = folder / f"notes{ending}"
+    file.write_text(text, encoding="utf-8")
+    if not text_pairs.holds_pairs(file):
+        return None
+    rows = [row for _, row in text_pairs.rows_of(file)]
+    return [(row["question"], row["answer"]) for row in rows if not isinstance(row, Bad)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(f"Q: {question}\nA: {answer}" for question, answer in PAIRS),
+        "\n".join(f"**Q{number}.** {q}\n**A{number}.** {a}\n" for number, (q, a) in enumerate(PAIRS)),
+        "Frequent questions\n\n" + "\n\n".join(f"{q}\n\n{a}" for q, a in PAIRS),
+        "\n".join(f"## {question}\n{answer}\n" for question, answer in PAIRS),
+        "\n".join(f"{number}. {q}\n{a}\n" for number, (q, a) in enumerate(PAIRS, 1)),
+        "\n".join(f"**{question}**\n\n{answer}\n" for question, answer in PAIRS),
+    ],
+)  # fmt: skip
+def test_questions_with_what_stands_below_them(text, tmp_path):
+    assert pairs_of(tmp_path, text) == PAIRS
+
+
+@pytest.mark.parametrize("mark", text_pairs.MARKS)
+def test_a_term_and_its_definition_on_each_line(mark, tmp_path):
+    terms = [(name, f"what we call {name}") for name in NAMES]
+    lines = [f"- {term}{mark}{definition}" for term, definition in terms]
+    assert pairs_of(tmp_path, "\n".join(["# Words", "", *lines])) == terms
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Bees hum.\n\nWhy? Nobody asks.\n\n" + "They fly, and they sleep.\n\n" * 20,
+        "\n".join(f"In garden {name}, which is ours: look at it once a week." for name in NAMES),
+        "\n".join(f"{name} {name} {name}, look at it." for name in NAMES),
+        "",
+    ],
+)
+def test_prose_holds_no_pairs(text, tmp_path):
+    assert pairs_of(tmp_path, text) is None
+
+
+def test_people_who_answer_each_other_are_a_chat_and_no_glossary(tmp_path):
+    text = "\n".join(f"Anna: Why {name}?\nBen: Because of {name}." for name in NAMES)
+    assert pairs_of(tmp_path, text) is None
+    assert is_text_chat(tmp_path / "notes.txt")
+
+
+def test_a_question_without_an_answer_is_a_row_that_is_reported(tmp_path):
+    blocks = [f"Q: {question}\nA: {answer}" for question, answer in PAIRS * 4]
+    blocks[2] = "Q: What now?\nA:"
+    pairs = pairs_of(tmp_path, "\n".join(blocks))
+    assert len(pairs) == 20
+    assert pairs[2] == ("What now?", "")
+
+
+def test_each_pair_has_the_line_of_its_question(tmp_path):
+    file = tmp_path / "faq.txt"
+    file.write_text("FAQ\n\n" + "\n\n".join("\n".join(pair) for pair in PAIRS), encoding="utf-8")
+    assert [line for line, _ in text_pairs.rows_of(file)] == [3, 6, 9, 12, 15]
