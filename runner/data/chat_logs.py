@@ -3,7 +3,9 @@ with `Name: text` on each line. A chat is cut into conversations at its pauses; 
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -39,6 +41,8 @@ PAUSE_SECONDS = 12 * 3600
 # A longer conversation is cut at its longest pauses: about 1,000 tokens, which fit into the usual
 # `sequence_len`.
 MOST_CHARACTERS = 4000
+# Of a log without times and gaps, the messages that are taken together.
+MESSAGES_OF_A_PART = 10
 # A cut leaves at least this share of the messages on both sides, so that no side is a scrap.
 LEAST_SIDE = 0.25
 # The lines of a text file by which it is recognised, and the share of them that must begin with a
@@ -74,7 +78,9 @@ _SLACK_ESCAPES = {"&lt;": "<", "&gt;": ">", "&amp;": "&"}
 # A person who is spoken to.
 _MENTION = re.compile(r"<@(\w+)>")
 # A name at the beginning of a line: up to four words, the first with a letter.
-_NAMED_LINE = re.compile(r"(?P<name>[^\W\d_][\w.'’-]*(?: [\w.'’()-]+){0,3}):(?:\s+(?P<text>.*)|$)")
+_NAMED_LINE = re.compile(
+    text_pairs.TIME + r"(?P<name>[^\W\d_][\w.'’-]*(?: [\w.'’()-]+){0,3}):(?:\s+(?P<text>.*)|$)"
+)
 
 
 class ChatMessage(NamedTuple):
@@ -490,12 +496,27 @@ def _of_log(lines: Sequence[str]) -> list[list[ChatMessage]]:
             messages.append(ChatMessage(number, None, "", None, "notice"))
         is_after_gap = False
     messages = [_without_text_as_notice(message) for message in messages]
+    head = _head_lines(messages)
+    messages = messages[head:]
+    begins = [0, *(begin - head for begin in begins if begin > head)]
     parts = [messages[begin:end] for begin, end in pairwise([*begins, len(messages)])]
     exchanges = [part for part in parts if len({message.sender for message in part}) > 1]
     # Some logs have an empty line after each message.
-    if 2 * len(exchanges) < len(parts):
-        return [messages]
-    return parts
+    if len(parts) > 1 and 2 * len(exchanges) >= len(parts):
+        return parts
+    # Without times, nothing says where a conversation ends, and one row would teach nothing.
+    begins = list(range(0, len(messages), MESSAGES_OF_A_PART))
+    return [messages[begin : begin + MESSAGES_OF_A_PART] for begin in begins]
+
+
+def _head_lines(messages: Sequence[ChatMessage]) -> int:
+    """How many messages at the beginning are lines of a head, such as `Date: …`: their names do not
+    come again."""
+    counts = Counter(message.sender for message in messages)
+    for number, message in enumerate(messages):
+        if message.sender is not None and counts[message.sender] > 1:
+            return number
+    return 0
 
 
 def _without_text_as_notice(message: ChatMessage) -> ChatMessage:
@@ -523,6 +544,10 @@ def _of_json(content: object) -> tuple[str, list[list[ChatMessage]]]:
         _has(message, "author", "content") for message in messages
     ):
         return "a Discord chat", [_of_discord(messages)]
+    if isinstance(messages, list) and any(
+        _has(message, "sender_name", "timestamp_ms") for message in messages
+    ):
+        return "a Messenger or Instagram chat", [_of_messenger(messages)]
     return "", []
 
 
@@ -591,6 +616,32 @@ def _of_discord(entries: Sequence[Any]) -> list[ChatMessage]:
         has_media = any(entry.get(name) for name in ("attachments", "embeds", "stickers"))
         messages.append(_message(number, sender, entry.get("content"), seconds, has_media))
     return messages
+
+
+def _of_messenger(entries: Sequence[Any]) -> list[ChatMessage]:
+    """The messages of a chat in an export of Meta, the oldest first."""
+    dated = [entry for entry in entries if isinstance(entry, dict)]
+    dated.sort(key=lambda entry: entry.get("timestamp_ms") or 0)
+    messages = []
+    for number, entry in enumerate(dated, 1):
+        words = entry.get("content")
+        has_media = not words and any(entry.get(name) for name in MEDIA_OF_META)
+        seconds = (entry.get("timestamp_ms") or 0) / 1000
+        sender = _of_meta(entry.get("sender_name"))
+        messages.append(_message(number, sender, _of_meta(words), seconds, has_media))
+    return messages
+
+
+MEDIA_OF_META = ("photos", "videos", "audio_files", "files", "gifs", "sticker", "share")
+
+
+def _of_meta(text: object) -> object:
+    """A text of Meta's exports, which write each byte of UTF-8 as a character of its own."""
+    if not isinstance(text, str):
+        return text
+    with suppress(UnicodeError):
+        return text.encode("latin-1").decode()
+    return text
 
 
 def _of_slack(

@@ -16,6 +16,8 @@ ANSWER_NAMES: list[str] = TABLES["answer"]
 OTHER_NAMES: list[str] = TABLES["other"]
 # Of what a text is about, if no column asks.
 TOPIC_NAMES: list[str] = TABLES["topic"]
+# Of lists of people.
+PEOPLE_NAMES = frozenset(TABLES["people"])
 # Of the column of a quiz that says which of the options is right.
 RIGHT_NAMES: list[str] = TABLES["right"]
 USUAL_NAMES = frozenset((*QUESTION_NAMES, *ANSWER_NAMES, *OTHER_NAMES))
@@ -186,7 +188,10 @@ def question_and_answer(
     filled = [column for column in columns if column.filled_share >= LEAST_FILLED]
     answer = named(filled, ANSWER_NAMES)
     question = named([column for column in filled if column != answer], QUESTION_NAMES)
-    texts = [column for column in filled if column.holds_text]
+    texts = []
+    for column in filled:
+        if column.holds_text and column.name.lower().strip() not in PEOPLE_NAMES:
+            texts.append(column)
     question = question or _asking([column for column in texts if column != answer])
     question = question or _topic([column for column in texts if column != answer])
     if question is None and answer is None:
@@ -195,6 +200,8 @@ def question_and_answer(
     question = question or _longest([column for column in texts if column != answer])
     if question is None or answer is None or _answers_its_name(question, answer):
         return None
+    if question.is_kind and answer.is_kind:
+        return None  # two categories, of which neither answers the other
     if not named([question], QUESTION_NAMES) and not named([answer], ANSWER_NAMES):
         question, answer = _in_order(question, answer, columns)
     return question.name, answer.name

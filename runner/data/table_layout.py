@@ -29,8 +29,14 @@ WRONG_BYTE = re.compile("[\udc80-\udcff]")  # that is not UTF-8, as Python keeps
 # Bytes of zero in this share of a text are halves of letters in UTF-16.
 MOST_ZEROS = 0.2
 COMMENT = re.compile(r"#[a-z ]+:\S", re.I)
+# Of Anki's notes: what a column holds beside the sides of the cards.
+CARD_COLUMN = re.compile(r"#(?P<name>[a-z ]+) column:(?P<number>\d{1,3})\s*$", re.I)
+CARD_SIDES = ("question", "answer")
 # At most this many lines above a table are its titles.
 MOST_TITLES = 10
+# In a wider table, a line with one filled cell is a title, however long it is; in one of pairs, it
+# may be a question without an answer.
+MOST_CELLS_OF_PAIRS = 2
 # A name is shorter, and a sentence has more words.
 MOST_NAME_CHARACTERS = 60
 SENTENCE_WORDS = 3
@@ -95,7 +101,8 @@ def _first_of_table(sample: Sequence[Record]) -> int | None:
         # A title has no usual name of a column.
         if counts[number] >= least or _has_usual_name(sample[number]):
             return number
-        if not _names_columns(sample[number], sample[number + 1 :]):
+        is_title = counts[number] == 1 and width > MOST_CELLS_OF_PAIRS
+        if not is_title and not _names_columns(sample[number], sample[number + 1 :]):
             break
     return filled[0]
 
@@ -200,9 +207,29 @@ def open_table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, Tex
         separator, is_certain = _separator(start[comments:])
         header = header_of(csv.reader(start[comments:], delimiter=separator))
         if header and comments:
-            header = replace(header, skipped=header.skipped + comments)
+            header = _header_of_cards(start[:comments], header, separator, start[comments])
         lines.seek(0)
         yield lines, TextLayout(encoding, separator, is_certain, header)
+
+
+def _header_of_cards(
+    comments: Sequence[str], header: Header, separator: str, first_line: str
+) -> Header:
+    """The header of a table below comments. Anki's cards have no line of names: the comments say
+    which columns hold tags and such, and the others are front and back, in this order."""
+    if not any(line.lower().startswith("#separator:") for line in comments):
+        return replace(header, skipped=header.skipped + len(comments))
+    (first_card,) = csv.reader([first_line], delimiter=separator)
+    names = [""] * len(first_card)
+    for line in comments:
+        stated = CARD_COLUMN.match(line)
+        if stated and 0 < int(stated["number"]) <= len(names):
+            names[int(stated["number"]) - 1] = stated["name"].lower()
+    sides = iter(CARD_SIDES)
+    for number, name in enumerate(names):
+        if not name:
+            names[number] = next(sides, f"column {number + 1}")
+    return Header(tuple(names), len(comments))
 
 
 def _comment_lines(lines: Sequence[str]) -> int:

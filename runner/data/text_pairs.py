@@ -35,7 +35,11 @@ MARKS = (" – ", " — ", " = ", " → ", " => ", " -> ", " :: ", " - ", " : ",
 OF_CHATS = ("user", "assistant")
 _QUESTION_LABELS = {name for name in QUESTION_NAMES if name not in OF_CHATS}
 _ANSWER_LABELS = {name for name in ANSWER_NAMES if name not in OF_CHATS}
-_LABELLED = re.compile(r"[\s#*_]*(?P<label>[^\W\d_]+) ?\d*[*_]{0,2}[:.)][*_]{0,2}\s*(?P<text>.*)")
+# The time of a line in a transcript.
+TIME = r"(?:[\[(]?\d{1,2}:\d{2}(?::\d{2})?[\])]?\s+)?"
+_LABELLED = re.compile(
+    TIME + r"[\s#*_]*(?P<label>[^\W\d_]+) ?\d*[*_]{0,2}[:.)][*_]{0,2}\s*(?P<text>.*)"
+)
 _HEADING = re.compile(r"#{1,6}\s+(?P<text>.*?)[\s#]*$")
 _BULLET = re.compile(r"\s*([-*•+]|\d{1,3}[.)])\s+")
 _EMPHASIS = re.compile(r"^(\*\*|__)(.*)\1$")
@@ -140,7 +144,8 @@ def _on_each_line(lines: Sequence[str]) -> list[TextPair]:
     filled = []
     for number, line in enumerate(lines, 1):
         if line.strip() and not _HEADING.match(line):
-            filled.append((number, _BULLET.sub("", line, count=1)))
+            without_time = re.sub(f"^{TIME}", "", line.strip())
+            filled.append((number, _BULLET.sub("", without_time, count=1)))
     for mark in MARKS:
         pairs = []
         for number, line in filled:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runner.data import row_files, rows
 from runner.data.data_sets import BYTES_A_TOKEN, DataSource, is_held_out
+from runner.tools.files import text_files
 from runner.tools.problem import Stop
 
 # The largest file, in bytes, that is read for this.
@@ -62,9 +63,12 @@ def fitting_block(sides: Sequence[TextSide], longest: int) -> int | None:
 
 
 def texts_of(file: Path, column: str, sheet: str | None = None) -> list[str] | None:
-    """The documents of a file; None if it is large or cannot be read. column: of their text; sheet:
-    of a spreadsheet."""
-    if not file.is_file() or file.stat().st_size > MOST_BYTES:
+    """The documents of a file or a folder; None if it is large or cannot be read. column: of their
+    text; sheet: of a spreadsheet."""
+    files = text_files(file) if file.is_dir() else [file]
+    if not files or not all(one.is_file() for one in files):
+        return None
+    if sum(one.stat().st_size for one in files) > MOST_BYTES:
         return None
     source = DataSource(
         hub=None, revision=None, subset=None, split=None, path=str(file), sheet=sheet
