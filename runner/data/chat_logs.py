@@ -155,8 +155,8 @@ def _slack_people(entries: Sequence[Any]) -> dict[str, str]:
     names = {}
     for entry in entries:
         if isinstance(entry, dict):
-            shown = _slack_name({**entry, "user_profile": entry.get("profile")})
-            names[str(entry.get("id"))] = str(shown or entry.get("name"))
+            display_name = _slack_name({**entry, "user_profile": entry.get("profile")})
+            names[str(entry.get("id"))] = str(display_name or entry.get("name"))
     return names
 
 
@@ -624,11 +624,11 @@ def _of_messenger(entries: Sequence[Any]) -> list[ChatMessage]:
     dated.sort(key=lambda entry: entry.get("timestamp_ms") or 0)
     messages = []
     for number, entry in enumerate(dated, 1):
-        words = entry.get("content")
-        has_media = not words and any(entry.get(name) for name in MEDIA_OF_META)
+        content = entry.get("content")
+        has_media = not content and any(entry.get(name) for name in MEDIA_OF_META)
         seconds = (entry.get("timestamp_ms") or 0) / 1000
         sender = _of_meta(entry.get("sender_name"))
-        messages.append(_message(number, sender, _of_meta(words), seconds, has_media))
+        messages.append(_message(number, sender, _of_meta(content), seconds, has_media))
     return messages
 
 

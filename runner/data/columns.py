@@ -85,10 +85,10 @@ def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> L
     used = {column for _, column in quiz.options} | {quiz.right}
     columns = [facts_of(name, sample) for name in names if name not in used]
     texts = [column for column in columns if column.holds_text]
-    asked = named(columns, QUESTION_NAMES) or _asking(texts) or _longest(texts)
-    if asked is None:
+    question_column = named(columns, QUESTION_NAMES) or _asking(texts) or _longest(texts)
+    if question_column is None:
         return None
-    lines = [f"[{asked.name}]"]
+    lines = [f"[{question_column.name}]"]
     for mark, column in quiz.options:
         if mark:
             lines.append(f"{mark}) [{column}]")
@@ -99,8 +99,10 @@ def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> L
 
 def asks_and_answers(names: Iterable[str]) -> bool:
     """Whether there are columns with usual names for questions and for answers."""
-    known = {name.lower().strip() for name in names}
-    return bool(known.intersection(QUESTION_NAMES)) and bool(known.intersection(ANSWER_NAMES))
+    lower_names = {name.lower().strip() for name in names}
+    return bool(lower_names.intersection(QUESTION_NAMES)) and bool(
+        lower_names.intersection(ANSWER_NAMES)
+    )
 
 
 def quiz_of(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Quiz | None:
@@ -153,10 +155,10 @@ def _right_column(
     sample: Sequence[Mapping[str, object]],
 ) -> str | None:
     """The column whose values are options of their rows, or marks of them; None without one."""
-    others = {name.lower().strip(): name for name in names if name not in options}
-    usual = [others[name] for name in RIGHT_NAMES if name in others]
-    longer = [name for key, name in others.items() if key.startswith(RIGHT_NAMES[0])]
-    for column in dict.fromkeys((*usual, *longer, *others.values())):
+    other_columns = {name.lower().strip(): name for name in names if name not in options}
+    usual = [other_columns[name] for name in RIGHT_NAMES if name in other_columns]
+    longer = [name for key, name in other_columns.items() if key.startswith(RIGHT_NAMES[0])]
+    for column in dict.fromkeys((*usual, *longer, *other_columns.values())):
         right_rows = sum(_is_option(row, column, options, marks) for row in sample)
         if sample and right_rows >= LEAST_RIGHT * len(sample):
             return column

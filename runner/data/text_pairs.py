@@ -102,9 +102,11 @@ def _labelled(lines: Sequence[str]) -> list[TextPair]:
         elif number > MOST_TITLE_LINES and line.strip():
             return []
     pairs = []
-    for (number, is_question, asked), (_, follows_question, answered) in pairwise(entries):
+    for (number, is_question, question_lines), (_, follows_question, answer_lines) in pairwise(
+        entries
+    ):
         if is_question and not follows_question:
-            pairs.append(_pair(number, asked, answered))
+            pairs.append(_pair(number, question_lines, answer_lines))
     return pairs if _are_complete(pairs) else []
 
 
@@ -120,9 +122,9 @@ def _under_questions(lines: Sequence[str]) -> list[TextPair]:
         heading = _HEADING.match(line)
         if is_beginning and line.strip():
             paragraphs += 1
-        asked = _asked(heading["text"] if heading else line)
-        if asked and (is_beginning or heading):
-            questions.append((number, asked, []))
+        question = _asked(heading["text"] if heading else line)
+        if question and (is_beginning or heading):
+            questions.append((number, question, []))
         elif questions and not (heading and not _ASKS.search(line)):
             questions[-1][2].append(line)
         elif not questions and line.strip():
@@ -131,10 +133,10 @@ def _under_questions(lines: Sequence[str]) -> list[TextPair]:
     most_paragraphs = MOST_PARAGRAPHS if has_gaps else MOST_LINES
     if title_lines > MOST_TITLE_LINES or paragraphs > most_paragraphs * len(questions):
         return []
-    named = sum(bool(_LABELLED.match(asked)) for _, asked, _ in questions)
-    if 2 * named > len(questions):
+    labelled_count = sum(bool(_LABELLED.match(question)) for _, question, _ in questions)
+    if 2 * labelled_count > len(questions):
         return []  # people talk
-    pairs = [_pair(number, [asked], answer) for number, asked, answer in questions]
+    pairs = [_pair(number, [question], answer) for number, question, answer in questions]
     return pairs if _are_complete(pairs) else []
 
 
@@ -174,11 +176,11 @@ def _without_emphasis(text: str) -> str:
     return _EMPHASIS.sub(r"\2", text).strip()
 
 
-def _pair(line: int, asked: Sequence[str], answered: Sequence[str]) -> TextPair:
+def _pair(line: int, question_lines: Sequence[str], answer_lines: Sequence[str]) -> TextPair:
     return TextPair(
         line,
-        _without_emphasis("\n".join(asked).strip()),
-        _without_emphasis("\n".join(answered).strip()),
+        _without_emphasis("\n".join(question_lines).strip()),
+        _without_emphasis("\n".join(answer_lines).strip()),
     )
 
 

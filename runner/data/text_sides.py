@@ -66,9 +66,9 @@ def texts_of(file: Path, column: str, sheet: str | None = None) -> list[str] | N
     """The documents of a file or a folder; None if it is large or cannot be read. column: of their
     text; sheet: of a spreadsheet."""
     files = text_files(file) if file.is_dir() else [file]
-    if not files or not all(one.is_file() for one in files):
+    if not files or not all(text_file.is_file() for text_file in files):
         return None
-    if sum(one.stat().st_size for one in files) > MOST_BYTES:
+    if sum(text_file.stat().st_size for text_file in files) > MOST_BYTES:
         return None
     source = DataSource(
         hub=None, revision=None, subset=None, split=None, path=str(file), sheet=sheet
