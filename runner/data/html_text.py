@@ -1,6 +1,8 @@
 """Text of HTML: what a person sees, without the marks around it."""
 
 import re
+import warnings
+from collections.abc import Iterator
 
 # A tag of HTML, not a comparison such as `a < b` or an arrow.
 TAG = re.compile(
@@ -29,3 +31,21 @@ def text_of_html(text: str) -> str:
     for line in content.get_text().replace("\xa0", " ").splitlines():
         lines.append(re.sub(r"[ \t]+", " ", line).strip())
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def tables_of_html(text: str) -> Iterator[list[list[str]]]:
+    """The lines of cells of each table in HTML, or in Excel's XML of 2003, which names them
+    alike."""
+    from bs4 import BeautifulSoup, XMLParsedAsHTMLWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)
+        content = BeautifulSoup(text, "html.parser")
+    for table in content.find_all("table"):
+        if table.find("table"):
+            continue  # its cells are tables
+        records = []
+        for row in table.find_all(["tr", "row"]):
+            cells = row.find_all(["td", "th", "cell"])
+            records.append([cell.get_text(" ", strip=True) for cell in cells])
+        yield records

@@ -1,6 +1,5 @@
 """Rows of spreadsheets: of Excel, old and new, and of LibreOffice."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, time
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner.data.columns import asks_and_answers
+from runner.data.html_text import tables_of_html
 from runner.data.row_files import (
     HEAD_BYTES,
     MARKUP,
@@ -114,19 +114,8 @@ def tables_of(file: Path) -> Sequence[SheetTable]:
 def _sheets_in_marks(file: Path) -> Iterator[Sheet]:
     """The tables of a page in HTML, as many programs write them with the ending .xls, or of Excel's
     own XML of 2003."""
-    from bs4 import BeautifulSoup, XMLParsedAsHTMLWarning  # few files need it
-
     text = file.read_text(encoding_of(file), errors="replace")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)  # its tables are read alike
-        content = BeautifulSoup(text, "html.parser")
-    for number, table in enumerate(content.find_all("table"), 1):
-        if table.find("table"):
-            continue  # its cells are tables
-        records = []
-        for row in table.find_all(["tr", "row"]):
-            cells = row.find_all(["td", "th", "cell"])
-            records.append([cell.get_text(" ", strip=True) for cell in cells])
+    for number, records in enumerate(tables_of_html(text), 1):
         yield f"table {number}", records
 
 

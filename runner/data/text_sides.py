@@ -26,12 +26,8 @@ class TextSide:
     size_bytes: int = 0
 
     @property
-    def most_tokens(self) -> int:
-        """A token has at least one byte, and each document ends with a token of its own."""
-        return self.size_bytes + self.documents
-
-    @property
     def likely_tokens(self) -> int:
+        """Each document ends with a token of its own."""
         return round(self.size_bytes / BYTES_A_TOKEN) + self.documents
 
 

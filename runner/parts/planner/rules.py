@@ -118,8 +118,8 @@ def _sides_of(recipe: Recipe, home: Path_, data: Settings) -> list[text_sides.Te
 
 
 def enough_text(recipe: Recipe) -> Iterator[Problem]:
-    """A small text needs a block of tokens on both sides of the split. Whether it has them is
-    certain by its bytes, and likely by its tokens."""
+    """A note for a small text without a block of tokens on a side of the split, by the likely
+    tokens of its bytes. `recipe prepare` counts them."""
     for home, data in recipe.data_sections:
         where, block_tokens = recipe.longest_row(home)
         sides = _sides_of(recipe, home, data) if data.get("text") else None
@@ -128,9 +128,6 @@ def enough_text(recipe: Recipe) -> Iterator[Problem]:
         for side in sides:
             if side.likely_tokens >= block_tokens:
                 continue
-            severity: Severity = "note"
-            if side.most_tokens < block_tokens:
-                severity = "error"
             length = text_sides.fitting_block(sides, block_tokens)
             if length:
                 hint = f"Give more text, or write `{where[-1]}: {length}`."
@@ -138,11 +135,10 @@ def enough_text(recipe: Recipe) -> Iterator[Problem]:
                 hint = "Give more text, or delete `validation_share`: then none of it is held back."
             else:
                 hint = "Give more text."
-            yield recipe.problem(
+            yield recipe.note(
                 where,
                 f"The {side.name} text has about {side.likely_tokens:,} tokens, too few for one block of {block_tokens:,}.",
                 hint,
-                severity=severity,
                 check="too-little-text",
             )
 
