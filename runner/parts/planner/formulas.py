@@ -80,8 +80,7 @@ class LanguageForecast(Forecast):
             trainable += model.hidden_size
             if self.workload.adapter:
                 total += model.hidden_size
-        seeing = parameters.tower(self.workload.model).whole
-        return Counts(total, trainable, adapter, seeing)
+        return Counts(total, trainable, adapter)
 
     @cached_property
     def memory(self) -> memory.Memory:
