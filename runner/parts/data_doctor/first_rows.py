@@ -73,29 +73,30 @@ def _wrong_columns(
     """The settings of questions and answers whose column is mostly empty, or holds no text to
     learn, while another column looks like what is meant; each with a message and a hint. names:
     of the file's columns; sample: its first rows."""
-    pair = columns.likely_pair(names, sample)
-    if pair is None:
-        return
     named = {setting: columns_of(data.get(setting) or "") for setting in sources.QUESTION_ANSWER}
     used = {column for of_setting in named.values() for column in of_setting}
-    for setting, likely in zip(sources.QUESTION_ANSWER, pair, strict=True):
-        if (
-            len(named[setting]) != 1
-            or used & {*columns_of(likely)}
-            or named[setting][0] not in names
-        ):
+    messages = {}
+    for setting, of_setting in named.items():
+        if len(of_setting) != 1 or of_setting[0] not in names:
             continue
-        column = named[setting][0]
+        (column,) = of_setting
         facts = columns.facts_of(column, sample)
         empty = round((1 - facts.filled_share) * len(sample))
         if facts.filled_share < columns.LEAST_FILLED:
-            message = f"{empty:,} of the first {len(sample):,} rows of `{file}` have nothing in `{column}`."
+            messages[setting] = (
+                f"{empty:,} of the first {len(sample):,} rows of `{file}` have nothing in `{column}`."
+            )
         elif not facts.holds_text:
             first = next(str(row[column]) for row in sample if row.get(column) is not None)
-            message = f"`{column}` of `{file}` holds no text to learn, for example `{first[:40]}`."
-        else:
-            continue
-        yield setting, message, f"Did you mean `{likely}`?"
+            messages[setting] = (
+                f"`{column}` of `{file}` holds no text to learn, for example `{first[:40]}`."
+            )
+    pair = columns.likely_pair(names, sample) if messages else None
+    if pair is None:
+        return
+    for setting, likely in zip(sources.QUESTION_ANSWER, pair, strict=True):
+        if setting in messages and not used & {*columns_of(likely)}:
+            yield setting, messages[setting], f"Did you mean `{likely}`?"
 
 
 def _too_long(

@@ -91,14 +91,16 @@ class RowLengths(prepared.Lengths):
         lengths: Iterable[float] = _points(self)
         if rows > 1:
             # The longest of n rows is below the quantile s with the probability s^n.
-            lengths = _at(self, (share ** (1 / rows) for share in _SHARES))
+            lengths = _at(self, [share ** (1 / rows) for share in _SHARES])
         if multiple > 1:
-            lengths = (math.ceil(length / multiple) * multiple for length in lengths)
-        return sum(min(limit, length) for length in lengths) / _POINTS
+            lengths = [math.ceil(length / multiple) * multiple for length in lengths]
+        cut_lengths = [min(limit, length) for length in lengths]
+        return sum(cut_lengths) / _POINTS
 
     def beyond(self, limit: float) -> float:
         """The share of rows that are longer than `limit`, 0 to 1."""
-        return sum(length > limit for length in _points(self)) / _POINTS
+        are_longer = [length > limit for length in _points(self)]
+        return sum(are_longer) / _POINTS
 
     def attended(self, limit: float) -> float:
         """The mean length of the row that a token is in, E[L²] / E[L], at most `limit`."""

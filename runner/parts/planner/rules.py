@@ -121,8 +121,10 @@ def enough_text(recipe: Recipe) -> Iterator[Problem]:
     """A note for a small text without a block of tokens on a side of the split, by the likely
     tokens of its bytes. `recipe prepare` counts them."""
     for home, data in recipe.data_sections:
+        if not data.get("text") or not data.get("path"):
+            continue
         where, block_tokens = recipe.longest_row(home)
-        sides = _sides_of(recipe, home, data) if data.get("text") else None
+        sides = _sides_of(recipe, home, data)
         if not block_tokens or not sides or not sides[0].documents:
             continue  # another rule reports a file without documents
         for side in sides:
