@@ -27,10 +27,10 @@ CONFIG_FILE = "axolotl.yaml"
 # How many questions of validation rows are asked before and after training if the recipe names
 # none.
 ASKED_OF_ROWS = 5
-# Axolotl 0.19.0 reports its use to a server by default, and may hang if that cannot be reached.
 # Axolotl 0.19.0 pads rows to a multiple of 64 tokens, which suits GPUs. On a processor every token
 # takes time, and short rows would take twice as long.
 PADDED_ON_PROCESSOR = 8
+# Axolotl 0.19.0 reports its use to a server by default, and may hang if that cannot be reached.
 UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
 
 
