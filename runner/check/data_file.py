@@ -24,8 +24,9 @@ from runner.recipe import templates
 from runner.tools.files import TEXTS, text_files
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
 
-# A recipe has none of the last; those of recipes may be either.
-RECIPES = {".json", ".yaml", ".yml"}
+# A file with one of these is a recipe, or rows.
+RECIPES = {".json", *rows.YAML}
+# A recipe has none of these.
 ENDINGS = {*rows.ENDINGS, *TEXTS, *rows.WITHOUT_ROWS} - RECIPES
 YAML_LIST = re.compile(rb"(\s*(#[^\n]*|---[^\n]*)?\n)*\s*- ")
 PREFERENCES = {"chosen", "rejected"}  # the columns of the better and of the worse answer
@@ -79,13 +80,13 @@ def pasted(name: str) -> str:
 def kind_of(file: Path) -> str:
     """The kind of rows that a file certainly has, as `recipe new --what` names it; empty if it is
     not certain, or questions with answers."""
-    if file.is_dir() and not chat_logs.chat_of(file):
-        return "text" if text_files(file) else ""
-    suffix = file.suffix.lower()
     if chat_logs.chat_of(file):
         return "conversations"
+    if file.is_dir():
+        return "text" if text_files(file) else ""
     if not file.is_file():
         return ""
+    suffix = file.suffix.lower()
     if suffix in TEXTS and not text_pairs.holds_pairs(file) and not is_table(file):
         return "text"
     names = {name.lower() for name in _columns(file)}
@@ -159,15 +160,14 @@ def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]
     ending = ending_of(file)
     if ending in TEXT_TABLES and file.is_file() and not chat_logs.chat_of(file):
         facts += _text_facts(file)
-    others = rows.unread(file, sheet)
-    if sheet:
-        return facts
-    if others and ending in spreadsheets.ENDINGS:
-        fact = f"Its sheets have different columns. {listed(others)} {'is' if len(others) == 1 else 'are'} not read."
-        facts.append((fact, "To read another one, write its name as `sheet`."))
-    elif others:
-        fact = f"Its files have different columns. {listed(others)} {'is' if len(others) == 1 else 'are'} not read."
-        facts.append((fact, "To read another one, write its path."))
+    unread_tables = [] if sheet else rows.unread(file)
+    if unread_tables:
+        tables, remedy = "files", "To read another one, write its path."
+        if ending in spreadsheets.ENDINGS:
+            tables, remedy = "sheets", "To read another one, write its name as `sheet`."
+        verb = "is" if len(unread_tables) == 1 else "are"
+        fact = f"Its {tables} have different columns. {listed(unread_tables)} {verb} not read."
+        facts.append((fact, remedy))
     return facts
 
 

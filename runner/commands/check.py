@@ -63,9 +63,11 @@ def check(
         return code(verdict, fail_on)
     for problem in shown_verdict.problems:
         say(f"{problem}\n")
-    if not quiet and len(paths) == 1 and data_file.is_data(Path(paths[0])):
+    if quiet:
+        return code(verdict, fail_on)
+    if len(paths) == 1 and data_file.is_data(Path(paths[0])):
         _end_without_recipe(Path(paths[0]))
-    elif not quiet:
+    else:
         notes = len(verdict.problems) - errors
         counts = counted(errors, "error") + (f", {counted(notes, 'note')}" if notes else "")
         say(

@@ -75,6 +75,8 @@ _IN_BRACKETS = re.compile(r"<[^<>\n]{3,60}>")
 _EDITED = re.compile(r"[\u200e ]<[^<>\n]*\s[^<>\n]*>$")
 # The signs that Slack escapes; `&` last, because it begins the others.
 _SLACK_ESCAPES = {"&lt;": "<", "&gt;": ">", "&amp;": "&"}
+# The name of a day's file in Slack's export.
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 # A person who is spoken to.
 _MENTION = re.compile(r"<@(\w+)>")
 # A name at the beginning of a line: up to four words, the first with a letter.
@@ -118,41 +120,47 @@ def chat_of(file: Path) -> ChatContent | None:
         if file.suffix.lower() == ".zip" and file.is_file():
             file = unpacked(file)
         if file.is_dir():
-            days = tuple(sorted(file.rglob("*.json")))
-            return _chat_of_days(days, tuple(day.stat().st_mtime_ns for day in days))
+            days = sorted(day for day in file.rglob("*.json") if _DAY.fullmatch(day.stem))
+            return _chat_of_days(file, tuple((day, day.stat().st_mtime_ns) for day in days))
         return _chat_of(file)
     except (FileNotFoundError, Unreadable):
         return None
 
 
 @lru_cache(maxsize=16)
-def _chat_of_days(days: tuple[Path, ...], _changed_ns: tuple[int, ...]) -> ChatContent | None:
-    """The channels of Slack's export: a folder for each, with a file for each day."""
-    names = dict[str, str]()
+def _chat_of_days(folder: Path, days: tuple[tuple[Path, int], ...]) -> ChatContent | None:
+    """The channels of Slack's export: a folder for each, with a file for each day. days: these
+    files, each with the time of its last change."""
     by_channel: dict[Path, list[Any]] = {}
     all_encodable = True
-    for day in days:
-        try:
-            text = day.read_text(encoding="utf-8-sig", errors=KEPT)
-            entries = json.loads(text)
-        except (OSError, ValueError, RecursionError):
-            continue  # of another program
-        if not isinstance(entries, list):
-            continue
-        if day.name == "users.json":
-            names = _slack_people(entries)
-        elif entries and _is_slack(entries[0]):
+    for day, _ in days:
+        text, entries = _json_list_in(day)
+        if entries and _is_slack(entries[0]):
             by_channel.setdefault(day.parent, []).extend(entries)
             all_encodable = all_encodable and is_encodable(text)
     if not by_channel:
         return None
+    names = _slack_people(folder)
     channels = [_of_slack(entries, names) for entries in by_channel.values()]
     return _made("Slack's export", channels, all_encodable)
 
 
-def _slack_people(entries: Sequence[Any]) -> dict[str, str]:
-    """The names of Slack's people by their identifiers, of `users.json`."""
+def _json_list_in(file: Path) -> tuple[str, list[Any]]:
+    """The text of a file, and its list; an empty one if it holds something else."""
+    try:
+        text = file.read_text(encoding="utf-8-sig", errors=KEPT)
+        entries = json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return "", []
+    if isinstance(entries, list):
+        return text, entries
+    return text, []
+
+
+def _slack_people(folder: Path) -> dict[str, str]:
+    """The names of Slack's people by their identifiers; none without `users.json`."""
     names = {}
+    _, entries = _json_list_in(next(folder.rglob("users.json"), folder / "users.json"))
     for entry in entries:
         if isinstance(entry, dict):
             display_name = _slack_name({**entry, "user_profile": entry.get("profile")})
@@ -352,7 +360,7 @@ def _pause(before: ChatMessage, after: ChatMessage) -> float:
     return after.seconds - before.seconds
 
 
-def _of_text(text: str) -> tuple[str, list[list[ChatMessage]]]:
+def _of_text(text: str) -> tuple[str, Sequence[Sequence[ChatMessage]]]:
     """The kind of a chat in a text file, and its messages."""
     lines = text.split("\n")
     for line in lines:
@@ -473,7 +481,7 @@ def _day_seconds(year: str, month: str, day: str) -> float | None:
     return (begin - datetime(1970, 1, 1)) / timedelta(seconds=1)
 
 
-def _of_log(lines: Sequence[str]) -> list[list[ChatMessage]]:
+def _of_log(lines: Sequence[str]) -> list[Sequence[ChatMessage]]:
     """The messages of a log with names alone, in parts between empty lines if these separate
     conversations."""
     messages = list[ChatMessage]()
@@ -495,7 +503,14 @@ def _of_log(lines: Sequence[str]) -> list[list[ChatMessage]]:
         else:
             messages.append(ChatMessage(number, None, "", None, "notice"))
         is_after_gap = False
-    messages = [_without_text_as_notice(message) for message in messages]
+    return _parts_of_log([_without_text_as_notice(message) for message in messages], begins)
+
+
+def _parts_of_log(
+    messages: Sequence[ChatMessage], begins: Sequence[int]
+) -> list[Sequence[ChatMessage]]:
+    """The conversations of a log, without the lines of its head. begins: the messages behind empty
+    lines."""
     head = _head_lines(messages)
     messages = messages[head:]
     begins = [0, *(begin - head for begin in begins if begin > head)]
@@ -505,7 +520,7 @@ def _of_log(lines: Sequence[str]) -> list[list[ChatMessage]]:
     if len(parts) > 1 and 2 * len(exchanges) >= len(parts):
         return parts
     # Without times, nothing says where a conversation ends, and one row would teach nothing.
-    begins = list(range(0, len(messages), MESSAGES_OF_A_PART))
+    begins = range(0, len(messages), MESSAGES_OF_A_PART)
     return [messages[begin : begin + MESSAGES_OF_A_PART] for begin in begins]
 
 
@@ -525,7 +540,7 @@ def _without_text_as_notice(message: ChatMessage) -> ChatMessage:
     return message._replace(left_out="notice")
 
 
-def _of_json(content: object) -> tuple[str, list[list[ChatMessage]]]:
+def _of_json(content: object) -> tuple[str, Sequence[Sequence[ChatMessage]]]:
     """The kind of a chat in JSON, and the messages of each chat in it; none if it is no chat."""
     if isinstance(content, list):
         if content and _is_slack(content[0]):
@@ -540,13 +555,11 @@ def _of_json(content: object) -> tuple[str, list[list[ChatMessage]]]:
     if _is_telegram(content):
         return "a Telegram chat", [_of_telegram(content["messages"])]
     messages = content.get("messages")
-    if isinstance(messages, list) and any(
-        _has(message, "author", "content") for message in messages
-    ):
+    if not isinstance(messages, list):
+        return "", []
+    if any(_has(message, "author", "content") for message in messages):
         return "a Discord chat", [_of_discord(messages)]
-    if isinstance(messages, list) and any(
-        _has(message, "sender_name", "timestamp_ms") for message in messages
-    ):
+    if any(_has(message, "sender_name", "timestamp_ms") for message in messages):
         return "a Messenger or Instagram chat", [_of_messenger(messages)]
     return "", []
 

@@ -99,10 +99,9 @@ def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> L
 
 def asks_and_answers(names: Iterable[str]) -> bool:
     """Whether there are columns with usual names for questions and for answers."""
-    lower_names = {name.lower().strip() for name in names}
-    return bool(lower_names.intersection(QUESTION_NAMES)) and bool(
-        lower_names.intersection(ANSWER_NAMES)
-    )
+    lower_names = set(map(_lower, names))
+    asks = not lower_names.isdisjoint(QUESTION_NAMES)
+    return asks and not lower_names.isdisjoint(ANSWER_NAMES)
 
 
 def quiz_of(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Quiz | None:
@@ -155,7 +154,7 @@ def _right_column(
     sample: Sequence[Mapping[str, object]],
 ) -> str | None:
     """The column whose values are options of their rows, or marks of them; None without one."""
-    other_columns = {name.lower().strip(): name for name in names if name not in options}
+    other_columns = {_lower(name): name for name in names if name not in options}
     usual = [other_columns[name] for name in RIGHT_NAMES if name in other_columns]
     longer = [name for key, name in other_columns.items() if key.startswith(RIGHT_NAMES[0])]
     for column in dict.fromkeys((*usual, *longer, *other_columns.values())):
@@ -188,25 +187,32 @@ def question_and_answer(
     sample = list(rows)
     columns = [facts_of(name, sample) for name in names]
     filled = [column for column in columns if column.filled_share >= LEAST_FILLED]
+    question, answer = _likeliest(filled)
+    if question is None or answer is None or _are_apart(question, answer):
+        return None
+    if not named([question], QUESTION_NAMES) and not named([answer], ANSWER_NAMES):
+        question, answer = _in_order(question, answer, columns)
+    return question.name, answer.name
+
+
+def _likeliest(
+    filled: Sequence[ColumnFacts],
+) -> tuple[ColumnFacts | None, ColumnFacts | None]:
+    """The columns that are likeliest the question and its answer; None for one that is not
+    there."""
     answer = named(filled, ANSWER_NAMES)
     question = named([column for column in filled if column != answer], QUESTION_NAMES)
     texts = []
     for column in filled:
-        if column.holds_text and column.name.lower().strip() not in PEOPLE_NAMES:
+        if column.holds_text and _lower(column.name) not in PEOPLE_NAMES:
             texts.append(column)
-    question = question or _asking([column for column in texts if column != answer])
-    question = question or _topic([column for column in texts if column != answer])
+    unanswered = [column for column in texts if column != answer]
+    question = question or _asking(unanswered) or _called(unanswered, TOPIC_NAMES)
     if question is None and answer is None:
         question, answer = _first_of_equals(texts)
     answer = answer or _longest([column for column in texts if column != question])
     question = question or _longest([column for column in texts if column != answer])
-    if question is None or answer is None or _answers_its_name(question, answer):
-        return None
-    if question.is_kind and answer.is_kind:
-        return None  # two categories, of which neither answers the other
-    if not named([question], QUESTION_NAMES) and not named([answer], ANSWER_NAMES):
-        question, answer = _in_order(question, answer, columns)
-    return question.name, answer.name
+    return question, answer
 
 
 def longest_text(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str | None:
@@ -221,17 +227,27 @@ def longest_text(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str
 
 def named(columns: Iterable[ColumnFacts], usual_names: Sequence[str]) -> ColumnFacts | None:
     """The column with the likeliest of the usual names; a name may have other words beside it."""
-    by_name = dict[str, ColumnFacts]()
-    for column in columns:
-        by_name.setdefault(column.name.lower().strip(), column)
+    all_columns = list(columns)
+    called = _called(all_columns, usual_names)
+    if called:
+        return called
     for usual_name in usual_names:
-        if usual_name in by_name:
-            return by_name[usual_name]
-    for usual_name in usual_names:
-        for name, column in by_name.items():
-            if len(usual_name) > 1 and usual_name in re.split(r"[\W_]+", name):
+        for column in all_columns:
+            words = re.split(r"[\W_]+", _lower(column.name))
+            if len(usual_name) > 1 and usual_name in words:
                 return column
     return None
+
+
+def _called(columns: Sequence[ColumnFacts], usual_names: Sequence[str]) -> ColumnFacts | None:
+    """The first column that has the likeliest of the usual names, and no other word."""
+    by_name = {_lower(column.name): column for column in reversed(columns)}
+    return next((by_name[name] for name in usual_names if name in by_name), None)
+
+
+def _lower(name: str) -> str:
+    """A column's name as the tables of usual names have it."""
+    return name.lower().strip()
 
 
 def facts_of(name: str, rows: Sequence[Mapping[str, Any]]) -> ColumnFacts:
@@ -295,12 +311,6 @@ def _longest(columns: Sequence[ColumnFacts]) -> ColumnFacts | None:
     return max(texts or columns, key=lambda column: column.mean_characters, default=None)
 
 
-def _topic(columns: Sequence[ColumnFacts]) -> ColumnFacts | None:
-    """The column that is called as what a text is about."""
-    by_name = {column.name.lower().strip(): column for column in reversed(columns)}
-    return next((by_name[name] for name in TOPIC_NAMES if name in by_name), None)
-
-
 def _first_of_equals(
     columns: Sequence[ColumnFacts],
 ) -> tuple[ColumnFacts | None, ColumnFacts | None]:
@@ -313,9 +323,11 @@ def _first_of_equals(
     return texts[0], texts[1]
 
 
-def _answers_its_name(question: ColumnFacts, answer: ColumnFacts) -> bool:
-    """Whether a column answers the question that it is called by, as in the export of a survey: no
-    other column asks for it."""
+def _are_apart(question: ColumnFacts, answer: ColumnFacts) -> bool:
+    """Whether no column answers the other: both are categories, or each answers the question that
+    it is called by, as in the export of a survey."""
+    if question.is_kind and answer.is_kind:
+        return True
     are_questions = all(_ASKING_NAME.search(column.name) for column in (question, answer))
     return are_questions and question.asking_share < LEAST_ASKING
 

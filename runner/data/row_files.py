@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from runner.data.table_layout import Header, encoding_of, open_table
 from runner.recipe.templates import FORMS
 from runner.tools import packaged
+from runner.tools.files import once_per_file
 from runner.tools.problem import Severity, Stop
 
 FIRST_BYTES = (
@@ -81,27 +82,33 @@ OF_TABLES = (".csv", ".tsv")
 MARKUP = re.compile(rb"(\xef\xbb\xbf)?\s*<")
 
 
+HEAD_BYTES = 100
+
+
 def ending_of(file: Path) -> str:
     """A file's ending in lower case; where a table and a workbook are taken for each other, the one
     that its first bytes say."""
     ending = file.suffix.lower()
-    if ending not in (*OF_TABLES, *OF_WORKBOOKS) or not file.is_file():
-        return ending
+    if ending in (*OF_TABLES, *OF_WORKBOOKS) and file.is_file():
+        return _ending_by_content(file)
+    return ending
+
+
+@once_per_file
+def _ending_by_content(file: Path) -> str:
+    ending = file.suffix.lower()
     with file.open("rb") as content:
         head = content.read(HEAD_BYTES)
     workbook = WORKBOOKS.get(head[:4])
     if ending in OF_TABLES:
         return workbook or ending
-    if not head or workbook or MARKUP.match(head) or holds_control(head):
+    if not head or workbook or MARKUP.match(head) or _holds_control(head):
         return ending
     with open_table(file, errors="replace") as (_, layout):
         return ".csv" if layout.is_certain else ending
 
 
-HEAD_BYTES = 100
-
-
-def holds_control(head: bytes) -> bool:
+def _holds_control(head: bytes) -> bool:
     """Whether a file begins with bytes that no text has; the zeros of UTF-16 are some of text."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return False
@@ -268,7 +275,7 @@ class JsonList(RowFile):
         if text.startswith("["):
             return _first_columns(text[max(0, text.find("{")) :])
         try:
-            rows = list_of_rows(json.loads(file.read_text(encoding="utf-8-sig")))
+            rows = _list_of_rows(json.loads(file.read_text(encoding="utf-8-sig")))
         except (ValueError, RecursionError):
             raise Unreadable("it is not JSON.", hint=LINES_OF_JSON) from None
         if not rows:
@@ -278,7 +285,7 @@ class JsonList(RowFile):
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         try:
             text = file.read_text(encoding="utf-8-sig", errors=KEPT)
-            rows = list_of_rows(json.loads(text))
+            rows = _list_of_rows(json.loads(text))
         except (ValueError, RecursionError) as error:
             raise Stop(
                 f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.", LINES_OF_JSON
@@ -314,7 +321,7 @@ class YamlList(RowFile):
             value = yaml.load(file.read_text(encoding="utf-8-sig"), yaml.CBaseLoader)
         except (yaml.YAMLError, RecursionError):
             raise Unreadable("it is not YAML.", hint=AS_JSON) from None
-        return list_of_rows(value)
+        return _list_of_rows(value)
 
 
 AS_JSON = "Save its rows as a list in JSON, or as a table in CSV."
@@ -324,7 +331,7 @@ DEEPEST = 3  # objects inside each other whose fields are columns
 OF_FORMS = {name for names in FORMS.values() for name in names}
 
 
-def list_of_rows(value: object) -> list[Any] | None:
+def _list_of_rows(value: object) -> list[Any] | None:
     """The rows in a value of JSON: itself, its longest list of objects, or its texts by their keys;
     None without any."""
     if isinstance(value, list):
@@ -342,7 +349,7 @@ def list_of_rows(value: object) -> list[Any] | None:
         return by_column
     for inner in value.values():
         if isinstance(inner, dict):
-            rows = list_of_rows(inner)
+            rows = _list_of_rows(inner)
             if rows:
                 return rows
     answers = list(value.values())

@@ -231,11 +231,12 @@ def _require_tables(folder: Path) -> None:
         )
 
 
+YAML = (".yaml", ".yml")
 # By a file's ending, in lower case.
 READERS: dict[str, RowFile] = {
     ".jsonl": row_files.JsonLines(),
     ".json": chat_logs.JsonFile(),
-    **dict.fromkeys((".yaml", ".yml"), row_files.YamlList()),
+    **dict.fromkeys(YAML, row_files.YamlList()),
     ".csv": row_files.Table(),
     ".tsv": row_files.Table(),
     **dict.fromkeys(TEXTS, chat_logs.TextFile()),
@@ -260,7 +261,7 @@ def is_quick(file: Path) -> bool:
     suffix = ending_of(file)
     if suffix in ROW_BY_ROW:
         return True
-    whole = (".json", ".yaml", ".yml", *TEXTS, ".zip", *spreadsheets.ENDINGS)
+    whole = (".json", *YAML, *TEXTS, ".zip", *spreadsheets.ENDINGS)
     return suffix in whole and file.stat().st_size < QUICK_BYTES
 
 
@@ -296,10 +297,10 @@ def _reader_of_folder(folder: Path, split: str | None, column: str | None) -> Ro
 
 def _tables_in(folder: Path) -> list[Path]:
     """The files of rows below a folder that are no texts, sorted by name."""
+    endings = READERS.keys() - {*TEXTS, *YAML}  # YAML is rather a recipe
     tables = []
     for file in sorted(folder.rglob("*")):
-        # YAML is rather a recipe.
-        is_table = file.suffix.lower() in READERS.keys() - {*TEXTS, ".yaml", ".yml"}
+        is_table = file.suffix.lower() in endings
         if is_table and file.is_file() and not file.name.startswith("."):
             tables.append(file)
     return tables
@@ -337,20 +338,27 @@ def read(
         raise Stop(f"`{file}` cannot be read: {error.strerror}.") from None
 
 
-def good(source: data_sets.DataSource, *, stream: bool = False) -> Iterator[DataRow]:
-    """The readable rows."""
-    return (row for _, row in read(source, stream=stream) if not isinstance(row, Bad))
+def good(
+    source: data_sets.DataSource, *, column: str | None = None, stream: bool = False
+) -> Iterator[DataRow]:
+    """The readable rows. column, stream: as for `read`."""
+    numbered = read(source, column=column, stream=stream)
+    return (row for _, row in numbered if not isinstance(row, Bad))
 
 
 def first(
-    file: Path, most: int, split: str | None = None, sheet: str | None = None
+    file: Path,
+    most: int | None,
+    split: str | None = None,
+    sheet: str | None = None,
+    column: str | None = None,
 ) -> list[DataRow]:
-    """The first readable rows of a file or folder, at most this many. Raises Stop if it cannot be
-    read."""
+    """The first readable rows of a file or folder, at most this many; all for None. column: as for
+    `read`. Raises Stop if it cannot be read."""
     source = data_sets.DataSource(
         hub=None, revision=None, subset=None, split=split, sheet=sheet, path=str(file)
     )
-    return list(islice(good(source), most))
+    return list(islice(good(source, column=column), most))
 
 
 def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | None:
@@ -419,10 +427,10 @@ def columns(file: Path, split: str | None = None, sheet: str | None = None) -> l
         raise Unreadable(f"{error.strerror}.") from None
 
 
-def unread(file: Path, sheet: str | None = None) -> list[str]:
+def unread(file: Path) -> list[str]:
     """The sheets or files with tables that are not read, because their columns are others than
-    those of the largest."""
-    reader = reader_of(file, sheet=sheet)
+    those of the one that is read."""
+    reader = reader_of(file)
     if reader is None:
         return []
     with suppress(Unreadable, OSError, UnicodeDecodeError, csv.Error):

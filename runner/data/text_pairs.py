@@ -73,7 +73,7 @@ def rows_of(file: Path) -> Iterator[Numbered]:
         lines = content.read().split("\n")
     for line, question, answer in layout(lines):
         if is_encodable(question) and is_encodable(answer):
-            yield line, dict(zip(COLUMNS, (question, answer), strict=True))
+            yield line, {"question": question, "answer": answer}
         else:
             yield line, Bad(NOT_UTF8)
 
@@ -113,31 +113,44 @@ def _labelled(lines: Sequence[str]) -> list[TextPair]:
 def _under_questions(lines: Sequence[str]) -> list[TextPair]:
     """The pairs of lines that ask, at the beginning of a paragraph or as headings, with all that
     stands under each; none in a text that asks now and then."""
-    questions = list[tuple[int, str, list[str]]]()
-    paragraphs = 0
-    title_lines = 0
-    has_gaps = any(not line.strip() for line in "\n".join(lines).strip().split("\n"))
-    is_beginning = True
-    for number, line in enumerate(lines, 1):
-        heading = _HEADING.match(line)
-        if is_beginning and line.strip():
-            paragraphs += 1
-        question = _asked(heading["text"] if heading else line)
-        if question and (is_beginning or heading):
-            questions.append((number, question, []))
-        elif questions and not (heading and not _ASKS.search(line)):
-            questions[-1][2].append(line)
-        elif not questions and line.strip():
-            title_lines += 1
-        is_beginning = not line.strip() or not has_gaps
-    most_paragraphs = MOST_PARAGRAPHS if has_gaps else MOST_LINES
-    if title_lines > MOST_TITLE_LINES or paragraphs > most_paragraphs * len(questions):
+    text_lines = [line for line in lines if line.strip()]
+    has_gaps = "\n\n" in "\n".join(map(str.strip, lines)).strip()
+    most_paragraphs = MOST_PARAGRAPHS
+    paragraphs = sum(map(_begins_paragraph, lines, ["", *lines]))
+    if not has_gaps:
+        most_paragraphs = MOST_LINES
+        paragraphs = len(text_lines)
+    questions = _questions_with_lines(lines, has_gaps)
+    if not questions or paragraphs > most_paragraphs * len(questions):
         return []
+    title_lines = [line for line in lines[: questions[0][0] - 1] if line.strip()]
     labelled_count = sum(bool(_LABELLED.match(question)) for _, question, _ in questions)
-    if 2 * labelled_count > len(questions):
-        return []  # people talk
+    people_talk = 2 * labelled_count > len(questions)
+    if len(title_lines) > MOST_TITLE_LINES or people_talk:
+        return []
     pairs = [_pair(number, [question], answer) for number, question, answer in questions]
     return pairs if _are_complete(pairs) else []
+
+
+def _begins_paragraph(line: str, line_above: str) -> bool:
+    return bool(line.strip()) and not line_above.strip()
+
+
+def _questions_with_lines(lines: Sequence[str], has_gaps: bool) -> list[tuple[int, str, list[str]]]:
+    """The questions of a text, each with its line's number and the lines below it, but for other
+    headings. has_gaps: whether empty lines separate its paragraphs."""
+    questions = list[tuple[int, str, list[str]]]()
+    line_above = ""
+    for number, line in enumerate(lines, 1):
+        heading = _HEADING.match(line)
+        is_beginning = heading or not has_gaps or not line_above.strip()
+        question = _asked(heading["text"] if heading else line)
+        if question and is_beginning:
+            questions.append((number, question, []))
+        elif questions and (not heading or _ASKS.search(line)):
+            questions[-1][2].append(line)
+        line_above = line
+    return questions
 
 
 def _on_each_line(lines: Sequence[str]) -> list[TextPair]:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.data import row_files, rows
-from runner.data.data_sets import BYTES_A_TOKEN, DataSource, is_held_out
+from runner.data import rows
+from runner.data.data_sets import BYTES_A_TOKEN, is_held_out
 from runner.tools.files import text_files
 from runner.tools.problem import Stop
 
@@ -66,17 +66,9 @@ def texts_of(file: Path, column: str, sheet: str | None = None) -> list[str] | N
         return None
     if sum(text_file.stat().st_size for text_file in files) > MOST_BYTES:
         return None
-    source = DataSource(
-        hub=None, revision=None, subset=None, split=None, path=str(file), sheet=sheet
-    )
-    texts = []
     try:
-        for _, row in rows.read(source, column=column):
-            if isinstance(row, row_files.Bad):
-                continue
-            text = row.get(column)
-            if isinstance(text, str) and text.strip():
-                texts.append(text)
-    except (row_files.Unreadable, Stop):
+        documents = rows.first(file, None, sheet=sheet, column=column)
+    except Stop:
         return None  # another rule reports it
-    return texts
+    texts = [document.get(column) for document in documents]
+    return [text for text in texts if isinstance(text, str) and text.strip()]

@@ -77,26 +77,30 @@ def _wrong_columns(
     used = {column for of_setting in named.values() for column in of_setting}
     messages = {}
     for setting, of_setting in named.items():
-        if len(of_setting) != 1 or of_setting[0] not in names:
-            continue
-        (column,) = of_setting
-        facts = columns.facts_of(column, sample)
-        empty = round((1 - facts.filled_share) * len(sample))
-        if facts.filled_share < columns.LEAST_FILLED:
-            messages[setting] = (
-                f"{empty:,} of the first {len(sample):,} rows of `{file}` have nothing in `{column}`."
-            )
-        elif not facts.holds_text:
-            first = next(str(row[column]) for row in sample if row.get(column) is not None)
-            messages[setting] = (
-                f"`{column}` of `{file}` holds no text to learn, for example `{first[:40]}`."
-            )
+        if len(of_setting) == 1 and of_setting[0] in names:
+            message = _without_text(of_setting[0], file, sample)
+            if message:
+                messages[setting] = message
     pair = columns.likely_pair(names, sample) if messages else None
     if pair is None:
         return
     for setting, likely in zip(sources.QUESTION_ANSWER, pair, strict=True):
         if setting in messages and not used & {*columns_of(likely)}:
             yield setting, messages[setting], f"Did you mean `{likely}`?"
+
+
+def _without_text(column: str, file: Path, sample: list[row_files.DataRow]) -> str:
+    """What is wrong with a column that is mostly empty or holds no text; empty for another one."""
+    facts = columns.facts_of(column, sample)
+    if facts.filled_share < columns.LEAST_FILLED:
+        empty = round((1 - facts.filled_share) * len(sample))
+        return (
+            f"{empty:,} of the first {len(sample):,} rows of `{file}` have nothing in `{column}`."
+        )
+    if facts.holds_text:
+        return ""
+    first = next(str(row[column]) for row in sample if row.get(column) is not None)
+    return f"`{column}` of `{file}` holds no text to learn, for example `{first[:40]}`."
 
 
 def _too_long(

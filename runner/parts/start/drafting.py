@@ -592,14 +592,18 @@ class Answers:
         """The length of blocks of which a text here has some for training, and for validation if a
         share is held back; None if it is too short."""
         longest: int = self._setting_or_default("model.sequence_len")
-        texts = None
-        if self.of.rows == "text" and not on_hub(self.data):
-            column = self.column or self.holding_text or UNNAMED_COLUMN
-            texts = text_sides.texts_of(Path(self.data).expanduser(), column, self.sheet or None)
-        if texts is None:
+        if self._texts is None:
             return longest
-        sides = text_sides.split(texts, share, self._setting_or_default("data.seed"))
+        sides = text_sides.split(self._texts, share, self._setting_or_default("data.seed"))
         return text_sides.fitting_block(sides, longest)
+
+    @cached_property
+    def _texts(self) -> list[str] | None:
+        """The documents of a small text here; None if it is large, or on the hub."""
+        if on_hub(self.data):
+            return None
+        column = self.column or self.holding_text or UNNAMED_COLUMN
+        return text_sides.texts_of(Path(self.data).expanduser(), column, self.sheet or None)
 
     def _text_settings(self) -> dict[str, tuple[Any, str]]:
         """The settings with which a short text here has blocks for training and for validation,

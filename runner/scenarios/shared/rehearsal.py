@@ -127,21 +127,20 @@ def _held_out_text(
             name = change.after
     column = recipe.data.get("text")
     texts = text_sides.texts_of(recipe.folder / name, column) if name and column else None
-    enough = list(SHARES_OF_TEXT)
-    if texts is not None:
-        splits = {share: text_sides.split(texts, share, recipe.data.seed) for share in enough}
-        enough = [
-            share
-            for share, sides in splits.items()
-            if text_sides.fitting_block(sides, block_tokens)
-        ]
-    if not enough:
+    for share in SHARES_OF_TEXT:
+        # A large text has enough.
+        if texts is None:
+            break
+        sides = text_sides.split(texts, share, recipe.data.seed)
+        if text_sides.fitting_block(sides, block_tokens):
+            break
+    else:
         raise Stop(
             f"A rehearsal holds some documents back to measure its loss, and `{name}` is too short for that.",
             "Give more text, with an empty line between its documents. Training does without.",
         )
     reason = "the text is one file, and the rehearsal needs held-out documents"
-    held_out = {"split": None, "path": None, "share": enough[0]}
+    held_out = {"split": None, "path": None, "share": share}
     return [
         substitute(f"data.validation_{setting}", value, reason)
         for setting, value in held_out.items()
