@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.recipe import reading
-from runner.recipe.document import Document, dotted, path_of
+from runner.recipe.document import Document, Path_, dotted, path_of
 from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import STAGES
 from runner.tools import packaged
@@ -109,8 +109,8 @@ def _value(option: str, text: str) -> Any:
 
 def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
     """A new Document with the changes applied in order, and those that changed something, `before`
-    filled in. A value of None deletes the setting. Raises Stop if a setting's section is not a
-    section."""
+    filled in. A value of None deletes the setting, or the entry of a list. Raises Stop if a
+    setting's section is not a section."""
     changed = replace(document, data=copy.deepcopy(document.data), origins=dict(document.origins))
     effective = []
     for change in changes:
@@ -120,9 +120,14 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
         if before == change.after and type(before) is type(change.after):
             continue
         _write(parent, change)
-        for old in [place for place in changed.origins if place[: len(path)] == path]:
-            del changed.origins[old]
-        changed.origins[path] = change.by
+        if isinstance(parent, list) and change.after is None:
+            for attribute in ("keys", "values", "origins"):
+                setattr(changed, attribute, _without_entry(getattr(changed, attribute), path))
+            changed.origins[path[:-1]] = change.by
+        else:
+            for old in [place for place in changed.origins if place[: len(path)] == path]:
+                del changed.origins[old]
+            changed.origins[path] = change.by
         effective.append(replace(change, before=before))
     return changed, effective
 
@@ -143,6 +148,23 @@ def _section_of(data: object, change: Override) -> Any:
     return parent
 
 
+def _without_entry(places: Mapping[Path_, Any], entry: Path_) -> dict[Path_, Any]:
+    """Places by path, without those of an entry of a list; the entries after it move up."""
+    depth = len(entry) - 1
+    removed = int(entry[depth])
+    kept = {}
+    for path, place in places.items():
+        if path[:depth] != entry[:depth] or len(path) == depth:
+            kept[path] = place
+            continue
+        number = int(path[depth])
+        if number < removed:
+            kept[path] = place
+        elif number > removed:
+            kept[(*path[:depth], number - 1, *path[depth + 1 :])] = place
+    return kept
+
+
 def _write(parent: Any, change: Override) -> None:
     """Writes a change's value into the section or list of its setting."""
     last = change.path[-1]
@@ -153,7 +175,10 @@ def _write(parent: Any, change: Override) -> None:
     elif isinstance(parent, dict):
         parent[str(last)] = value
     elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
-        parent[last] = value
+        if value is None:
+            del parent[last]
+        else:
+            parent[last] = value
     else:
         where = f"{change.by}: `{dotted(change.path[:-1])}`"
         if isinstance(parent, list):
