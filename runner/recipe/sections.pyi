@@ -27,7 +27,7 @@ class Sections:
     search: Search | None
     gates: tuple[str, ...] | None
     evaluation: Evaluation
-    distribution: Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "auto"]
+    distribution: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp"]
     sharding: Sharding | None
     communication: Communication
     machines: Machines
@@ -125,7 +125,7 @@ class TrainEarlyStopping(TypedSection[Literal["patience", "min_improvement"]]):
     min_improvement: float
 
 class Speed(TypedSection[Literal["compile", "fp8", "tf32", "data_workers", "persistent_workers", "fused_kernels", "fused_cross_entropy"]]):
-    compile: Literal["default", "max-autotune", "off", "auto"] | None
+    compile: Literal["auto", "default", "max-autotune", "off"] | None
     fp8: bool | None
     tf32: bool | None
     data_workers: int | None

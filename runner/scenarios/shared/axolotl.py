@@ -91,9 +91,29 @@ def fused(recipe: Recipe, place: Place) -> EngineConfig:
     return config
 
 
-def compiles(recipe: Recipe) -> bool:
+def compile_mode(recipe: Recipe, fp8: bool) -> str | None:
+    """The mode of torch.compile, or None. Autotuning pays on Hopper; under FP8 its search gains
+    nothing."""
     speed = recipe.settings.get("speed")
-    return speed is not None and speed.get("compile", "off") != "off"
+    mode = speed and speed.get("compile")
+    if mode in (None, "off"):
+        return None
+    if mode != "auto":
+        return str(mode)
+    gpu = catalog.gpu(recipe.machines.gpu)
+    hopper = gpu is not None and int(gpu.capability) == 9
+    if hopper and not fp8:
+        return "max-autotune"
+    return "default"
+
+
+def multiplies_in_fp8(recipe: Recipe) -> bool:
+    """Whether a recipe of one stage multiplies in 8 bits; a known GPU without them uses bf16."""
+    speed = recipe.settings.get("speed")
+    if not speed or not speed.get("fp8"):
+        return False
+    gpu = catalog.gpu(recipe.machines.gpu)
+    return gpu is None or gpu.fp8
 
 
 def faster(recipe: Recipe) -> EngineConfig:
@@ -101,11 +121,8 @@ def faster(recipe: Recipe) -> EngineConfig:
     speed = recipe.settings.get("speed")
     if not speed:
         return {}
-    if compiles(recipe):
-        mode = speed["compile"]
-    else:
-        mode = None
-    return {**speed.for_axolotl, **products(recipe, bool(speed.get("fp8")), mode)}
+    fp8 = multiplies_in_fp8(recipe)
+    return {**speed.for_axolotl, **products(recipe, fp8, compile_mode(recipe, fp8))}
 
 
 def has_persistent_workers(recipe: Recipe) -> bool:
@@ -139,7 +156,8 @@ def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
     apart = recipe.model_facts is None or not recipe.model_facts.mixes_rows(recipe.model.attention)
     able = apart and (recipe.model.attention == FLASH or not accelerator)
     able = able and common.shared_by(recipe)[0] == 1
-    return able and not compiles(recipe) and section["micro_batch_size"] > 1
+    compiled = compile_mode(recipe, multiplies_in_fp8(recipe)) is not None
+    return able and not compiled and section["micro_batch_size"] > 1
 
 
 def packing(recipe: Recipe, place: Place) -> EngineConfig:
