@@ -145,7 +145,9 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
     if fits(recipe_schema, document.data):
         return Settings(filled, recipe_schema), []
     errors = list(_validator(scenario, rows).iter_errors(document.data))
-    problems, unopened = schema_errors.problems(document, recipe_schema, errors)
+    problems, unopened = schema_errors.problems(
+        document, recipe_schema, _not_of_stages(document, errors)
+    )
     refused = [tuple(error.absolute_path) for error in errors]
     # Infinity and not-a-number pass every bound of a schema, and are never intended.
     for path, value in leaves(document.data, bool):
@@ -162,6 +164,21 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
     for section in unopened:
         _mark(filled, (section,))
     return Settings(filled, recipe_schema), problems
+
+
+def _not_of_stages(document: Document, errors: list[ValidationError]) -> list[ValidationError]:
+    """The errors without those that a stage's own recipe reports, by the schema of its technique
+    alone. It has no lines for the name, and more sections than a stage may have."""
+    judged = [index for _, index, _ in stages.documents(document)]
+    others = []
+    for error in errors:
+        path = tuple(error.absolute_path)
+        of_stage = path[:1] == (stages.STAGES,) and path[1:2] and path[1] in judged
+        is_own_line = path[2:3] and path[2] in (stages.NAME, stages.TECHNIQUE, stages.EARLIER_ROWS)
+        is_section = len(path) == 2 and error.validator == "additionalProperties"
+        if not of_stage or is_own_line or is_section:
+            others.append(error)
+    return others
 
 
 def _mark_refused(filled: object, error: ValidationError) -> None:
