@@ -32,7 +32,7 @@ from runner.tools.process import INDEX
 
 
 def corpus(file: str) -> Corpus:
-    """All that the pipeline's starter asks of text."""
+    """All that seven-b asks of text."""
     source = {"path": file, "hub": None, "subset": None, "split": None, "revision": None}
     return Corpus(
         sets=(CorpusSet(**source, column="text", limit=None),),

@@ -25,7 +25,7 @@ EDITS = {
     "survival": ("  epochs:", "4356728935672"),
     "lyrics": ("  epochs:", "2356728935672"),
     "resnet": ("  width:", ("64", *("32", "48", "16", "24", "40", "56") * 2)),
-    "seven-b": ("  hidden_size:", ("4096", *("2048", "4096") * 6)),
+    "seven-b": ("      hidden_size:", ("4096", *("2048", "4096") * 6)),
 }
 # The first ones load what later ones have.
 WARM = 3

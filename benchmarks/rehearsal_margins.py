@@ -27,7 +27,6 @@ sys.path.insert(0, str(ROOT))  # this clone's package, not an installed one
 
 from runner.check.validate import load
 from runner.parts.images.translation import MIN_ACCURACY
-from runner.parts.pretrain.architecture import AFTER
 from runner.scenarios.shared.rehearsal import MIN_GAIN, MIN_RISE, MIN_STEPS
 from runner.tools.files import read_json
 
@@ -47,30 +46,17 @@ def seeds(settings: Mapping[str, Any], home: str = "") -> Iterator[str]:
 def judged(run: Path, scenario: str) -> Iterator[tuple[str, float, float]]:
     """What a rehearsal is judged by: the name, the measured value and the lowest that passes."""
     stages = {file.parent.name: read_json(file) for file in run.rglob("training_summary.json")}
-    if scenario == "pipeline":
-        names = list(read_json(run / "config" / "plan.json")["facts"]["tokens"])
-        parts = {"pretraining": (names[0], names[-1], "last")} | {
-            name: (name, name, "best") for name in AFTER
-        }
-        for part, (begun, ended, which) in parts.items():
-            fall = (
-                1
-                - stages[ended][f"{which}_validation_loss"] / stages[begun]["first_validation_loss"]
-            )
-            yield f"fall of the loss, {part}", fall, 0
-        dpo = stages["dpo"]
-        yield (
-            "rise of dpo's accuracy",
-            dpo["last_preference_accuracy"] - dpo["first_preference_accuracy"],
-            0,
-        )
-        for file in run.rglob("evaluation.json"):
-            yield (
-                f"generated tokens, {file.parent.name}",
-                read_json(file)["metrics"]["generated_tokens"],
-                1,
-            )
-        return
+    lengths = list(read_json(run / "config" / "plan.json")["facts"].get("tokens", ()))
+    if lengths:
+        first = stages[lengths[0]]["first_validation_loss"]
+        last = stages[lengths[-1]]["last_validation_loss"]
+        yield "fall of the loss, pretraining", 1 - last / first, 0
+    for length in lengths:
+        del stages[length]
+    for file in run.rglob("evaluation.json"):
+        tokens = read_json(file)["metrics"].get("generated_tokens")
+        if tokens is not None:
+            yield f"generated tokens, {file.parent.name}", tokens, 1
     for stage, one in stages.items():
         name = f", {stage}" if len(stages) > 1 else ""
         if scenario == "image-classification":

@@ -25,7 +25,7 @@ USES = {
     "jobs": ("minimal/lyrics-demo", "openshift", ()),
     "nodes": ("gemma", "nodes", ()),
     "openshift": ("minimal/lyrics-demo", "openshift", ()),
-    "pretrain": ("minimal/pipeline", "scenario", ()),
+    "pretrain": ("minimal/pretrain", "scenario", ()),
     "rewards": ("arithmetic", "rewards", ()),
     "songs": ("minimal/lyrics-demo", "  songs", ()),
     "serve": ("minimal/last-layers", "serve", ("--set", "serve={}")),
@@ -166,7 +166,7 @@ def test_without_a_part_a_recipe_that_uses_it_gets_one_message_at_its_line(witho
     assert done.returncode == 1 and done.stdout.count("belongs to the part") == 1, (
         done.stdout + done.stderr
     )
-    name = {"images": "image-classification", "pretrain": "pipeline", "stages": "stages"}.get(
+    name = {"images": "image-classification", "pretrain": "pretrain", "stages": "stages"}.get(
         part, line.strip()
     )
     belongs = (

@@ -31,8 +31,7 @@ SECTIONS = {
     "nodes",
     "demo",
     "limits",
-    "pretrain",
-    "sft",
+    "stages",
 }
 
 

@@ -90,7 +90,7 @@ def part_in(document: Document, path: Path_) -> Schema:
     for _, index, stage_document in stages.documents(document):
         if path[:2] != (stages.STAGES, index):
             continue
-        part_of_stage = part_in(stage_document, stages.alone(path[2:], stage_document))
+        part_of_stage = part_in(stage_document, path[2:])
         if part_of_stage:
             return part_of_stage
     return below(schema(document.data["scenario"], _rows(document)), path)

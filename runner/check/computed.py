@@ -19,19 +19,19 @@ def computed_values(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
     else:
         unit = "group"
     many = counted(gpus, unit)
-    for name, part in recipe.sections.items():
-        if not part.knows("gradient_accumulation_steps"):
-            continue
-        micro = part["micro_batch_size"]
-        accumulation = part["gradient_accumulation_steps"]
-        factors = f"{micro} × {accumulation} × {many}"
-        yield (name, "effective_batch_size"), Computed(micro * accumulation * gpus, factors)
-        if part.get("learning_rate_scaling") == "linear":
-            yield (name, "learning_rate"), Computed(common.learning_rate(recipe), f"times {many}")
-        has_layers = part.get("lora_layers") is not None or part.get("lora_pattern")
-        if part.knows("lora_layers") and not has_layers:
-            layers = list(recipe.facts.linear)
-            yield (name, "lora_layers"), Computed(layers, "every linear layer of the base model")
+    train = recipe.sections.get("train")
+    if train:
+        micro = train["micro_batch_size"]
+        accumulation = train["gradient_accumulation_steps"]
+        batch = Computed(micro * accumulation * gpus, f"{micro} × {accumulation} × {many}")
+        yield ("train", "effective_batch_size"), batch
+        if train.get("learning_rate_scaling") == "linear":
+            rate = Computed(common.learning_rate(recipe), f"times {many}")
+            yield ("train", "learning_rate"), rate
+        has_layers = train.get("lora_layers") is not None or train.get("lora_pattern")
+        if train.knows("lora_layers") and not has_layers:
+            layers = Computed(list(recipe.facts.linear), "every linear layer of the base model")
+            yield ("train", "lora_layers"), layers
     if parts.has("jobs"):
         from runner.parts.jobs import kubernetes
 

@@ -548,14 +548,10 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
 
 def _deepspeed_decided(recipe: Recipe) -> dict[str, Any]:
     """The settings of DeepSpeed that the recipe decides."""
-    longest = 1.0
-    for name in ("sft", "train"):
-        section = recipe.settings.get(name) or {}
-        longest = section.get("max_grad_norm") or longest
     precision = str(recipe.model.precision)
     if precision in ("auto", "fp8"):
         precision = "bf16"
-    return sharding.decided(recipe, precision, longest)
+    return sharding.decided(recipe, precision, recipe.train.max_grad_norm)
 
 
 # The weight of an adapter, alpha / rank: below an eighth it has hardly any effect, above four
@@ -564,32 +560,32 @@ LEAST_SCALE, MOST_SCALE, MOST_STABLE = 1 / 8, 4, 8
 
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
-    for name, section in recipe.sections.items():
-        for prefix in ("", "lora_"):
-            rank = section.get(f"{prefix}rank")
-            alpha = section.get(f"{prefix}alpha")
-            if not rank or not alpha:
-                continue
-            stable = section.get("use_rslora")
-            twice = 2 * rank
-            if stable:
-                divisor = rank**0.5
-                formula = "alpha / √rank"
-                most = MOST_STABLE
-                hint = "Delete the line; with `use_rslora` an alpha of 16 is usual at any rank."
-            else:
-                divisor = rank
-                formula = "alpha / rank"
-                most = MOST_SCALE
-                hint = f"Write `{prefix}alpha: {twice}` for a rank of {rank}, or delete the line. Usual values are {rank} to {twice}."
-            scale = alpha / divisor
-            if LEAST_SCALE <= scale <= most:
-                continue
-            if alpha > divisor:
-                message = f"The adapter is multiplied by {formula} = {scale:.3g}. Values far above 2 break training."
-            else:
-                message = f"An alpha of {alpha:g} is so small for a rank of {rank} that the adapter has almost no effect."
-            yield recipe.note((name, f"{prefix}alpha"), message, hint)
+    train = recipe.sections.get("train")
+    if train is None:
+        return
+    rank = train.get("lora_rank")
+    alpha = train.get("lora_alpha")
+    if not rank or not alpha:
+        return
+    twice = 2 * rank
+    if train.get("use_rslora"):
+        divisor = rank**0.5
+        formula = "alpha / √rank"
+        most = MOST_STABLE
+        hint = "Delete the line; with `use_rslora` an alpha of 16 is usual at any rank."
+    else:
+        divisor = rank
+        formula = "alpha / rank"
+        most = MOST_SCALE
+        hint = f"Write `lora_alpha: {twice}` for a rank of {rank}, or delete the line. Usual values are {rank} to {twice}."
+    scale = alpha / divisor
+    if LEAST_SCALE <= scale <= most:
+        return
+    if alpha > divisor:
+        message = f"The adapter is multiplied by {formula} = {scale:.3g}. Values far above 2 break training."
+    else:
+        message = f"An alpha of {alpha:g} is so small for a rank of {rank} that the adapter has almost no effect."
+    yield recipe.note(("train", "lora_alpha"), message, hint)
 
 
 _MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")

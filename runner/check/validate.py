@@ -14,7 +14,6 @@ from runner.recipe import overrides as changing
 from runner.recipe import stages as of_stages
 from runner.recipe.document import Document, path_of
 from runner.recipe.recipe import Override, Recipe
-from runner.recipe.stages import PRETRAIN
 from runner.scenarios import forecasting, place, translate
 from runner.scenarios.shared import common
 from runner.tools.problem import Problem, Stop, errors_of, found_by
@@ -111,10 +110,13 @@ def as_written(document: Document) -> Recipe:
 
 
 def _judged(
-    document: Document, look: bool | None, earlier: tuple[Recipe, ...] = ()
+    document: Document,
+    look: bool | None,
+    earlier: tuple[Recipe, ...] = (),
+    is_stage: bool = False,
 ) -> tuple[Recipe | None, list[Problem], bool]:
     """The Recipe as far as the schema accepts it, its Problems, and whether the schema accepts all
-    of it. look: None for no rules; earlier: for a stage, the recipes of the stages before it."""
+    of it. look: None for no rules; earlier, is_stage: as in Recipe."""
     problem = by_schema.scenario_problem(document)
     if problem:
         problem = replace(problem, setting="scenario", check="scenario-unknown")
@@ -127,13 +129,13 @@ def _judged(
     in_stages = list[Problem]()
     for name, index, stage_document in of_stages.documents(document):
         stages_before = tuple(stage for _, stage in stages)
-        stage, wrong, _ = _judged(stage_document, look, stages_before)
+        stage, wrong, _ = _judged(stage_document, look, stages_before, is_stage=True)
         in_stages += [of_stages.found_in(document, index, problem) for problem in wrong]
         if stage:
             stages.append((name, stage))
     first_stage = [stage for _, stage in stages[:1]]
     facts = _model_facts(document, settings, [*earlier, *first_stage])
-    recipe = Recipe(document, settings, facts, dict(stages), earlier)
+    recipe = Recipe(document, settings, facts, dict(stages), is_stage, earlier)
     # The problems of a stage's own schema are more precise than those of the whole recipe's.
     stage_places = {(problem.line, problem.column) for problem in in_stages}
     all_problems = [
@@ -162,11 +164,7 @@ def _model_facts(
         # `base`.
         name = settings["model"].get("base")
         pretraining = next(
-            (
-                stage
-                for stage in stages
-                if PRETRAIN in stage.settings and name in (stage.name, None)
-            ),
+            (stage for stage in stages if stage.makes_model and name in (stage.name, None)),
             None,
         )
         if pretraining:

@@ -32,7 +32,6 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     file = packaged.recipe_file(path)
     recipe, _, notes = validate.load(file, changing.from_options(sets), os.environ)
     print_notes(notes)
-    recipe = scenarios.in_stages(recipe)
     computed = dict(computed_values(recipe))
     if style == "json":
         figures = {}

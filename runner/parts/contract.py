@@ -9,11 +9,8 @@ its name with `-` for each `_`. A part adds one with a line of its table
     `schemas/<scenario>.schema.json` from it
     translation.py   translate(recipe, place), the Plan of a recipe at a place; pure; raises Stop if
     `advanced` contradicts
-                     the recipe. measurable(recipe), what can be measured, by the section with the
-                     gates ("": the recipe
-                     itself), in the order of stages; without it no gate is judged.
-                     in_stages(recipe), the recipe in the
-                     form with `stages`, if the scenario has another form for several stages
+                     the recipe. measurable(recipe), what can be measured of its training; without
+                     it no gate is judged.
 
 and, if needed,
 

@@ -198,6 +198,7 @@ class Recipe(Sections):
     model_facts: Model | None  # facts about its base model, if there are any
     # If it has `stages`: each of them as a recipe of its own, by name.
     stage_recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    is_stage: bool = False  # whether it is one of the stages of another recipe
     earlier: tuple[Recipe, ...] = ()  # if it is a stage: the recipes of the stages before it
 
     if not TYPE_CHECKING:
@@ -239,13 +240,22 @@ class Recipe(Sections):
         return CONVERSATIONS
 
     @property
-    def training(self) -> Any:
-        return self.settings.get("train") or self.settings[PRETRAIN]
+    def makes_model(self) -> bool:
+        """Whether it makes its model from random weights, by pretraining."""
+        return bool(self.scenario == PRETRAIN)
+
+    @property
+    def pretraining(self) -> Recipe | None:
+        """The recipe that makes the model from random weights: this one, or one of its stages."""
+        for recipe in (self, *self.stage_recipes.values()):
+            if recipe.makes_model:
+                return recipe
+        return None
 
     @property
     def pretrained(self) -> bool:
         """Whether it is a stage of a model that an earlier stage makes from random weights."""
-        return any(PRETRAIN in stage.settings for stage in self.earlier)
+        return any(stage.makes_model for stage in self.earlier)
 
     @property
     def scores(self) -> bool:
@@ -266,7 +276,7 @@ class Recipe(Sections):
         context length."""
         if stage.startswith(f"{PRETRAIN}-"):
             for name, stage_recipe in self.stage_recipes.items():
-                if PRETRAIN in stage_recipe.settings:
+                if stage_recipe.makes_model:
                     return name
         return stage
 
@@ -332,11 +342,9 @@ class Recipe(Sections):
 
     @cached_property
     def data_sections(self) -> tuple[tuple[Path_, Settings], ...]:
-        """Each section `data`, at the top or in another section, with its path, unless the schema
-        has refused it."""
+        """Each section `data`, the recipe's own or those of its stages, with its path, unless the
+        schema has refused it."""
         homes: dict[Path_, Any] = {("data",): self.sections.get("data")}
-        for name, section in self.sections.items():
-            homes[(name, "data")] = section.sections().get("data")
         for index, stage_recipe in enumerate(self.stage_recipes.values()):
             homes[(STAGES, index, "data")] = stage_recipe.settings.get("data")
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
@@ -349,16 +357,12 @@ class Recipe(Sections):
             stage_recipe = list(self.stage_recipes.values())[index]
             setting, limit = stage_recipe.longest_row(home[2:])
             return path_in(self.document, index, setting), limit
-        if "data" in home[1:2]:
-            owner = str(home[0])
-        else:
-            owner = "model"
-        section = self.settings.get(owner)
+        section = self.settings.get("model")
         if isinstance(section, Settings):
             limit = section.get("sequence_len")
         else:
             limit = None
-        return (owner, "sequence_len"), limit
+        return ("model", "sequence_len"), limit
 
     def data_sets(self) -> Iterator[tuple[Path_, Settings]]:
         """Every data set of the recipe, with its path and its settings."""

@@ -14,7 +14,7 @@ class TypedSection(Settings, Generic[Name]):
     def get(self, key: Name, default: Any = None) -> Any: ...  # type: ignore[override]
 
 class Sections:
-    scenario: Literal["causal-lm", "full", "image-classification", "last-layers", "lora", "pipeline", "stages"]
+    scenario: Literal["causal-lm", "full", "image-classification", "last-layers", "lora", "pretrain", "stages"]
     name: str
     description: str | None
     model: Model
@@ -39,11 +39,6 @@ class Sections:
     demo: Demo
     advanced: Advanced
     tokenizer: Tokenizer
-    pretrain: Pretrain
-    sft: Sft | None
-    dpo: Dpo | None
-    lora: Lora | None
-    report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
     stages: tuple[Settings, ...]
 
 class Model(TypedSection[Literal["base", "revision", "precision", "attention", "gradient_checkpointing", "sequence_len", "trust_remote_code", "master_weights", "architecture", "width", "image_size", "classes", "hidden_size", "intermediate_size", "layers", "attention_heads", "key_value_heads", "vocabulary", "context", "tied", "seed"]]):
@@ -69,7 +64,7 @@ class Model(TypedSection[Literal["base", "revision", "precision", "attention", "
     tied: bool
     seed: int
 
-class Train(TypedSection[Literal["objective", "generations", "answer_tokens", "temperature", "generator", "vllm_server", "vllm_memory", "beta", "simpo_margin", "kto_desirable_weight", "kto_undesirable_weight", "epochs", "micro_batch_size", "eval_batch_size", "gradient_accumulation_steps", "effective_batch_size", "learning_rate", "learning_rate_scaling", "lr_scheduler", "warmup_ratio", "warmup_steps", "weight_decay", "neftune_noise", "max_grad_norm", "optimizer", "cross_entropy", "packing", "kernels", "seed", "logging_steps", "eval_steps", "save_steps", "early_stopping", "keep_checkpoints", "report_to", "last_layers", "lm_head", "adapter", "eight_bit_base", "lora_rank", "use_rslora", "lora_alpha", "lora_dropout", "lora_layers", "lora_pattern", "lora_experts", "quantize_experts", "use_dora", "loraplus_lr_ratio"]]):
+class Train(TypedSection[Literal["objective", "generations", "answer_tokens", "temperature", "generator", "vllm_server", "vllm_memory", "beta", "simpo_margin", "kto_desirable_weight", "kto_undesirable_weight", "epochs", "micro_batch_size", "eval_batch_size", "gradient_accumulation_steps", "effective_batch_size", "learning_rate", "learning_rate_scaling", "lr_scheduler", "warmup_ratio", "warmup_steps", "weight_decay", "neftune_noise", "max_grad_norm", "optimizer", "cross_entropy", "packing", "kernels", "seed", "logging_steps", "eval_steps", "save_steps", "early_stopping", "keep_checkpoints", "report_to", "last_layers", "lm_head", "adapter", "eight_bit_base", "lora_rank", "use_rslora", "lora_alpha", "lora_dropout", "lora_layers", "lora_pattern", "lora_experts", "quantize_experts", "use_dora", "loraplus_lr_ratio", "steps", "curriculum", "min_learning_rate", "adam_beta1", "adam_beta2"]]):
     objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto", "reward", "grpo", "ebft"]
     generations: int
     answer_tokens: int
@@ -119,6 +114,11 @@ class Train(TypedSection[Literal["objective", "generations", "answer_tokens", "t
     quantize_experts: bool | None
     use_dora: bool | None
     loraplus_lr_ratio: float | None
+    steps: int
+    curriculum: tuple[TrainCurriculum, ...]
+    min_learning_rate: float
+    adam_beta1: float
+    adam_beta2: float
 
 class TrainEarlyStopping(TypedSection[Literal["patience", "min_improvement"]]):
     patience: int
@@ -426,12 +426,8 @@ class DemoCategories(TypedSection[Literal["name", "questions"]]):
     name: str
     questions: tuple[str, ...]
 
-class Advanced(TypedSection[Literal["axolotl", "pretrain", "sft", "dpo", "lora"]]):
+class Advanced(TypedSection[Literal["axolotl"]]):
     axolotl: Settings
-    pretrain: Settings
-    sft: Settings
-    dpo: Settings
-    lora: Settings
 
 class Tokenizer(TypedSection[Literal["base", "revision", "vocabulary", "chat_template"]]):
     base: str | None
@@ -452,199 +448,6 @@ class DataCleaning(TypedSection[Literal["executor", "pods", "tasks", "workers", 
     sbatch_args: Settings
     address: str | None
 
-class Pretrain(TypedSection[Literal["steps", "curriculum", "learning_rate", "min_learning_rate", "warmup_ratio", "warmup_steps", "micro_batch_size", "gradient_accumulation_steps", "weight_decay", "adam_beta1", "adam_beta2", "max_grad_norm", "precision", "optimizer", "eval_steps", "save_steps", "keep_checkpoints", "logging_steps", "seed", "gates"]]):
-    steps: int
-    curriculum: tuple[PretrainCurriculum, ...]
-    learning_rate: float
-    min_learning_rate: float
-    warmup_ratio: float | None
-    warmup_steps: int | None
-    micro_batch_size: int
-    gradient_accumulation_steps: int
-    weight_decay: float
-    adam_beta1: float
-    adam_beta2: float
-    max_grad_norm: float
-    precision: Literal["auto", "fp8", "bf16", "fp32"] | None
-    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw_torch_4bit", "ao_adamw_fp8", "paged_adamw_32bit", "paged_adamw_8bit", "adamc", "adopt_adamw", "ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "muon", "sinkgd", "adafactor", "adagrad", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "sgd"]
-    eval_steps: int
-    save_steps: int | None
-    keep_checkpoints: int
-    logging_steps: int
-    seed: int
-    gates: tuple[str, ...]
-
-class PretrainCurriculum(TypedSection[Literal["sequence_len", "until"]]):
+class TrainCurriculum(TypedSection[Literal["sequence_len", "until"]]):
     sequence_len: int
     until: float
-
-class Sft(TypedSection[Literal["data", "packing", "sequence_len", "epochs", "learning_rate", "lr_scheduler", "warmup_ratio", "micro_batch_size", "gradient_accumulation_steps", "weight_decay", "max_grad_norm", "precision", "optimizer", "eval_steps", "save_steps", "early_stopping", "keep_checkpoints", "logging_steps", "seed", "gates"]]):
-    data: SftData
-    packing: Literal["auto", "flatten", "pack", "none"]
-    sequence_len: int
-    epochs: float
-    learning_rate: float
-    lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_restarts"]
-    warmup_ratio: float
-    micro_batch_size: int
-    gradient_accumulation_steps: int
-    weight_decay: float
-    max_grad_norm: float
-    precision: Literal["auto", "fp8", "bf16", "fp32"] | None
-    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw_torch_4bit", "ao_adamw_fp8", "paged_adamw_32bit", "paged_adamw_8bit", "adamc", "adopt_adamw", "ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "muon", "sinkgd", "adafactor", "adagrad", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "sgd"]
-    eval_steps: int | None
-    save_steps: int | None
-    early_stopping: SftEarlyStopping | None
-    keep_checkpoints: int
-    logging_steps: int
-    seed: int
-    gates: tuple[str, ...]
-
-class SftData(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "sample", "sets", "form", "question", "answer", "answered_by", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
-    hub: str | None
-    revision: str | None
-    subset: str | None
-    split: str | None
-    sheet: str | None
-    path: str | None
-    sample: str | None
-    sets: tuple[SftDataSets, ...] | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "chatgpt", "claude", "chat_log"]
-    question: str | None
-    answer: str | None
-    answered_by: str | None
-    system_prompt: str | None
-    train_on: Literal["assistant", "last", "all"]
-    validation_share: float
-    max_lost_share: float
-    seed: int
-
-class SftDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "share", "sample", "form", "question", "answer", "answered_by"]]):
-    hub: str | None
-    revision: str | None
-    subset: str | None
-    split: str | None
-    sheet: str | None
-    path: str | None
-    share: float
-    sample: str | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "chatgpt", "claude", "chat_log"] | None
-    question: str | None
-    answer: str | None
-    answered_by: str | None
-
-class SftEarlyStopping(TypedSection[Literal["patience", "min_improvement"]]):
-    patience: int
-    min_improvement: float
-
-class Dpo(TypedSection[Literal["data", "loss", "beta", "sequence_len", "epochs", "learning_rate", "lr_scheduler", "warmup_ratio", "micro_batch_size", "gradient_accumulation_steps", "max_grad_norm", "precision", "optimizer", "eval_steps", "save_steps", "keep_checkpoints", "logging_steps", "seed", "gates"]]):
-    data: DpoData
-    loss: Literal["sigmoid", "hinge", "ipo"]
-    beta: float
-    sequence_len: int
-    epochs: float
-    learning_rate: float
-    lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_restarts"]
-    warmup_ratio: float
-    micro_batch_size: int
-    gradient_accumulation_steps: int
-    max_grad_norm: float
-    precision: Literal["auto", "bf16", "fp32"] | None
-    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw_torch_4bit", "ao_adamw_fp8", "paged_adamw_32bit", "paged_adamw_8bit", "adamc", "adopt_adamw", "ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "muon", "sinkgd", "adafactor", "adagrad", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "sgd"]
-    eval_steps: int
-    save_steps: int | None
-    keep_checkpoints: int
-    logging_steps: int
-    seed: int
-    gates: tuple[str, ...]
-
-class DpoData(TypedSection[Literal["hub", "revision", "subset", "split", "path", "sample", "sets", "prompt", "chosen", "rejected", "system_prompt", "validation_share", "max_lost_share", "seed"]]):
-    hub: str | None
-    revision: str | None
-    subset: str | None
-    split: str | None
-    path: str | None
-    sample: str | None
-    sets: tuple[DpoDataSets, ...] | None
-    prompt: str
-    chosen: str
-    rejected: str
-    system_prompt: str | None
-    validation_share: float
-    max_lost_share: float
-    seed: int
-
-class DpoDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "path", "share", "sample", "prompt", "chosen", "rejected"]]):
-    hub: str | None
-    revision: str | None
-    subset: str | None
-    split: str | None
-    path: str | None
-    share: float
-    sample: str | None
-    prompt: str | None
-    chosen: str | None
-    rejected: str | None
-
-class Lora(TypedSection[Literal["data", "domain_share", "rank", "alpha", "dropout", "packing", "sequence_len", "epochs", "learning_rate", "lr_scheduler", "warmup_ratio", "micro_batch_size", "gradient_accumulation_steps", "weight_decay", "max_grad_norm", "precision", "optimizer", "eval_steps", "save_steps", "early_stopping", "keep_checkpoints", "logging_steps", "seed", "gates"]]):
-    data: LoraData
-    domain_share: float
-    rank: int
-    alpha: int
-    dropout: float
-    packing: Literal["auto", "flatten", "pack", "none"]
-    sequence_len: int
-    epochs: float
-    learning_rate: float
-    lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_restarts"]
-    warmup_ratio: float
-    micro_batch_size: int
-    gradient_accumulation_steps: int
-    weight_decay: float
-    max_grad_norm: float
-    precision: Literal["auto", "bf16", "fp32"] | None
-    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw_torch_4bit", "ao_adamw_fp8", "paged_adamw_32bit", "paged_adamw_8bit", "adamc", "adopt_adamw", "ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "muon", "sinkgd", "adafactor", "adagrad", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "sgd"]
-    eval_steps: int | None
-    save_steps: int | None
-    early_stopping: LoraEarlyStopping | None
-    keep_checkpoints: int
-    logging_steps: int
-    seed: int
-    gates: tuple[str, ...] | None
-
-class LoraData(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "sample", "sets", "form", "question", "answer", "answered_by", "system_prompt", "train_on", "validation_share", "max_lost_share", "seed"]]):
-    hub: str | None
-    revision: str | None
-    subset: str | None
-    split: str | None
-    sheet: str | None
-    path: str | None
-    sample: str | None
-    sets: tuple[LoraDataSets, ...] | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "chatgpt", "claude", "chat_log"]
-    question: str | None
-    answer: str | None
-    answered_by: str | None
-    system_prompt: str | None
-    train_on: Literal["assistant", "last", "all"]
-    validation_share: float
-    max_lost_share: float
-    seed: int
-
-class LoraDataSets(TypedSection[Literal["hub", "revision", "subset", "split", "sheet", "path", "share", "sample", "form", "question", "answer", "answered_by"]]):
-    hub: str | None
-    revision: str | None
-    subset: str | None
-    split: str | None
-    sheet: str | None
-    path: str | None
-    share: float
-    sample: str | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "chatgpt", "claude", "chat_log"] | None
-    question: str | None
-    answer: str | None
-    answered_by: str | None
-
-class LoraEarlyStopping(TypedSection[Literal["patience", "min_improvement"]]):
-    patience: int
-    min_improvement: float

@@ -1,12 +1,11 @@
 """Recipes with `stages`: each stage becomes a recipe, from its own lines and those that all stages
 share."""
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.recipe.document import Document, Path_, dotted, merged, path_of, value_at
+from runner.recipe.document import Document, Path_, dotted, merged, path_of
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop
 from runner.tools.settings import Section
@@ -18,14 +17,11 @@ NAME, TECHNIQUE = (
 # The share of rows of an earlier stage; a recipe without `stages` does not have it.
 EARLIER_ROWS = "earlier_rows"
 STAGES = "stages"
-PRETRAIN = "pretrain"
+PRETRAIN = "pretrain"  # the technique, and scenario, that makes a model from random weights
 _TABLE = packaged.toml(__file__, "stages.toml")
 OWN = _TABLE["own"]
 BASE = _TABLE["base"]
 TECHNIQUES = _TABLE["techniques"]
-ALONE = {tuple(old.split(".")): tuple(new.split(".")) for old, new in _TABLE["alone"].items()}
-# The other way around, the longest paths first.
-_IN_STAGE = {ALONE[old]: old for old in sorted(ALONE, key=lambda old: -len(ALONE[old]))}
 
 
 def one_file() -> Stop:
@@ -67,12 +63,10 @@ def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
             base = {"base": name}
             based = -1
             common = _without(shared, ("sequence_len", *BASE[1:]))
-        data = {**merged(common, stage_settings), "scenario": TECHNIQUES[technique], "name": name}
-        if technique == PRETRAIN:
-            data = _alone(data)
+        data = {**merged(common, stage_settings), "scenario": technique, "name": name}
         spans: dict[str, Any] = {}
         for attribute in ("keys", "values", "origins"):
-            spans[attribute] = _moved(getattr(document, attribute), index, based, technique)
+            spans[attribute] = _moved(getattr(document, attribute), index, based)
         yield stage[NAME], index, replace(document, data=data, **spans)
 
 
@@ -96,33 +90,7 @@ def _without(shared: Section, lines: tuple[str, ...]) -> dict[str, Any]:
     return {**shared, "model": model}
 
 
-def _alone(data: Section) -> dict[str, Any]:
-    """The settings of a pretraining stage, moved to where a recipe that only pretrains has them."""
-    moved = copy.deepcopy(dict(data))
-    for path, new in ALONE.items():
-        value = value_at(moved, path)
-        if value is None:
-            continue
-        del value_at(moved, path[:-1])[path[-1]]
-        if new[1:]:
-            section = moved.setdefault(str(new[0]), {})
-        else:
-            section = moved
-        if isinstance(section, dict):
-            section[str(new[-1])] = value
-    return {PRETRAIN: {}, **moved}
-
-
-def alone(path: Path_, document: Document) -> Path_:
-    """The path, in a stage's own recipe, of a setting of the stage. document: that recipe."""
-    if PRETRAIN in document.data:
-        return _renamed(path, ALONE)
-    return path
-
-
-def _moved(
-    places: Mapping[Path_, object], index: int, based: int, technique: str
-) -> dict[Path_, Any]:
+def _moved(places: Mapping[Path_, object], index: int, based: int) -> dict[Path_, Any]:
     """Places by their path in the stage's own recipe. index: of the stage; based: of the one with
     its base model."""
     shared = {}
@@ -138,33 +106,19 @@ def _moved(
             stage_places[path_of_stage] = place
     if (TECHNIQUE,) in stage_places:
         stage_places["scenario",] = stage_places[TECHNIQUE,]
-    if technique == PRETRAIN:
-        stage_places = {_renamed(path, ALONE): place for path, place in stage_places.items()}
     return shared | base | stage_places
-
-
-def _renamed(path: Path_, names: Mapping[Path_, Path_]) -> Path_:
-    for old, new in names.items():
-        if path[: len(old)] == old:
-            return new + path[len(old) :]
-    return path
 
 
 def filled(stage: Section, recipe_settings: Section) -> Section:
     """A stage as it is written, with the defaults of its own sections. recipe_settings: those
     of its recipe, with every default."""
-    settings = dict(recipe_settings)
-    train = settings.get(PRETRAIN)
-    if isinstance(train, Mapping):
-        settings["train"] = {name: value for name, value in train.items() if name != "gates"}
-    sections = {name: settings[name] for name in OWN if name in settings}
+    sections = {name: recipe_settings[name] for name in OWN if name in recipe_settings}
     return {**stage, **sections}
 
 
 def path_in(document: Document, index: int, path: Path_) -> Path_:
     """The path, in the whole recipe, of a setting of a stage: its own line, or the one that all
     stages share."""
-    path = _renamed(path, _IN_STAGE)
     path_in_stage = (STAGES, index, *path)
     if path[0] in OWN or document.lookup(path_in_stage) is not None:
         return path_in_stage

@@ -117,15 +117,10 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     return cast(Plan, _member(recipe.scenario, "translate")(recipe, place))
 
 
-def in_stages(recipe: Recipe) -> Recipe:
-    """The recipe in the form with `stages`, if it has several stages in another form."""
-    return cast(Recipe, _member(recipe.scenario, "in_stages", lambda same: same)(recipe))
-
-
-def measurable(recipe: Recipe) -> Mapping[str, Measurable]:
-    """What can be measured of a recipe's stages, by the section with their gates."""
+def measurable(recipe: Recipe) -> Measurable | None:
+    """What can be measured of a recipe's training; None if its scenario does not say."""
     return cast(
-        Mapping[str, Measurable], _member(recipe.scenario, "measurable", lambda recipe: {})(recipe)
+        Measurable | None, _member(recipe.scenario, "measurable", lambda recipe: None)(recipe)
     )
 
 

@@ -20,8 +20,9 @@ from tests.catalog.axolotls_own import validated
 from tests.conftest import RECIPES, ROOT, setting_of
 
 # Recipes of each kind, and where settings of Axolotl's stand in them.
-HOMES = {"survival": "axolotl", "lyrics": "axolotl", "gemma": "axolotl"} | {
-    f"seven-b/{stage}": stage for stage in ("pretrain", "sft", "dpo", "lora")
+HOMES = dict.fromkeys(("survival", "lyrics", "gemma"), "advanced.axolotl") | {
+    f"seven-b/{stage}": f"stages.{index}.advanced.axolotl"
+    for index, stage in enumerate(("pretrain", "sft", "dpo", "lora"))
 }
 # The same with other lines, beside which Axolotl refuses other settings.
 FUSED = "lyrics model.base=HuggingFaceTB/SmolLM2-1.7B-Instruct"
@@ -42,9 +43,7 @@ def parts(kind: str) -> tuple[str, list[Override]]:
 
 def with_setting(kind: str, key: str, value: Any) -> Override:
     home = HOMES[kind.split()[0]]
-    return Override(
-        f"advanced.{home}", None, {key: value}, by=f"--set advanced.{home}.{key}={value}"
-    )
+    return Override(home, None, {key: value}, by=f"--set {home}.{key}={value}")
 
 
 @cache
@@ -57,9 +56,8 @@ def config_of(kind: str) -> dict[str, Any]:
     """The config of the stage that such settings reach."""
     recipe = recipe_of(kind)
     stages = [one for one in translate(recipe, place(recipe)).stages if one.engine == "axolotl"]
-    return dict(
-        next(one for one in stages if one.name.startswith(("train", HOMES[kind.split()[0]]))).config
-    )
+    name = kind.split()[0].partition("/")[2] or "train"
+    return dict(next(one for one in stages if one.name.startswith(name)).config)
 
 
 def takes(kind: str, more: dict[str, Any]) -> bool:
@@ -146,7 +144,7 @@ def test_check_says_it_at_the_setting(kind):
         (found,) = examine(
             ROOT / "recipes" / f"{parts(kind)[0]}.yaml", [with_setting(kind, key, value)]
         )
-        assert (found.severity, setting_of(found)) == ("error", f"advanced.{HOMES[kind]}.{key}")
+        assert (found.severity, setting_of(found)) == ("error", f"{HOMES[kind]}.{key}")
         assert found.message.startswith("Axolotl 0.19.0 cannot use this line here: ")
 
 

@@ -519,14 +519,16 @@ def test_gemma_is_told_fp32_where_the_gpu_has_no_bf16(gpu, precision):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
-def test_a_pipeline_is_told_what_it_knows_where_the_gpu_has_no_bf16(precision):
+def test_several_stages_are_told_what_they_know_where_the_gpu_has_no_bf16(precision):
     path = ROOT / "recipes" / "seven-b.yaml"
+    stated = f"stages.0.model.precision={precision}"
     with pytest.raises(Stop) as stop:
-        load(path, from_options(["machines.gpu=Tesla-T4", f"model.precision={precision}"]))
+        load(path, from_options(["machines.gpu=Tesla-T4", stated]))
     assert any(
         problem.hint.startswith("Write `precision: fp32`") for problem in stop.value.problems
     )
-    recipe, _, _ = load(path, from_options(["machines.gpu=Tesla-T4", "model.attention=sdpa"]))
+    everywhere = ["model.precision=fp32", "model.attention=sdpa", "stages.1.speed.fp8="]
+    recipe, _, _ = load(path, from_options(["machines.gpu=Tesla-T4", *everywhere]))
     here = translate(recipe, Place(*["/x"] * 4))
     assert set(here.facts["precision"].values()) == {"fp32"}
     assert not any(stage.config.get("bf16") for stage in here.stages)

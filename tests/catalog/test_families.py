@@ -185,7 +185,7 @@ def test_rows_of_gpt_oss_are_packed_under_its_kernel_alone():
     recipe, _ = judge_of(text, KERNEL, "train.packing=pack")
     here = {change.setting: change for change in rehearsal.without_gpu(recipe, "this machine")}
     assert (here["model.attention"].after, here["train.packing"].after) == ("eager", "none")
-    assert rehearsal.packing(recipe, "train", recipe.train).after == "none"
+    assert rehearsal.packing(recipe, recipe.train).after == "none"
 
 
 @pytest.mark.parametrize("name", [*MODELS, "GLM-4.5-Air"])

@@ -303,7 +303,7 @@ def test_values_that_axolotl_takes_are_no_problem(edited, line):
 
 
 def test_the_stages_of_a_pipeline_have_their_values_judged_too():
-    option = "advanced.dpo={neftune_noise_alpha: banana}"
+    option = "stages.2.advanced.axolotl={neftune_noise_alpha: banana}"
     (problem,) = examine(ROOT / "recipes" / "seven-b.yaml", from_options([option]))
     assert problem.file == f"--set {option}"
 

@@ -14,7 +14,6 @@ from runner.parts.pretrain.translation import OWN
 from runner.recipe.document import applies, holds, path_of
 from runner.scenarios import names
 from runner.scenarios.language.translation import ANSWERS
-from runner.scenarios.shared.common import TRAINING_SECTIONS
 from runner.scenarios.shared.contradictions import DERIVED
 from tests.conftest import ROOT
 
@@ -36,7 +35,7 @@ DATA = {"a": {"on": True, "off": False, "four": 4, "two": 2, "word": "Two words"
     "room, row", ROWS, ids=lambda part: part if isinstance(part, str) else part["when"][0]
 )
 def test_each_term_names_a_setting_of_one_scenario(room, row):
-    for home in row.get("each", TRAINING_SECTIONS if row["when"][0].startswith("*") else [""]):
+    for home in row.get("each", [""]):
         terms = [term.replace("*", home) for term in (*row["when"], *row.get("unless", ()))]
         words = [
             word

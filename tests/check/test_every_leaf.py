@@ -22,7 +22,8 @@ from runner.parts.planner.planned import Planned
 from runner.recipe.recipe import Override
 from runner.scenarios.render import emit
 from runner.tools.problem import Stop
-from tests.conftest import RECIPES
+from tests.conftest import RECIPES, ROOT
+from tests.drawing import CLUSTER
 
 pytestmark = pytest.mark.heavy
 
@@ -34,6 +35,10 @@ STARTERS = {recipe.scenario: recipe for recipe in RENDERED}
 STARTERS["full"] = load(
     STARTERS["causal-lm"].file,
     [Override("scenario", None, "full"), Override("data.form", None, "text")],
+)[0]
+# Its starter is a minimal one, and runs here.
+STARTERS["pretrain"] = load(
+    ROOT / "recipes" / "minimal" / "pretrain.yaml", [Override("openshift", None, CLUSTER)]
 )[0]
 # Far more than anyone means, where the schema has no upper bound.
 MANY = 10**9
@@ -144,9 +149,8 @@ def together(recipe, changes: list[Override]) -> Iterator[tuple[Any, list[Overri
         yield from together(recipe, changes[half:])
 
 
-# The pipeline has as many settings as all others together.
 # Their settings are those of `lora` and `stages`, for the most part.
-LONG = dict.fromkeys(("pipeline", "stages", "last-layers", "full", "causal-lm"), pytest.mark.long)
+LONG = dict.fromkeys(("stages", "last-layers", "full", "causal-lm"), pytest.mark.long)
 
 
 @pytest.mark.parametrize(

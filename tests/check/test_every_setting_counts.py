@@ -61,8 +61,8 @@ ELSEWHERE = {
     "train.effective_batch_size": "it is computed, and another one is refused",
     # Of other samples a plan reads the longest row; images and blocks of text are of one length.
     "image-classification data.sample": ONLY_REHEARSALS,
-    "pipeline data.sample": ONLY_REHEARSALS,
-    "pipeline data.sets[].sample": ONLY_REHEARSALS,
+    "pretrain data.sample": ONLY_REHEARSALS,
+    "pretrain data.sets[].sample": ONLY_REHEARSALS,
     "evaluation.sample_task": ONLY_REHEARSALS,
     "rewards.python.sha256": "it is that of the file, and another one is refused",
     **dict.fromkeys(
@@ -155,7 +155,12 @@ NEEDS: dict[str, dict[str, Any]] = {
     },
     "image.code_from_git": {"image": CODE},
     "model.classes": {"data.hub": "me/images", "data.sample": None},
-    "lora.precision": {"model.attention": "sdpa"},
+    "train.curriculum": {
+        "train.curriculum": [
+            {"sequence_len": 512, "until": 0.5},
+            {"sequence_len": 1024, "until": 1},
+        ]
+    },
     "openshift.data_from": {
         "image": CODE,
         **{f"stages.0.data.{name}": None for name in ("hub", "sample")},
@@ -219,8 +224,6 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
         {"demo": None, "serve": None, "evaluation": None},
         {name: None for name in FEATURES if name != "train.objective"},
     ],
-    # Some cannot change weights that are split, and some need DeepSpeed for those.
-    "lora.optimizer": [{"distribution": "zero2"}, {"distribution": "ddp"}],
     "data.form": [{"data.question": "[question]", "data.answer": "[answer]"}],
     "sets.0.form": [{"data.sets.0.question": "[question]", "data.sets.0.answer": "[answer]"}],
     "offload_optimizer": [ON_DISK, {"sharding": {"nvme_path": "/tmp/offload"}}],
@@ -252,8 +255,6 @@ BY_CHECK = {
     # `auto` is the other wherever that can be, and where it cannot, the other is refused.
     ".cross_entropy": [("auto", "fused")],
     "distribution": [("auto", "fsdp")],
-    "dpo.precision": [("auto", "bf16")],
-    "lora.precision": [("auto", "bf16")],
     # Columns ask for templates, which the others refuse, and which `auto` takes for columns; and
     # prompts for rewards.
     "form": [("columns", other) for other in FORMS] + [(other, "prompts") for other in FORMS[:-1]],
@@ -271,11 +272,6 @@ BY_CHECK = {
         if pair != ("local", "ray")
     ],
 }
-# What the stages of a pipeline learn from besides text.
-OF_STAGES = {
-    name: f"data/seven-b-{rows}.jsonl"
-    for name, rows in (("sft", "questions"), ("dpo", "preferences"), ("lora", "domain"))
-}
 # Starters of another scenario, and the lines that make them one of this, which has only a minimal
 # starter.
 BORROWED = {
@@ -287,7 +283,7 @@ VALUES: dict[str, list[Any]] = {
     "code_from_git.commit": ["0" * 40, "1" * 40],
     "data.mean": [[0.5, 0.5, 0.5], [0.4, 0.4, 0.4]],
     "data.std": [[0.5, 0.5, 0.5], [0.4, 0.4, 0.4]],
-    "advanced.lora": [{"neftune_noise_alpha": 5}, {"neftune_noise_alpha": 6}],
+    "model.hidden_size": [768, 1536],
     "gates": [["validation_loss < 2.5"], ["validation_loss < 3"]],
     "categories.0.questions": [["How?"], ["Why?"]],
     "data.column": ["text", "body"],
@@ -410,7 +406,7 @@ def others(scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> list[A
     if own := next((values for ends, values in VALUES.items() if setting.endswith(ends)), None):
         return own
     if name in ("path", "sample", "validation_path"):
-        rows = Path(OF_STAGES.get(path[0], ROWS[scenario]))
+        rows = Path(ROWS[scenario])
         return [f"{before}{file}" for file in (rows, beside(rows)) for before in ("", "../")]
     found = [*part.get("examples", ()), *POOLS.get(name, ()), *part.get("enum", ())]
     match part.get("type"):
@@ -507,16 +503,14 @@ def tried(contexts: list[Context], scenario: str, path: tuple[str, ...], part: d
     """In each context, the values that are let through, and what the recipe becomes; None is the
     setting left out. beside: lines that each recipe has besides."""
     setting, whole = ".".join(path), schema(scenario)
-    home, in_stage, _ = setting.partition("data.")
-    home = home if in_stage and path[0] in OF_STAGES else ""
     needed = [
-        (home + name if name.startswith("data.") else name, value)
+        (name, value)
         for begins, lines in [*NEEDS.items(), ("", beside)]
-        if setting.removeprefix(home).startswith(begins)
+        if setting.startswith(begins)
         for name, value in lines.items()
     ]
     for context in contexts:
-        homes = [tuple(filter(None, [home.rstrip(".")])), ("stages", 0)]
+        homes: list[tuple[str | int, ...]] = [(), ("stages", 0)]
         own = next(
             filter(None, (context.document.lookup((*one, "data", "sample")) for one in homes)), None
         )
@@ -591,9 +585,7 @@ def muddled(
 
 
 def shown(path: tuple[str, ...]) -> str:
-    """A setting's name; what stages learn from has those of `data`."""
-    in_stage = path[0] in OF_STAGES and path[1] == "data"
-    return ".".join(path[1:] if in_stage else path).replace(".0", "[]")
+    return ".".join(path).replace(".0", "[]")
 
 
 def elsewhere(scenario: str, path: tuple[str, ...]) -> set[str]:
@@ -627,7 +619,7 @@ def recipes(tmp_path_factory):
     shutil.copytree(ROOT / "recipes", folder)
     judged = ("prompt", "chosen", "rejected", "completion", "label")
     (folder / "data" / "labels.jsonl").write_text(json.dumps(dict.fromkeys(judged, "true")) + "\n")
-    for name in {*ROWS.values(), *OF_STAGES.values()}:
+    for name in {*ROWS.values()}:
         shutil.copy(folder / name, folder / beside(Path(name)))
     for length in (512, 1024, 2048):
         for file in (

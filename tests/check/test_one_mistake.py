@@ -25,11 +25,11 @@ MISTAKES = [
     (SURVIVAL, "\nmodel: ", "\n#model: ", "#model:", "is commented out"),
     (SURVIVAL, "\ndata: ", "\n# data: ", "# data:", "they belong to `train`"),
     (SURVIVAL, "\ndemo: ", "\n#demo: ", "#demo:", "they belong to `openshift`"),
-    (SEVEN_B, "\nsft: ", "\n#sft: ", "#sft:", "they belong to `pretrain`"),
+    (SEVEN_B, "\nstages: ", "\n#stages: ", "#stages:", "is commented out"),
     (
         SEVEN_B,
-        "  data:                               # questions",
-        "  #data:     # questions",
+        "    data:                             # questions and",
+        "    #data:     # questions and",
         "#data:",
         "is commented out",
     ),
@@ -248,7 +248,7 @@ def test_what_a_file_lacks_is_said_once(tmp_path):
         (SURVIVAL, "train", "per_device_train_batch_size", "micro_batch_size"),
         (SURVIVAL, "model", "max_seq_length", "sequence_len"),
         ("lyrics", "train", "r", "lora_rank"),
-        (SEVEN_B, "lora", "r", "rank"),
+        (SEVEN_B, "stages.3.train", "r", "lora_rank"),
         (SURVIVAL, "model", "lr", "learning_rate`, and it belongs to `train"),
     ],
 )
@@ -260,8 +260,10 @@ def test_other_tools_names_of_settings_are_known(starter, section, theirs, ours)
 
 
 def test_what_is_no_whole_number_is_not_too_small_as_well():
-    (found,) = examine(RECIPES / f"{SEVEN_B}.yaml", from_options(("lora.alpha=0.5",)))
-    assert found.message == "`alpha` must be a whole number, but 0.5 is not."
+    (found,) = examine(
+        RECIPES / f"{SEVEN_B}.yaml", from_options(("stages.3.train.lora_alpha=0.5",))
+    )
+    assert found.message == "`lora_alpha` must be a whole number, but 0.5 is not."
 
 
 def test_every_synonym_means_settings_and_commands_that_there_are():

@@ -94,7 +94,7 @@ def test_two_scenarios_that_define_one_setting_differently_are_an_error(second_c
 
 def test_two_scenarios_may_refer_to_one_definition(second_clone):
     shared = "{$ref: shared/schema.yaml#/seed}"
-    for file, section in (("scenarios/language", "train"), ("parts/pretrain", "pretrain")):
+    for file, section in (("scenarios/language", "train"), ("parts/pretrain", "train")):
         source = second_clone / "runner" / file / "schema.yaml"
         schema = yaml.safe_load(source.read_text("utf-8"))
         schema["properties"][section]["properties"]["curriculum"] = yaml.safe_load(shared)
@@ -195,7 +195,7 @@ def test_there_is_a_schema_a_scenario_and_a_starter_recipe():
 @pytest.mark.parametrize("path", MINIMAL, ids=lambda path: path.stem)
 def test_a_minimal_starter_is_short(path):
     text = path.read_text("utf-8")
-    assert len(text.splitlines()) <= {"pipeline": 35, "pretrain": 35, "stages": 25}.get(
+    assert len(text.splitlines()) <= {"from-scratch": 35, "pretrain": 25, "stages": 25}.get(
         path.stem, 15
     )
 

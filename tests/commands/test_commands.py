@@ -57,7 +57,8 @@ def test_list_shows_the_recipes_and_runs_of_this_folder(
     tmp_path, monkeypatch, capsys, golden_message
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text((MINIMAL[3]).read_text("utf-8").replace("../data", "data"))
+    last_layers = ROOT / "recipes" / "minimal" / "last-layers.yaml"
+    (tmp_path / "mine.yaml").write_text(last_layers.read_text("utf-8").replace("../data", "data"))
     (tmp_path / "broken.yaml").write_text("scenario: lora\nname: broken\n")
     (tmp_path / "compose.yaml").write_text("services: {}\n")
     states = {
@@ -279,7 +280,7 @@ def test_the_minimal_form_of_a_starter_has_its_scenario_model_and_data(path):
     short = minimal_starter(path.stem)
     whole = reading.read(path)
     assert Path(short.file).parent.name == "minimal"
-    same: tuple = (("model", "base"), ("data", "hub"), ("sft", "data", "hub"))
+    same: tuple = (("model", "base"), ("data", "hub"))
     # Several are in the form of their scenario's, with another model: the one of this machine too.
     if {"stages", "rewards"} & whole.data.keys() or whole.lookup(("model", "base")) == "small":
         same = ()
@@ -734,11 +735,15 @@ def test_a_name_that_is_no_stage_is_answered_with_the_nearest(ask, golden_messag
 def test_render_says_which_files_of_a_pipeline_pods_will_look_for(
     recipe_command, tmp_path, golden_message
 ):
-    none = [word for name in ("hub", "revision", "subset") for word in ("--set", f"data.{name}=")]
+    none = [
+        word
+        for name in ("hub", "revision", "subset")
+        for word in ("--set", f"stages.0.data.{name}=")
+    ]
     changes = [
         *none,
         "--set",
-        "data.path=data/seven-b-text.jsonl",
+        "stages.0.data.path=data/seven-b-text.jsonl",
         "--set",
         "openshift.data_dir=/shared/models/data",
     ]

@@ -47,7 +47,7 @@ WORDS = [
 ]
 
 # Of billions of tokens it validates on a share that is less than a block of the text here.
-OPTIONS = {"seven-b": ("--set", "data.validation_share=0.02")}
+OPTIONS = {"seven-b": ("--set", "stages.0.data.validation_share=0.02")}
 
 
 def splits(facts: Facts) -> list[str]:

@@ -25,8 +25,8 @@ def test_a_minimal_starter_rehearses(recipe_command, tmp_path, path):
     ]
     counts = {
         "image-classification": [],
-        "pipeline": [5, 5],
-        "pretrain": [5, 5],
+        "from-scratch": [5, 5],
+        "pretrain": [],
         "stages": [5, 5],
         "causal-lm": [4],
     }

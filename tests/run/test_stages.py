@@ -55,21 +55,21 @@ def test_nothing_runs_again_where_nothing_changed(finished):
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        (("lora.rank=32",), ["lora"]),
-        (("dpo.beta=0.2",), ["dpo", "lora"]),
-        (("sft.learning_rate=1e-5",), ["sft", "dpo", "lora"]),
+        (("stages.3.train.lora_rank=32",), ["lora"]),
+        (("stages.2.train.beta=0.2",), ["dpo", "lora"]),
+        (("stages.1.train.learning_rate=1e-5",), ["sft", "dpo", "lora"]),
         # What is proven of its rows before a GPU is held is proven anew; pretraining reads nothing
         # of that.
-        (("sft.packing=none",), ["data", "sft", "dpo", "lora"]),
+        (("stages.1.train.packing=none",), ["data", "sft", "dpo", "lora"]),
         (
-            ("pretrain.learning_rate=1e-4",),
+            ("stages.0.train.learning_rate=1e-4",),
             ["pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora"],
         ),
-        (("pretrain.logging_steps=5",), []),
-        (("pretrain.gates.0=perplexity < 3",), []),
-        (("report_to=none",), []),
+        (("stages.0.train.logging_steps=5",), []),
+        (("stages.0.gates.0=perplexity < 3",), []),
+        (("stages.1.train.report_to=none",), []),
         (("openshift.queue=fast",), []),
-        (("speed.data_workers=8",), []),
+        (("stages.1.speed.data_workers=8",), []),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
@@ -78,7 +78,7 @@ def test_only_stages_whose_inputs_changed_run_again(finished, options, names):
 
 
 def test_the_reason_is_said(finished):
-    plan = finished("dpo.beta=0.2")
+    plan = finished("stages.2.train.beta=0.2")
     said = [str(decision) for decision in pipeline.decide(plan, plan.stages)]
     assert "dpo: runs again (rl_beta: 0.1 → 0.2)" in said
     assert "lora: runs again (`dpo` before it runs again)" in said
@@ -96,7 +96,11 @@ def test_results_that_are_not_as_they_were_left_are_made_again(finished, tmp_pat
 def test_what_took_training_is_moved_aside_before_a_stage_runs_again(finished, tmp_path):
     def again(name: str, learning_rate: str) -> list[str]:
         return begin(
-            finished(f"sft.learning_rate={learning_rate}", f"model.seed={learning_rate[0]}"), name
+            finished(
+                f"stages.1.train.learning_rate={learning_rate}",
+                f"stages.0.model.seed={learning_rate[0]}",
+            ),
+            name,
         )
 
     trained = (tmp_path / "sft" / WEIGHTS).read_bytes()
@@ -130,10 +134,13 @@ def test_nothing_is_taken_away_for_a_stage_that_has_no_time_left(finished, tmp_p
     (tmp_path / "sft" / "time_limit.json").write_text('{"used_seconds": 100.0}')
     for place in ({}, {"on_cluster": True}):
         with pytest.raises(Stop, match="is used up"):
-            begin(finished("limits.time=90 s", "sft.learning_rate=1e-5", **place), "sft")
+            begin(finished("limits.time=90 s", "stages.1.train.learning_rate=1e-5", **place), "sft")
         assert (tmp_path / "sft" / WEIGHTS).is_file() and not (tmp_path / "sft.before").exists()
     # What the stage itself has used was for what goes.
-    assert "starting" in begin(finished("limits.time=150 s", "sft.learning_rate=1e-5"), "sft")[-1]
+    assert (
+        "starting"
+        in begin(finished("limits.time=150 s", "stages.1.train.learning_rate=1e-5"), "sft")[-1]
+    )
 
 
 def in_its_pod(plan: Plan, name: str) -> Plan:
@@ -149,7 +156,7 @@ def test_in_pods_a_changed_stage_is_cleared_because_no_claim_has_room_for_two(tm
 
     finish(plan())
     (tmp_path / "sft" / "checkpoints" / "old-key" / "checkpoint-500").mkdir(parents=True)
-    said = begin(plan("sft.learning_rate=1e-5"), "sft")
+    said = begin(plan("stages.1.train.learning_rate=1e-5"), "sft")
     assert said[0].startswith("sft: runs again (learning_rate") and "moved" not in "".join(said)
     assert (
         not (tmp_path / "sft" / "checkpoints").exists()
@@ -226,8 +233,18 @@ def start(plan: Plan, chosen: Selection, said: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "exchanged", "stage", "words"),
     [
-        (("sft.learning_rate=1e-5",), None, "dpo", "other inputs than now: learning_rate: 2e-05"),
-        (("sft.learning_rate=1e-5",), None, "lora", "`sft` was made from other inputs than now"),
+        (
+            ("stages.1.train.learning_rate=1e-5",),
+            None,
+            "dpo",
+            "other inputs than now: learning_rate: 2e-05",
+        ),
+        (
+            ("stages.1.train.learning_rate=1e-5",),
+            None,
+            "lora",
+            "`sft` was made from other inputs than now",
+        ),
         ((), f"sft/{WEIGHTS}", "dpo", f"`sft` has changed since it was made (`{WEIGHTS}`)"),
         (
             (),
@@ -236,7 +253,7 @@ def start(plan: Plan, chosen: Selection, said: list[str]) -> None:
             "`data` has changed since it was made (`dpo/train.parquet`)",
         ),
         (
-            ("lora.data.seed=7",),
+            ("stages.3.data.seed=7",),
             "data/lora/train.parquet",
             "dpo",
             "gate after `pretrain-2048` is closed",

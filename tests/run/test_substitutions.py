@@ -223,10 +223,10 @@ def test_the_classes_of_a_sample_are_its_own(classes):
     )
 
 
-def test_a_pipeline_that_starts_from_nothing_has_fewer_words_than_a_twin_that_is_warmed_up():
+def test_a_model_that_starts_from_nothing_has_fewer_words_than_a_twin_that_is_warmed_up():
     made = {
         change.setting: change.after
-        for change in rehearsal("pipeline").before_data(recipe_of("seven-b"), None)
+        for change in rehearsal("pretrain").before_data(recipe_of("seven-b").pretraining, None)
     }
     assert made["tokenizer.vocabulary"] == 1024 < twin.VOCABULARY
     assert made["model.vocabulary"] == 1088

@@ -18,6 +18,7 @@ STARTERS = {
     "gemma": "train",
     "seven-b": "sft",
 }
+SECTIONS = dict.fromkeys(STARTERS, "train") | {"seven-b": "stages.1.train"}
 
 
 def stage(starter: str, *options: str):
@@ -36,7 +37,7 @@ def engine(starter: str, *options: str) -> dict:
 
 @pytest.mark.parametrize("starter", STARTERS)
 def test_every_scenario_can_evaluate_save_and_stop_by_steps(starter):
-    section = STARTERS[starter]
+    section = SECTIONS[starter]
     options = [
         f"{section}.eval_steps=20",
         f"{section}.save_steps=10",
@@ -72,7 +73,7 @@ def test_without_a_word_epochs_are_evaluated_and_nothing_ends_early(starter):
 def test_pretraining_and_preferences_keep_the_last_model_and_save_by_steps_too():
     recipe, _, _ = load(
         ROOT / "recipes" / "seven-b.yaml",
-        from_options(["dpo.save_steps=5", "pretrain.save_steps="]),
+        from_options(["stages.2.train.save_steps=5", "stages.0.train.save_steps="]),
     )
     configs = {stage.name: stage.config for stage in translate(recipe, place(recipe)).stages}
     assert configs["dpo"]["recipe_runner"]["save_steps"] == 5 and configs["dpo"]["save_steps"] == 10
@@ -92,7 +93,7 @@ def test_other_checkpoints_are_the_same_training_and_another_patience_is_not():
 REFUSED = {
     "out of step": ("lyrics", ["train.eval_steps=50", "train.save_steps=20"], "train.save_steps"),
     "rarer than evaluations": ("survival", ["train.eval_steps=10", "train.save_steps=20"], "train.save_steps"),
-    "a pipeline's": ("seven-b", ["dpo.save_steps=20"], "dpo.save_steps"),
+    "of one of several stages": ("seven-b", ["stages.2.train.save_steps=20"], "stages.2.train.save_steps"),
     "no validation": (
         "gemma", ["data.validation_split=", 'train.early_stopping={"patience": 2}'], "train.early_stopping",
     ),

@@ -19,6 +19,11 @@ SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 ONE_GPU = ("machines.gpus_per_node=1",)
 
 
+def held_in(number_format: str) -> tuple[str, ...]:
+    """The options that give each stage of seven-b that trains every weight this format."""
+    return tuple(f"stages.{index}.model.master_weights={number_format}" for index in range(3))
+
+
 def plan_of(*options: str):
     recipe, _, _ = load(SEVEN_B, from_options(options))
     return recipe, translate(recipe, kubernetes.place(recipe))
@@ -27,8 +32,8 @@ def plan_of(*options: str):
 @pytest.mark.parametrize(
     ("options", "dtype"),
     [
-        ((*ONE_GPU, "model.master_weights=fp32"), "float32"),
-        ((*ONE_GPU, "model.master_weights=bf16"), "bfloat16"),
+        ((*ONE_GPU, *held_in("fp32")), "float32"),
+        ((*ONE_GPU, *held_in("bf16")), "bfloat16"),
         (ONE_GPU, "float32"),
         (("distribution=ddp",), "float32"),
         # DeepSpeed keeps fp32 weights of its own.
@@ -121,7 +126,8 @@ def test_whole_layers_are_trained_in_fp32_unless_the_recipe_says_otherwise(name,
 def test_under_fsdp_8_bit_is_torchaos_and_gradients_are_split_at_every_micro_batch():
     for name in ("survival", "seven-b"):
         home = "train" if name == "survival" else "sft"
-        options = ["distribution=fsdp", f"{home}.optimizer=adamw_bnb_8bit"]
+        section = "train" if name == "survival" else "stages.1.train"
+        options = ["distribution=fsdp", f"{section}.optimizer=adamw_bnb_8bit"]
         recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml", from_options(options))
         stages = {stage.name: stage.config for stage in translate(recipe, place(recipe)).stages}
         assert stages[home]["optimizer"] == "adamw_torch_8bit"
@@ -137,7 +143,7 @@ def forecasts(*options: str) -> dict[str, forecast.Forecast]:
 
 
 def test_fp32_master_weights_take_16_bytes_a_weight_on_one_gpu():
-    half, full = (forecasts(*ONE_GPU, f"model.master_weights={wide}") for wide in ("bf16", "fp32"))
+    half, full = (forecasts(*ONE_GPU, *held_in(wide)) for wide in ("bf16", "fp32"))
     count = full["sft"].counts.total
     state = full["sft"].memory.state
     assert (state.weights, state.gradients, state.optimizer) == (4 * count, 4 * count, 8 * count)
@@ -158,23 +164,20 @@ def test_fsdp_and_deepspeed_hold_what_they_held():
     """FSDP raises what it trains anyway; DeepSpeed keeps fp32 weights of its own, beside
     half-precision ones."""
     for way in ("fsdp", "zero2", "zero3"):
-        half, full = (
-            forecasts(f"distribution={way}", f"model.master_weights={wide}")
-            for wide in ("bf16", "fp32")
-        )
+        half, full = (forecasts(f"distribution={way}", *held_in(wide)) for wide in ("bf16", "fp32"))
         assert full["sft"].memory == half["sft"].memory, way
 
 
 def test_every_process_of_a_sharded_run_loads_the_master_weights():
     for wide, size in (("bf16", 2), ("fp32", 4)):
-        one = forecasts(f"model.master_weights={wide}")["sft"]
+        one = forecasts(*held_in(wide))["sft"]
         beside = one.beside()
         assert beside == {"weights that every process loads": 8 * size * one.counts.total}
 
 
 def test_what_is_saved_and_loaded_is_as_wide_as_the_master_weights():
     for wide, weights, checkpoint in (("bf16", 2, 6), ("fp32", 4, 12)):
-        one = forecasts(*ONE_GPU, f"model.master_weights={wide}")["sft"]
+        one = forecasts(*ONE_GPU, *held_in(wide))["sft"]
         written, count = one.written(), one.counts.total
         assert (written["best model"], written["checkpoint"]) == (
             weights * count,

@@ -24,6 +24,9 @@ BY_LENGTH = RECIPES / "minimal" / "last-layers.yaml"
 PADDED, JOINED, PACKED = (False, False), (False, True), (True, False)
 
 
+UNCOMPILED = tuple(f"stages.{index}.speed.compile=off" for index in range(4))
+
+
 def stages(path, *options, accelerator=True):
     recipe, _, _ = load(path, from_options(options))
     at = place(recipe) if accelerator else Place("/c", "/d", "/r", "/s", accelerator=False)
@@ -72,7 +75,7 @@ def test_a_pipeline_packs_its_sft_and_joins_nothing_that_is_compiled():
     }  # fmt: skip
     assert emitted(plain["sft"])["recipe_runner"]["effective_batch_tokens"] == 2 * 2 * 8 * 2048
     assert "effective_batch_tokens" not in emitted(plain["lora"])["recipe_runner"]
-    uncompiled = stages(SEVEN_B, "speed.compile=off", "sft.packing=auto")
+    uncompiled = stages(SEVEN_B, *UNCOMPILED, "stages.1.train.packing=auto")
     assert way(uncompiled["lora"]) == way(uncompiled["sft"]) == JOINED
 
 
@@ -188,11 +191,11 @@ def test_what_is_hardly_meant_is_noted(case, golden_message):
 @pytest.mark.parametrize(
     ("name", "setting"),
     [
-        ("seven-b", "dpo.packing=pack"),
-        ("seven-b", "pretrain.packing=pack"),
+        ("seven-b", "stages.2.train.packing=pack"),
+        ("seven-b", "stages.0.train.packing=pack"),
         ("gemma", "train.packing=flatten"),
         ("resnet", "train.packing=pack"),
-        ("seven-b", "sft.packing=true"),
+        ("seven-b", "stages.1.train.packing=true"),
     ],
 )
 def test_where_nothing_can_be_packed_the_reason_is_said(name, setting, golden_message):
@@ -202,18 +205,16 @@ def test_where_nothing_can_be_packed_the_reason_is_said(name, setting, golden_me
     golden_message(problem)
 
 
-def rehearsed(path, *options):
-    """The recipe as a rehearsal trains it, and what stands in."""
+def rehearsed(path, *options, stage=""):
+    """The recipe, or one of its stages, as a rehearsal trains it, and what stands in."""
     from pathlib import Path
 
     from runner.check.validate import changed
     from runner.data.prepared import Lengths, PreparedRows
 
-    recipe, _, _ = load(path, from_options(options))
+    recipe = load(path, from_options(options))[0].of_stage(stage)
     own = rehearsal(recipe.scenario)
     recipe, _ = changed(recipe, own.before_data(recipe, None))
-    if own.after_data is None:
-        return recipe
     then = own.after_data(recipe, PreparedRows(200, lengths=Lengths(300, 50, 450)), Path("nowhere"))
     return changed(recipe, [override for override in then if override.setting != "model.base"])[0]
 
@@ -238,9 +239,9 @@ def test_a_rehearsal_joins_rows_where_the_run_on_gpus_does(options, expected):
 
 
 def test_a_pipelines_rehearsal_joins_nothing_either():
-    recipe = rehearsed(SEVEN_B)
-    assert (recipe.sft.packing, recipe.lora.packing) == ("pack", "none")
-    assert (rehearsed(SEVEN_B, "speed.compile=off").lora.packing) == "auto"
+    sft, lora = (rehearsed(SEVEN_B, stage=name) for name in ("sft", "lora"))
+    assert (sft.train.packing, lora.train.packing) == ("pack", "none")
+    assert rehearsed(SEVEN_B, *UNCOMPILED, stage="lora").train.packing == "auto"
 
 
 def test_the_plugin_joins_rows_before_axolotl_makes_its_batches():

@@ -26,7 +26,6 @@ def read_back(config: dict, section: Settings, schema: dict) -> dict:
 @pytest.mark.parametrize("path", AXOLOTLS, ids=lambda path: path.stem)
 def test_the_emitted_file_and_the_schema_give_what_is_written(path):
     recipe, _, _ = load(path)
-    whole = by_schema.schema(recipe.scenario)["properties"]
     files = {
         file.path: yaml.safe_load(file.text)
         for file in emit(recipe)
@@ -39,12 +38,12 @@ def test_the_emitted_file_and_the_schema_give_what_is_written(path):
     }
     assert files
     for name, config in files.items():
-        stage = name.split("/")[0].split("-")[0]
-        trains = stage if stage in ("pretrain", "sft", "dpo", "lora") else "train"
-        for home in ("model", "speed", trains):
-            if home not in recipe.settings:
+        trained = recipe.of_stage(name.split("/")[0])
+        whole = by_schema.schema(trained.scenario)["properties"]
+        for home in ("model", "speed", "train"):
+            if home not in trained.settings:
                 continue
-            section = recipe.settings[home]
+            section = trained.settings[home]
             expected = json.loads(json.dumps(section.for_axolotl))
             found = read_back(config, section, whole[home])
             assert len(found) == len(expected) and (found or home == "speed"), (name, home)

@@ -292,12 +292,21 @@ def test_a_step_on_the_processors_is_as_slow_as_published():
 
 def test_a_stage_may_have_its_own_precision():
     plain = {name: stage_of(path=SEVEN_B, name=name).config for name in ("sft", "dpo")}
-    changes = ("sft.precision=fp32", "model.attention=sdpa")
+    changes = (
+        "stages.1.model.precision=fp32",
+        "stages.1.speed.fp8=",
+        "model.attention=sdpa",
+    )
     own = {name: stage_of(*changes, path=SEVEN_B, name=name).config for name in ("sft", "dpo")}
     assert plain["sft"]["bf16"] is True and own["sft"]["bf16"] is False and "fp8" not in own["sft"]
     assert own["dpo"]["bf16"] == plain["dpo"]["bf16"]
-    fp8 = examine(SEVEN_B, from_options(["sft.precision=fp8", "machines.gpu=NVIDIA-L40S"]))
-    assert any(problem.severity == "error" and "sft.precision" in problem.file for problem in fp8)
+    fp8 = examine(
+        SEVEN_B, from_options(["stages.1.model.precision=fp8", "machines.gpu=NVIDIA-L40S"])
+    )
+    assert any(
+        problem.severity == "error" and "stages.1.model.precision" in problem.file
+        for problem in fp8
+    )
 
 
 # DeepSpeed's own engine on the processor, with the emitted file; its shared-memory transport is

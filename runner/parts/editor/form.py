@@ -84,9 +84,7 @@ def _stage_schemas(document: Document) -> dict[Path_, Schema]:
     for name, index, stage in stages.documents(document):
         settings: dict[str, Schema] = {}
         for key, part in item["properties"].items():
-            stage_part = by_schema.part(
-                stage.data["scenario"], setting(stages.alone((key,), stage))
-            )
+            stage_part = by_schema.part(stage.data["scenario"], key)
             if key == "model":
                 in_stages = {
                     model_key: model_part

@@ -154,22 +154,16 @@ LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")  # the usual tasks and sco
 
 def written_gates(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     """Every gate of the recipe, with its place."""
-    homes: list[tuple[Path_, Any]] = [(("gates",), recipe.settings.get("gates"))]
-    for name, section in recipe.sections.items():
-        if section.knows("gates"):
-            homes.append(((name, "gates"), section.get("gates")))
-    for home, texts in homes:
-        for index, text in enumerate(texts or ()):
-            yield (*home, index), text
+    for index, text in enumerate(recipe.settings.get("gates") or ()):
+        yield ("gates", index), text
 
 
 def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
     """Every gate names a metric that its stage can produce, and compares it in the right direction
     with a possible value."""
-    metrics_of = _producible_metrics(recipe)
+    metrics = _producible_metrics(recipe)
     for place, text in written_gates(recipe):
-        section = str(place[0]) if len(place) > 2 else ""
-        if not isinstance(text, str) or section not in metrics_of:
+        if not isinstance(text, str) or metrics is None:
             continue  # refused by the schema already
         gate = parse(text)
         if not math.isfinite(gate.threshold):
@@ -179,37 +173,36 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
                 "Write a finite number.",
             )
             continue
-        if not is_producible(gate.metric, metrics_of[section]):
-            yield from _no_metric(recipe, place, section, gate.metric, metrics_of[section])
+        if not is_producible(gate.metric, metrics):
+            yield from _no_metric(recipe, place, gate.metric, metrics)
         elif is_senseless(gate, recipe.settings.get("rewards") or {}):
             yield _without_effect(recipe, place, text, gate.metric)
         yield from _unusual_score(recipe, place, text, gate.metric)
         yield from _wrong_way(recipe, place, text, gate)
 
 
-def _producible_metrics(recipe: Recipe) -> dict[str, list[str]]:
-    """The metrics of each stage that may have gates, by section."""
+def _producible_metrics(recipe: Recipe) -> list[str] | None:
+    """The metrics that gates may name; None if nothing is measured."""
     tasks = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
     before: list[str] = []
     # Of the last stage of the recipes before this one that have gates.
     for earlier in recipe.earlier:
-        if any(written_gates(earlier)):
-            for stage in scenarios.measurable(earlier).values():
-                before = producible(stage, tasks)
-    metrics_of: dict[str, list[str]] = {}
-    for section, stage in scenarios.measurable(recipe).items():
-        before = producible(stage, tasks, before)
-        metrics_of[section] = before
-    return metrics_of
+        measured_before = scenarios.measurable(earlier)
+        if measured_before and any(written_gates(earlier)):
+            before = producible(measured_before, tasks)
+    measured_here = scenarios.measurable(recipe)
+    if measured_here is None:
+        return None
+    return producible(measured_here, tasks, before)
 
 
 def _no_metric(
-    recipe: Recipe, place: Path_, section: str, metric: str, metrics: Sequence[str]
+    recipe: Recipe, place: Path_, metric: str, metrics: Sequence[str]
 ) -> Iterator[Problem]:
     task = _TASK.match(metric)
     if task and task[1] in misspelt_tasks(recipe).values():
         return  # the list of tasks has the problem
-    owner = f"`{section}`" if section else "This recipe"
+    owner = "This stage" if recipe.is_stage else "This recipe"
     message = (
         f"{owner} does not produce the metric `{metric}`, so this gate would never open.",
         f"{did_you_mean(metric, metrics)}It produces {listed(metrics)}.",
@@ -264,13 +257,15 @@ def _tasks(recipe: Recipe) -> Sequence[str]:
 
 def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
     """Tasks of `evaluation.tasks` that no gate names, by the similar task that gates name: the list
-    is wrong if several gates agree, or if the gates' name is a usual one."""
+    is wrong if several gates agree, or if the gates' name is a usual one. Stages share the tasks,
+    so gates of earlier stages count."""
     tasks = _tasks(recipe)
     gated = []
-    for _, text in written_gates(recipe):
-        match = isinstance(text, str) and _TASK.match(text)
-        if match:
-            gated.append(match[1])
+    for of_recipe in (*recipe.earlier, recipe):
+        for _, text in written_gates(of_recipe):
+            match = isinstance(text, str) and _TASK.match(text)
+            if match:
+                gated.append(match[1])
     unusual = [task for task in tasks if task not in gated and task not in LM_EVAL["tasks"]]
     misspelt: dict[str, str] = {}
     for task in dict.fromkeys(gated):
@@ -318,16 +313,11 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
 
 
 def measured(
-    recipe: Recipe, evaluation: Evaluation, section: str | None
+    recipe: Recipe, evaluation: Evaluation, has_gates: bool
 ) -> tuple[tuple[Gate, ...], Evaluation]:
-    """The gates of a stage, and its evaluation. section: with the gates, "" for the recipe itself,
-    None for none."""
-    home: Mapping[str, Any] = {}
-    if section == "":
-        home = recipe.settings
-    elif section:
-        home = recipe.settings[section]
-    conditions = tuple(map(parse, home.get("gates") or ()))
+    """The gates of a stage, and its evaluation. has_gates: as in `common.measured`."""
+    texts = recipe.settings.get("gates") if has_gates else None
+    conditions = tuple(map(parse, texts or ()))
     chosen = recipe.settings.get("evaluation")
     evaluation = replace(evaluation, metrics=tuple(gate.metric for gate in conditions))
     if chosen is None:

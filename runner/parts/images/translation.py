@@ -48,8 +48,8 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     )
 
 
-def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    return {"": Measurable("images")}
+def measurable(recipe: Recipe) -> Measurable:
+    return Measurable("images")
 
 
 def train(recipe: Recipe, place: Place) -> Stage:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.catalog import hardware
 from runner.check.rules import limits_can_be_meant, memory_sizes, of_section
@@ -119,7 +119,8 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     deadline_hours = site.deadline_hours
     if (
         not limit
-        or "pretrain" in recipe.settings
+        or recipe.makes_model
+        or recipe.pretrained
         or deadline_hours is None
         or any(limits_can_be_meant(recipe))
     ):
@@ -149,7 +150,7 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             f"`{site.data_dir}` is on none of the claims, so pods look for prepared rows in their image.",
             "Begin it with a claim's mount, or delete the line, unless your image has the rows.",
         )
-    if in_image and "pretrain" not in recipe.settings:
+    if in_image and not recipe.is_stage and not recipe.makes_model:
         return  # The image has the rows, or `data_dir` is on a claim.
     mounts = [claim.mount for claim in site.claims or ()]
     setting, folder = _prepared_data_place(site, mounts)
@@ -342,11 +343,10 @@ def trackers(recipe: Recipe) -> Iterator[Problem]:
     our image has."""
     site: Openshift | None = recipe.settings.get("openshift")
     has_own_server = site and kubernetes.version_numbers(site.version) >= podspec.MLFLOW_SINCE
-    homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
-    for name, section in recipe.sections.items():
-        homes.append(((name, "report_to"), section.get("report_to")))
+    path = ("train", "report_to")
+    tool = (recipe.settings.get("train") or {}).get("report_to")
     # The other tools need no server.
-    for path, tool in (home for home in homes if home[1] in ("wandb", "mlflow")):
+    if tool in ("wandb", "mlflow"):
         mlflow = tool == "mlflow"
         if site and not site.get("tracking_secret") and not (mlflow and has_own_server):
             yield recipe.problem(

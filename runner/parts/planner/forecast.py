@@ -300,16 +300,6 @@ def stated(recipe: Recipe) -> dict[str, Any]:
     return recipe.settings.get("limits") or {}
 
 
-def section(recipe: Recipe, stage: Stage) -> str:
-    """The section of a recipe that has the settings of a stage: its own, that of a curriculum, or
-    `train`."""
-    names = (stage.name, stage.name.partition("-")[0])
-    for name in names:
-        if name in recipe.settings:
-            return name
-    return "train"
-
-
 def of(
     recipe: Recipe,
     plan: Plan,
@@ -422,23 +412,22 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     for forecast in forecasts:
         stage_recipe = recipe.of_stage(forecast.stage.name)
         name = forecast.stage.name
-        home = section(stage_recipe, forecast.stage)
         work = forecast.workload
         steps = forecast.steps
         if steps is None and work.evaluation_steps:
             often = None
         else:
             often = work.times_in(work.evaluation_steps, steps or 0)
-        stopping = stage_recipe.settings[home].get("early_stopping")
+        stopping = stage_recipe.train.get("early_stopping")
         if stopping and often is not None and stopping.patience >= often:
             message = said("patience", name=name, stopping=stopping, often=often, steps=steps)
             yield stage_recipe.note(
-                (home, "early_stopping", "patience"), *message, check="never-stops-early"
+                ("train", "early_stopping", "patience"), *message, check="never-stops-early"
             )
         if not steps:
             continue
         # Checkpoints, evaluations and a learning rate for more steps than the stage makes.
-        keep = stage_recipe.settings[home].get("keep_checkpoints") or 0
+        keep = stage_recipe.train.get("keep_checkpoints") or 0
         tenth = max(1, steps // 10)
         count = f"{steps:,} {plural('step', steps)}"
         if keep > max(2, steps):
@@ -446,7 +435,7 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
                 f"Stage `{name}` makes {count}, but should keep {keep:,} checkpoints.",
                 "Write `keep_checkpoints: 2`, the best one and the latest.",
             )
-            yield stage_recipe.note((home, "keep_checkpoints"), *message, check="checkpoints")
+            yield stage_recipe.note(("train", "keep_checkpoints"), *message, check="checkpoints")
         intervals = {
             "eval_steps": ("evaluation", work.evaluation_steps),
             "save_steps": ("checkpoint", work.save_steps),
@@ -460,7 +449,7 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
                 "never_reached", name=name, count=count, unreached=unreached, tenth=tenth
             )
             yield stage_recipe.note(
-                (home, next(iter(unreached))), *message, check="interval-unreached"
+                ("train", next(iter(unreached))), *message, check="interval-unreached"
             )
         if forecast.warmup_steps >= steps:
             warmup = forecast.warmup_steps
@@ -470,4 +459,4 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
                 f"The learning rate rises over {warmup:,} steps, but stage `{name}` has {steps:,}. It never reaches {rate:g}, and ends at {last:.2g}.",
                 f"Write `warmup_steps: {tenth}`, a tenth of the steps, unless you want such a slow start.",
             )
-            yield stage_recipe.note((home, "warmup_steps"), *message, check="warmup-unfinished")
+            yield stage_recipe.note(("train", "warmup_steps"), *message, check="warmup-unfinished")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from runner import catalog
 from runner.parts.planner import duration, memory, parameters, state
-from runner.parts.planner.forecast import Changes, Counts, Forecast, Loss, section, splits
+from runner.parts.planner.forecast import Changes, Counts, Forecast, Loss, splits
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import TABLES, Offload, Run, Workload, from_stage
 from runner.plan import Stage
@@ -182,15 +182,14 @@ class Advice(NamedTuple):
 
 
 class Lines:
-    """Where a recipe has the settings of a stage. recipe: the stage's own. section: the stage's, or
-    `train`, in its own recipe; home: the same by its name in the whole recipe."""
+    """Where a recipe has the settings of a stage. recipe: the stage's own. home: its section
+    `train`, by its name in the whole recipe."""
 
     def __init__(self, whole_recipe: Recipe, stage: Stage) -> None:
         self.whole = whole_recipe
         self.stage = stage
         self.recipe = whole_recipe.of_stage(stage.name)
-        self.section = section(self.recipe, stage)
-        self.home = whole_recipe.setting_of(stage.name, self.section)
+        self.home = whole_recipe.setting_of(stage.name, "train")
 
     def batch(self, rows: int, accumulation: int) -> dict[str, float]:
         return {
@@ -201,7 +200,7 @@ class Lines:
     def find(self, *settings: str) -> str | None:
         """The dotted name of the first of these settings that the recipe has; None if it has
         none."""
-        for home in (self.section, "model", "speed"):
+        for home in ("train", "model", "speed"):
             for setting in settings:
                 if home in self.recipe.settings and setting in self.recipe.settings[home]:
                     return self.whole.setting_of(self.stage.name, f"{home}.{setting}")

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 from runner.catalog.hardware import GIB
 from runner.parts.planner import forecast, machine_counts, storage
 from runner.parts.planner.duration import Duration
-from runner.parts.planner.forecast import OFFERED, Forecast, said, section, stated
+from runner.parts.planner.forecast import OFFERED, Forecast, said, stated
 from runner.parts.planner.memory import usable
 from runner.parts.planner.storage import Preparation
 from runner.parts.planner.workload import TABLES
@@ -389,6 +389,4 @@ def too_few_steps(
         message = f"Stage `{name}` makes only {steps} of {rows:,} rows, {stage.warmup_steps} of them as warmup. That is too few to learn much."
         remedy = remedies.get(name, MORE_STEPS_OFFERED)
         stage_recipe = recipe.of_stage(name)
-        yield stage_recipe.note(
-            (section(stage_recipe, stage.stage), "epochs"), message, remedy, check="too-few-steps"
-        )
+        yield stage_recipe.note(("train", "epochs"), message, remedy, check="too-few-steps")

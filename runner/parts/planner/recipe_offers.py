@@ -513,7 +513,7 @@ def _fewer_steps(planned: Planned) -> Iterator[Changes]:
             hundredths = math.floor(longest.workload.epochs * share * 100)
             yield {f"{home}.epochs": hundredths / 100}
         elif curriculum:
-            yield {"pretrain.steps": fewer}
+            yield {f"{home}.steps": fewer}
         else:
             yield {"advanced.axolotl.max_steps": fewer}
 
@@ -613,7 +613,7 @@ def _on(planned: Planned, nodes: int) -> Changes:
         most = min(work.micro_batch_size, MOST_TRIED)
         at_once = max(size for size in range(1, most + 1) if rows % size == 0)
         changes |= lines.batch(at_once, rows // at_once)
-        train = lines.recipe.settings[lines.section]
+        train = lines.recipe.train
         if train.get("learning_rate_scaling") == "linear" and work.replicas != replicas:
             rate = work.learning_rate / replicas
             changes[f"{lines.home}.learning_rate"] = float(f"{rate:.12g}")

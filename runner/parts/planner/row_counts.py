@@ -18,7 +18,7 @@ from runner.data.row_files import Unreadable
 from runner.parts.planner import samples
 from runner.plan import Plan, RowsRequest, Stage, rows_key
 from runner.recipe import templates
-from runner.recipe.recipe import Recipe, sets_of
+from runner.recipe.recipe import Recipe
 from runner.tools.files import remote
 from runner.tools.settings import Section
 
@@ -182,14 +182,10 @@ def of(
     catalog, so that the answer is the same on every machine. given_rows: the value of `--rows`, for
     every stage whose rows are counted."""
     source, data = source_of(plan, stage)
-    sections = dict(recipe.of_stage(stage.name).data_sections)
     samples = list[Path | None]()
-    homes = [home for home in ((stage.name, "data"), ("data",)) if home in sections]
-    if homes:
-        home = homes[0]
-        for _, data_set in sets_of(home, sections[home]):
-            name = data_set.get("sample")
-            samples.append(recipe.folder / name if name else None)
+    for _, data_set in recipe.of_stage(stage.name).data_sets():
+        name = data_set.get("sample")
+        samples.append(recipe.folder / name if name else None)
     if source is None:
         return known(data, folder, given_rows, samples)
     new_rows = known(data, folder and folder / stage.name, given_rows, samples)
@@ -216,7 +212,7 @@ def of(
 
 
 def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
-    """The data of a stage; in a pipeline, with the config of the stage that prepares it."""
+    """The data of a stage; of one of several, with the config of the stage that prepares it."""
     for earlier in plan.stages:
         rows = earlier.config.get(rows_key(stage.name))
         if rows and not earlier.trains and earlier.name in stage.reads:

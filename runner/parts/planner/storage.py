@@ -316,8 +316,8 @@ class Preparation(NamedTuple):
 
 
 def preparations(recipe: Recipe, plan: Plan) -> list[Preparation]:
-    """The stages of a pipeline that do not train. The recipe's own files are not opened, only their
-    size is read."""
+    """The stages of a pretraining that do not train. The recipe's own files are not opened, only
+    their size is read."""
     preparations = []
     for stage in plan.stages:
         if stage.config.keys() & {"lengths", "dtype"}:
@@ -343,7 +343,7 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
         return Preparation(stage.name, seconds + count / pace, source)
     if config["text"]["packed"]:
         return Preparation(stage.name, seconds, f"blocks as they are, {writes}")
-    text = _text(recipe)
+    text = _text(recipe.pretraining or recipe)
     processors = _processors(stage)
     if not text or not processors:
         if processors:
@@ -373,9 +373,7 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
 def _text(recipe: Recipe) -> float:
     """10^6 bytes of all documents that are read; 0 if those of one data set are unknown."""
     sizes = []
-    for home, data_set in recipe.data_sets():
-        if home[0] != "data":
-            continue
+    for _, data_set in recipe.data_sets():
         file = recipe.folder / (data_set.get("path") or "")
         if file.is_file():
             sizes.append(file.stat().st_size)

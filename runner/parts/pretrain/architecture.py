@@ -1,5 +1,5 @@
-"""What a pipeline recipe describes: its model and its stages, and the tasks of the stages `data`
-and `init` for `runner.parts.pretrain.work`."""
+"""What a pretraining's recipe describes: its model and its context lengths, and the tasks of the
+stages `data` and `init` for `runner.parts.pretrain.work`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from runner import catalog
 from runner.data.data_sets import DataSet, DataSets
 from runner.plan import Place
-from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, TEXT, Recipe
-from runner.scenarios.shared import common
+from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import axolotl, common
 from runner.tools import packaged
 from runner.tools.problem import Stop
 from runner.tools.settings import Settings
@@ -57,18 +57,12 @@ def parameters(shape: sections.Model) -> int:
     return (1 if shape.tied else 2) * shape.vocabulary * hidden + shape.layers * layer + hidden
 
 
-AFTER = ("sft", "dpo", "lora")  # the stages after pretraining, each a section of its own
-TRAINED = ("pretrain", *AFTER)  # the sections of all stages that train something
-# The rows that each of them learns from.
-ROWS = {"pretrain": TEXT, "sft": CONVERSATIONS, "dpo": PREFERENCES, "lora": CONVERSATIONS}
-
-
 def warmup_steps(recipe: Recipe) -> int:
-    pretrain = recipe.pretrain
-    computed = round((pretrain.warmup_ratio or 0) * pretrain.steps)
-    if pretrain.warmup_steps is None:
+    train = recipe.train
+    computed = round((train.warmup_ratio or 0) * train.steps)
+    if train.warmup_steps is None:
         return computed
-    return pretrain.warmup_steps
+    return train.warmup_steps
 
 
 @dataclass(frozen=True)
@@ -87,50 +81,30 @@ class Length:
 
 
 def curriculum(recipe: Recipe) -> list[Length]:
-    tokens = [part.sequence_len for part in recipe.pretrain.curriculum]
-    steps = pairwise(
-        [0, *(round(part.until * recipe.pretrain.steps) for part in recipe.pretrain.curriculum)]
-    )
+    tokens = [part.sequence_len for part in recipe.train.curriculum]
+    ends = [round(part.until * recipe.train.steps) for part in recipe.train.curriculum]
+    steps = pairwise([0, *ends])
     lengths = []
     for length, part in zip(tokens, steps, strict=True):
         lengths.append(Length(f"pretrain-{length}", length, *part))
     return lengths
 
 
-# Axolotl 0.19.0 passes FP8 only to its own trainer, which DPO does not use; and with an adapter,
-# FP8 would have to convert the frozen weights again at every step.
-FP8_STAGES = ("pretrain", "sft")
-
-
-def precision_of(recipe: Recipe, kind: str) -> str:
-    """fp8, bf16 or fp32: the precision of a stage's products, by its own line or the model's, and
-    by the GPU."""
-    section = recipe.settings.get(kind)
-    stated = (section and section.get("precision")) or recipe.model.precision
-    if stated == "fp32":
-        return "fp32"
-    gpu = catalog.gpu(recipe.machines.gpu)
-    can = kind in FP8_STAGES and (stated == "fp8" or (gpu is not None and gpu.fp8))
-    if stated in ("auto", "fp8") and can:
-        return "fp8"
-    if gpu and stated == "auto":
-        return gpu.precision(fp16=False)
-    return "bf16"
-
-
-def compile_mode(recipe: Recipe, kind: str) -> str | None:
-    """The mode of torch.compile, or None. Autotuning pays on Hopper; under FP8 its search gains
-    nothing."""
-    stated = recipe.speed.compile
+def precision_of(recipe: Recipe) -> str:
+    """fp8, bf16 or fp32: the precision of products, by the recipe's line and the GPU."""
+    stated = recipe.model.precision
     if stated != "auto":
-        if stated == "off":
-            return None
-        return stated
+        return str(stated)
     gpu = catalog.gpu(recipe.machines.gpu)
-    hopper = gpu is not None and int(gpu.capability) == 9
-    if hopper and precision_of(recipe, kind) != "fp8":
-        return "max-autotune"
-    return "default"
+    if gpu is None:
+        return "bf16"
+    if gpu.fp8:
+        return "fp8"
+    return gpu.precision(fp16=False)
+
+
+def compile_mode(recipe: Recipe) -> str | None:
+    return axolotl.compile_mode(recipe, precision_of(recipe) == "fp8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +135,7 @@ class FirstWeights:
     """A model whose first weights are drawn by `seed`. tokenizer: a folder, copied beside the
     model. architecture: a LLaMA config of transformers."""
 
-    work: Literal["pipeline.init"] = "pipeline.init"
+    work: Literal["pretrain.init"] = "pretrain.init"
     out: str
     tokenizer: str
     seed: int

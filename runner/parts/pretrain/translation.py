@@ -1,48 +1,37 @@
-"""Scenario pipeline: a model from random weights to a domain adapter, in stages with gates between
-them. Pretraining is here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the
-scenario `stages`, see `in_stages`. A rehearsal goes through every stage and every gate on any
-machine, with a tiny twin of the architecture."""
+"""Scenario pretrain: a model from random weights, in Axolotl's settings (0.19.0), as a recipe of
+its own and as the first stage of several (see `runner.parts.stages`). A rehearsal goes through
+every stage and the gate on any machine, with a tiny twin of the architecture."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from runner.check.validate import as_written
 from runner.data.data_sets import stated
 from runner.parts.contract import Measurable, Summaries
 from runner.parts.pretrain import architecture
-from runner.parts.pretrain.architecture import (
-    AFTER,
-    ROWS,
-    TRAINED,
-    Length,
-    compile_mode,
-    curriculum,
-    precision_of,
-)
-from runner.parts.stages import translation as each_stage
+from runner.parts.pretrain.architecture import Length, compile_mode, curriculum, precision_of
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe import overrides
-from runner.recipe.document import Path_
-from runner.recipe.recipe import PREFERENCES, Override, Recipe, sets_of
-from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
+from runner.recipe.recipe import Override, Recipe, sets_of
+from runner.recipe.stages import PRETRAIN
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, listed
 from runner.tools.settings import Section
-from runner.tools.text import longest_job_name
 from runner.trainer.settings import BlocksSettings, Demo, RunOptions
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    whole = in_stages(recipe)
-    return common.plan(
-        recipe, place, lambda place: each_stage.each(whole, place, recipe), facts(recipe)
-    )
+    return common.plan(recipe, place, lambda place: _stages(recipe, place), facts(recipe))
+
+
+def _stages(recipe: Recipe, place: Place) -> Iterable[Stage]:
+    prepares, init, trained = pretraining(recipe, place)
+    return [prepares, init, *trained]
 
 
 def facts(recipe: Recipe) -> Section:
@@ -53,16 +42,13 @@ def facts(recipe: Recipe) -> Section:
         "parameters": architecture.parameters(recipe.model),
         "tokens": tokens,
         "tokens_in_all": sum(tokens.values()),
-        "precision": {
-            kind: precision_of(recipe, kind) for kind in TRAINED if recipe.settings.get(kind)
-        },
-        "fp8_stages": list(architecture.FP8_STAGES),
+        "precision": {PRETRAIN: precision_of(recipe)},
+        "fp8_stages": [PRETRAIN],
     }
 
 
-def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    stages = [stage for stage in TRAINED if recipe.settings.get(stage)]
-    return {stage: Measurable(common.measured_as(ROWS[stage]), blocks=True) for stage in stages}
+def measurable(recipe: Recipe) -> Measurable:
+    return Measurable("text", blocks=True)
 
 
 def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]]:
@@ -71,6 +57,7 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
     # Only the proportions count, so the data does not change with the number of GPUs.
     tokens = tuple((length.sequence_len, length.tokens(1)) for length in lengths)
     everything = asdict(architecture.everything(recipe, place, tokens), dict_factory=stated)
+    everything["work"] = "pretrain.text"
     machines = common.machines(recipe, place)
     if place.on_cluster and not recipe.data.packed:
         pods = recipe.data.cleaning.pods
@@ -80,14 +67,15 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
     parts = {"tokenizer": ("text", "tokenizer"), "blocks": ("text", "tokenizer", "lengths")}
     prepares = common.work(place, common.DATA, everything, machines, parts=parts, pods=pods or 1)
     model = recipe.model
-    precision = recipe.pretrain.precision or recipe.model.precision
     weights = architecture.FirstWeights(
         out=place.below("init").best_model_dir,
         tokenizer=f"{place.data_dir}/tokenizer",
         seed=model.seed,
         architecture=architecture.sizes(model) | {"tie_word_embeddings": model.tied},
         parameters=architecture.parameters(model),
-        dtype="float32" if precision == "fp32" or model.master_weights != "bf16" else "bfloat16",
+        dtype="bfloat16"
+        if model.precision != "fp32" and model.master_weights == "bf16"
+        else "float32",
     )
     init = common.work(
         place, "init", asdict(weights), machines, reads={common.DATA: ("tokenizer/",)}
@@ -103,16 +91,16 @@ def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) 
     # All stages share a time limit, so each reads how much of it the earlier ones have used.
     earlier = [place.below(name).run_dir for name in before[1:] if common.time_limit(recipe)]
     config = _config(recipe, here, length, place.below(before[-1]), earlier)
-    split, split_files = sharding.settings(recipe, here, precision_of(recipe, PRETRAIN))
+    split, split_files = sharding.settings(recipe, here, precision_of(recipe))
     last = curriculum(recipe)[-1]
     return axolotl.stage(
         recipe,
         here,
-        axolotl.with_advanced(recipe, config | split, PRETRAIN, ("model", "speed", PRETRAIN)),
+        axolotl.with_advanced(recipe, config | split, ("model", "speed", "train")),
         Evaluation(
             "text", text_blocks=f"{place.data_dir}/blocks/validation-{last.sequence_len}.npy"
         ),
-        PRETRAIN if length == last else None,  # gates come after the last length
+        has_gates=length == last,
         name=length.name,
         data={},
         files=split_files,
@@ -133,8 +121,8 @@ def _config(
     """Every length has the whole schedule; the plugin gives it its blocks, begins where the one
     before ended, with its optimizer, and ends at its own last step. earlier: the run folders whose
     training time counts."""
-    train = recipe.pretrain
-    precision = precision_of(recipe, PRETRAIN)
+    train = recipe.train
+    precision = precision_of(recipe)
     speed = recipe.speed
     name = f"{recipe.name}-{length.sequence_len}"
     folder = f"{place.data_dir}/blocks"
@@ -173,7 +161,7 @@ def _config(
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         "plugins": [axolotl.PLUGIN],
-        **axolotl.reporting(recipe.report_to, name),
+        **axolotl.reporting(train.report_to, name),
         "recipe_runner": common.run_settings(recipe, place, name, **options),
         "sequence_len": length.sequence_len,
         "num_epochs": 1,
@@ -191,7 +179,7 @@ def _config(
     }
     if recipe.model.gradient_checkpointing:
         config["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    config |= axolotl.products(recipe, precision == "fp8", compile_mode(recipe, PRETRAIN))
+    config |= axolotl.products(recipe, precision == "fp8", compile_mode(recipe))
     if speed.fused_kernels or speed.fused_cross_entropy:
         config |= {
             "plugins": [axolotl.LIGER, axolotl.PLUGIN],
@@ -202,116 +190,11 @@ def _config(
     return config | {name: [{"path": folder, "type": ""}] for name in ("datasets", "test_datasets")}
 
 
-# What moves where from a pipeline's form to that of `stages`.
-FORMS = packaged.toml(__file__, "in_stages.toml")
-SHARED, FIRST = FORMS["shared"], FORMS["first"]
-MOVED: Mapping[str, Path_] = {name: tuple(path) for name, path in FORMS["moved"].items()}
-
-
-def in_stages(recipe: Recipe) -> Recipe:
-    """The same recipe as a list of stages; each line keeps its place in the file."""
-    written = recipe.document.data
-    kinds = [kind for kind in AFTER if recipe.settings.get(kind)]
-    train = {name: value for name, value in written[PRETRAIN].items() if name != "gates"}
-    first = {
-        "name": PRETRAIN,
-        "technique": PRETRAIN,
-        **{name: written[name] for name in FIRST if name in written},
-        "train": {**train, "report_to": recipe.report_to},
-        **({"gates": written[PRETRAIN]["gates"]} if "gates" in written[PRETRAIN] else {}),
-        **_advanced(recipe, PRETRAIN),
-    }
-    if common.world_size(recipe) > 1:
-        alone = "fsdp"
-    else:
-        alone = "ddp"
-    data = {
-        "scenario": STAGES,
-        **{name: written[name] for name in SHARED if name in written},
-        "distribution": alone if recipe.distribution == "auto" else recipe.distribution,
-        STAGES: [first, *(_stage(recipe, kind) for kind in kinds)],
-    }
-    spans: dict[str, Any] = {}
-    for places in ("keys", "values", "origins"):
-        spans[places] = _moved(getattr(recipe.document, places), kinds)
-    return as_written(replace(recipe.document, data=data, **spans))
-
-
-def _advanced(recipe: Recipe, kind: str) -> Section:
-    extra = recipe.advanced.plain().get(kind)
-    if extra:
-        return {"advanced": {"axolotl": extra}}
-    return {}
-
-
-def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
-    model = recipe.model
-    speed = recipe.speed
-    precision = precision_of(recipe, kind)
-    stage: dict[str, Any] = {
-        "name": kind,
-        "technique": "lora" if kind == "lora" else "full",
-        "model": {},
-        "train": {},
-    }
-    for name, value in recipe.settings[kind].plain().items():
-        *home, last = MOVED.get(name, ("train", name))
-        (stage[home[0]] if home else stage)[last] = value
-    shared = {name: model[name] for name in ("attention", "gradient_checkpointing")}
-    stage["model"] |= shared | {"precision": "fp32" if precision == "fp32" else "bf16"}
-    stage["data"]["chat_template"] = recipe.tokenizer.chat_template
-    stage["train"] |= {
-        "report_to": recipe.report_to,
-        "kernels": "auto" if speed.fused_kernels else "none",
-    }
-    if kind != "lora":
-        stage["model"]["master_weights"] = model.master_weights
-    if ROWS[kind] == PREFERENCES:
-        stage["data"]["form"] = PREFERENCES
-        stage["train"]["weight_decay"] = 0.0
-        stage["train"]["objective"] = {"sigmoid": "dpo"}.get(
-            stage["train"]["objective"], stage["train"]["objective"]
-        )
-    else:
-        if speed.fused_cross_entropy:
-            stage["train"]["cross_entropy"] = "fused"
-        else:
-            stage["train"]["cross_entropy"] = "plain"
-    earlier = round(1 - stage.pop(EARLIER_ROWS, 1), 12)
-    if earlier and recipe.settings.get("sft"):
-        stage[EARLIER_ROWS] = earlier
-    faster = {name: speed[name] for name in ("tf32", "data_workers", "persistent_workers")}
-    faster |= {"compile": compile_mode(recipe, kind) or "off"} | (
-        {"fp8": True} if precision == "fp8" else {}
-    )
-    return {**stage, "speed": faster, **_advanced(recipe, kind)}
-
-
-def _moved(places: Mapping[Path_, object], kinds: list[str]) -> dict[Path_, Any]:
-    groups: dict[Path_, list[Path_]] = {}
-    for path in places:
-        groups.setdefault(path[:1], []).append(path)
-    found = {
-        path: places[path] for name in (*SHARED, "scenario") for path in groups.get((name,), ())
-    }
-    for index, kind in enumerate((PRETRAIN, *kinds)):
-        home: Path_ = (STAGES, index)
-        # The beginnings of paths in both forms; a longer one comes later.
-        begins: list[tuple[Path_, Path_]] = [((kind,), home), ((kind,), (*home, "train"))]
-        for name in FIRST if kind == PRETRAIN else ("model", "speed"):
-            begins.append(((name,), (*home, name)))
-        begins += [((kind, name), (*home, *new)) for name, new in MOVED.items()]
-        for old, new in (*begins, (("advanced", kind), (*home, "advanced", "axolotl"))):
-            same = (path for path in groups.get(old[:1], ()) if path[: len(old)] == old)
-            found |= {new + path[len(old) :]: places[path] for path in same}
-    return found
-
-
 # The rules.
 
 
 def order(recipe: Recipe) -> Iterator[Problem]:
-    parts = recipe.pretrain.curriculum
+    parts = recipe.train.curriculum
     most = recipe.model.context
     for index, part in enumerate(parts):
         for setting in ("sequence_len", "until") if index else ():
@@ -320,9 +203,9 @@ def order(recipe: Recipe) -> Iterator[Problem]:
                     f"`{setting}` is {part[setting]:g} here and {before:g} in the line before; both must rise.",
                     "Put the lines in rising order.",
                 )
-                yield recipe.problem(("pretrain", "curriculum", index, setting), *message)
+                yield recipe.problem(("train", "curriculum", index, setting), *message)
         if part.sequence_len > most:
-            place = ("pretrain", "curriculum", index, "sequence_len")
+            place = ("train", "curriculum", index, "sequence_len")
             yield recipe.problem(
                 place,
                 f"Blocks of {part.sequence_len:,} tokens are longer than the model's context of {most:,}.",
@@ -333,18 +216,17 @@ def order(recipe: Recipe) -> Iterator[Problem]:
             f"The last context length ends at {parts[-1].until:g} of the steps, so the rest would not be trained.",
             "Let the last one end at 1.0.",
         )
-        yield recipe.problem(("pretrain", "curriculum", len(parts) - 1, "until"), *message)
+        yield recipe.problem(("train", "curriculum", len(parts) - 1, "until"), *message)
     if any(length.last_step <= length.first_step for length in curriculum(recipe)):
         message = (
-            f"{recipe.pretrain.steps:,} steps are too few for {len(parts)} context lengths.",
+            f"{recipe.train.steps:,} steps are too few for {len(parts)} context lengths.",
             "Raise `steps`.",
         )
-        yield recipe.problem("pretrain.steps", *message)
+        yield recipe.problem("train.steps", *message)
 
 
 def documents(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
-    pretrain = recipe.pretrain
     # A document of 1,000 tokens is a long one on the web.
     tokens = sum(
         length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe)
@@ -354,8 +236,8 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
     limit = data.get("limit")
     if limit and (has := limit * 1000) * 40 < tokens:
         message = (
-            f"{pretrain.steps:,} steps read {tokens:,} tokens, but {limit:,} documents have about {has:,}. Each would be read about {tokens // has:,} times.",
-            "Raise `limit`, or lower `pretrain.steps`; up to 4 times is usual.",
+            f"{recipe.train.steps:,} steps read {tokens:,} tokens, but {limit:,} documents have about {has:,}. Each would be read about {tokens // has:,} times.",
+            "Raise `limit`, or lower `train.steps`; up to 4 times is usual.",
         )
         yield recipe.note("data.limit", *message)
 
@@ -366,7 +248,7 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
     folder = recipe.folder / recipe.data.packed
     missing = []
     for length, split in product(
-        (part.sequence_len for part in recipe.pretrain.curriculum), ("train", "validation")
+        (part.sequence_len for part in recipe.train.curriculum), ("train", "validation")
     ):
         file = folder / f"{split}-{length}.npy"
         # Unlike a path's own `is_file`, this answers for a name that is too long for a file.
@@ -410,24 +292,9 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
 
 
 def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
-    site = recipe.openshift
-    if site is None:
-        return
-    name = site.job_name or recipe.name
-    stages = [
-        "data",
-        "init",
-        *(length.name for length in curriculum(recipe)),
-        *filter(recipe.settings.get, AFTER),
-    ]
-    longest = max((f"{name}-{stage}" for stage in stages), key=len)
-    most = longest_job_name(recipe.machines.nodes)
-    if len(longest) > most:
-        message = (
-            f"The job `{longest}` of a stage would have a name of {len(longest)} characters, but the cluster allows {most}.",
-            f"Shorten `{name}`.",
-        )
-        yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), *message)
+    # The rules of a recipe with `stages` judge the names of all of them.
+    if not recipe.is_stage:
+        yield from common.long_job_name(recipe, [length.name for length in curriculum(recipe)])
 
 
 # What the table of contradictions can name beside settings. written_vocabulary: without a default;
@@ -457,32 +324,26 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
             Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`.")
         )
     made: list[Override] = []
-    for home, section in recipe.data_sections:
-        if data and home == ("data",):
-            made += overrides.from_data_option(data)
-        else:
-            made += (
-                each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one)
-            )
+    if data:
+        made += overrides.from_data_option(data)
+    else:
+        for home, data_set in sets_of(("data",), recipe.data):
+            made += rehearsal.sample(recipe, home, data_set)
     sizes = twin.geometry(recipe.facts, 2, VOCABULARY) | {"rows": VOCABULARY + 64}
-    changes = (overrides.substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
-    for change in changes:
-        if recipe.settings.get(str(change.path[0])) is not None:
-            made.append(change)
-    made += [*rehearsal.on_processors(recipe, 1), overrides.without_time_limit(rehearsal.BY)]
-    for kind in filter(recipe.settings.get, TRAINED):
-        section = recipe.settings[kind]
-        made += rehearsal.without_kernels(recipe, rehearsal.BY, f"{kind}.optimizer")
-        if kind == "lora":
-            made += rehearsal.narrow("lora.", section.rank, section.alpha)
-        if "packing" in section:
-            made.append(rehearsal.packing(recipe, kind, section))
-        made += rehearsal.any_improvement(kind, section)
-        for name, value, why in rehearsal.table(kind, REHEARSAL):
-            for bound, limit in value.items() if isinstance(value, dict) else ():
-                value = {"most": min, "least": max}[bound](limit, section[name])
-            made.append(overrides.substitute(f"{kind}.{name}", value, why))
-    return [*made, *rehearsal.gates(recipe)]
+    for name, value, why in rehearsal.table("whole", REHEARSAL, **sizes):
+        section, _, setting = name.rpartition(".")
+        if recipe.settings.get(section.partition(".")[0]) is None:
+            continue
+        if isinstance(value, dict):
+            value = min(value["most"], recipe.settings[section][setting])
+        made.append(overrides.substitute(name, value, why))
+    return [
+        *made,
+        *rehearsal.on_processors(recipe, 1),
+        overrides.without_time_limit(rehearsal.BY),
+        *rehearsal.without_kernels(recipe, rehearsal.BY, "train.optimizer"),
+        *rehearsal.gates(recipe),
+    ]
 
 
 after_data = None  # nothing more follows from the rows, and the stage `init` makes the tiny model
@@ -493,22 +354,15 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 
 def judge(plan: Plan, summaries: Summaries) -> None:
-    """Raises Stop unless every stage has learned something: losses fell, and DPO's accuracy
-    rose."""
+    """Raises Stop unless the validation loss fell from the first context length to the last."""
     by_stage = {summary.stage: summary for summary in summaries}
     lengths = [by_stage[name] for name in plan.facts["tokens"] if name in by_stage]
-    if lengths:
-        fell = [("pretraining", lengths[0].first_validation_loss, lengths[-1].last_validation_loss)]
-    else:
-        fell = []
-    after = ((name, by_stage[name]) for name in AFTER if name in by_stage)
-    fell += [(name, one.first_validation_loss, one.best_validation_loss) for name, one in after]
-    for name, first, last in fell:
-        if first is None or last is None or not last < first:
-            raise Stop(
-                f"The rehearsal of {name} did not learn: the validation loss went from {first} to {last}.",
-                "Check the data, and the stage's log.",
-            )
-    if "dpo" in by_stage:
-        dpo = by_stage["dpo"]
-        rehearsal.preferred(dpo.first_preference_accuracy, dpo.last_preference_accuracy)
+    if not lengths:
+        return
+    first = lengths[0].first_validation_loss
+    last = lengths[-1].last_validation_loss
+    if first is None or last is None or not last < first:
+        raise Stop(
+            f"The rehearsal of pretraining did not learn: the validation loss went from {first} to {last}.",
+            "Check the data, and the stage's log.",
+        )

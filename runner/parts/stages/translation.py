@@ -11,11 +11,11 @@ from runner.data.prepared import PreparedRows
 from runner.data.tokenizers import Pretrained
 from runner.parts.contract import Summaries
 from runner.plan import Place, Plan, Stage, rows_key
-from runner.recipe.overrides import of_each
+from runner.recipe.overrides import of_each, substitute
 from runner.recipe.recipe import CONVERSATIONS, Override, Recipe
 from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_base, one_file, starts
 from runner.scenarios.language import translation as language
-from runner.scenarios.shared import common, rehearsal
+from runner.scenarios.shared import axolotl, common, rehearsal
 from runner.tools.files import in_image, remote
 from runner.tools.problem import Problem
 from runner.trainer.settings import ProofSettings, StageOptions
@@ -31,15 +31,28 @@ TAKEN = (
 )
 # The same for a pretraining.
 OF_TEXT = ("init", "text", "tokenizer", "blocks", "cleaning")
+LONGEST_ROW = 512  # tokens, in a rehearsal of what follows a pretraining
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    first_recipe = next(iter(recipe.stage_recipes.values()))
-    if PRETRAIN in first_recipe.settings:
-        facts = _own(first_recipe).facts(first_recipe)
-    else:
-        facts = {"world_size": common.world_size(recipe)}
-    return common.plan(recipe, place, lambda place: each(recipe, place, recipe), facts)
+    return common.plan(recipe, place, lambda place: each(recipe, place), _facts(recipe))
+
+
+def _facts(recipe: Recipe) -> dict[str, Any]:
+    """Facts about the plan; after a pretraining also the number formats of all stages."""
+    pretraining = recipe.pretraining
+    if pretraining is None:
+        return {"world_size": common.world_size(recipe)}
+    facts: dict[str, Any] = _own(pretraining).facts(pretraining)
+    for name, stage_recipe in recipe.stage_recipes.items():
+        if stage_recipe.makes_model:
+            continue
+        facts["precision"][name] = stage_recipe.model.precision
+        if axolotl.multiplies_in_fp8(stage_recipe):
+            facts["precision"][name] = "fp8"
+        if (stage_recipe.settings.get("speed") or {}).get("fp8"):
+            facts["fp8_stages"].append(name)
+    return facts
 
 
 def _own(recipe: Recipe) -> Any:
@@ -47,9 +60,9 @@ def _own(recipe: Recipe) -> Any:
     return scenarios.part(recipe.scenario, "translation")
 
 
-def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
+def each(recipe: Recipe, place: Place) -> Iterator[Stage]:
     """The rows of all stages, then each training. An adapter is part of the best model of its
-    stage. file: the recipe as it is written."""
+    stage."""
     init: list[Stage] = []
     trained: list[Stage] = []
     after: list[Stage] = []  # those that follow a pretraining, or all
@@ -61,10 +74,11 @@ def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
     for_proof: dict[str, Any] = {}  # the facts and the tokenizer of the model so far
     proven: dict[str, Any] = {}  # the same of each stage's model
     for index, (name, stage_recipe) in enumerate(recipe.stage_recipes.items()):
-        if PRETRAIN in stage_recipe.settings:
+        if stage_recipe.makes_model:
             begun, weights, trained = _own(stage_recipe).pretraining(stage_recipe, place)
             trained = [
-                common.as_stage_of_several(stage, fingerprint=file.fingerprint) for stage in trained
+                common.as_stage_of_several(stage, fingerprint=recipe.fingerprint)
+                for stage in trained
             ]
             init = [weights]
             texts = ("text", "tokenizer")
@@ -86,7 +100,7 @@ def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
                 "tokenizer": stage_place.model_dir or common.base_model(stage_recipe, stage_place),
             }
         stage = common.as_stage_of_several(
-            language.training(stage_recipe, stage_place), fingerprint=file.fingerprint
+            language.training(stage_recipe, stage_place), fingerprint=recipe.fingerprint
         )
         proven[name] = for_proof
         rows[name] = {**stage.data, "tokenizer": asdict(tokenizer)}
@@ -94,17 +108,14 @@ def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
         after.append(_trained(place, stage, trained, begins, _proves(recipe, place)))
         trained.append(after[-1])
     data = _with_rows(begun, recipe, place, models, rows, texts)
-    yield common.proving(file, place, data, after if _proves(recipe, place) else [], proven)
+    yield common.proving(recipe, place, data, after if _proves(recipe, place) else [], proven)
     yield from (*init, *trained)
 
 
 def _proves(recipe: Recipe, place: Place) -> bool:
     """Whether rows are proven with the data. Weeks may pass between the data and what follows a
     pretraining."""
-    pretrains = any(
-        PRETRAIN in stage_recipe.settings for stage_recipe in recipe.stage_recipes.values()
-    )
-    return bool(place.prepared or (pretrains and place.accelerator))
+    return bool(place.prepared or (recipe.pretraining and place.accelerator))
 
 
 def _with_base_model(stage_recipe: Recipe, name: str, stage_place: Place, place: Place) -> Place:
@@ -222,7 +233,7 @@ def earlier_rows(recipe: Recipe) -> Iterator[Problem]:
     for index, (stage, stage_recipe) in enumerate(
         zip(recipe.stages, recipe.stage_recipes.values(), strict=False)
     ):
-        talks = PRETRAIN not in stage_recipe.settings and stage_recipe.rows == CONVERSATIONS
+        talks = not stage_recipe.makes_model and stage_recipe.rows == CONVERSATIONS
         if stage.get(EARLIER_ROWS) and not (talks and has_earlier_rows):
             yield recipe.problem(
                 (STAGES, index, EARLIER_ROWS),
@@ -258,25 +269,53 @@ def models(recipe: Recipe) -> Iterator[Problem]:
             )
 
 
-RULES = (names, earlier_rows, models)
+def gates(recipe: Recipe) -> Iterator[Problem]:
+    """After a pretraining, each stage that another one follows has gates, because the next may hold
+    GPUs for days. The pretraining's own schema requires its gates."""
+    if recipe.pretraining is None:
+        return
+    for index, stage in enumerate(recipe.stages[:-1]):
+        if index and not stage.get("gates"):
+            yield recipe.problem(
+                (STAGES, index, "name"),
+                f"The stage `{stage['name']}` has no `gates`, so the next one would start from any result.",
+                "Write what it must reach, for example `gates: [generated_tokens >= 1]`.",
+            )
+
+
+def job_names(recipe: Recipe) -> Iterator[Problem]:
+    trained = list[str]()
+    for name, stage_recipe in recipe.stage_recipes.items():
+        if stage_recipe.makes_model:
+            lengths = _own(stage_recipe).curriculum(stage_recipe)
+            trained += [length.name for length in lengths]
+        else:
+            trained.append(name)
+    yield from common.long_job_name(recipe, trained)
+
+
+RULES = (names, earlier_rows, models, gates, job_names)
 
 
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:
     if data:
         raise one_file()
-    return of_each(
-        recipe,
-        lambda name, stage_recipe: scenarios.rehearsal(stage_recipe.scenario).before_data(
-            stage_recipe, None
-        ),
-    )
+
+    def changes_of(name: str, stage_recipe: Recipe) -> list[Override]:
+        changes = scenarios.rehearsal(stage_recipe.scenario).before_data(stage_recipe, None)
+        if stage_recipe.pretrained:
+            length = min(LONGEST_ROW, stage_recipe.model.sequence_len)
+            changes.append(substitute("model.sequence_len", length, "short rows make quick steps"))
+        return changes
+
+    return of_each(recipe, changes_of)
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     twins = _twins(recipe, folder)
 
     def changes_of(name: str, stage_recipe: Recipe) -> list[Override]:
-        if PRETRAIN in stage_recipe.settings:
+        if stage_recipe.makes_model:
             return []
         stage_rows = PreparedRows.read(folder / "data" / name)
         assert stage_rows, name
@@ -295,7 +334,7 @@ def _twins(recipe: Recipe, folder: Path) -> dict[str, Path]:
     """The folder of the twin of each base model, by the stage that starts from it."""
     twins = {}
     for index, (name, stage_recipe) in enumerate(recipe.stage_recipes.items()):
-        if PRETRAIN not in stage_recipe.settings and starts(recipe.document, index):
+        if not stage_recipe.makes_model and starts(recipe.document, index):
             twins[name] = folder / (f"{rehearsal.TWIN}-{name}" if index else rehearsal.TWIN)
     return twins
 
@@ -327,5 +366,5 @@ def judge(plan: Plan, summaries: Summaries) -> None:
     tokens = plan.facts.get("tokens", {})
     pretrained = [summary for summary in summaries if summary.stage in tokens]
     if pretrained:
-        scenarios.rehearsal("pipeline").judge(plan, pretrained)
+        scenarios.rehearsal(PRETRAIN).judge(plan, pretrained)
     rehearsal.judge(plan, [summary for summary in summaries if summary not in pretrained])

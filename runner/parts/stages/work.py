@@ -22,7 +22,7 @@ def data(work: Work, tell: Tell) -> None:
     """Prepares the text and the tokenizer of a model with random weights, and the rows of each
     training in a folder of its name; a rehearsal creates the twin of each base model."""
     if "lengths" in work:
-        scenarios.work("pipeline.text")(work, tell)
+        scenarios.work("pretrain.text")(work, tell)
         if helping_pod():
             return
     out = Path(work["out"])
@@ -124,7 +124,7 @@ def _rows(work: Work) -> dict[str, dict[str, Any]]:
 
 
 def _seen(work: Work) -> dict[str, Iterator[RenderedExample]]:
-    texts: dict[str, Callable[..., Any]] = getattr(scenarios.part("pipeline", "work"), "FIRST", {})
+    texts: dict[str, Callable[..., Any]] = getattr(scenarios.part("pretrain", "work"), "FIRST", {})
     seen_rows: dict[str, Iterator[RenderedExample]] = {}
     if "lengths" in work:
         seen_rows = reading(texts["text"])(work)

@@ -94,7 +94,8 @@ TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].i
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
 WITH_ANSWERS = ("questions", "conversations")  # the kinds of rows whose answers a run can grade
-TEXTS = ("text", "text-questions", "pipeline")  # the kinds of rows that begin with plain text
+# The kinds of rows that begin with plain text.
+TEXTS = ("text", "text-questions", "text-questions-preferences")
 SMALL_MODEL = "small"  # the packaged model, which is here after the installation
 MOST_TRIED_HERE = 9  # models whose time on this machine's CPU is estimated
 A_DAY = 24 * 3600
@@ -1145,6 +1146,7 @@ def minimal_starter(source: str) -> Document:
     wanted = read(packaged.named()[source])
     scenario = wanted.data["scenario"]
     hub = wanted.lookup(("data", "hub"))
+    technique = wanted.lookup(("stages", 0, "technique"))
     fitting = [
         document
         for file in packaged.minimal()
@@ -1154,7 +1156,11 @@ def minimal_starter(source: str) -> Document:
         raise Stop(f"The scenario `{scenario}` has no minimal starter.", "Leave out `--minimal`.")
     return max(
         fitting,
-        key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario),
+        key=lambda one: (
+            one.lookup(("data", "hub")) == hub,
+            one.lookup(("stages", 0, "technique")) == technique,
+            Path(one.file).stem == scenario,
+        ),
     )
 
 

@@ -41,7 +41,7 @@ OBJECTIVES = {
     "prompts": ("grpo", "ebft"),
 }
 # The technique that names the settings for data, by scenario; others have those of an adapter.
-TECHNIQUES = {"pipeline": "seven-b", "image-classification": "network"}
+TECHNIQUES = {"pretrain": "pretrain", "image-classification": "network"}
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,7 @@ def other_data(document: Document, name: str) -> list[Override]:
     if by_schema.has(scenario, "data.form"):
         settings |= _form(scenario, kind)
     if "description" in document.data:
-        if scenario == "pipeline":
-            title = drafting.KINDS["text"].title
-        else:
-            title = answers.of.title
-        described = f"{title} of {Path(name).name}"
+        described = f"{answers.of.title} of {Path(name).name}"
         settings["description"] = (described, "what `recipe list` shows")
     changes = list(_complete(document, drafting.overrides_of(settings)))
     for index, change in enumerate(changes):
@@ -94,8 +90,8 @@ def kind_of_rows(document: Document, name: str) -> str:
     """The kind of data, of `questions.toml`, by its columns. name: a file, by its whole path, or a
     data set on the hub. Raises Stop if it cannot be read."""
     scenario = document.data["scenario"]
-    if scenario == "pipeline":
-        return "pipeline"
+    if scenario == "pretrain":
+        return "text"
     if scenario == "image-classification":
         return "images"
     if data_file.kind_of(Path(name)) == "text":

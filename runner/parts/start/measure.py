@@ -22,7 +22,6 @@ from runner.parts.planner.workload import Workload
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Override, Recipe
-from runner.recipe.stages import PRETRAIN
 from runner.run import inference, pipeline, this_machine
 from runner.run import run as running
 from runner.run.run_folder import RunFolder
@@ -75,7 +74,6 @@ class Measured(NamedTuple):
 
     def after_data(self, recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
         few = "a measurement takes minutes"
-        home = PRETRAIN if self.blocks else "train"
         table = rehearsal.table("substitutes", TABLES, twin=str(folder / rehearsal.TWIN))
         made = [
             *rehearsal.substitutes(recipe, table),
@@ -99,7 +97,7 @@ class Measured(NamedTuple):
                 length["epochs"] = round(recipe.train.epochs * count / steps, 3)
             reason = f"about {count} steps"
             for name, value in length.items():
-                made.append(Override(f"{home}.{name}", None, value, BY, reason))
+                made.append(Override(f"train.{name}", None, value, BY, reason))
         return made
 
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
@@ -166,13 +164,12 @@ def measure(
     plan`. Of several stages one is trained, as if it were alone. Raises Stop as `stage_of`, and if
     this machine's memory is too small."""
     chosen = stage_of(recipe, run, stage).stage
-    whole = scenarios.in_stages(recipe)
-    if whole.stage_recipes:
+    if recipe.stage_recipes:
         say(f"Stage `{chosen.name}` is measured.")
         # the changes are in it
-        recipe = whole.of_stage(chosen.name)
+        recipe = recipe.of_stage(chosen.name)
         changes = ()
-    if PRETRAIN in recipe.settings:
+    if recipe.makes_model:
         blocks = chosen.config["sequence_len"]
     else:
         blocks = 0

@@ -36,7 +36,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 
 def training(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains."""
-    measured = measurable(recipe)[""]
+    measured = measurable(recipe)
     recipe_config, options = config(recipe, place)
     shared, shared_files = sharding.settings(recipe, place)
     sharding_section = recipe.settings.get("sharding")
@@ -134,7 +134,7 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
     return common.rows(rows_type, recipe, place, recipe.data, special_tokens=tokens, **fields)
 
 
-def measurable(recipe: Recipe) -> dict[str, Measurable]:
+def measurable(recipe: Recipe) -> Measurable:
     if recipe.rows == SONGS and recipe.data.songs:
         parts.require("songs")
         from runner.parts.songs import tasks
@@ -144,14 +144,12 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
         question_kinds = {}
     # For a model's own answers, each reward.
     question_kinds |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
-    return {
-        "": Measurable(
-            common.measured_as(recipe.rows),
-            question_kinds,
-            common.validates(recipe),
-            recipe.pretrained,
-        )
-    }
+    return Measurable(
+        common.measured_as(recipe.rows),
+        question_kinds,
+        common.validates(recipe),
+        recipe.pretrained,
+    )
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:

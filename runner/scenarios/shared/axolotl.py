@@ -390,13 +390,13 @@ def stage(
     place: Place,
     config: EngineConfig,
     evaluation: Evaluation,
-    section: str | None = "",
+    has_gates: bool = True,
     **fields: Any,
 ) -> Stage:
-    """A stage that Axolotl trains. evaluation, section: as in `common.measured`; fields: further
+    """A stage that Axolotl trains. evaluation, has_gates: as in `common.measured`; fields: further
     fields of the Stage."""
     machines = common.machines(recipe, place)
-    gates, evaluation = common.measured(recipe, evaluation, section)
+    gates, evaluation = common.measured(recipe, evaluation, has_gates)
     return Stage(
         engine="axolotl",
         config=config,
@@ -430,19 +430,18 @@ def master_weights(recipe: Recipe, precision: str) -> Literal["fp32", "bf16"]:
 def with_advanced(
     recipe: Recipe,
     config: EngineConfig,
-    home: str = "axolotl",
     sections: tuple[str, ...] = ("model", "train", "data"),
 ) -> EngineConfig:
-    """The recipe's own Axolotl settings (`advanced.<home>`) on top. sections: those that `config`
+    """The recipe's own Axolotl settings (`advanced.axolotl`) on top. sections: those that `config`
     follows from. Raises Stop for one that contradicts them, or that Axolotl refuses here."""
-    extra = recipe.advanced.plain().get(home) or {}
+    extra = recipe.advanced.plain().get("axolotl") or {}
     if not extra:
         return config
     config, extra = _with_additions(config, extra)
     wrong = _of_other_plugins(config, extra)
     for key, value in extra.items():
         if key in config and config[key] != value:
-            message = f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
+            message = f"`advanced.axolotl.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
             # The recipe's settings that determine this one of Axolotl's.
             homes = list[str]()
             for section in sections:
@@ -462,7 +461,7 @@ def with_advanced(
             wrong.append((key, message, "Delete it."))
     if wrong:
         raise Stop(
-            recipe.document.problem(("advanced", home, key), message, hint, key=True)
+            recipe.document.problem(("advanced", "axolotl", key), message, hint, key=True)
             for key, message, hint in wrong
         )
     return config | extra

@@ -29,9 +29,10 @@ from runner.recipe import units
 from runner.recipe.recipe import CONVERSATIONS, SONGS, TEXT, Recipe, sets_of
 from runner.tools import packaged
 from runner.tools.files import LazyArtifact, content_hash, in_image, remote
+from runner.tools.problem import Problem
 from runner.tools.run_files import TENSORBOARD
 from runner.tools.settings import Settings
-from runner.tools.text import json_text, yaml_text
+from runner.tools.text import json_text, longest_job_name, yaml_text
 from runner.trainer.settings import (
     EarlyStopping,
     ProofSettings,
@@ -42,7 +43,6 @@ from runner.trainer.settings import (
 
 Made = TypeVar("Made")
 
-TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")  # the sections about training
 # The stage that prepares the rows; and the stage, with its work, that only downloads the base
 # model.
 DATA = "data"
@@ -59,7 +59,7 @@ def measured_as(rows: str) -> Kind:
 def learning_rate(recipe: Recipe) -> float:
     """The optimizer's learning rate; linear scaling multiplies it by the replicas (arXiv
     1706.02677, section 2.1)."""
-    section = recipe.training
+    section = recipe.train
     if section.get("learning_rate_scaling") == "linear":
         scale = replicas(recipe)
     else:
@@ -70,7 +70,7 @@ def learning_rate(recipe: Recipe) -> float:
 
 def effective_batch_size(recipe: Recipe) -> int:
     """Rows of one optimizer step: micro batch × accumulation × replicas."""
-    rows: int = recipe.training.micro_batch_size * recipe.training.gradient_accumulation_steps
+    rows: int = recipe.train.micro_batch_size * recipe.train.gradient_accumulation_steps
     return rows * replicas(recipe)
 
 
@@ -161,7 +161,7 @@ class BatchFacts(TypedDict):
 
 
 def batch_facts(recipe: Recipe) -> BatchFacts:
-    section = recipe.training
+    section = recipe.train
     rows = effective_batch_size(recipe)
     tokens = None
     if section.get("packing") == "pack":
@@ -186,7 +186,7 @@ def run_settings(
 ) -> dict[str, Any]:
     """The settings of the training process beyond the engine's own, under `recipe_runner` in its
     config: the one maker of RunSettings. name: by default the recipe's."""
-    stopping = recipe.training.get("early_stopping")
+    stopping = recipe.train.get("early_stopping")
     return RunSettings(
         name=name or recipe.name,
         fingerprint=recipe.fingerprint,
@@ -195,7 +195,7 @@ def run_settings(
         backend="nccl" if place.accelerator else "gloo",
         **batch_facts(recipe),
         time_limit_seconds=time_limit(recipe),
-        save_steps=recipe.training.get("save_steps"),
+        save_steps=recipe.train.get("save_steps"),
         early_stopping=EarlyStopping(**stopping.plain()) if stopping else None,
         **options,
     ).plain()
@@ -208,6 +208,23 @@ def as_stage_of_several(stage: Stage, **options: Unpack[StageOptions]) -> Stage:
     for name, value in options.items():
         settings[name] = value.plain() if isinstance(value, ProofSettings) else value
     return replace(stage, config={**stage.config, "recipe_runner": settings})
+
+
+def long_job_name(recipe: Recipe, trained: Iterable[str]) -> Iterator[Problem]:
+    """The problem that the job of a stage would have a name that is too long for the cluster.
+    trained: the names of the stages that train."""
+    site = recipe.settings.get("openshift")
+    if site is None:
+        return
+    name = site.job_name or recipe.name
+    longest = max((f"{name}-{stage}" for stage in (DATA, *trained)), key=len)
+    most = longest_job_name(recipe.machines.nodes)
+    if len(longest) > most:
+        yield recipe.problem(
+            "openshift.job_name" if site.job_name else "name",
+            f"The job `{longest}` of a stage would have a name of {len(longest)} characters, but the cluster allows {most}.",
+            f"Shorten `{name}`.",
+        )
 
 
 def time_limit(recipe: Recipe) -> float | None:
@@ -480,15 +497,15 @@ def fetched_ahead(recipe: Recipe, place: Place) -> Mapping[str, object] | None:
 
 
 def measured(
-    recipe: Recipe, evaluation: Evaluation, section: str | None = ""
+    recipe: Recipe, evaluation: Evaluation, has_gates: bool = True
 ) -> tuple[tuple[Gate, ...], Evaluation]:
-    """A stage's gates and how it is measured. section: with the gates, "" for the recipe itself,
-    None for none."""
+    """A stage's gates and how it is measured. has_gates: whether the recipe's gates are this
+    stage's."""
     if not parts.has("evaluate"):
         return (), evaluation
     from runner.parts.evaluate import metrics
 
-    return metrics.measured(recipe, evaluation, section)
+    return metrics.measured(recipe, evaluation, has_gates)
 
 
 def plan(

@@ -10,7 +10,6 @@ from runner.recipe import reading
 from runner.recipe.document import Path_, applies, named, value_at
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import (
-    TRAINING_SECTIONS,
     by_fsdp,
     by_zero,
     by_zero_alone,
@@ -37,13 +36,13 @@ def contradictions(
     derived = {**DERIVED, **further_names}
 
     def rule(recipe: Recipe) -> Iterator[Problem]:
-        absent = [name for name in TRAINING_SECTIONS if not recipe.sections.get(name)]
-        # passed: the sections without a further problem: absent ones, and those that had one, or a
-        # setting that the schema refused, in this row or those that an `else` continues.
         facts_by_name = Known(recipe=recipe, derived=derived)
+        # What gets no further problem: it had one, or a setting that the schema refused, in this
+        # row or those that an `else` continues.
         passed = list[str]()
         for row, terms in rows:
-            passed = passed if "else" in row else [*absent]
+            if "else" not in row:
+                passed = []
             for home, (when, unless) in terms.items():
                 if home in passed:
                     continue
@@ -65,13 +64,9 @@ def contradictions(
 
 
 def _terms(row: Mapping[str, Any]) -> dict[str, tuple[list[str], list[str]]]:
-    """The terms of a row, `when` and `unless`, by the section that each `*` means."""
-    if row["when"][0][0] == "*":
-        homes = TRAINING_SECTIONS
-    else:
-        homes = row.get("each", ("",))
+    """The terms of a row, `when` and `unless`, by what each `*` means."""
     terms = {}
-    for home in homes:
+    for home in row.get("each", ("",)):
         when = [term.replace("*", home or "*") for term in row["when"]]
         unless = [term.replace("*", home or "*") for term in row.get("unless", ())]
         terms[home] = (when, unless)
@@ -92,8 +87,8 @@ class Known(dict[str, Any]):
 def _problem(
     recipe: Recipe, row: Mapping[str, Any], facts_by_name: Known, home: str, setting_path: Path_
 ) -> Problem:
-    """The problem of a row that applies to a section."""
-    facts_by_name |= {"home": home, "value": value_at(facts_by_name, setting_path)}
+    """The problem of a row that applies. home: what `*` means in it."""
+    facts_by_name["value"] = value_at(facts_by_name, setting_path)
     texts = (str(row.get(key, "")).replace("[*]", f"[{home}]") for key in ("says", "do", "mending"))
     says, do, mending = (text.format_map(facts_by_name) for text in texts)
     if row.get("note"):
@@ -156,18 +151,12 @@ def _lacks_attention(recipe: Recipe) -> bool:
     return bool(only) and only != recipe.model.attention
 
 
-def _optimizers(recipe: Recipe) -> Mapping[str, Any]:
-    """The facts about the optimizer of each section that has one."""
-    by_section = {}
-    for name, section in recipe.sections.items():
-        try:
-            name_of_optimizer = section.get("optimizer")
-        except BrokenSetting:  # the other sections are judged
-            continue
-        facts = catalog.optimizers().get(name_of_optimizer or "")
-        if facts:
-            by_section[name] = vars(facts)
-    return by_section
+def _optimizer(recipe: Recipe) -> Mapping[str, Any]:
+    """The facts about the optimizer; empty if it is unknown."""
+    facts = catalog.optimizers().get(recipe.train.optimizer)
+    if facts:
+        return vars(facts)
+    return {}
 
 
 def _other_batch(recipe: Recipe) -> int | None:
@@ -178,24 +167,17 @@ def _other_batch(recipe: Recipe) -> int | None:
     return rows
 
 
-def _fitting_steps(recipe: Recipe) -> Mapping[str, int | None]:
-    """By section, the longest interval of checkpoints up to its own that fits its evaluations; None
-    if its own does."""
-    by_section = {}
-    for name, section in recipe.sections.items():
-        try:
-            evaluation = section.get("eval_steps") or 0
-            saving = section.get("save_steps") or 0
-        except BrokenSetting:  # the other sections are judged
-            continue
-        steps = min(evaluation, saving)
-        while steps and evaluation % steps:
-            steps -= 1
-        if steps != saving and name != "pretrain":
-            by_section[name] = steps
-        else:
-            by_section[name] = None
-    return by_section
+def _fitting_steps(recipe: Recipe) -> int | None:
+    """The longest interval of checkpoints up to the recipe's own that fits its evaluations; None if
+    its own does. Pretraining keeps its last checkpoint, so any interval fits."""
+    evaluation = recipe.train.get("eval_steps") or 0
+    saving = recipe.train.get("save_steps") or 0
+    steps = min(evaluation, saving)
+    while steps and evaluation % steps:
+        steps -= 1
+    if steps != saving and not recipe.makes_model:
+        return steps
+    return None
 
 
 # zero_alone: whether one GPU needs DeepSpeed; sharers: GPUs that work on one row; odd_groups: the
@@ -212,7 +194,7 @@ DERIVED: Mapping[str, Callable[[Recipe], Any]] = {
         "replicas": replicas,
         "learning_rate": learning_rate,
         "gpu": _gpu,
-        "optimizers": _optimizers,
+        "optimizer": _optimizer,
     },
     **{
         "validates": validates,

@@ -73,8 +73,8 @@ def table(name: str, file: Path = OWN, **computed: object) -> list[Row]:
 
 @cache
 def needs_gpu() -> list[tuple[str, tuple[str, ...], Any, str]]:
-    """Settings that need a GPU, with `*` for each section that trains: the values that need it,
-    empty for all; the equivalent on a processor; and the reason."""
+    """Settings that need a GPU: the values that need it, empty for all; the equivalent on a
+    processor; and the reason."""
     rows = []
     for row in packaged.toml(str(OWN), OWN.name)["needs-gpu"]:
         values = tuple(row.get("values", ()))
@@ -218,7 +218,7 @@ def after_data(
     base = substitute("model.base", str(twin_folder or folder / TWIN), _made(recipe))
     train = recipe.train
     if "lora_rank" in train:
-        adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha)
+        adapter = narrow(train.lora_rank, train.lora_alpha)
     else:
         adapter = []
     changes = [
@@ -392,19 +392,17 @@ def packs(recipe: Recipe, section: Settings) -> bool:
     return section.get("packing") == "pack" and masked
 
 
-def packing(recipe: Recipe, home: str, section: Settings) -> Override:
-    """The packing: rows are joined only if a GPU would join them. home: of the section with
-    `packing`."""
+def packing(recipe: Recipe, section: Settings) -> Override:
+    """The packing: rows are joined only if a GPU would join them."""
+    setting = "train.packing"
     if packs(recipe, section):
-        return substitute(f"{home}.packing", "pack", "as on a GPU")
+        return substitute(setting, "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True):
         return substitute(
-            f"{home}.packing", "auto", "a mask separates joined rows; FlashAttention needs a GPU"
+            setting, "auto", "a mask separates joined rows; FlashAttention needs a GPU"
         )
     as_there = section.get("packing") != "pack"
-    return substitute(
-        f"{home}.packing", "none", "rows are padded, as on the GPU" if as_there else ONLY_THERE
-    )
+    return substitute(setting, "none", "rows are padded, as on the GPU" if as_there else ONLY_THERE)
 
 
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
@@ -434,9 +432,9 @@ def _without_gpu(recipe: Recipe, origin: str) -> Iterator[Override]:
     if precision not in (None, "fp32", precision_here):
         yield Override("model.precision", None, precision_here, origin, "this CPU computes in it")
     yield from without_kernels(recipe, origin)
-    for home, section in recipe.sections.items():
-        if section.get("packing") == "pack" and not packs(recipe, section):
-            yield Override(f"{home}.packing", None, "none", origin, ONLY_THERE)
+    train = recipe.settings["train"]
+    if train.get("packing") == "pack" and not packs(recipe, train):
+        yield Override("train.packing", None, "none", origin, ONLY_THERE)
     yield overrides.without_time_limit(origin)
 
 
@@ -454,15 +452,14 @@ def processor_precision(recipe: Recipe) -> str:
 def without_kernels(recipe: Recipe, origin: str, beginning: str = "") -> Iterator[Override]:
     """The changes of settings that need a GPU, of those whose names have this beginning."""
     for name, values, value, reason in needs_gpu():
-        for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
-            change = Override(name.replace("*", home), None, value, origin, reason)
-            now = value_at(recipe.settings, change.path)
-            if (
-                change.setting.startswith(beginning)
-                and now not in (None, value)
-                and (not values or now in values)
-            ):
-                yield change
+        change = Override(name, None, value, origin, reason)
+        now = value_at(recipe.settings, change.path)
+        if (
+            name.startswith(beginning)
+            and now not in (None, value)
+            and (not values or now in values)
+        ):
+            yield change
 
 
 def training(recipe: Recipe, rows: PreparedRows, real: bool = False) -> list[Override]:
@@ -517,10 +514,10 @@ def training(recipe: Recipe, rows: PreparedRows, real: bool = False) -> list[Ove
     return [
         *on_processors(recipe, 1),
         *substitutes(recipe, table("training", OWN, **sizes)),
-        *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
+        *([packing(recipe, chosen)] if "packing" in chosen else []),
         *substitutes(recipe, table("training-end", third=third, tenth=tenth, micro=micro, few=few)),
         *without_kernels(recipe, BY, "train.optimizer"),
-        *any_improvement("train", chosen),
+        *any_improvement(chosen),
         *of_answers,
         overrides.without_time_limit(BY),
     ]
@@ -564,22 +561,22 @@ def toy_task(recipe: Recipe) -> list[Override]:
     return [*short, *(substitute(*row) for row in table("toy-task", toy=toy))]
 
 
-def any_improvement(home: str, section: Settings) -> Iterator[Override]:
+def any_improvement(section: Settings) -> Iterator[Override]:
     """Early stopping by any improvement."""
     if section.get("early_stopping"):
         yield substitute(
-            f"{home}.early_stopping.min_improvement", 0, "a tiny model's losses have another size"
+            "train.early_stopping.min_improvement", 0, "a tiny model's losses have another size"
         )
 
 
-def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
-    """Rank and alpha of an adapter that fit the twin. setting: the beginning of their names."""
+def narrow(rank: int, alpha: float) -> list[Override]:
+    """Rank and alpha of an adapter that fit the twin."""
     if rank <= MAX_RANK:
         return []
     return [
-        substitute(f"{setting}rank", MAX_RANK, f"the twin is {twin.WIDTH} wide"),
+        substitute("train.lora_rank", MAX_RANK, f"the twin is {twin.WIDTH} wide"),
         substitute(
-            f"{setting}alpha", max(1, round(alpha * MAX_RANK / rank)), "in the ratio of the recipe"
+            "train.lora_alpha", max(1, round(alpha * MAX_RANK / rank)), "in the ratio of the recipe"
         ),
     ]
 

@@ -107,7 +107,7 @@ def config(recipe: Recipe, precision: str) -> EngineConfig:
     for key, value in (document.data if document else {}).items():
         if key not in NOT_ITS_OWN:
             file_settings[key] = value
-    chosen = merged(file_settings, decided(recipe, precision, recipe.training.max_grad_norm))
+    chosen = merged(file_settings, decided(recipe, precision, recipe.train.max_grad_norm))
     zero = chosen["zero_optimization"]
     gpus = common.world_size(recipe)
     defaults: EngineConfig = {}

@@ -25,7 +25,6 @@ FIELDS = {
     "full": ALL,
     "causal-lm": ALL,
     "image-classification": ["Data", "Passes"],
-    "pipeline": ["Data"],
     "stages": ["Model"],
 }
 QUESTIONS = "ask,reply\n" + "".join(f"How {n}?,So {n}.\n" for n in range(40))

@@ -150,7 +150,7 @@ def test_where_a_recipe_lives_changes_no_figure():
 
 def test_a_copy_says_of_its_starter_what_the_starter_said_of_itself(recipe_command, tmp_path):
     done = recipe_command(
-        "new", "small", "--from", "seven-b", "--set", "model.layers=12", cwd=tmp_path
+        "new", "small", "--from", "seven-b", "--set", "stages.0.model.layers=12", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "small.yaml").read_text("utf-8")

@@ -265,7 +265,7 @@ def gate_line(old: str, new: str, tmp_path) -> str:
 
 def test_check_finds_a_metric_that_the_stage_cannot_produce_at_its_line(tmp_path, golden_message):
     said = gate_line("preference_accuracy >= 0.6", "perplexity < 15", tmp_path)
-    assert "`dpo` does not produce" in said and "preference_accuracy" in said
+    assert "This stage does not produce" in said and "preference_accuracy" in said
     golden_message(said)
 
 
@@ -277,30 +277,36 @@ def test_check_says_which_metric_was_meant(tmp_path):
 def test_check_knows_that_a_task_must_be_listed(golden_message):
     (problem,) = problems(
         "evaluation.tasks=[arc_easy]",
-        "sft.gates=[perplexity < 15]",
-        "dpo.gates=[preference_accuracy >= 0.6]",
+        "stages.1.gates=[perplexity < 15]",
+        "stages.2.gates=[preference_accuracy >= 0.6]",
     )
     assert "`lm_eval.hellaswag.acc_norm`" in problem.message
     golden_message(problem)
 
 
 def test_check_knows_that_the_first_gate_has_nothing_to_compare_with(golden_message):
-    (problem,) = problems("pretrain.gates=[regression.text_loss <= 0.05]")
+    (problem,) = problems("stages.0.gates=[regression.text_loss <= 0.05]")
     assert "`regression.text_loss`" in problem.message
     golden_message(problem)
 
 
 def test_check_knows_that_losses_on_other_rows_cannot_be_compared():
-    (problem,) = problems("sft.gates=[regression.validation_loss <= 0.05]")
-    assert "`sft` does not produce" in problem.message
+    (problem,) = problems("stages.1.gates=[regression.validation_loss <= 0.05]")
+    assert "This stage does not produce" in problem.message
 
 
 @pytest.mark.parametrize("stage", ["pretrain", "sft", "dpo"])
-def test_gates_are_obligatory_after_pretraining_sft_and_dpo(stage):
-    assert any(
-        f"`{stage}` lacks `gates`" in problem.message for problem in problems(f"{stage}.gates=")
+def test_after_a_pretraining_gates_are_obligatory_for_each_stage_but_the_last(stage):
+    index = ["pretrain", "sft", "dpo"].index(stage)
+    (problem,) = problems(f"stages.{index}.gates=")
+    assert (
+        "lacks `gates`" in problem.message
+        or f"The stage `{stage}` has no `gates`" in problem.message
     )
-    assert any("`gates` is empty" in problem.message for problem in problems(f"{stage}.gates=[]"))
+    assert any(
+        "`gates` is empty" in problem.message for problem in problems(f"stages.{index}.gates=[]")
+    )
+    load(SEVEN_B, from_options(["stages.3.gates="]))
 
 
 @pytest.mark.parametrize(
@@ -317,17 +323,17 @@ def test_gates_are_obligatory_after_pretraining_sft_and_dpo(stage):
     ],
 )
 def test_a_gate_that_cannot_be_read_is_an_error(text):
-    assert problems(f"sft.gates={json.dumps([text])}")
+    assert problems(f"stages.1.gates={json.dumps([text])}")
 
 
 def test_a_threshold_beyond_all_bounds_is_an_error():
-    (problem,) = problems('sft.gates=["perplexity < 1e999"]')
+    (problem,) = problems('stages.1.gates=["perplexity < 1e999"]')
     assert "an infinite number," in problem.message
 
 
 @pytest.mark.parametrize("window", ["loss_rise.1", "loss_rise.0", "loss_rise.x", "loss_rise."])
 def test_a_rise_needs_at_least_two_evaluations(window):
-    assert problems(f'sft.gates=["{window} <= 0"]')
+    assert problems(f'stages.1.gates=["{window} <= 0"]')
 
 
 @pytest.mark.parametrize(
@@ -698,13 +704,13 @@ def test_how_a_stage_is_measured_decides_whether_a_record_still_holds(tmp_path):
         return gates.subject(StageFolder(plan, plan.stage("sft"))).settings
 
     first = settings()
-    assert settings("sft.gates.0=perplexity < 14") == first, (
+    assert settings("stages.1.gates.0=perplexity < 14") == first, (
         "a threshold is judged, and not measured"
     )
     assert settings(data_dir=f"{tmp_path}/data/../data") == first
     assert settings("evaluation.prompt=The recipe") != first
     assert settings("evaluation.limit=7") != first
-    assert settings("sft.gates.0=text_loss < 14") != first
+    assert settings("stages.1.gates.0=text_loss < 14") != first
 
 
 def test_a_stage_without_weights_or_without_a_run_has_nothing_to_measure(tmp_path):

@@ -277,12 +277,14 @@ def test_a_trainjob_says_that_its_runtime_decides_when_an_image_is_fetched():
 def test_pods_look_for_data_files_where_pods_have_them(tmp_path, monkeypatch, data_from, folder):
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     none = [
-        f"{home}.{name}=" for home in ("data", "sft.data") for name in ("hub", "revision", "subset")
+        f"{home}.{name}="
+        for home in ("stages.0.data", "stages.1.data")
+        for name in ("hub", "revision", "subset")
     ]
     files = (
         f"openshift.data_from={data_from}",
-        "data.path=data/seven-b-text.jsonl",
-        "sft.data.path=data/seven-b-questions.jsonl",
+        "stages.0.data.path=data/seven-b-text.jsonl",
+        "stages.1.data.path=data/seven-b-questions.jsonl",
     )
     monkeypatch.chdir(tmp_path)
     here = plan_of(Path("recipes/seven-b.yaml"), *none, *files)
@@ -423,7 +425,9 @@ def test_pods_that_share_the_cleaning_are_one_indexed_job_each_tried_again_by_it
     golden_message,
 ):
     plan = plan_of(
-        ROOT / "recipes/seven-b.yaml", "data.cleaning.executor=pods", "data.cleaning.pods=16"
+        ROOT / "recipes/seven-b.yaml",
+        "stages.0.data.cleaning.executor=pods",
+        "stages.0.data.cleaning.pods=16",
     )
     files = {file.path: file.text for file in render(plan)}
     golden_message(re.sub(r"\b[0-9a-f]{10}\b", "<hash>", files["data/job.yaml"]))
@@ -521,7 +525,12 @@ def test_where_the_platforms_mlflow_is_not_meant_nothing_changes():
 def test_a_gate_sends_its_numbers_with_the_same_token():
     files = {
         file.path: file.text
-        for file in render(plan_of(ROOT / "recipes" / "seven-b.yaml", "report_to=mlflow"))
+        for file in render(
+            plan_of(
+                ROOT / "recipes" / "seven-b.yaml",
+                *(f"stages.{index}.train.report_to=mlflow" for index in range(4)),
+            )
+        )
     }
     gate = yaml.safe_load(files["sft/gate.yaml"])
     spec = gate["spec"]["template"]["spec"]

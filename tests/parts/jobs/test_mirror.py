@@ -147,7 +147,7 @@ def test_results_replace_checkpoints_only_when_they_are_whole(claim, s3_server):
 def test_another_recipes_checkpoints_are_not_taken(claim):
     mirror.send(claim.stage("pretrain-512"))
     lost(claim)
-    mirror.begin(claim.stage("pretrain-512", "pretrain.learning_rate=0.5"), print)
+    mirror.begin(claim.stage("pretrain-512", "stages.0.train.learning_rate=0.5"), print)
     assert not (claim.folder / "seven-b" / "pretrain-512").exists()
 
 

@@ -218,7 +218,7 @@ def test_a_promotion_opens_the_gate_that_it_overruled_and_is_told(claim):
     assert started and said == told[:2] and "PROMOTED against its gate by Ada" in told[0]
     assert told[1] == "  missed: perplexity 99 (required < 15)"
     with pytest.raises(Stop, match="is closed"):
-        claim.start("sft", "pretrain.gates.0=perplexity < 14")
+        claim.start("sft", "stages.0.gates.0=perplexity < 14")
 
 
 def test_a_gate_that_is_tightened_later_is_closed_to_all_stages_after_it(claim, golden_message):
@@ -227,7 +227,9 @@ def test_a_gate_that_is_tightened_later_is_closed_to_all_stages_after_it(claim, 
         claim.measure(name)
     assert claim.start("lora")[0]
     with pytest.raises(Stop) as stop:
-        claim.start("lora", "sft.gates.0=perplexity < 2", "dpo.gates.0=preference_accuracy > 0.99")
+        claim.start(
+            "lora", "stages.1.gates.0=perplexity < 2", "stages.2.gates.0=preference_accuracy > 0.99"
+        )
     assert (
         "gate after `sft` is closed" in stop.value.text
         and "recipe promote RECIPE sft --cluster" in stop.value.text
@@ -235,7 +237,7 @@ def test_a_gate_that_is_tightened_later_is_closed_to_all_stages_after_it(claim, 
     golden_message(stop.value, "in a pod")
     assert not (claim.folder / "started").exists()
     with pytest.raises(Stop) as stop:
-        pipeline.guard(claim.stage("lora", "pretrain.gates.0=perplexity < 2"), print)
+        pipeline.guard(claim.stage("lora", "stages.0.gates.0=perplexity < 2"), print)
     assert (
         "gate after `pretrain-2048` is closed" in stop.value.text
         and "--cluster" not in stop.value.text
@@ -252,10 +254,10 @@ def test_an_open_gate_needs_no_promotion(claim):
 @pytest.mark.parametrize(
     ("stage", "options"),
     [
-        ("sft", ("pretrain.learning_rate=1e-4",)),
-        ("sft", ("model.seed=7",)),
-        ("sft", ("sft.data.seed=7",)),
-        ("pretrain-1024", ("data.min_words=60",)),
+        ("sft", ("stages.0.train.learning_rate=1e-4",)),
+        ("sft", ("stages.0.model.seed=7",)),
+        ("sft", ("stages.1.data.seed=7",)),
+        ("pretrain-1024", ("stages.0.data.min_words=60",)),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
@@ -270,7 +272,12 @@ def test_results_of_the_recipe_as_it_was_before_it_changed_are_not_gone_on_from(
 
 def test_a_change_that_does_not_concern_what_a_stage_reads_leaves_it_its_way(claim):
     claim.measure("pretrain-2048")
-    assert claim.start("sft", "dpo.data.seed=7", "lora.rank=32", "pretrain.logging_steps=5")[0]
+    assert claim.start(
+        "sft",
+        "stages.2.data.seed=7",
+        "stages.3.train.lora_rank=32",
+        "stages.0.train.logging_steps=5",
+    )[0]
 
 
 def test_an_unfinished_stage_before_is_not_built_on(tmp_path, golden_message):
@@ -294,14 +301,14 @@ def test_weights_that_somebody_exchanged_are_not_built_on(claim, golden_message)
 
 def test_what_is_finished_is_not_trained_again(claim):
     assert claim.start("pretrain-2048") == (False, ["pretrain-2048: done already"])
-    started, said = claim.start("pretrain-512", "pretrain.weight_decay=0.2")
+    started, said = claim.start("pretrain-512", "stages.0.train.weight_decay=0.2")
     assert started and [line for line in said if "(weight_decay: 0.1 → 0.2)" in line]
 
 
 def test_what_would_come_out_the_same_is_taken_for_what_it_would_be(claim):
     """Cleaned otherwise, and to the same text: nothing after it is made again, and nothing waits
     for that in vain."""
-    changed = "data.min_words=60"
+    changed = "stages.0.data.min_words=60"
     claim.finish("data", options=(changed,))
     for name in ("init", "pretrain-512", "pretrain-1024", "pretrain-2048"):
         assert claim.start(name, changed) == (False, [f"{name}: done already"])
@@ -312,7 +319,7 @@ def test_what_would_come_out_the_same_is_taken_for_what_it_would_be(claim):
 def test_the_folder_of_another_recipe_is_left_alone(claim):
     claim.run.mark("finished", recipe="another")
     with pytest.raises(Stop, match="contains a run of the recipe `another`"):
-        claim.start("init", "model.seed=7")
+        claim.start("init", "stages.0.model.seed=7")
     assert (claim.folder / "seven-b" / "init" / "best_model").is_dir()
 
 
@@ -321,7 +328,13 @@ def test_rows_that_the_gpus_have_no_room_for_are_not_trained_on(claim, monkeypat
     claim.measure("pretrain-2048")
     recipe, _, _ = load(
         SEVEN_B,
-        from_options((*claim.site, "dpo.micro_batch_size=16", "dpo.gradient_accumulation_steps=1")),
+        from_options(
+            (
+                *claim.site,
+                "stages.2.train.micro_batch_size=16",
+                "stages.2.train.gradient_accumulation_steps=1",
+            )
+        ),
     )
     dpo = planned(recipe, "pytorchjob").stage("dpo")
     monkeypatch.setenv(ROOM, dpo.env[ROOM].replace('"dpo"', '"sft"'))
@@ -424,7 +437,7 @@ def test_a_gate_measures_again_only_what_does_not_hold(claim, monkeypatch):
 
 def test_a_gate_does_not_measure_what_the_recipe_as_it_was_has_left(claim):
     with pytest.raises(Stop, match="made from other settings"):
-        entry.gate(claim.stage("pretrain-2048", "pretrain.learning_rate=1e-4"), print)
+        entry.gate(claim.stage("pretrain-2048", "stages.0.train.learning_rate=1e-4"), print)
 
 
 def test_the_clusters_wish_to_end_reaches_the_engine(claim):
@@ -533,23 +546,23 @@ TRAINED = ("pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora
 @pytest.mark.parametrize(
     ("options", "changed"),
     [
-        (("sft.learning_rate=1e-5",), ("sft", "dpo", "lora")),
-        (("sft.data.seed=7",), ("data", "sft", "dpo", "lora")),
-        (("dpo.beta=0.2",), ("dpo", "lora")),
-        (("dpo.data.seed=7",), ("data", "dpo", "lora")),
-        (("lora.rank=32",), ("lora",)),
-        (("lora.data.seed=7",), ("data", "lora")),
-        (("pretrain.learning_rate=1e-4",), TRAINED),
-        (("pretrain.curriculum.0.until=0.3",), ("data", *TRAINED)),
-        (("model.seed=7",), ("init", *TRAINED)),
-        (("data.min_words=60",), ("data", "init", *TRAINED)),
-        (("tokenizer.vocabulary=40000",), ("data", "init", *TRAINED)),
+        (("stages.1.train.learning_rate=1e-5",), ("sft", "dpo", "lora")),
+        (("stages.1.data.seed=7",), ("data", "sft", "dpo", "lora")),
+        (("stages.2.train.beta=0.2",), ("dpo", "lora")),
+        (("stages.2.data.seed=7",), ("data", "dpo", "lora")),
+        (("stages.3.train.lora_rank=32",), ("lora",)),
+        (("stages.3.data.seed=7",), ("data", "lora")),
+        (("stages.0.train.learning_rate=1e-4",), TRAINED),
+        (("stages.0.train.curriculum.0.until=0.3",), ("data", *TRAINED)),
+        (("stages.0.model.seed=7",), ("init", *TRAINED)),
+        (("stages.0.data.min_words=60",), ("data", "init", *TRAINED)),
+        (("stages.0.tokenizer.vocabulary=40000",), ("data", "init", *TRAINED)),
         (("machines.gpus_per_node=4",), TRAINED),
-        (("sft.gates.0=perplexity < 14",), ()),
-        (("pretrain.logging_steps=5",), ()),
+        (("stages.1.gates.0=perplexity < 14",), ()),
+        (("stages.0.train.logging_steps=5",), ()),
         (("openshift.queue=fast",), ()),
         (("openshift.output_dir=/shared/models/other",), ()),
-        (("report_to=none",), ()),
+        ((*(f"stages.{index}.train.report_to=none" for index in range(4)),), ()),
     ],
     ids=lambda value: value[0] if value and "=" in value[0] else "",
 )
@@ -583,7 +596,7 @@ def test_every_part_that_a_stage_reads_has_a_key():
 def test_a_changed_threshold_is_another_gate_and_the_same_stage():
     before, after = (
         next(stage for stage in whole(*some).stages if stage.name == "sft")
-        for some in ((), ("sft.gates.0=perplexity < 14",))
+        for some in ((), ("stages.1.gates.0=perplexity < 14",))
     )
     assert before.keys == after.keys and batch.gate_key(before) != batch.gate_key(after)
 
@@ -599,7 +612,10 @@ def test_a_stages_file_says_nothing_of_later_stages():
             found[stage.name] = stages
         return found
 
-    before, after = files(), files("dpo.beta=0.2", "dpo.gates.0=preference_accuracy >= 0.7")
+    before, after = (
+        files(),
+        files("stages.2.train.beta=0.2", "stages.2.gates.0=preference_accuracy >= 0.7"),
+    )
     assert [name for name in before if before[name] != after[name]] == ["dpo", "lora"]
 
 

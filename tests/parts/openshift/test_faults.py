@@ -96,7 +96,7 @@ HELPERS = (jobs.FETCH, jobs.SEND, jobs.PROMOTE, jobs.LOOK)
 NEW, OLD = "train.epochs=2", "train.epochs=1"
 DRIVER = ("Job", "seven-b-driver")
 STAGE, FIRST = ("PyTorchJob", "seven-b-pretrain-2048"), ("PyTorchJob", "seven-b-pretrain-512")
-CHANGED = "pretrain.learning_rate=1e-4"
+CHANGED = "stages.0.train.learning_rate=1e-4"
 
 
 def made_from(site: Site, kind: str, name: str, *sets: str) -> bool:

@@ -39,7 +39,10 @@ from tests.parts.openshift.machines import Machines
 from tests.parts.openshift.test_pipeline import ALL, end, finish, plan_of, recipe, uid
 from tests.parts.openshift.test_walking import when
 
-SEVEN_B, SMALL = ROOT / "recipes" / "seven-b.yaml", ROOT / "recipes" / "minimal" / "pipeline.yaml"
+SEVEN_B, SMALL = (
+    ROOT / "recipes" / "seven-b.yaml",
+    ROOT / "recipes" / "minimal" / "from-scratch.yaml",
+)
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 PYTHON = os.environ.get("RECIPE_TEST_KFP")
 with_kfp = pytest.mark.skipif(
@@ -171,7 +174,7 @@ def test_a_changed_stage_changes_its_key_and_no_other_before_it():
             if "key" in one
         }
 
-    before, after = keys(), keys("sft.learning_rate=1e-5")
+    before, after = keys(), keys("stages.1.train.learning_rate=1e-5")
     assert {name for name in before if before[name] != after[name]} == {"sft", "dpo", "lora"}
 
 
@@ -372,7 +375,7 @@ def test_its_steps_run_whole_in_the_local_runner_and_end_at_a_closed_gate(
         "openshift.data_dir": f"{claim}/run/data",
         "openshift.namespace": site.namespace,
         "openshift.image": "example.org/recipe-runner:0.1.0",
-        "pretrain.curriculum": "[{sequence_len: 512, until: 1.0}]",
+        "stages.0.train.curriculum": "[{sequence_len: 512, until: 1.0}]",
     }
     recipe, problems, _ = load(
         SMALL, from_options([f"{name}={value}" for name, value in home.items()])
@@ -380,10 +383,10 @@ def test_its_steps_run_whole_in_the_local_runner_and_end_at_a_closed_gate(
     assert recipe, problems
     small, _ = changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))
     quick = (
-        "pretrain.steps=24",
-        "sft.epochs=2",
-        "sft.gates.0=perplexity < 1.0001",
-        "pretrain.gates.0=perplexity < 1e9",
+        "stages.0.train.steps=24",
+        "stages.1.train.epochs=2",
+        "stages.1.gates.0=perplexity < 1.0001",
+        "stages.0.gates.0=perplexity < 1e9",
     )
     small, _ = changed(small, from_options(quick))
     place = replace(kubernetes.place(small), accelerator=False)
@@ -419,7 +422,9 @@ def test_its_steps_run_whole_in_the_local_runner_and_end_at_a_closed_gate(
     (tmp_path / "said.txt").write_text(said)
     closed = "The gate after `sft` is closed, so later stages do not start."
     assert done.returncode != 0 and closed in said, said[-6000:]
-    ends = {name.removeprefix("minimal-pipeline-"): lives for name, lives in machines.lives.items()}
+    ends = {
+        name.removeprefix("minimal-from-scratch-"): lives for name, lives in machines.lives.items()
+    }
     assert ends == {
         "data": [0],
         "init": [0],

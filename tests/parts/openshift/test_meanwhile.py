@@ -18,7 +18,7 @@ from tests.parts.openshift.conftest import in_process
 from tests.parts.openshift.test_faults import ended, opened, sending
 
 pytestmark = in_process
-OTHER_ROWS, OTHER_RATE = "data.min_words=60", "pretrain.learning_rate=1e-4"
+OTHER_ROWS, OTHER_RATE = "stages.0.data.min_words=60", "stages.0.train.learning_rate=1e-4"
 DATA, INIT, FIRST = (
     ("Job", "seven-b-data"),
     ("Job", "seven-b-init"),

@@ -212,7 +212,7 @@ def test_the_driver_sends_for_the_person_who_sent_it(site, capsys, claim, machin
     site.becomes("bob", monkeypatch)
     for verb in (
         ("stop", "--yes"),
-        ("submit", "--all", "--set", "pretrain.learning_rate=1e-4", "--yes"),
+        ("submit", "--all", "--set", "stages.0.train.learning_rate=1e-4", "--yes"),
     ):
         capsys.readouterr()
         assert recipe(site, *verb) == 1

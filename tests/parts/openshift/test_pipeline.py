@@ -185,7 +185,12 @@ def test_no_stage_is_sent_while_the_gate_before_it_has_not_been_measured(site, c
 def test_a_data_stage_of_several_pods_is_one_stage_and_the_one_that_fails_is_named(
     site, capsys, golden_message
 ):
-    pods = ("--set", "data.cleaning.executor=pods", "--set", "data.cleaning.pods=4")
+    pods = (
+        "--set",
+        "stages.0.data.cleaning.executor=pods",
+        "--set",
+        "stages.0.data.cleaning.pods=4",
+    )
     plan = plan_of(site, *pods[1::2])
     what = render_job(plan, plan.stages[0])
     modes = [
@@ -284,8 +289,8 @@ def test_a_closed_gate_that_is_stopped_is_measured_again(site, capsys):
 @pytest.mark.parametrize(
     ("change", "first"),
     [
-        ("pretrain.learning_rate=1e-4", "`pretrain-512`"),
-        ("pretrain.gates.0=perplexity < 14", "the gate after `pretrain-2048`"),
+        ("stages.0.train.learning_rate=1e-4", "`pretrain-512`"),
+        ("stages.0.gates.0=perplexity < 14", "the gate after `pretrain-2048`"),
         ("evaluation.limit=50", "the gate after `pretrain-2048`"),
     ],
 )
@@ -303,12 +308,12 @@ def test_a_verdict_on_the_recipe_as_it_was_opens_nothing(site, capsys, change, f
 def test_a_changed_sft_begins_sft_anew_and_leaves_pretraining_alone(site, capsys):
     finish(site, *ALL[:6])
     uids = {name: uid(site, name) for name in ALL[:6]}
-    assert recipe(site, "submit", "--set", "sft.learning_rate=1e-5") == 0
+    assert recipe(site, "submit", "--set", "stages.1.train.learning_rate=1e-5") == 0
     now = {name: uid(site, name) for name in ALL[:6]}
     assert [name for name in ALL[:6] if now[name] != uids[name]] == ["sft"]
     end(site, "seven-b-sft")
     capsys.readouterr()
-    assert recipe(site, "submit", "--set", "sft.learning_rate=1e-5") == 0
+    assert recipe(site, "submit", "--set", "stages.1.train.learning_rate=1e-5") == 0
     assert "the old Job `seven-b-sft-gate`: deleted" in capsys.readouterr().out
 
 
@@ -316,16 +321,16 @@ def test_a_changed_later_stage_lets_the_running_one_go_on(site, capsys, golden_m
     finish(site, *ALL[:2])
     assert recipe(site, "submit") == 0
     before = uid(site, "pretrain-512")
-    assert recipe(site, "submit", "--set", "lora.rank=32") == 0
+    assert recipe(site, "submit", "--set", "stages.3.train.lora_rank=32") == 0
     assert "Nothing changes" in capsys.readouterr().out
     assert uid(site, "pretrain-512") == before
     # New rows for LoRA are made by the data stage, which must not work below the feet of a running
     # one unasked.
-    assert recipe(site, "submit", "--set", "lora.data.seed=7") == 1
+    assert recipe(site, "submit", "--set", "stages.3.data.seed=7") == 1
     error = capsys.readouterr().err
     assert "`data`" in error and "`pretrain-512` is still running" in error
     golden_message(error)
-    assert recipe(site, "submit", "--set", "lora.data.seed=7", "--stage", "data") == 0
+    assert recipe(site, "submit", "--set", "stages.3.data.seed=7", "--stage", "data") == 0
 
 
 def test_a_failed_stage_is_sent_again_with_other_machines(site, capsys):
@@ -397,7 +402,7 @@ def test_what_trains_first_is_judged_before_anything_is_sent(site, capsys):
 def test_a_running_stage_of_the_recipe_as_it_was_is_ended_after_a_yes(site, capsys):
     finish(site, *ALL[:2])
     assert recipe(site, "submit") == 0
-    changed = ("--set", "data.min_words=60")
+    changed = ("--set", "stages.0.data.min_words=60")
     capsys.readouterr()
     assert recipe(site, "status", *changed, "--stage", "pretrain-512") == 0
     shown = capsys.readouterr().out
@@ -627,7 +632,9 @@ def test_a_promotion_holds_for_the_recipe_that_it_was_given_for(site, capsys, cl
     closed_sft(site)
     assert recipe(site, "promote", "sft", *WHO) == 0
     capsys.readouterr()
-    assert recipe(site, "submit", "--stage", "dpo", "--set", "sft.gates.0=perplexity < 14") == 1
+    assert (
+        recipe(site, "submit", "--stage", "dpo", "--set", "stages.1.gates.0=perplexity < 14") == 1
+    )
     error = capsys.readouterr().err
     assert (
         "the gate after `sft` comes first" in error
@@ -707,7 +714,7 @@ def test_the_gate_of_a_fetched_stage_is_judged_by_what_lies_here(site, capsys, c
     assert [judged(stage) for stage in ("pretrain-2048", "sft", "dpo")] == [0, 1, 0]
     said = capsys.readouterr().out
     assert "it misses the threshold" in said and "another" not in said
-    assert judged("dpo", "--set", "dpo.gates.0=preference_accuracy > 0.95") == 1
+    assert judged("dpo", "--set", "stages.2.gates.0=preference_accuracy > 0.95") == 1
     capsys.readouterr()
     rows = compared(load(ROOT / SEVEN_B)[0], [run_folder.folder("seven-b", "run")])
     shown = {(stage, what): texts[0] for stage, what, texts in rows}
@@ -735,11 +742,11 @@ def test_a_fetched_stage_that_was_made_before_the_recipe_changed_is_said_so(
             "status"
         ], capsys.readouterr().out
 
-    status, said = fetched("sft.epochs=7")
+    status, said = fetched("stages.1.train.epochs=7")
     assert status == "running"
     assert "an older version of the recipe" in said
     # What comes after a stage is no concern of it.
-    status, said = fetched("lora.epochs=7")
+    status, said = fetched("stages.3.train.epochs=7")
     assert status == "finished" and "an older version of the recipe" not in said
 
 

@@ -634,7 +634,7 @@ def test_a_stage_at_work_that_the_recipe_has_no_more_is_shown(site, capsys):
             ):
                 site.cluster.apply(manifest)
     capsys.readouterr()
-    assert site.recipe("status", "--set", "lora=null", path=seven_b) == 0
+    assert site.recipe("status", "--set", "stages.3=", path=seven_b) == 0
     said = capsys.readouterr().out
     assert (
         "\ndpo: waiting for machines" in said

@@ -143,7 +143,7 @@ def test_a_changed_recipe_replaces_it_and_stop_ends_it_too(site, capsys, machine
     assert recipe(site, "submit", "--all") == 0
     machines.pod_of(DRIVER)
     before, stage = site.job("Job", DRIVER)["metadata"]["uid"], uid(site, "pretrain-2048")
-    assert recipe(site, "submit", "--all", "--set", "lora.rank=32") == 0
+    assert recipe(site, "submit", "--all", "--set", "stages.3.train.lora_rank=32") == 0
     there(site, DRIVER, "Job", other_than=before)
     assert uid(site, "pretrain-2048") == stage, "what runs is the same in both"
     maps = site.cluster.list("ConfigMap", site.namespace, {"recipe-runner/stage": "driver"})
@@ -166,7 +166,7 @@ def test_what_is_sent_of_a_changed_recipe_ends_a_driver_that_would_undo_it(site,
     assert recipe(site, "submit", "--all") == 0
     process = machines.pod_of(DRIVER)
     capsys.readouterr()
-    changed = ("--set", "pretrain.learning_rate=1e-4")
+    changed = ("--set", "stages.0.train.learning_rate=1e-4")
     assert recipe(site, "submit", *changed) == 1
     assert "`seven-b-pretrain-2048` is running" in capsys.readouterr().err
     assert process.poll() is None, "nothing is done before a yes"

@@ -150,13 +150,18 @@ def test_what_keeps_a_time_limit_of_a_pipeline_is_a_line_of_it():
     (fewer,) = [
         lines
         for lines in offered(seven_b, "limits.time=2 d")
-        if lines[0].startswith("pretrain.steps: ")
+        if lines[0].startswith("stages.0.train.steps: ")
     ]
     assert len(fewer) == 1
     steps = int(fewer[0].partition(": ")[2])
     assert steps < 100_000
     assert (
-        broken(seven_b, "limits.time=2 d", f"pretrain.steps={steps}", "pretrain.warmup_steps=100")
+        broken(
+            seven_b,
+            "limits.time=2 d",
+            f"stages.0.train.steps={steps}",
+            "stages.0.train.warmup_steps=100",
+        )
         == []
     )
 
@@ -662,7 +667,7 @@ def test_advice_for_a_stage_names_the_stage_s_own_lines(recipe_command, golden_m
         "plan", ROOT / "recipes" / "seven-b.yaml", "--set", "machines.gpu=NVIDIA-L4"
     )
     assert done.returncode == 1
-    assert "`pretrain-2048`" in done.stdout and "pretrain.micro_batch_size: " in done.stdout
+    assert "`pretrain-2048`" in done.stdout and "stages.0.train.micro_batch_size: " in done.stdout
     golden_message(done.stdout)
     assert " train." not in done.stdout
 
@@ -729,7 +734,7 @@ def lies_prepared(name: str, rows: int, folder: Path, *options: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "stage", "option"),
-    [("survival", "train", "data.seed=7"), ("seven-b", "dpo", "dpo.data.seed=7")],
+    [("survival", "train", "data.seed=7"), ("seven-b", "dpo", "stages.2.data.seed=7")],
 )
 def test_only_data_prepared_for_these_very_settings_is_counted(
     tmp_path, monkeypatch, name, stage, option

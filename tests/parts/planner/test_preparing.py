@@ -13,7 +13,7 @@ from runner.recipe.overrides import from_options
 from tests.conftest import ROOT
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
-POSTED = ("data.cleaning.executor=pods", "data.cleaning.pods=16")
+POSTED = ("stages.0.data.cleaning.executor=pods", "stages.0.data.cleaning.pods=16")
 
 
 def planned(*sets: str, path=SEVEN_B) -> Planned:
@@ -48,13 +48,13 @@ def test_cleaning_takes_as_long_as_the_measured_pace_says_and_counts_in_the_tota
 @pytest.mark.parametrize(
     ("change", "least", "most"),
     [
-        (("data.limit=17500000",), 0.4, 0.9),
+        (("stages.0.data.limit=17500000",), 0.4, 0.9),
         (("openshift.requests.cpus=32",), 1.3, 2.0),
-        (("data.deduplicate=exact",), 0.8, 0.97),
+        (("stages.0.data.deduplicate=exact",), 0.8, 0.97),
         (POSTED, 0.5, 0.8),
-        (("data.cleaning.workers=8",), 2.0, 8.0),
-        (("data.cleaning.tasks=8",), 2.0, 8.0),
-        (("data.cleaning.executor=ray", "data.cleaning.tasks=64"), 0.99, 1.01),
+        (("stages.0.data.cleaning.workers=8",), 2.0, 8.0),
+        (("stages.0.data.cleaning.tasks=8",), 2.0, 8.0),
+        (("stages.0.data.cleaning.executor=ray", "stages.0.data.cleaning.tasks=64"), 0.99, 1.01),
         (("openshift.claims.0.write_mb_s=1000",), 0.4, 0.8),
     ],
 )
@@ -65,8 +65,8 @@ def test_what_makes_it_faster_or_slower(change, least, most):
 
 
 def test_a_file_of_ones_own_is_as_large_as_it_is(tmp_path):
-    text = (ROOT / "recipes" / "minimal" / "pipeline.yaml").read_text()
-    start, end = text.index("  hub: HuggingFaceFW"), text.index("pretrain: ")
+    text = (ROOT / "recipes" / "minimal" / "pretrain.yaml").read_text()
+    start, end = text.index("  hub: HuggingFaceFW"), text.index("train: ")
     path = tmp_path / "recipe.yaml"
     path.write_text(
         f"{text[:start]}  path: texts.jsonl\n{text[end:]}".replace(
@@ -82,10 +82,12 @@ def test_a_file_of_ones_own_is_as_large_as_it_is(tmp_path):
 def test_text_of_unknown_size_is_not_estimated_and_the_total_names_it(
     recipe_command, golden_message
 ):
-    done = recipe_command("plan", SEVEN_B, "--set", "data.hub=someone/else")
+    done = recipe_command("plan", SEVEN_B, "--set", "stages.0.data.hub=someone/else")
     golden_message(done.stdout)
     told = json.loads(
-        recipe_command("plan", SEVEN_B, "--set", "data.hub=someone/else", "--format", "json").stdout
+        recipe_command(
+            "plan", SEVEN_B, "--set", "stages.0.data.hub=someone/else", "--format", "json"
+        ).stdout
     )
     assert [each["stage"] for each in told["preparations"]] == ["init"] and told["preparations"][0][
         "total_seconds"
@@ -102,7 +104,12 @@ def test_a_job_that_ends_before_its_text_is_clean_is_noted_by_plan_and_check(
     assert (
         len(notes) == 1 and "`pretrain-2048`" in notes[0].message and "others" in notes[0].message
     )
-    small = [short, "pretrain.steps=100", "pretrain.warmup_steps=10", "pretrain.eval_steps=50"]
+    small = [
+        short,
+        "stages.0.train.steps=100",
+        "stages.0.train.warmup_steps=10",
+        "stages.0.train.eval_steps=50",
+    ]
     (note,) = [note for note in examine(SEVEN_B, from_options(small)) if "`data`" in note.message]
     golden_message(note)
     said = recipe_command("plan", SEVEN_B, *(f"--set={one}" for one in small)).stdout

@@ -212,5 +212,5 @@ def test_pods_get_the_room_for_rows_only_where_not_every_row_has_room(tmp_path, 
     # The longest that has room, and not one more.
     (stage,) = found(LYRICS, "train.micro_batch_size=36").forecasts
     assert not stage.changed(longest=most).never_fits and stage.changed(longest=most + 1).never_fits
-    told = rooms(ROOT / "recipes" / "seven-b.yaml", "lora.micro_batch_size=100")
+    told = rooms(ROOT / "recipes" / "seven-b.yaml", "stages.3.train.micro_batch_size=100")
     assert [entry[0] for entry in told["data"]] == [["lora", "sft"]]

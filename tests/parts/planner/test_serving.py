@@ -112,7 +112,7 @@ def test_what_has_no_room_is_said_at_its_line_with_what_has():
 
 def test_left_out_the_context_is_that_of_training():
     recipe, _, server, _ = of(ROOT / "recipes" / "seven-b.yaml", "serve={}")
-    assert server.context == recipe.settings["lora"].sequence_len
+    assert server.context == recipe.of_stage("lora").model.sequence_len
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_a_stage_of_a_pipeline_is_noted_with_the_accumulation_that_makes_enough_
     pipeline, recipe_command, golden_message
 ):
     """Accumulation for one GPU, kept on eight: 16 steps, of which 3 % as warmup is none."""
-    path = pipeline("sft.gradient_accumulation_steps=16")
+    path = pipeline("stages.1.train.gradient_accumulation_steps=16")
     (note,) = noted(path)
     assert (setting_of(note), note.severity) == ("epochs", "note")
     golden_message(note)
@@ -94,12 +94,15 @@ def test_a_stage_of_a_pipeline_is_noted_with_the_accumulation_that_makes_enough_
 
 def test_all_short_stages_are_noted_with_settings_that_are_enough_for_each(pipeline):
     notes = noted(
-        pipeline("sft.gradient_accumulation_steps=16", "dpo.gradient_accumulation_steps=160")
+        pipeline(
+            "stages.1.train.gradient_accumulation_steps=16",
+            "stages.2.train.gradient_accumulation_steps=160",
+        )
     )
     assert [note.message.split("`")[1] for note in notes] == ["sft", "dpo"]
     for note in notes:
         assert (
-            "`sft.gradient_accumulation_steps: 2`, `dpo.gradient_accumulation_steps: 14`"
+            "`stages.1.train.gradient_accumulation_steps: 2`, `stages.2.train.gradient_accumulation_steps: 14`"
             in note.hint
         )
 

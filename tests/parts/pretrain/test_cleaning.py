@@ -79,8 +79,13 @@ def slurm(tmp_path, monkeypatch) -> Path:
 
 def corpus(*options: str) -> Corpus:
     """The text of seven-b's data stage, on the sample."""
-    changes = ["data.hub=", "data.path=data/seven-b-text.jsonl", "data.limit=", *options]
-    recipe, _, _ = load(SEVEN_B, from_options(changes))
+    changes = [
+        "stages.0.data.hub=",
+        "stages.0.data.path=data/seven-b-text.jsonl",
+        "stages.0.data.limit=",
+        *options,
+    ]
+    recipe = load(SEVEN_B, from_options(changes))[0].pretraining
     return architecture.everything(
         recipe, run_folder.folder("cleaning", "rehearsal").place(), ()
     ).text
@@ -212,7 +217,7 @@ def test_quick_words_are_those_of_datatrove(language, monkeypatch):
 
 @pytest.mark.long
 def test_slurm_leaves_the_same_files_as_this_machine(slurm, tmp_path):
-    assert_same(tmp_path, corpus("data.deduplicate=exact"), SLURM)
+    assert_same(tmp_path, corpus("stages.0.data.deduplicate=exact"), SLURM)
     scripts = [
         file.read_text() for file in slurm.glob("*.sh") if "merge_stats" not in file.read_text()
     ]
@@ -224,7 +229,7 @@ def test_slurm_leaves_the_same_files_as_this_machine(slurm, tmp_path):
 
 @pytest.mark.long
 def test_slurm_finds_the_same_near_duplicates_as_this_machine(slurm, tmp_path):
-    assert_same(tmp_path, corpus("data.deduplicate=near"), SLURM)
+    assert_same(tmp_path, corpus("stages.0.data.deduplicate=near"), SLURM)
 
 
 @pytest.mark.long
@@ -232,11 +237,11 @@ def test_ray_finds_the_same_near_duplicates_as_this_machine(tmp_path, monkeypatc
     pytest.importorskip("ray")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path[1:]]))
     where = Cleaning(executor="ray", tasks=2, workers=2, mem_per_cpu_gb=1)
-    assert_same(tmp_path, corpus("data.deduplicate=near"), where)
+    assert_same(tmp_path, corpus("stages.0.data.deduplicate=near"), where)
 
 
 def test_tasks_that_fail_are_named_and_tried_again_by_the_same_command(slurm, tmp_path):
-    text = corpus("data.deduplicate=off")
+    text = corpus("stages.0.data.deduplicate=off")
     (slurm / "broken").touch()
     with pytest.raises(Stop) as stop:
         cleaning.clean(text, tmp_path / "data", SLURM)
@@ -291,17 +296,24 @@ def test_without_slurm_or_ray_it_is_said_what_to_do(tmp_path, monkeypatch):
     ("options", "words"),
     [
         (
-            ("data.cleaning.executor=slurm",),
+            ("stages.0.data.cleaning.executor=slurm",),
             "`executor: slurm` also needs `tasks`, `partition` and `time`.",
         ),
-        (("data.cleaning.executor=ray",), "`executor: ray` also needs `tasks`."),
-        (("data.cleaning.partition=cpu",), "`partition` has no effect with `executor: local`."),
-        (("data.cleaning.executor=pods",), "`executor: pods` also needs `pods`."),
+        (("stages.0.data.cleaning.executor=ray",), "`executor: ray` also needs `tasks`."),
         (
-            ("data.cleaning.executor=pods", "data.cleaning.pods=4", "data.cleaning.tasks=3"),
+            ("stages.0.data.cleaning.partition=cpu",),
+            "`partition` has no effect with `executor: local`.",
+        ),
+        (("stages.0.data.cleaning.executor=pods",), "`executor: pods` also needs `pods`."),
+        (
+            (
+                "stages.0.data.cleaning.executor=pods",
+                "stages.0.data.cleaning.pods=4",
+                "stages.0.data.cleaning.tasks=3",
+            ),
             "3 tasks leave some of 4 pods without work.",
         ),
-        (("data.cleaning.executor=sge",), "`executor` cannot be `sge`."),
+        (("stages.0.data.cleaning.executor=sge",), "`executor` cannot be `sge`."),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
@@ -324,10 +336,10 @@ def test_slurm_is_a_change_of_few_lines_and_cleans_nothing_anew(tmp_path):
 
     one = stage()
     other = stage(
-        "data.cleaning.executor=slurm",
-        "data.cleaning.tasks=200",
-        "data.cleaning.partition=cpu",
-        "data.cleaning.time=24:00:00",
+        "stages.0.data.cleaning.executor=slurm",
+        "stages.0.data.cleaning.tasks=200",
+        "stages.0.data.cleaning.partition=cpu",
+        "stages.0.data.cleaning.time=24:00:00",
     )
     assert other[1].config["cleaning"]["time"] == "24:00:00"
     assert inputs(*one) == inputs(*other)

@@ -16,13 +16,12 @@ from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
 from runner.data.prepared import PreparedRows, asked
 from runner.entrypoints.prepare import carry_out
-from runner.parts.pretrain import translation
 from runner.parts.pretrain import work as pretrain_work
 from runner.parts.pretrain.architecture import Tokenizer
 from runner.parts.proof import hooks
 from runner.plan import Place, rows_key
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate, work
+from runner.scenarios import rehearsal, translate, work
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 from runner.trainer.records import Proof
@@ -44,7 +43,7 @@ def prepared(tmp_path_factory):
     """The data stage's work on the sample, as the rehearsal has it."""
     folder = tmp_path_factory.mktemp("data")
     recipe, _, _ = load(SEVEN_B)
-    recipe, _ = with_overrides(recipe, translation.before_data(recipe, None))
+    recipe, _ = with_overrides(recipe, rehearsal("stages").before_data(recipe, None))
     place = Place(
         f"{folder}/config", f"{folder}/data", str(folder), f"{folder}/scratch", accelerator=False
     )
@@ -106,7 +105,7 @@ def test_the_data_stage_proves_what_is_trained_after_pretraining_and_ends_with_w
     shutil.copytree(prepared[0], tmp_path / "data")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     recipe, _, _ = load(SEVEN_B)
-    recipe, _ = with_overrides(recipe, translation.before_data(recipe, None))
+    recipe, _ = with_overrides(recipe, rehearsal("stages").before_data(recipe, None))
     plan = translate(
         recipe,
         Place(f"{tmp_path}/config", f"{tmp_path}/data", str(tmp_path), f"{tmp_path}/scratch"),
@@ -241,15 +240,15 @@ def test_packed_files_that_do_not_fit_are_refused(prepared, tmp_path, array, wor
 def packed_recipe(prepared, folder: Path) -> list[str]:
     """What makes of seven-b a recipe that takes the blocks in `folder`."""
     settings = {
-        "data.hub": "",
-        "data.packed": folder,
-        "tokenizer.base": prepared[0] / "tokenizer",
-        "sft.data.hub": "",
-        "sft.data.path": "data/seven-b-questions.jsonl",
-        "dpo.data.hub": "",
-        "dpo.data.path": "data/seven-b-preferences.jsonl",
-        "lora.data.hub": "",
-        "lora.data.path": "data/seven-b-domain.jsonl",
+        "stages.0.data.hub": "",
+        "stages.0.data.packed": folder,
+        "stages.0.tokenizer.base": prepared[0] / "tokenizer",
+        "stages.1.data.hub": "",
+        "stages.1.data.path": "data/seven-b-questions.jsonl",
+        "stages.2.data.hub": "",
+        "stages.2.data.path": "data/seven-b-preferences.jsonl",
+        "stages.3.data.hub": "",
+        "stages.3.data.path": "data/seven-b-domain.jsonl",
     }
     return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
@@ -305,7 +304,11 @@ def test_check_looks_into_packed_files(tmp_path, array, words, golden_message):
     for length in (512, 1024, 2048):
         for side in ("train", "validation"):
             np.save(tmp_path / f"{side}-{length}.npy", np.zeros((3, length), np.uint16))
-    settings = ("data.hub=", f"data.packed={tmp_path}", "tokenizer.base=openai-community/gpt2")
+    settings = (
+        "stages.0.data.hub=",
+        f"stages.0.data.packed={tmp_path}",
+        "stages.0.tokenizer.base=openai-community/gpt2",
+    )
     load(SEVEN_B, from_options(settings))
     if array is None:
         (tmp_path / "train-1024.npy").write_text("1 2 3")

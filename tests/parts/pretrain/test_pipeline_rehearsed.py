@@ -32,7 +32,9 @@ pytestmark = pytest.mark.heavy
 
 # Shorter blocks than the recipe's 512 to 2,048 tokens: a rehearsal trains on them for a third of
 # the time.
-SHORTER = [f"pretrain.curriculum.{number}.sequence_len={128 * 2**number}" for number in range(3)]
+SHORTER = [
+    f"stages.0.train.curriculum.{number}.sequence_len={128 * 2**number}" for number in range(3)
+]
 SEVEN_B = (
     ROOT / "recipes" / "seven-b.yaml",
     *(word for option in SHORTER for word in ("--set", option)),
@@ -121,7 +123,9 @@ def test_the_same_command_again_does_nothing_again(rehearsed, recipe_command):
     done = recipe_command("rehearse", *SEVEN_B, "--out", rehearsed[0])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "This rehearsal is already done" in done.stdout and "starting" not in done.stdout
-    assert [line for line in done.stdout.splitlines() if line.endswith(": done already")] == [
+    told = [line for line in done.stdout.splitlines() if line.endswith(": done already")]
+    # The data is looked at twice: other substitutions depend on the rows.
+    assert list(dict.fromkeys(told)) == [
         f"{stage}: done already" for stage in ("data", "init", *TRAINED)
     ]
 
@@ -129,7 +133,7 @@ def test_the_same_command_again_does_nothing_again(rehearsed, recipe_command):
 def test_an_unreachable_threshold_stops_at_that_gate(rehearsed, recipe_command):
     out, _ = rehearsed
     done = recipe_command(
-        "rehearse", *SEVEN_B, "--out", out, "--set", "sft.gates.1=generated_tokens < 1"
+        "rehearse", *SEVEN_B, "--out", out, "--set", "stages.1.gates.1=generated_tokens < 1"
     )
     assert done.returncode == 1
     assert (
@@ -145,7 +149,7 @@ def test_a_gate_is_read_with_exit_0_or_1(rehearsed, recipe_command):
     assert good.returncode == 0, good.stdout + good.stderr
     assert "is open" in good.stdout and "metric" in good.stdout
     bad = recipe_command(
-        "gate", *SEVEN_B, "sft", "--run", out, "--set", "sft.gates.1=generated_tokens < 1"
+        "gate", *SEVEN_B, "sft", "--run", out, "--set", "stages.1.gates.1=generated_tokens < 1"
     )
     assert bad.returncode == 1 and "MISSED" in bad.stdout and "is closed" in bad.stdout
     ungated = recipe_command("gate", *SEVEN_B, "pretrain-128", "--run", out)
@@ -157,7 +161,7 @@ def test_a_gate_is_read_with_exit_0_or_1(rehearsed, recipe_command):
 def test_a_person_may_overrule_a_gate_and_is_on_record(rehearsed, recipe_command, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(rehearsed[0], out)
-    strict = ("--set", "lora.gates.1=generated_tokens < 1")
+    strict = ("--set", "stages.3.gates.1=generated_tokens < 1")
     who = ("--by", "Ada Lovelace", "--reason", "the demo is tomorrow")
     assert recipe_command("promote", *SEVEN_B, "lora", "--run", out, *who).returncode == 1, (
         "an open gate needs nobody"
@@ -179,7 +183,7 @@ def test_a_person_may_overrule_a_gate_and_is_on_record(rehearsed, recipe_command
         and "missed: generated_tokens" in again.stdout
     )
     stricter = recipe_command(
-        "gate", *SEVEN_B, "lora", "--run", out, "--set", "lora.gates.1=generated_tokens <= 0"
+        "gate", *SEVEN_B, "lora", "--run", out, "--set", "stages.3.gates.1=generated_tokens <= 0"
     )
     assert stricter.returncode == 1, "a promotion holds for the gate that it overruled alone"
 
@@ -212,7 +216,7 @@ def test_ask_says_which_stage_answers(rehearsed, recipe_command):
 def test_runs_are_compared_stage_by_stage(rehearsed, recipe_command, tmp_path):
     one, other = rehearsed[0], tmp_path / "other"
     shutil.copytree(one, other)
-    strict = ("--set", "sft.gates.1=generated_tokens < 1")
+    strict = ("--set", "stages.1.gates.1=generated_tokens < 1")
     who = ("--by", "Ada Lovelace", "--reason", "the demo is tomorrow")
     assert recipe_command("promote", *SEVEN_B, "sft", "--run", other, *strict, *who).returncode == 0
     (other / "lora" / "evaluation.json").unlink()
@@ -306,7 +310,7 @@ def test_the_gate_jobs_own_command_measures_and_opens_on_the_claim(rehearsed, tm
     )
     late.start()
     assert late.process.wait(120) == 0 and "dpo: done already" in late.text
-    strict = config_map(tmp_path, models, "sft", "sft.gates.1=generated_tokens < 1")
+    strict = config_map(tmp_path, models, "sft", "stages.1.gates.1=generated_tokens < 1")
     shut = once(rendered("sft/gate.yaml"), strict, tmp_path / "strict")
     assert shut.returncode == 1
     assert "MISSED: it misses the threshold" in shut.stdout

@@ -20,6 +20,7 @@ from tests.conftest import ROOT
 from tests.rendering import render as render_plan
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
+UNCOMPILED = tuple(f"stages.{index}.speed.compile=off" for index in range(4))
 TRAINED = ("pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora")
 
 
@@ -180,9 +181,9 @@ def test_it_is_proven_again_with_whatever_decides_how_rows_are_trained_and_pretr
 
     before = keys()
     for change in (
-        "sft.packing=none",
-        "sft.sequence_len=1024",
-        'advanced.lora={"train_on_inputs": true}',
+        "stages.1.train.packing=none",
+        "stages.1.model.sequence_len=1024",
+        'stages.3.advanced.axolotl={"train_on_inputs": true}',
     ):
         now = keys(change)
         assert now["data"][""] != before["data"][""], change
@@ -190,10 +191,10 @@ def test_it_is_proven_again_with_whatever_decides_how_rows_are_trained_and_pretr
             name: before[name] for name in TRAINED[:3]
         }, change
     for change in (
-        "sft.learning_rate=1e-5",
-        "dpo.beta=0.2",
-        "lora.rank=8",
-        "sft.epochs=3",
+        "stages.1.train.learning_rate=1e-5",
+        "stages.2.train.beta=0.2",
+        "stages.3.train.lora_rank=8",
+        "stages.1.train.epochs=3",
         "openshift.output_dir=/shared/models/other",
     ):
         assert keys(change)["data"] == before["data"], change
@@ -209,8 +210,12 @@ def test_it_is_proven_again_with_whatever_decides_how_rows_are_trained_and_pretr
             {"pretrain": "default", "lora": "max-autotune"},
         ),
         (("machines.gpu=NVIDIA-A100-SXM4-80GB",), set(), {"pretrain": "default", "dpo": "default"}),
-        (("model.precision=bf16",), set(), {"pretrain": "max-autotune", "dpo": "max-autotune"}),
-        (("speed.compile=off",), {"pretrain", "sft"}, {"pretrain": None, "dpo": None}),
+        (
+            ("stages.0.model.precision=bf16", "stages.1.speed.fp8=false"),
+            set(),
+            {"pretrain": "max-autotune", "sft": "max-autotune", "dpo": "max-autotune"},
+        ),
+        (UNCOMPILED, {"pretrain", "sft"}, {"pretrain": None, "dpo": None}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -223,13 +228,13 @@ def test_precision_and_compiling_follow_the_gpu(options, fp8, modes):
 
 
 def test_fp8_on_a_gpu_that_has_none_is_an_error():
-    (said,) = problems("model.precision=fp8", "machines.gpu=NVIDIA-A100-SXM4-80GB")
+    (said,) = problems("stages.0.model.precision=fp8", "machines.gpu=NVIDIA-A100-SXM4-80GB")
     assert "does not support `fp8`. It needs" in said and "precision: bf16" in said
 
 
 @pytest.mark.parametrize("text", [".nan", "1e400"])
 def test_a_share_that_is_no_number_is_said_once(text):
-    (said,) = problems(f"pretrain.curriculum.0.until={text}")
+    (said,) = problems(f"stages.0.train.curriculum.0.until={text}")
     assert "until" in said or "not a finite number" in said
 
 
@@ -254,9 +259,17 @@ def test_one_gpu_uses_neither_fsdp_nor_deepspeed(options):
         ("machines.gpu=NVIDIA-H200", "machines.gpus_per_node=1"),
         ("machines.nodes=4",),
         ("distribution=zero2",),
-        ("distribution=zero3", "model.precision=bf16"),
-        ("pretrain.optimizer=adamw_bnb_8bit", "speed.fused_kernels=false", "speed.compile=off"),
-        ("lora.dropout=0", "sft.packing=none", "dpo.loss=ipo"),
+        ("distribution=zero3", "stages.0.model.precision=bf16"),
+        (
+            "stages.0.train.optimizer=adamw_bnb_8bit",
+            "stages.0.speed.fused_kernels=false",
+            *UNCOMPILED,
+        ),
+        (
+            "stages.3.train.lora_dropout=0",
+            "stages.1.train.packing=none",
+            "stages.2.train.objective=ipo",
+        ),
     ],
     ids=" ".join,
 )
@@ -282,36 +295,45 @@ def test_a_recipe_without_lora_ends_after_dpo(tmp_path):
     (tmp_path / "data").symlink_to(ROOT / "recipes" / "data")
     file = tmp_path / "short.yaml"
     file.write_text(
-        re.sub(r"(?ms)^lora:.*?(?=^evaluation:)", "", SEVEN_B.read_text("utf-8")), encoding="utf-8"
+        re.sub(r"(?ms)^  - name: lora.*?(?=^evaluation:)", "", SEVEN_B.read_text("utf-8")),
+        encoding="utf-8",
     )
     recipe, _, _ = load(file)
     assert [stage.name for stage in translate(recipe, kubernetes.place(recipe)).stages][-1] == "dpo"
 
 
 def test_a_recipe_without_sft_has_no_earlier_rows():
-    stages = plan_of("sft=").stages
+    (said,) = problems("stages.1=")
+    assert "Rows can be drawn only from conversations of a stage before" in said
+    stages = plan_of("stages.1=", "stages.2.earlier_rows=").stages
     assert "sft" not in [stage.name for stage in stages] and stages[0].config["earlier_rows"] == {}
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("tokenizer.vocabulary=60000",), "the embedding has 50,304 rows"),
-        (("model.attention_heads=30",), "cannot be divided by 30 heads"),
-        (("model.key_value_heads=7",), "cannot be divided by 7 key and value heads"),
-        (("pretrain.curriculum.2.until=0.9",), "would not be trained"),
-        (("pretrain.curriculum.1.until=0.4",), "both must rise"),
-        (("pretrain.curriculum.1.sequence_len=512",), "both must rise"),
-        (("pretrain.curriculum.2.sequence_len=8192",), "longer than the model's context"),
-        (("pretrain.min_learning_rate=0.1",), "is above `learning_rate`"),
-        (("pretrain.warmup_steps=100000",), "leaves nothing"),
-        (("pretrain.warmup_steps=", "pretrain.warmup_ratio=1"), "leaves nothing"),
-        (("pretrain.warmup_ratio=0.1",), "has both `warmup_ratio` and `warmup_steps`"),
-        (("sft.sequence_len=8192",), "reads at most 4,096 tokens"),
-        (("data.path=data/seven-b-text.jsonl",), "only one."),
-        (("data.hub=", "data.packed=nowhere"), "Name the tokenizer of these files"),
-        (("sft.data.question=Q: [instruct]",), "names the column `instruct`"),
-        (('advanced.sft={"sample_pakking": true}',), "has no setting `sample_pakking`"),
+        (("stages.0.tokenizer.vocabulary=60000",), "the embedding has 50,304 rows"),
+        (("stages.0.model.attention_heads=30",), "cannot be divided by 30 heads"),
+        (("stages.0.model.key_value_heads=7",), "cannot be divided by 7 key and value heads"),
+        (("stages.0.train.curriculum.2.until=0.9",), "would not be trained"),
+        (("stages.0.train.curriculum.1.until=0.4",), "both must rise"),
+        (("stages.0.train.curriculum.1.sequence_len=512",), "both must rise"),
+        (("stages.0.train.curriculum.2.sequence_len=8192",), "longer than the model's context"),
+        (("stages.0.train.min_learning_rate=0.1",), "is above `learning_rate`"),
+        (("stages.0.train.warmup_steps=100000",), "leaves nothing"),
+        (("stages.0.train.warmup_steps=", "stages.0.train.warmup_ratio=1"), "leaves nothing"),
+        (("stages.0.train.warmup_ratio=0.1",), "has both `warmup_ratio` and `warmup_steps`"),
+        (("stages.1.model.sequence_len=8192",), "reads at most 4,096 tokens"),
+        (("stages.0.data.path=data/seven-b-text.jsonl",), "only one."),
+        (
+            ("stages.0.data.hub=", "stages.0.data.packed=nowhere"),
+            "Name the tokenizer of these files",
+        ),
+        (("stages.1.data.question=Q: [instruct]",), "names the column `instruct`"),
+        (
+            ('stages.1.advanced.axolotl={"sample_pakking": true}',),
+            "has no setting `sample_pakking`",
+        ),
         (("name=" + "a" * 45,), "the cluster allows 53"),
     ],
     ids=lambda value: value[0][:40] if isinstance(value, tuple) else "",

@@ -42,8 +42,8 @@ def shortened(folder: Path) -> Path:
     """The recipe with two short context lengths: every kind of boundary, in less time."""
     text = (ROOT / "recipes" / "seven-b.yaml").read_text("utf-8")
     text = re.sub(
-        r"(?ms)^  curriculum:.*?(?=^  learning_rate:)",
-        "  curriculum:\n    - {sequence_len: 64, until: 0.4}\n    - {sequence_len: 128, until: 1.0}\n",
+        r"(?ms)^      curriculum:.*?(?=^      learning_rate:)",
+        "      curriculum: [{sequence_len: 64, until: 0.4}, {sequence_len: 128, until: 1.0}]\n",
         text,
     )
     shutil.copytree(ROOT / "recipes" / "data", folder / "data")

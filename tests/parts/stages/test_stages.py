@@ -18,7 +18,7 @@ from runner.recipe.document import leaves
 from runner.recipe.overrides import from_options
 from runner.recipe.stages import TECHNIQUES
 from runner.scenarios import place, translate
-from tests.conftest import ROOT, STARTERS
+from tests.conftest import ROOT
 from tests.parts.export.runs import base_of
 
 RECIPE = ROOT / "recipes/sft-dpo.yaml"
@@ -41,7 +41,7 @@ WRONG = {
         "      warmup_steps: 3\n      warmup_ratio: 0.1   #",
     ),
     "an unknown technique": ("    technique: lora ", "    technique: lorra "),
-    "another scenario": ("    technique: lora ", "    technique: pipeline "),
+    "another scenario": ("    technique: lora ", "    technique: image-classification "),
     "a technique of another kind": ("    technique: lora ", "    technique: [lora] "),
     "a stage that is no section": ("  - name: dpo ", "  - dpo\n  - name: dpo "),
     "a name of another kind": ("  - name: dpo ", "  - name: 3 "),
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_once_at_its_line(tmp_path, case, golden_message):
 
 
 def test_the_techniques_are_those_of_the_schema():
-    assert tuple(part("stages", "stages.0.technique")["enum"]) == tuple(TECHNIQUES)
+    assert part("stages", "stages.0.technique")["enum"] == TECHNIQUES
 
 
 def test_the_form_of_the_editor_has_a_section_for_each_stage():
@@ -285,27 +285,6 @@ def test_the_first_stage_may_make_the_model(tmp_path):
         "tokenizer",
     )
     assert made.facts["tokens"] == {"pretrain-64": 15 * 64 * 64, "pretrain-128": 15 * 64 * 128}
-
-
-@pytest.mark.parametrize(
-    "path",
-    [path for path in STARTERS if "\nscenario: pipeline" in path.read_text("utf-8")],
-    ids=lambda path: path.stem,
-)
-def test_show_prints_a_pipeline_as_stages_that_do_the_same(tmp_path, path, recipe_command):
-    (tmp_path / "data").symlink_to(ROOT / "recipes/data")
-    printed = (
-        tmp_path / "in" / "stages.yaml"
-        if path.parent.name == "minimal"
-        else tmp_path / "stages.yaml"
-    )
-    printed.parent.mkdir(exist_ok=True)
-    printed.write_text(recipe_command("show", path).stdout)
-    before, after = (load(one)[0] for one in (path, printed))
-    assert (before.scenario, after.scenario) == ("pipeline", "stages")
-    assert [one.keys for one in translate(after, PLACE).stages] == [
-        one.keys for one in translate(before, PLACE).stages
-    ]
 
 
 def test_speed_is_for_every_technique(tmp_path):

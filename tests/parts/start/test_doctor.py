@@ -282,7 +282,7 @@ def test_an_8_bit_optimizer_needs_its_package():
     assert found(machine)[doctor.PROBLEM] == []
     assert any(
         "`optimizer: adamw_bnb_8bit`" in line
-        for line in found(machine, "pretrain.optimizer=adamw_bnb_8bit")[doctor.PROBLEM]
+        for line in found(machine, "stages.0.train.optimizer=adamw_bnb_8bit")[doctor.PROBLEM]
     )
 
 

@@ -10,7 +10,6 @@ import yaml
 from datasets import Dataset
 
 from benchmarks import outside
-from runner import scenarios
 from runner.catalog.hardware import GIB
 from runner.check.validate import changed, load
 from runner.commands.cli import _code as command
@@ -152,7 +151,7 @@ def test_images_are_random_ones_of_the_recipes_size_and_classes(tmp_path):
 LARGEST = {
     "minimal/stages": "dpo",
     "domain": "text",
-    "minimal/pipeline": "pretrain-2048",
+    "minimal/from-scratch": "pretrain-2048",
     "resnet": "train",
 }
 
@@ -175,7 +174,7 @@ def test_every_stage_can_be_measured_as_a_recipe_of_its_own(name, stage, tmp_pat
     """The same memory as in its place in the whole recipe, with the machines of the recipe."""
     recipe, _, _ = load(RECIPES / f"{name}.yaml")
     whole, run = measure.stage_of(recipe, RunFolder(tmp_path, "measurement"), stage), tmp_path
-    one = scenarios.in_stages(recipe).of_stage(stage)
+    one = recipe.of_stage(stage)
     blocks = 1024 if stage == "pretrain-1024" else 0
     made = measure.Measured(GPU * whole.stage.machines.world_size, run, blocks).before_data(
         one, None
@@ -354,12 +353,26 @@ def test_a_measurement_of_a_pipeline_trains_a_context_length_or_a_stage_after_it
     }
     recipe = small(
         "own",
-        scenario="pipeline",
-        model={**shape, "vocabulary": 2048, "context": 256},
-        tokenizer={"vocabulary": 1024},
-        data={"path": str(data / "seven-b-text.jsonl")},
-        pretrain={"steps": 2000, "gates": gates, "curriculum": lengths, **batch},
-        sft={"data": questions, "gates": gates, "sequence_len": 64, **batch},
+        scenario="stages",
+        stages=[
+            {
+                "name": "pretrain",
+                "technique": "pretrain",
+                "model": {**shape, "vocabulary": 2048, "context": 256},
+                "tokenizer": {"vocabulary": 1024},
+                "data": {"path": str(data / "seven-b-text.jsonl")},
+                "train": {"steps": 2000, "curriculum": lengths, **batch},
+                "gates": gates,
+            },
+            {
+                "name": "sft",
+                "technique": "full",
+                "model": {"sequence_len": 64},
+                "data": questions,
+                "train": batch,
+                "gates": gates,
+            },
+        ],
     )
     said = measured_here(recipe_command, tmp_path, recipe, *(["--stage", stage] if stage else []))
     assert f"Stage `{stage or trained}` is measured." in said and f"{trained}: a step took " in said

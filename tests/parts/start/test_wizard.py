@@ -299,7 +299,7 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
         ("--data", "labels.jsonl"),
         ("--data", "preferences.jsonl", "--question", "question"),
         ("--what", "songs", "--data", "preferences.jsonl"),
-        ("--what", "pipeline", "--preferences", "my.csv"),
+        ("--what", "text-questions-preferences", "--preferences", "my.csv"),
         ("--what", "questions-preferences", "--questions", "preferences.jsonl"),
         ("--what", "text-questions", "--data", "text.txt", "--preferences", "preferences.jsonl"),
         ("--what", "preferences", "--data", "lonely.csv"),
@@ -481,7 +481,7 @@ SYSTEMS = {
         },
     ),
     "a pipeline": (
-        "--what pipeline --data text.jsonl --questions questions.jsonl --preferences preferences.jsonl",
+        "--what text-questions-preferences --data text.jsonl --questions questions.jsonl --preferences preferences.jsonl",
         {
             "scenario": "stages",
             "stages.0.technique": "pretrain",
@@ -535,8 +535,8 @@ SYSTEMS = {
     "seven-b with preferences of one's own": (
         "--what seven-b --preferences preferences.jsonl --namespace mine",
         {
-            "dpo.data.path": "preferences.jsonl",
-            "dpo.data.prompt": "[question]",
+            "stages.2.data.path": "preferences.jsonl",
+            "stages.2.data.prompt": "[question]",
             "machines.gpus_per_node": 8,
         },
     ),
@@ -607,7 +607,7 @@ def test_back_leads_out_of_every_question(here, monkeypatch, golden_message):
         "",
         "My Project",
         *["back"] * 9,
-        "pipeline",
+        "text-questions-preferences",
         "",
         "questions.jsonl",
         "my.csv",

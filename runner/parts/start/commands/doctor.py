@@ -24,7 +24,6 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.document import applies
 from runner.recipe.recipe import Recipe
-from runner.recipe.stages import PRETRAIN
 from runner.run import this_machine
 from runner.run.launch import gpus_of, particular
 from runner.run.run_folder import folder
@@ -306,16 +305,16 @@ def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     # Recipes for images have no such setting.
     if recipe.settings.get("distribution", "").startswith("zero"):
         yield "deepspeed", f"`distribution: {recipe.distribution}`", train
-    recipe = recipe.of_stage(f"{PRETRAIN}-")
-    optimizers = {section.get("optimizer") for section in recipe.sections.values()}
-    for name in sorted(filter(None, optimizers)):
+    stage_recipes = recipe.stage_recipes.values() or (recipe,)
+    optimizers = {stage_recipe.train.optimizer for stage_recipe in stage_recipes}
+    for name in sorted(optimizers):
         package = catalog.optimizers()[name].package
         if package:
             yield package, f"`optimizer: {name}`", train
-    if recipe.scenario != "pipeline":
+    if recipe.pretraining is None:
         return
     for row in FINDINGS["of-pretraining"]:
-        if applies(recipe.settings, row["when"], row["unless"]):
+        if applies(recipe.pretraining.settings, row["when"], row["unless"]):
             install = row.get("install") or packaged.install(row["extra"])
             yield row["package"], row["why"], install
 
@@ -506,10 +505,9 @@ def ports_of(recipe: Recipe) -> tuple[int, ...]:
 def models_of(recipe: Recipe) -> tuple[str, ...]:
     """The models and tokenizers on the hub that the recipe needs."""
     stage_recipes = recipe.stage_recipes.values() or (recipe,)
-    pretraining = recipe.of_stage(f"{PRETRAIN}-")
     names = [stage.model.get("base") for stage in stage_recipes if not stage.pretrained]
-    if pretraining.scenario == "pipeline":
-        names.append(pretraining.tokenizer.base)
+    if recipe.pretraining:
+        names.append(recipe.pretraining.tokenizer.base)
     on_hub = []
     for name in filter(None, names):
         if not (recipe.folder / name).is_dir() and not Path(name).is_dir():

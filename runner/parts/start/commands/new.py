@@ -386,7 +386,7 @@ def _looked(name: str, answers: Answers) -> bool:
         here = (
             answers.data
             and not drafting.on_hub(answers.data)
-            and answers.of.rows not in ("images", "pipeline")
+            and answers.of.rows not in ("images", "text-questions-preferences")
         )
         if here:
             found = drafting.first_rows(name, answers, ROWS)[1]
