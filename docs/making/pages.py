@@ -182,6 +182,10 @@ def _models() -> str:
         "share of the model that is. `lora_experts: true` gives each expert an adapter too. With `adapter: qlora`, `quantize_experts: true` stores",
         "the experts in 4 bits, and beside `eight_bit_base: true` in 8. With `lora_layers: []`, `lora_experts` gives experts alone an adapter.",
         "",
+        "## Models that also read images",
+        "",
+        *_seeing(),
+        "",
         "## The small model",
         "",
         *_packaged(),
@@ -195,6 +199,31 @@ def _models() -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _seeing() -> Iterator[str]:
+    yield "Some models also read images, or sound. Recipes train them on text: the parts for images stay as they are, and take memory as weights"
+    yield "alone. An adapter stays within the half for text. Training on images is not possible yet."
+    yield ""
+    yield "The column `for images` is the share of the first model of each type. For each type, a test builds the class with these sizes, whose"
+    yield "parameters must be as many as the hub says. A tiny model of the class is then trained on text: it must write what the class for text alone"
+    yield "writes, to the last bit, and no tensor for images may get a gradient or change. `recipe rehearse` repeats that with your rows."
+    yield ""
+    yield "| type | first model | for images | plan |"
+    yield "|---|---|---|---|"
+    types = set[str]()
+    for name in catalog.model_ids():
+        one = catalog.model(name)
+        assert one and one.parameters
+        if not one.sees or one.model_type in types:
+            continue
+        types.add(one.model_type)
+        plan = "formulas" if parameters.has_formulas(one.model_type) else "trace"
+        share = parameters.tower(one).whole / one.parameters
+        yield f"| `{one.model_type}` | `{name}` | {share:.1%} | {plan} |"
+    yield ""
+    yield "vLLM serves these models with their parts for images, and ignores an adapter whose layers have other names. `recipe export` and the merge"
+    yield "after training compare every tensor of the adapter with the layers of that class, and stop if one has no place."
 
 
 def _packaged() -> Iterator[str]:

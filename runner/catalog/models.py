@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -36,7 +36,9 @@ class Model:
     one. usual_glu: whether its feed-forward part has the activation of its family and no biases,
     which is what fused kernels compute; False if unknown. config: what else its class needs, as
     JSON. beside: parameters in its files that are not trained. stored: the quantization method of
-    its files; empty for plain numbers."""
+    its files; empty for plain numbers. text_type: of a model that also sees, the type of its half
+    for text, whose sizes these are; towers: as JSON, the settings of its other parts, by the name
+    of each in its config."""
 
     id: str
     model_type: str
@@ -71,6 +73,8 @@ class Model:
     config: str = "{}"
     beside: int = 0
     stored: str = ""
+    text_type: str = ""
+    towers: str = "{}"
     source: str = ""
 
     @property
@@ -83,6 +87,50 @@ class Model:
         """What its class needs to build it, by the names of its config."""
         sizes = {name: getattr(self, name) for name in (*_SIZES, *_OPTIONAL)}
         return sizes | {"tie_word_embeddings": self.tied} | self.own
+
+    @property
+    def record(self) -> Facts:
+        """All of it as JSON has it; for a model without parts that see, without their fields, so
+        that its plans and prepared data stay what they were."""
+        fields = asdict(self)
+        if not self.sees:
+            del fields["text_type"], fields["towers"]
+        return fields
+
+    @property
+    def sees(self) -> bool:
+        """Whether it also reads images, or sound: only its half for text is trained."""
+        return bool(self.text_type)
+
+    @property
+    def tower_settings(self) -> dict[str, Facts]:
+        """The settings of each part that sees or hears, by its name in the config."""
+        return dict(json.loads(self.towers))
+
+    def class_settings(
+        self, sizes: Mapping[str, object], towers: Mapping[str, Facts] | None = None
+    ) -> Facts:
+        """What its class is built from. sizes: those of a language model, by the names of its
+        config, such as `sizes` above. towers: the settings of the parts that see, if they are not
+        its own."""
+        if not self.sees:
+            return dict(sizes)
+        return {
+            "text_config": {**sizes, "model_type": self.text_type},
+            "tie_word_embeddings": sizes["tie_word_embeddings"],
+            **(self.tower_settings if towers is None else towers),
+        }
+
+    @property
+    def root(self) -> str:
+        """The path of the module around the layers. All outside of it, but for the LM head, are
+        parts that see."""
+        return self.layers_path.rpartition(".")[0]
+
+    def is_of_tower(self, name: str) -> bool:
+        """Whether a parameter is in a part that sees or hears, which text does not train."""
+        in_text = name.startswith(f"{self.root}.") or name == self.lm_head
+        return self.sees and not in_text
 
     @property
     def family(self) -> Facts:
@@ -149,6 +197,19 @@ class Model:
         names = (path.rpartition(".")[2] for path in self.matched(pattern))
         return list(dict.fromkeys(names))
 
+    def seeing_modules(self, pattern: str) -> Iterator[str]:
+        """The modules of its parts that see or hear that a pattern matches, as above."""
+        for part, settings in self.tower_settings.items():
+            tower = self.family["towers"][part]
+            paths = [*tower["once"]]
+            for index in range(settings[tower["count"]]):
+                paths += [f"{tower['layers']}.{index}.{name}" for name in tower["each"]]
+            for path in paths:
+                module = path.rpartition(".")[0]
+                for name in (module, module.rpartition(".")[0]):
+                    if re.fullmatch(pattern, name):
+                        yield name
+
     @staticmethod
     def pattern_of(names: Iterable[str]) -> str:
         """A pattern that matches modules of these names in every transformer layer."""
@@ -163,8 +224,15 @@ class Model:
             # Granite's older names, as all others call them.
             names = {"mamba": "linear_attention", "attention": "full_attention"}
             yield names.get(layer_type, layer_type)
+        sharing = self.own.get(self.family.get("shared", ""), 0)
+        if layer >= self.num_hidden_layers - sharing:
+            yield "shared"
+        elif types:
+            yield "own"
+            yield f"{types[layer]}_own"
         dense_layers = self.own.get(self.family.get("dense", ""), 0)
-        if layer < dense_layers:
+        interval = self.own.get(self.family.get("interleaved", ""), 1)
+        if layer < dense_layers or (layer + 1) % interval:
             yield "dense"
         else:
             yield "sparse"
@@ -331,14 +399,21 @@ def unsuitable_type(config: ModelConfig, name: str) -> tuple[str, str] | None:
     model_type = config.get("model_type")
     facts = rows.get(name)
     if model_type and not facts:
-        of_type = (row for row in rows.values() if row["model_type"] == model_type)
+        method = (config.get("quantization_config") or {}).get("quant_method")
+        of_type = (
+            row
+            for row in rows.values()
+            if row["model_type"] == model_type and row.get("stored", method) == method
+        )
         facts = next(of_type, None)
     if facts is None:
         return None
-    alternatives = listed(facts["instead"], "or")
+    remedy = f"Use {listed(facts['instead'], 'or')} instead"
+    if len(facts["instead"]) > 1:
+        remedy += "; the first is the nearest in size and licence"
     return (
         f"The packages that recipe-runner uses cannot train `{name}`.",
-        f"{facts['why']}. Use {alternatives} instead; the first is the nearest in size and licence.",
+        f"{facts['why']}. {remedy}.",
     )
 
 
@@ -360,10 +435,17 @@ class UnknownArchitecture(Exception):
 
 def of_facts(facts: Mapping[str, Any]) -> Model:
     """A Model from its fields as JSON or TOML has them."""
-    config = facts.get("config", "{}")
-    if not isinstance(config, str):
-        config = json.dumps(config, sort_keys=True)
-    return Model(**{**facts, "linear": tuple(facts["linear"]), "config": config})
+    family = table("families").get(facts["model_type"], {})
+    texts = {}
+    for name in ("config", "towers"):
+        value = facts.get(name, "{}")
+        if not isinstance(value, str):
+            value = json.dumps(value, sort_keys=True)
+        texts[name] = value
+    inherited = {key: family[key] for key in INHERITED if key in family}
+    if isinstance(facts.get("towers"), Mapping):
+        texts["towers"] = json.dumps(_towers(facts["towers"], family), sort_keys=True)
+    return Model(**{**inherited, **facts, "linear": tuple(facts["linear"]), **texts})
 
 
 def model(name: str, folder: Path | None = None) -> Model | None:
@@ -428,6 +510,11 @@ def from_config(name: str, config: ModelConfig) -> Model:
         if facts["model_type"] == config["model_type"]:
             alike.append(facts)
     family: Facts = table("families").get(config["model_type"], {})
+    towers = _towers(config, family)
+    text_type = ""
+    if towers:
+        config = _half_for_text(config, family)
+        text_type = config["text_type"]
     if not alike or "layer" in family:
         config = _by_usual_names(config)
     origin = config.get(TWIN_OF, "")
@@ -449,7 +536,9 @@ def from_config(name: str, config: ModelConfig) -> Model:
     needed = {}
     for entry in family.get("config", ()):
         setting, _, usual_name = entry.partition("=")
-        value = config.get(setting, config.get(usual_name))
+        value = config.get(setting)
+        if value is None:
+            value = config.get(usual_name)
         if value is not None:
             needed[setting] = value
     optional = [size for size in _OPTIONAL if config.get(size) is not None]
@@ -478,10 +567,45 @@ def from_config(name: str, config: ModelConfig) -> Model:
         usual_glu=_usual_glu(config),
         config=json.dumps(needed, sort_keys=True),
         stored=str(quantization.get("quant_method", "")),
+        text_type=text_type,
+        towers=json.dumps(towers, sort_keys=True),
         source=f"{name}/config.json",
-        **{key: kin[key] for key in INHERITED if key in kin},
+        **{key: value for key, value in {**family, **kin}.items() if key in INHERITED},
         **{key: same_words[key] for key in SPOKEN if key in same_words},
     )
+
+
+def _towers(config: ModelConfig, family: Facts) -> dict[str, Facts]:
+    """The settings of the parts of a model that see or hear, by the name of each in its config:
+    those that their shapes need. Raises KeyError for a model that should have such a part."""
+    towers = {}
+    for name, tower in family.get("towers", {}).items():
+        given = config.get(name)
+        if given is None:
+            continue
+        settings = {}
+        for setting, usual in tower["settings"].items():
+            settings[setting] = given.get(setting, usual)
+        towers[name] = settings
+    if family.get("towers") and not towers:
+        raise KeyError(next(iter(family["towers"])))
+    return towers
+
+
+def _half_for_text(config: ModelConfig, family: Facts) -> Facts:
+    """The config of a model that also sees, with the settings of its half for text in the place of
+    its own."""
+    text = config["text_config"]
+    # The settings of single layers, as transformers 5.16.1 saves Gemma 4's full attention.
+    wide: Facts = next(iter((text.get("per_layer_config") or {}).values()), {})
+    return {
+        "global_head_dim": wide.get("head_dim"),
+        "num_global_key_value_heads": wide.get("num_key_value_heads"),
+        "tie_word_embeddings": family.get("tied", False),
+        **text,
+        **{key: value for key, value in config.items() if not key.endswith("_config")},
+        "text_type": text["model_type"],
+    }
 
 
 _SIZES = (
@@ -559,7 +683,7 @@ class ChatTemplate:
     assistant: the name of the answering role. tokens: texts that the tokenizer must have as one
     token each. begin: the text before the first message, if the model's own tokenizer writes one.
     system: the form of a system prompt without a turn of its own, with `{content}`; it precedes the
-    words of the next question."""
+    words of the next question. system_turn: the form of its turn, if it differs from the others."""
 
     axolotl: str
     turn: str
@@ -568,6 +692,7 @@ class ChatTemplate:
     assistant: str = "assistant"
     begin: str = ""
     system: str = ""
+    system_turn: str | None = None
 
     def conversation(self, messages: Iterable[tuple[str, str]]) -> str:
         """The messages, each a role and its content, as the model sees them."""
@@ -587,6 +712,8 @@ class ChatTemplate:
         asking, _, answering = self.turn.partition("{answer}")
         if role == "assistant" and answering:
             return answering
+        if role == "system" and self.system_turn:
+            return self.system_turn
         return asking
 
     def message(self, role: str, content: str) -> str:

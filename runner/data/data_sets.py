@@ -135,7 +135,15 @@ Where = (
 
 # Settings that came later: unwritten, they are no part of a request, so that the rows of older runs
 # still count.
-LATER = ("drop_system", "thinking_field", "files", "sheet", "strip_html", "answered_by")
+LATER = (
+    "drop_system",
+    "thinking_field",
+    "files",
+    "sheet",
+    "strip_html",
+    "answered_by",
+    "system_turn",
+)
 
 
 def stated(fields: Iterable[tuple[str, object]], later: Sequence[str] = LATER) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from runner.tools.settings import Section
 
 LOCK = "models.lock.yaml"
 ON_HUB = ("branch", "revision")
-RARE = ("config", "stored")  # fields that few models have
+RARE = ("config", "stored", "text_type", "towers")  # fields that few models have
 
 
 def _fields() -> Mapping[str, str]:
@@ -114,6 +114,7 @@ def entry_of(model: Model, branch: str) -> Facts:
         "branch": branch,
         "linear": list(model.linear),
         "config": model.own,
+        "towers": model.tower_settings,
     }
     entry = {}
     for key in _fields():

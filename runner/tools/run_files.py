@@ -24,6 +24,8 @@ BEST_MODEL = "best_model"
 # requests without one.
 SERVED_TEMPLATE = "served_template.jinja"
 ADAPTER = "lora_adapter"
+# In the folder of a model that also sees: what prepares images and sound for it.
+PROCESSOR = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 # In a model's folder: the tokenizer of Mistral's own package.
 TEKKEN = "tekken.json"
 BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES = (

@@ -4,7 +4,8 @@ Names and limits are those of vLLM 0.21 and 0.32 (`vllm/config/lora.py`,
 `vllm/lora/peft_helper.py`).
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,25 @@ LAYERS = {
     "gate_up_proj",
     "down_proj",
 }
+
+
+# The half for text of a model that also sees, in the names of its class in transformers, which vLLM
+# has other names for (`hf_to_vllm_mapper` of qwen3_vl.py, gemma3_mm.py, gemma4_mm.py, mistral3.py
+# and mllama4.py). It ignores adapters for layers with other names (issue 48019).
+HALVES_FOR_TEXT = ("model.language_model.", "language_model.model.")
+
+
+def ignored(layers: Iterable[str]) -> list[str]:
+    """Those of an adapter's layers that vLLM would ignore in a model that also sees."""
+    return [layer for layer in layers if not layer.startswith(HALVES_FOR_TEXT)]
+
+
+def names_in_pattern(pattern: str) -> list[str]:
+    """The names of layers at the end of a pattern, `…(?:q_proj|v_proj)`; empty without them."""
+    names = re.search(r"\(\?:([\w|]+)\)$", pattern)
+    if names and pattern.startswith(tuple(map(re.escape, HALVES_FOR_TEXT))):
+        return names[1].split("|")
+    return []
 
 
 def room_for(rank: int) -> int | None:

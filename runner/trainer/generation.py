@@ -17,6 +17,7 @@ from typing import Any
 
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
+from runner.tools.model_classes import language_class_of
 from runner.tools.problem import Stop, first_line
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
@@ -130,7 +131,6 @@ def load(chat: Chat) -> LoadedModel:
             "For a run on the cluster, `recipe fetch RECIPE --stage NAME` downloads the result of another stage.",
         )
     import torch
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     without_gpu_kernels()
@@ -144,7 +144,8 @@ def load(chat: Chat) -> LoadedModel:
             dtype = torch.bfloat16
         else:
             dtype = torch.float32
-        model = AutoModelForCausalLM.from_pretrained(
+        model_class = language_class_of(chat.model, chat.trust_remote_code, chat.revision)
+        model = model_class.from_pretrained(
             chat.model, revision=chat.revision, dtype=dtype, **trust
         )
     except OSError as error:

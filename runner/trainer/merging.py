@@ -3,13 +3,17 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.tools import child_process
 from runner.tools.files import read_json, read_record, replacing_folder
+from runner.tools.model_classes import language_class_of
 from runner.tools.problem import Stop
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.text import tokenizer_in
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
 Base = tuple[str, str | None]
@@ -45,7 +49,7 @@ def merge(
     OSError or ValueError if a file cannot be read, or adapter and base do not match."""
     from peft import PeftModel
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification
 
     without_gpu_kernels()
     base, revision = base_of(adapter, named_base)
@@ -54,15 +58,18 @@ def merge(
         options = {"revision": revision}
     else:
         options = {}
-    model_class = AutoModelForCausalLM
     if read_record(adapter / "adapter_config.json").get("task_type") == "SEQ_CLS":  # a reward model
-        model_class = AutoModelForSequenceClassification
+        model_class: Any = AutoModelForSequenceClassification
         options = {**options, "num_labels": 1}
+    else:
+        model_class = language_class_of(base, trust_remote_code, revision)
     try:
         model = model_class.from_pretrained(
             base, dtype=PRECISIONS[precision], trust_remote_code=trust_remote_code, **options
         )
-        merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+        adapted = PeftModel.from_pretrained(model, str(adapter))
+        _require_its_layers(adapted, adapter)
+        merged = adapted.merge_and_unload()
     except (RuntimeError, SafetensorError) as error:
         raise ValueError(str(error)) from error
     # The adapter's tokenizer carries the chat template of its training.
@@ -75,6 +82,24 @@ def merge(
         merged.save_pretrained(str(partial))
         tokenizer_in(named_by, trust_remote_code, revision).save_pretrained(str(partial))
     return out
+
+
+def _require_its_layers(adapted: "PeftModel", adapter: Path) -> None:
+    """Raises ValueError if the model lacks layers that the adapter changes. PEFT 0.20 only warns,
+    and the merged model would answer like the base model."""
+    from peft import get_peft_model_state_dict
+    from safetensors import safe_open
+
+    known_names = set(get_peft_model_state_dict(adapted))
+    strange = list[str]()
+    for file in adapter.glob("adapter_model.safetensors"):
+        with safe_open(file, framework="numpy") as tensors:
+            strange += sorted(set(tensors.keys()) - known_names)
+    if strange:
+        model_class = type(adapted.get_base_model()).__name__
+        raise ValueError(
+            f"The adapter has {len(strange):,} tensors for layers that {model_class} does not have, such as `{strange[0]}`, so they would change nothing. It was trained on another class of the model. Train it again on this base model, which `recipe run` does."
+        )
 
 
 def main(adapter: str, out: str, precision: str = "auto", trust: str = "") -> None:

@@ -12,6 +12,7 @@ from accelerate import PartialState
 from axolotl import train as training
 from axolotl.common.datasets import TrainDatasetMeta, load_preference_datasets
 from axolotl.integrations.base import BasePlugin
+from axolotl.loaders import load_processor
 from axolotl.prompt_strategies.bradley_terry.chat_template import BTChatTemplateStrategy
 from axolotl.prompt_strategies.chat_template import ChatTemplateStrategy
 from axolotl.prompt_strategies.dpo import chat_template as dpo
@@ -27,8 +28,9 @@ from transformers.trainer import unwrap_peft_model
 from runner import parts
 from runner.catalog import table
 from runner.tools import child_process, process
+from runner.tools.run_files import PROCESSOR
 from runner.tools.text import TextTokenizer
-from runner.trainer import records, results, stopping
+from runner.trainer import records, results, seeing, stopping
 from runner.trainer.plugin_settings import run_settings
 from runner.trainer.settings import RunSettings
 
@@ -41,6 +43,7 @@ class RecipePlugin(BasePlugin):
         child_process.watch_parent()
         self.history: results.History  # set when the trainer exists
         self.resumed_from = ""
+        self.seeing_before: dict[str, int] = {}
         self.trackers: list[TrainerCallback] = []
 
     def register(self, cfg: dict[str, object]) -> None:
@@ -64,6 +67,7 @@ class RecipePlugin(BasePlugin):
                 # would join them without naming a backend.
                 PartialState(cpu=True)
         settings = run_settings(cfg)
+        training.load_processor = processor_of
         self.trackers = stopping.trackers(cfg, settings)
         if settings.warmup_ratio is not None:
             cfg.warmup_ratio = settings.warmup_ratio  # after Axolotl's own rules
@@ -122,6 +126,8 @@ class RecipePlugin(BasePlugin):
 
     def post_model_build(self, cfg: DictDefault, model: torch.nn.Module) -> None:
         stop_convolutions(model)
+        if seeing.sees(model):
+            seeing.compute_loss_as_for_text(model, bool(cfg.liger_fused_linear_cross_entropy))
 
     def get_training_args(self, cfg: DictDefault) -> dict[str, Any]:
         settings = run_settings(cfg)
@@ -182,6 +188,9 @@ class RecipePlugin(BasePlugin):
                 stopping.Watchdog(settings).stop(proof.complaint)
         if settings.proof.only:
             sys.exit(0)
+        # What is split afterwards has other parts then.
+        if not cfg.fsdp_config and not cfg.deepspeed:
+            self.seeing_before = seeing.checksums(trainer.model)
         if int(os.environ.get("RANK", "0")) == 0:
             records.keep_held_out(
                 None if cfg.rl or cfg.reward_model else trainer.eval_dataset, Path(settings.run_dir)
@@ -207,12 +216,32 @@ class RecipePlugin(BasePlugin):
             engine_callbacks=self.trackers,
         )
 
+    def post_train(self, cfg: DictDefault, model: torch.nn.Module) -> None:
+        before = self.seeing_before
+        self.seeing_before = {}  # Axolotl 0.19.0 calls this again after saving
+        after = seeing.checksums(model)
+        changed = [name for name in before if after.get(name) != before[name]]
+        if changed:
+            stopping.Watchdog(run_settings(cfg)).stop(
+                f"Training on text has changed parts of the model that read images or sound, such as `{changed[0]}`.",
+                "Remove what reaches them: lines under `advanced.axolotl`, or plugins.",
+            )
+
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:
             return
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         results.finish(run_settings(cfg), self.history, cfg.to_dict())
+
+
+def processor_of(cfg: DictDefault, tokenizer: TextTokenizer) -> Any:
+    """What prepares images for a model that also sees, which Axolotl 0.19.0 loads for rows of text
+    too, and saves beside the model; None for a folder without it, such as a twin's."""
+    folder = Path(cfg.processor_config)
+    if folder.is_dir() and not any((folder / name).is_file() for name in PROCESSOR):
+        return None
+    return load_processor(cfg, tokenizer)
 
 
 def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:

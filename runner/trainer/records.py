@@ -238,12 +238,13 @@ class Proof(Record):
     that the engine leaves out, and the number of rows that they are in. joined: how rows share a
     batch: `padded`, `flattened` or `packed`. attention: the one that was judged; empty if no model
     was run. logits_moved: the largest change of a row's logits when the row before it changes.
-    loss_at_once, loss_accumulated: the first loss of eight rows in one batch, and in eight.
-    held_out: whether rows are held back from training. asked:
-    questions of the demo or of the evaluation that are in the training rows. notes: what was not
-    judged completely, and why. rewards: what rewards gave to known answers, in words. faults: each
-    with `kind` and `message`; none if all is well. shown: rows as `row`, `tokens` and `spans`; each
-    span is the name `trained`, `seen` or `cut` and its tokens. seconds: of the proof."""
+    loss_at_once, loss_accumulated: the first loss of eight rows in one batch, and in eight. seeing:
+    frozen tensors of parts that read images or sound. held_out: whether rows are held back from
+    training. asked: questions of the demo or of the evaluation that are in the training rows.
+    notes: what was not judged completely, and why. rewards: what rewards gave to known answers, in
+    words. faults: each with `kind` and `message`; none if all is well. shown: rows as `row`,
+    `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens. seconds:
+    of the proof."""
 
     FILE = PROOF
     kind: str = ""
@@ -260,6 +261,7 @@ class Proof(Record):
     logits_moved: float | None = None
     loss_at_once: float | None = None
     loss_accumulated: float | None = None
+    seeing: int = 0
     held_out: bool = True
     asked: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

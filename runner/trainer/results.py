@@ -21,7 +21,7 @@ from transformers import TrainerCallback
 from runner.plan import EngineConfig, precision_of
 from runner.tools import child_process, packaged, run_files
 from runner.tools.child_process import MEASURING, SAVING, TRAINING
-from runner.tools.files import read_json, replacing_folder, write_json, write_text
+from runner.tools.files import read_json, read_record, replacing_folder, write_json, write_text
 from runner.tools.text import TextTokenizer, tokenizer_in
 from runner.trainer import fork_server
 from runner.trainer.generation import first_rows, with_system
@@ -466,6 +466,23 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
             shutil.copyfile(file, configs / file.name)
 
 
+def keep_processor(config: EngineConfig, model: Path) -> None:
+    """Saves, beside a model that also sees, what prepares images for it: vLLM does not start
+    without it, even if no request has an image."""
+    if "vision_config" not in read_record(model / "config.json"):
+        return
+    from transformers.utils import cached_file
+
+    base = config["base_model"]
+    revision = config.get("revision_of_model")
+    for name in run_files.PROCESSOR:
+        file = cached_file(
+            base, name, revision=revision, _raise_exceptions_for_missing_entries=False
+        )
+        if file and not (model / name).is_file():
+            shutil.copyfile(file, model / name)
+
+
 def finish(settings: RunSettings, history: History, config: EngineConfig) -> None:
     """Saves the best model, and the best adapter beside it in `lora_adapter/`; the demo's answers;
     and the summary."""
@@ -492,6 +509,7 @@ def finish(settings: RunSettings, history: History, config: EngineConfig) -> Non
             shutil.copy(generation, adapter / generation.name)
     else:
         keep_best(checkpoints, best)
+    keep_processor(config, best)
     keep_log_and_configs(run_dir, checkpoints, Path(settings.recipe_file))
     (run_dir / run_files.GRADED).unlink(missing_ok=True)  # of an earlier training in this folder
     if settings.demo is not None:

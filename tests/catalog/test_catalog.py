@@ -15,6 +15,7 @@ from runner import catalog
 from runner.check.validate import judge, load
 from runner.commands import cli
 from runner.data.tokenizers import jinja
+from runner.parts.planner import parameters
 from runner.parts.planner.parameters import has_formulas
 from runner.plan import Place
 from runner.recipe.overrides import apply, from_options
@@ -45,10 +46,13 @@ EXPECTED = {
 def on_meta(facts: catalog.Model):
     """The real model class with the catalog's geometry, without weights."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
-    config = AutoConfig.for_model(
-        facts.model_type,
+    from runner.tools.model_classes import language_class
+    from runner.tools.process import without_gpu_kernels
+
+    without_gpu_kernels()
+    sizes = dict(
         hidden_size=facts.hidden_size,
         intermediate_size=facts.intermediate_size,
         num_hidden_layers=facts.num_hidden_layers,
@@ -61,8 +65,9 @@ def on_meta(facts: catalog.Model):
         **facts.own,
         pad_token_id=None,
     )
+    config = AutoConfig.for_model(facts.model_type, **facts.class_settings(sizes))
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
+        return language_class(config).from_config(config)
 
 
 def problem_of(*options: str) -> Problem:
@@ -99,10 +104,16 @@ def test_every_models_facts_are_those_of_its_real_class(name):
         if isinstance(part, torch.nn.Linear)
     }
     assert set(facts.linear) == linear - set(facts.family.get("missed", ()))
-    paths = {facts.linear_path(0, name).split(".", 3)[3] for name in facts.linear}
+    paths = {
+        facts.linear_path(0, name).removeprefix(f"{facts.layers_path}.0.") for name in facts.linear
+    }
     assert paths <= {
         ".".join(key.split(".")[1:]) for key, _ in layers.named_modules()
     } or facts.family.get("experts")
+    seeing = {
+        key: tuple(part.shape) for key, part in model.named_parameters() if facts.is_of_tower(key)
+    }
+    assert seeing == dict(parameters.of_towers(facts))
     assert facts.source and facts.chat_template and facts.eos_token and facts.pad_token
 
 

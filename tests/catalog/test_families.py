@@ -21,6 +21,7 @@ from runner.plan import Machines
 from runner.recipe import lock
 from runner.recipe.overrides import apply, from_options
 from runner.recipe.reading import parse
+from runner.scenarios.language.translation import in_text
 from runner.scenarios.shared import axolotl, rehearsal, twin
 from tests.catalog.test_catalog import SIZES, on_meta
 from tests.conftest import ROOT
@@ -32,7 +33,7 @@ OURS = "microsoft/Phi-4-mini-instruct"
 KINDS = {
     catalog.model(name).model_type: name
     for name in reversed(SIZES)
-    if "layer" in catalog.model(name).family
+    if {"layer", "towers"} & {*catalog.model(name).family}
 }
 MODELS = [*KINDS.values(), "ibm-granite/granite-4.0-h-micro", "ibm-granite/granite-4.0-h-tiny"]
 NEW = [*MODELS, "allenai/Olmo-3-7B-Instruct", "ByteDance-Seed/Seed-OSS-36B-Instruct"]
@@ -64,10 +65,11 @@ def model_of(name: str) -> catalog.Model:
 
 def tiny(name, folder):
     """A model of that class with two layers, in a folder, and its facts as they are read there."""
-    from transformers import AutoModelForCausalLM
+    from runner.tools.model_classes import language_class_of
 
     twin.bare(replace(model_of(name), vocab_size=256), folder)
-    return in_folder(folder, "tiny"), AutoModelForCausalLM.from_pretrained(str(folder))
+    model_class = language_class_of(str(folder), False)
+    return in_folder(folder, "tiny"), model_class.from_pretrained(str(folder))
 
 
 def judge_of(recipe_text: str, *sets: str):
@@ -82,7 +84,11 @@ def problems(recipe_text: str, *sets: str):
 
 
 def test_each_architecture_without_formulas_has_a_model_here():
-    assert {name for name in catalog.model_types() if architecture(name).layer} == {
+    assert {
+        name
+        for name in catalog.model_types()
+        if architecture(name).layer or architecture(name).towers
+    } == {
         *KINDS,
         "glm4_moe",
     }
@@ -217,7 +223,7 @@ def test_an_adapter_has_as_many_numbers_as_peft_gives_it(name, tmp_path):
         assert parameters.adapter(work) == trained > 0
     asked = LoraConfig(
         r=2,
-        target_modules=list(facts.linear),
+        target_modules=in_text(facts, list(facts.linear)),
         target_parameters=list(experts),
         task_type="CAUSAL_LM",
     )
@@ -309,8 +315,11 @@ def test_what_an_adapter_reaches_is_said_and_what_the_engine_cannot_do_refused(
     golden_message("\n\n".join(map(str, problems(LORA.replace(OURS, name), *sets))), case)
 
 
-def test_models_that_read_images_are_refused_by_name_and_by_folder(tmp_path, golden_message):
-    for name in ("google/gemma-4-E2B-it", "mistralai/Ministral-3-8B-Instruct-2512"):
+def test_models_that_cannot_be_trained_are_refused_by_name_and_by_folder(tmp_path, golden_message):
+    for name in (
+        "mistralai/Ministral-3-8B-Instruct-2512",
+        "mistralai/Mistral-Small-4-119B-2603",
+    ):
         golden_message("\n".join(map(str, problems(LORA.replace(OURS, name)))), name)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral4"}), encoding="utf-8")
     said = "\n".join(map(str, problems(LORA.replace(OURS, str(tmp_path)))))

@@ -171,7 +171,7 @@ def model_files(name: str) -> Files:
     }
     config = {
         "model_type": facts.model_type,
-        **facts.sizes,
+        **facts.class_settings(facts.sizes),
         "max_position_embeddings": facts.max_position_embeddings,
     }
     return {

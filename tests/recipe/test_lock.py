@@ -223,12 +223,12 @@ def test_a_second_model_leaves_the_first_as_it_is(add, tmp_path):
     [
         ("Qwen/Qwen3-8B", "catalog"),
         ("no such name", "neither a folder"),
-        ("google/gemma-3-4b-it", "cannot train"),
+        ("mistralai/Mistral-Small-4-119B-2603", "cannot train"),
     ],
 )
 def test_what_needs_no_lock_or_can_have_none_is_said(add, name, answer, golden_message):
-    config = b'{"model_type": "gemma3", "text_config": {}}'
-    images = Hub(models={"google/gemma-3-4b-it": FILES | {"config.json": config}})
+    config = b'{"model_type": "mistral4", "text_config": {}}'
+    images = Hub(models={"mistralai/Mistral-Small-4-119B-2603": FILES | {"config.json": config}})
     done = add("add", name, hub=images)
     assert done.returncode == 1 and answer in done.stderr and "Traceback" not in done.stderr
     golden_message(done.stderr)

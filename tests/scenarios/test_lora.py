@@ -27,6 +27,7 @@ from runner.recipe.overrides import from_options
 from runner.run import inference, pipeline
 from runner.run.run_folder import RunFolder, StageFolder
 from runner.scenarios import translate
+from runner.scenarios.language.translation import in_text
 from runner.scenarios.shared import rehearsal, twin
 from runner.tools.files import read_json
 from runner.tools.problem import Stop
@@ -153,10 +154,10 @@ def test_layers_marks_and_padding_follow_the_model(name):
     marks = catalog.chat_template(facts.chat_template)
     attention = facts.family.get("attention", "flash_attention_2")
     config = config_of(f"model.base={name}", f"model.attention={attention}")
-    fused = facts.model_type in catalog.fused_loss_models()
+    fused = facts.sees or facts.model_type in catalog.fused_loss_models()
     assert config.get("liger_fused_linear_cross_entropy", False) is fused
     assert config.get("chunked_cross_entropy", False) is not fused
-    assert config["lora_target_modules"] == list(facts.linear)
+    assert config["lora_target_modules"] == in_text(facts, list(facts.linear))
     assert config["chat_template"] == marks.axolotl
     assert config.get("eot_tokens", [facts.eos_token]) == [marks.end]
     assert config["special_tokens"] == {"pad_token": facts.pad_token}

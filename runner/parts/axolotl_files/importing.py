@@ -371,6 +371,7 @@ def _training(draft: Import, scenario: str) -> None:
         else:
             message = "Axolotl needs a line `learning_rate`."
         draft.refuse(("learning_rate",), message)
+    _half_for_text(draft)
     draft.used.update(("load_in_4bit", "sample_packing", "batch_flattening"))
     optimizer = draft.get("optimizer", "adamw_torch_fused")
     optimizer = table()["optimizers"].get(optimizer, optimizer)
@@ -394,6 +395,23 @@ def _training(draft: Import, scenario: str) -> None:
         if any(map(draft.file.data.get, keys)):
             tools.append(tool)
     draft.say("train.report_to", tools[0] if tools else "none")
+
+
+def _half_for_text(draft: Import) -> None:
+    """Leaves out lines that freeze the parts of a model that see, which recipes do themselves."""
+    key = "unfrozen_parameters"
+    facts = catalog.model(str(draft.file.data.get("base_model")))
+    patterns = draft.file.data.get(key)
+    if facts is None or not facts.sees or not isinstance(patterns, list):
+        return
+    roots = {str(pattern).lstrip("^").rstrip("*.$") for pattern in patterns}
+    if facts.root in roots and roots <= {facts.root, facts.lm_head.removesuffix(".weight")}:
+        draft.used.add(key)
+        draft.note(
+            (key,),
+            "From rows of text, recipes train only the half for text of a model that also sees.",
+            "The recipe leaves this line out.",
+        )
 
 
 def _mapped_setting(draft: Import, path: tuple[str, str], key: str) -> None:

@@ -17,7 +17,7 @@ from runner.tools.files import Record, read_record, replacing_folder, sha256, wr
 from runner.tools.problem import Stop, Tell
 from runner.tools.run_files import BEST_MODEL, EXPORTED, TEKKEN
 from runner.tools.text import GENERAL_TEXT, TextTokenizer, label
-from runner.tools.vllm import rank_of, refusals, room_for
+from runner.tools.vllm import ignored, rank_of, refusals, room_for
 from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 
 CARD = "README.md"
@@ -197,9 +197,12 @@ def _adapter(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
         )
     base = source.base
     with _base_at_hand(base[0]):
-        modules = {name for name, _ in trained_model.without_weights(base, trust).named_modules()}
+        base_model = trained_model.without_weights(base, trust)
+    modules = {name for name, _ in base_model.named_modules()}
     obstacles = list(refusals(adapter.config))
     strange = sorted(set(adapter.layers).difference(modules))
+    if getattr(base_model.config, "vision_config", None) is not None:
+        strange = sorted({*strange, *ignored(adapter.layers)})
     if not adapter.layers:
         obstacles.append("it changes no layer")
     elif strange:

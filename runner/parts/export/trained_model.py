@@ -19,6 +19,7 @@ from runner.run import inference
 from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import plan_of
 from runner.tools.files import read_record
+from runner.tools.model_classes import language_class, language_class_of
 from runner.tools.problem import Stop
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
 from runner.tools.text import tokenizer_in
@@ -203,28 +204,27 @@ def _base_of(stage: Stage, run_facts: RunFacts) -> Base | None:
 def without_weights(model: Base, trust_remote_code: bool) -> Any:
     """A model by its config alone."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     name, revision = model
     config = AutoConfig.from_pretrained(
         name, revision=revision, trust_remote_code=trust_remote_code
     )
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        return language_class(config).from_config(config, trust_remote_code=trust_remote_code)
 
 
 def loaded(
     name: str, revision: str | None = None, dtype: object = "auto", trust_remote_code: bool = False
 ) -> Any:
     """A language model from this machine or the hub. Raises OSError if it cannot be loaded."""
-    from transformers import AutoModelForCausalLM
-
     options: dict[str, Any]
     if revision and not Path(name).is_dir():
         options = {"revision": revision}
     else:
         options = {}
-    return AutoModelForCausalLM.from_pretrained(
+    model_class = language_class_of(name, trust_remote_code, options.get("revision"))
+    return model_class.from_pretrained(
         name, dtype=dtype, trust_remote_code=trust_remote_code, **options
     )
 

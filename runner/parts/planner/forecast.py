@@ -55,12 +55,13 @@ class Loss(IntEnum):
 
 
 class Counts(NamedTuple):
-    """Parameters: of the model itself, tied ones once; trained ones; and the adapter's, 0 if there
-    is none."""
+    """Parameters: of the model itself, tied ones once; trained ones; the adapter's, 0 if there is
+    none; and those of parts that see or hear, which text does not train."""
 
     total: int
     trainable: int
     adapter: int = 0
+    seeing: int = 0
 
 
 def splits(run: Run, smaller: bool) -> Iterator[tuple[int, int]]:

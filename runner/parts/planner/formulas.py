@@ -80,7 +80,8 @@ class LanguageForecast(Forecast):
             trainable += model.hidden_size
             if self.workload.adapter:
                 total += model.hidden_size
-        return Counts(total, trainable, adapter)
+        seeing = parameters.tower(self.workload.model).whole
+        return Counts(total, trainable, adapter, seeing)
 
     @cached_property
     def memory(self) -> memory.Memory:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runner import catalog
 from runner.catalog import Model, UnknownArchitecture
@@ -19,7 +19,7 @@ class Family:
     layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and
     k heads; joint_norms: each over all heads at once. norms: norms of a layer. layer: the shapes of
     another kind of layer, whose memory and time have no formulas. experts: weights of experts in a
-    layer."""
+    layer. rest: weights beside the layers. towers: the parts that see or hear."""
 
     fused: bool = False
     qkv_bias: bool = False
@@ -29,6 +29,8 @@ class Family:
     final_norm: str = "norm"
     layer: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     experts: Sequence[str] = ()
+    rest: Mapping[str, str] = field(default_factory=dict)
+    towers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @cache
@@ -53,19 +55,25 @@ def family(model: Model) -> Family:
 
 def _size(model: Model, counts: Mapping[str, int], text: str) -> int:
     """A size of a weight: a sum of products of counts and settings."""
+    return sum(
+        prod(_factor(model, counts, word.strip()) for word in term.split("*"))
+        for term in text.split("+")
+    )
 
-    size = 0
-    for term in text.split("+"):
-        product = 1
-        for word in map(str.strip, term.split("*")):
-            if word.isdigit():
-                product *= int(word)
-            elif word in counts:
-                product *= int(counts[word])
-            else:
-                product *= int(getattr(model, word))
-        size += product
-    return size
+
+def _factor(model: Model, counts: Mapping[str, int], word: str) -> int:
+    """A number, a count, a setting of the model, of its half for text (`text.`), one of these
+    divided by another, or 1 where it is 0 or false (`!`)."""
+    if word.startswith("!"):
+        return int(not _factor(model, counts, word[1:]))
+    whole, _, divisor = word.partition("//")
+    if divisor:
+        return _factor(model, counts, whole) // _factor(model, counts, divisor)
+    if word.isdigit():
+        return int(word)
+    if word in counts:
+        return int(counts[word])
+    return int(getattr(model, word.removeprefix("text.")))
 
 
 def linear(model: Model) -> dict[str, tuple[int, int]]:
@@ -98,7 +106,7 @@ def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
             counts = model.own
             for part in model.kinds(index):
                 for name, sizes in facts.layer.get(part, {}).items():
-                    shape = tuple(_size(model, counts, size) for size in sizes.split(","))
+                    shape = _shape(model, counts, sizes)
                     if all(shape):
                         yield f"{prefix}.{name}", shape
         except (AttributeError, IndexError):
@@ -125,10 +133,30 @@ def named(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield model.embedding, (model.vocab_size, model.hidden_size)
     for index in range(model.num_hidden_layers):
         yield from layer(model, index)
-    root = model.layers_path.rpartition(".")[0]
-    yield f"{root}.{architecture(model.model_type).final_norm}.weight", (model.hidden_size,)
+    facts = architecture(model.model_type)
+    yield f"{model.root}.{facts.final_norm}.weight", (model.hidden_size,)
+    for name, sizes in facts.rest.items():
+        shape = _shape(model, model.own, sizes)
+        if all(shape):
+            yield f"{model.root}.{name}", shape
     if not model.tied:
         yield model.lm_head, (model.vocab_size, model.hidden_size)
+    yield from of_towers(model)
+
+
+def of_towers(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The same of the parts that see or hear."""
+    for part, settings in model.tower_settings.items():
+        tower = architecture(model.model_type).towers[part]
+        for name, sizes in tower["once"].items():
+            yield name, _shape(model, settings, sizes)
+        for index in range(settings[tower["count"]]):
+            for name, sizes in tower["each"].items():
+                yield f"{tower['layers']}.{index}.{name}", _shape(model, settings, sizes)
+
+
+def _shape(model: Model, counts: Mapping[str, int], sizes: str) -> tuple[int, ...]:
+    return tuple(_size(model, counts, size) for size in sizes.split(","))
 
 
 def trained(workload: Workload) -> dict[str, tuple[int, ...]]:
@@ -170,6 +198,19 @@ def of_layers(model: Model, unfrozen: tuple[str, ...]) -> tuple[Numbers, ...]:
         _counted((name, shape) for name, shape in weights if matches(unfrozen, name))
         for weights in layers
     )
+
+
+@lru_cache(maxsize=256)
+def tower(model: Model) -> Numbers:
+    """How many numbers the parts have that see or hear, which text neither uses nor trains."""
+    return _counted(of_towers(model))
+
+
+def tower_linear(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The linear layers of these parts, which are packed as all others."""
+    for name, shape in of_towers(model):
+        if len(shape) == 2 and name.endswith(".weight") and "pos" not in name:
+            yield name, shape
 
 
 def _counted(weights: Iterable[tuple[str, tuple[int, ...]]]) -> Numbers:

@@ -1,7 +1,7 @@
 """The bytes of a run between steps: on one GPU weights, gradients and optimizer state, with what
 sharding and offloading do; in the main memory of one machine; and in its files on disk."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -192,6 +192,7 @@ def weights_of(workload: Workload) -> int:
     adapter = workload.adapter
     if adapter and adapter.packed:
         count = parameters.in_linear(workload.model) * workload.model.num_hidden_layers
+        count += sum(prod(shape) for _, shape in parameters.tower_linear(workload.model))
         numbers = numbers._replace(inside=numbers.inside - count)
         packed_bytes = adapter.packed_bytes(count)
     if workload.adapter:
@@ -209,12 +210,19 @@ def _scales(workload: Workload) -> int:
     adapter = workload.adapter
     if not adapter or not adapter.packed:
         return 0
+    model = workload.model
+    seeing = [shape for _, shape in parameters.tower_linear(model)]
     if adapter.eight_bit:
-        outputs = sum(out for _, out in parameters.linear(workload.model).values())
-        return workload.model.num_hidden_layers * FULL * outputs
-    counts = map(prod, parameters.linear(workload.model).values())
-    layer_scales = sum(count // 64 + FULL * count // 16384 for count in counts)
-    return workload.model.num_hidden_layers * layer_scales
+        outputs = sum(out for _, out in parameters.linear(model).values())
+        seeing_outputs = sum(out for out, _ in seeing)
+        return FULL * (model.num_hidden_layers * outputs + seeing_outputs)
+    layer_scales = sum(map(_four_bit_scales, parameters.linear(model).values()))
+    return model.num_hidden_layers * layer_scales + sum(map(_four_bit_scales, seeing))
+
+
+def _four_bit_scales(shape: Sequence[int]) -> int:
+    count = prod(shape)
+    return count // 64 + FULL * count // 16384
 
 
 def adapter_bytes(workload: Workload) -> int:

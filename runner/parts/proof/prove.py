@@ -36,6 +36,7 @@ from runner.parts.proof.judging import (
 from runner.tools import child_process
 from runner.tools.problem import shortened
 from runner.tools.text import same, tokenizer_in
+from runner.trainer import seeing
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 
@@ -111,6 +112,7 @@ class Prover:
         begun = time.monotonic()
         self.counts["rows"] = len(self.trainer.train_dataset) - self.engine.first
         with judging.undisturbed(self.trainer.model):
+            self._parts_that_see()
             getattr(self, f"_{self.kind}")()
             if self.kind != "prompts":
                 self._batches()
@@ -131,6 +133,14 @@ class Prover:
             seconds=round(time.monotonic() - begun, 1),
             **self.facts | self.counts,
         )
+
+    def _parts_that_see(self) -> None:
+        """Finds weights for images or sound that would be trained, although rows are text."""
+        weights = seeing.parts_that_see(self.trainer.model)
+        for name, weight in weights.items():
+            if weight.requires_grad:
+                self.faults.add("seeing_trained", f"`{name}`")
+        self.facts["seeing"] = len(weights)
 
     @property
     def kind(self) -> Kind:

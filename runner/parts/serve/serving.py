@@ -26,7 +26,7 @@ from runner.tools.files import content_hash
 from runner.tools.problem import Problem, Stop, listed
 from runner.tools.run_files import BEST_MODEL
 from runner.tools.text import served
-from runner.tools.vllm import LAYERS, refusals, room_for
+from runner.tools.vllm import LAYERS, names_in_pattern, refusals, room_for
 
 # What adapters of one server must have in common, beside the base model: by its name, the settings
 # of Axolotl.
@@ -224,9 +224,13 @@ def _not_beside(config: Any) -> str:
     refusal = next(refusals({name: config.get(setting) for name, setting in by_peft.items()}), None)
     if refusal:
         return refusal
-    if isinstance(config["lora_target_modules"], str):
-        return "a pattern chooses its layers"
-    unknown = sorted(set(config["lora_target_modules"]) - LAYERS)
+    layers = config["lora_target_modules"]
+    if isinstance(layers, str):
+        # Of a model that also sees, a pattern stays within its half for text.
+        layers = names_in_pattern(layers)
+        if not layers:
+            return "a pattern chooses its layers"
+    unknown = sorted(set(layers) - LAYERS)
     if unknown:
         return f"it has the layers {', '.join(unknown)}, which vLLM may not know"
     return ""

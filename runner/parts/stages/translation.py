@@ -82,7 +82,7 @@ def each(recipe: Recipe, place: Place) -> Iterator[Stage]:
             ]
             init = [weights]
             texts = ("text", "tokenizer")
-            for_proof = {"model": asdict(stage_recipe.facts), "tokenizer": tokenizer.base}
+            for_proof = {"model": stage_recipe.facts.record, "tokenizer": tokenizer.base}
             continue
         begins = starts(recipe.document, index)
         stage_place = replace(place.below(name), data_dir=f"{place.data_dir}/{name}")
@@ -96,7 +96,7 @@ def each(recipe: Recipe, place: Place) -> Iterator[Stage]:
             tokenizer = common.tokenizer(stage_recipe, stage_place)
             facts = stage_recipe.model_facts
             for_proof = {
-                "model": facts and asdict(facts),
+                "model": facts and facts.record,
                 "tokenizer": stage_place.model_dir or common.base_model(stage_recipe, stage_place),
             }
         stage = common.as_stage_of_several(

@@ -23,8 +23,10 @@ from runner.parts.planner import parameters
 from runner.parts.planner.formulas import Traced
 from runner.parts.planner.workload import Adapter, Run, Workload
 from runner.parts.trace import stand_ins
+from runner.tools.model_classes import language_class
 from runner.tools.problem import Stop, listed
 from runner.tools.process import without_gpu_kernels
+from runner.trainer import seeing
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -257,17 +259,17 @@ def hf_config(workload: Workload) -> Any:
     except (OSError, ValueError):
         pass
     longest = {"max_position_embeddings": max(model.max_position_embeddings, workload.sequence_len)}
-    tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
-    return AutoConfig.for_model(model.model_type, **{**model.sizes, **longest, **tokens})
+    tokens: dict[str, int | None] = dict.fromkeys(("bos_token_id", "eos_token_id"))
+    tokens["pad_token_id"] = 0 if model.sees else None
+    settings = model.class_settings({**model.sizes, **longest, **tokens})
+    return AutoConfig.for_model(model.model_type, **settings)
 
 
 def attentions(config: object) -> tuple[str, ...]:
     """The kinds of attention that a model of this config supports, by the names that Axolotl asks
     for; the fastest first. Raises KeyError if transformers has no causal language model of its
     type."""
-    from transformers import AutoModelForCausalLM
-
-    model_class = AutoModelForCausalLM._model_mapping[type(config)]
+    model_class = language_class(config)._model_mapping[type(config)]
     able = {
         "flash_attention_2": model_class._supports_flash_attn,
         "sdpa": model_class._supports_sdpa,
@@ -279,11 +281,9 @@ def attentions(config: object) -> tuple[str, ...]:
 def _attention(workload: Workload, config: object) -> str:
     """The attention to trace: a stand-in, or, for a class with its own, what it runs on a
     processor."""
-    from transformers import AutoModelForCausalLM
-
     if workload.attention == "eager":
         return "eager"
-    if AutoModelForCausalLM._model_mapping[type(config)]._can_set_attn_implementation():
+    if language_class(config)._model_mapping[type(config)]._can_set_attn_implementation():
         # On a GPU SDPA runs kernels like FlashAttention's; on a CPU it would repeat keys and values
         # for every head.
         if parameters.repeated(workload):
@@ -298,11 +298,11 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts,
     checkpointing. real: for a GPU, with its own attention code instead of the stand-in (4-bit
     layers are stand-ins even so)."""
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification
 
     without_gpu_kernels()
     config = hf_config(workload)
-    model_class = AutoModelForCausalLM
+    model_class = language_class(config)
     if workload.objective == "reward":
         config.num_labels = 1
         config.pad_token_id = 0
@@ -317,6 +317,8 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
         attention = _attention(workload, config)
     model = model_class.from_config(config, dtype=dtype, attn_implementation=attention)
     model.config.use_cache = False
+    if seeing.sees(model):
+        seeing.compute_loss_as_for_text(model, fused=real and workload.fused_loss == "fused")
     if workload.fused_loss in ("fused", "cut") and not real:
         stand_ins.fuse_loss(model, liger=workload.fused_loss == "fused")
     # FSDP splits and gathers packed numbers as numbers of the run's own type (Axolotl 0.19.0,

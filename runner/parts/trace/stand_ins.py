@@ -3,8 +3,9 @@ count of live bytes."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +20,7 @@ from transformers.pytorch_utils import Conv1D
 
 from runner.catalog import Optimizer
 from runner.parts.planner.parameters import outside
+from runner.tools.process import without_gpu_kernels
 
 # GPT-2 and its relatives have a linear class of their own.
 LINEAR = (nn.Linear, Conv1D)
@@ -27,6 +29,8 @@ ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
 # kMinBlockSize).
 BLOCK = 512
 BETA = 0.1  # of losses on preferences
+# The models of transformers 5.16.1 that have the gated delta rule.
+WITH_DELTA_RULE = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 # Operations of each pass of the attention below, which PyTorch's counter does not see; cleared
 # before each count.
 counted: list[int] = []
@@ -117,6 +121,68 @@ def padded(
 
 AttentionInterface.register(ATTENTION, flash)
 AttentionInterface.register(PADDED, padded)
+
+
+CHUNK = 64  # tokens
+
+
+class _DeltaRule(torch.autograd.Function):
+    """The gated delta rule by flash-linear-attention (0.5, ops/gated_delta_rule/chunk.py), which
+    Axolotl brings, in chunks of tokens: forward keeps queries, keys, values, gates and a square for
+    each chunk; both directions make, for a moment, the two products of each chunk, its new values
+    and the states between chunks, and backward the gradients of all these. Operations: of those
+    products, as the paper counts them (arXiv 2412.06464, section 3.3)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        gate: torch.Tensor,
+        beta: torch.Tensor,
+    ) -> torch.Tensor:
+        rows, tokens, heads, width = key.shape
+        query, key = torch.empty_like(query), torch.empty_like(key)  # of length 1
+        lengths = [query.new_empty((rows, tokens, heads), dtype=torch.float32) for _ in range(3)]
+        square = key.new_empty((rows, tokens, heads, CHUNK))
+        moment = _moment_of_a_chunk(key, value)
+        output = torch.empty_like(value)
+        del moment
+        ctx.save_for_backward(query, key, value, gate, beta, square, *lengths)
+        products = CHUNK * (3 * width + 2 * value.shape[-1]) + 2 * width * value.shape[-1]
+        ctx.operations = 2 * rows * tokens * heads * products
+        counted.append(ctx.operations)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        query, key, value, gate, beta, *_ = ctx.saved_tensors
+        moment = [*_moment_of_a_chunk(key, value), *_moment_of_a_chunk(key, value)]
+        gradients = tuple(map(torch.empty_like, (query, key, value, gate, beta)))
+        del moment
+        counted.append(2 * ctx.operations)
+        return gradients
+
+
+def _moment_of_a_chunk(key: torch.Tensor, value: torch.Tensor) -> list[torch.Tensor]:
+    """Two products, the new values, and the states between chunks."""
+    rows, tokens, heads, width = key.shape
+    states = key.new_empty((rows, -(-tokens // CHUNK), heads, width, value.shape[-1]))
+    return [torch.empty_like(key), torch.empty_like(value), torch.empty_like(value), states]
+
+
+def delta_rule(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    **options: object,
+) -> tuple[Any, None]:
+    """The gated delta rule in transformers' interface: each (batch, tokens, heads, head size), or
+    one number a head."""
+    return _DeltaRule.apply(query, key, value, g, beta), None
 
 
 class _MatMul4Bit(torch.autograd.Function):
@@ -336,7 +402,8 @@ def fuse_loss(model: nn.Module, liger: bool) -> None:
 def plain_kernels() -> Iterator[None]:
     """Makes models use PyTorch alone, even if a package with kernels for GPUs is installed, as
     transformers does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`). PyTorch then
-    multiplies experts of any type, but knows the shape of their product only for BF16 (2.13)."""
+    multiplies experts of any type, but knows the shape of their product only for BF16 (2.13). The
+    gated delta rule has a stand-in for the kernel that comes with Axolotl."""
     from torch import _meta_registrations as shapes
     from transformers.integrations import hub_kernels
 
@@ -346,7 +413,14 @@ def plain_kernels() -> Iterator[None]:
         return shapes._create_grouped_mm_output_tensor(rows, weights, offs, out_dtype)
 
     exporting = patch.object(hub_kernels, "is_torchdynamo_exporting", lambda: True)
-    with exporting, patch.object(shapes, "_meta_grouped_mm_common", multiplied):
+    with ExitStack() as patches:
+        patches.enter_context(exporting)
+        patches.enter_context(patch.object(shapes, "_meta_grouped_mm_common", multiplied))
+        without_gpu_kernels()
+        # In plain PyTorch it takes a trace minutes, in hundreds of small steps.
+        for name in WITH_DELTA_RULE:
+            home = import_module(f"transformers.models.{name}.modeling_{name}")
+            patches.enter_context(patch.object(home, "torch_chunk_gated_delta_rule", delta_rule))
         yield
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.parts.planner import memory
+from runner.parts.planner import memory, parameters
 from runner.parts.planner.forecast import Forecast, named
 from runner.parts.planner.formulas import Traced, left_out
 from runner.parts.planner.workload import Run, Workload
@@ -115,7 +115,14 @@ def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_
                 fits = None
             else:
                 fits = needed <= forecast.usable
-            figures = {"one": forecast, "run": run, "traced": traced, "needed": needed}
+            seeing = parameters.tower(run.model).whole
+            figures = {
+                "one": forecast,
+                "run": run,
+                "traced": traced,
+                "needed": needed,
+                "seeing": seeing,
+            }
             more = SimpleNamespace(**figures, fits=fits, time=None, without=untraced)
             stages.append(named(packaged.toml(__file__, "stage.toml"), more))
             if not as_json:

@@ -158,7 +158,7 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
     if "adapter" in train:
         return _adapter(recipe, recipe.facts, place)
     if "last_layers" not in train:
-        return {}
+        return _half_for_text(recipe.model_facts, recipe.scores)
     trains_head = train.lm_head and not recipe.scores
     patterns = unfrozen_parameters(recipe.facts, train.last_layers, trains_head)
     if recipe.scores and patterns:
@@ -166,6 +166,17 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
     if patterns:
         return {"unfrozen_parameters": patterns}
     return {}
+
+
+def _half_for_text(facts: catalog.Model | None, scores: bool) -> EngineConfig:
+    """All weights but those of parts that see, which text never reaches: as trained ones they would
+    take the optimizer's memory, and DDP would wait for their gradients."""
+    if facts is None or not facts.sees:
+        return {}
+    patterns = unfrozen_parameters(facts, facts.num_hidden_layers, lm_head=not scores)
+    if scores:
+        patterns.append(f"^{SCORE}$")
+    return {"unfrozen_parameters": patterns}
 
 
 def _adapter(recipe: Recipe, facts: catalog.Model, place: Place) -> EngineConfig:
@@ -179,7 +190,7 @@ def _adapter(recipe: Recipe, facts: catalog.Model, place: Place) -> EngineConfig
     # Axolotl does this only with CUDA.
     if train.get("quantize_experts") and place.accelerator:
         config["quantize_moe_experts"] = True
-    config["lora_target_modules"] = train.lora_pattern or adapted(facts, train)
+    config["lora_target_modules"] = train.lora_pattern or in_text(facts, adapted(facts, train))
     kernels = ("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel")
     return config | dict.fromkeys(kernels, _has_fused_adapter(recipe, facts, place))
 
@@ -209,17 +220,37 @@ SCORE = "score.weight"
 
 def unfrozen_parameters(model: catalog.Model, last_layers: int, lm_head: bool) -> list[str]:
     """Patterns, as Axolotl's `unfrozen_parameters` reads them, for the last layers and the LM head;
-    none for the whole model. A tied LM head has no parameter of its own: its weight is the
-    embedding's, and unfreezing `lm_head` by name would unfreeze nothing."""
+    none for the whole model, if no part of it sees. A tied LM head has no parameter of its own: its
+    weight is the embedding's, and unfreezing `lm_head` by name would unfreeze nothing."""
     first_layer = model.num_hidden_layers - last_layers
     if first_layer == 0 and lm_head:
-        return []
+        return text_parameters(model)
     patterns = []
     for layer in range(first_layer, model.num_hidden_layers):
         patterns.append(f"^{model.layers_path}.{layer}.")
     if lm_head:
         patterns.append(f"^{model.embedding if model.tied else model.lm_head}$")
     return patterns
+
+
+def text_parameters(model: catalog.Model) -> list[str]:
+    """Such patterns for the half for text, of a model that also sees; none for others."""
+    if not model.sees:
+        return []
+    patterns = [f"^{model.root}."]
+    if not model.tied:
+        patterns.append(f"^{model.lm_head}$")
+    return patterns
+
+
+def in_text(facts: catalog.Model, layer_names: list[str]) -> str | list[str]:
+    """Linear layers for an adapter as PEFT reads them: by name, or, of a model that also sees, by a
+    pattern that stays within its half for text, because parts that see have layers of the same
+    names."""
+    if not facts.sees or not layer_names:
+        return layer_names
+    names = "|".join(map(re.escape, layer_names))
+    return rf"{re.escape(facts.layers_path)}\.\d+\.(?:.*\.)?(?:{names})"
 
 
 def adapted(facts: catalog.Model, train: Any) -> list[str]:
@@ -276,6 +307,12 @@ def _unfit_pattern(
             )
     if re.fullmatch(lora_pattern, head_module(facts)):
         return _head_with_adapter(facts, lora_pattern)
+    seeing_layer = next(facts.seeing_modules(lora_pattern), None)
+    if seeing_layer:
+        return (
+            f"`{lora_pattern}` also matches `{seeing_layer}`, in a part of the model that reads images or sound. Text trains none of it.",
+            f"Begin it with `{re.escape(facts.layers_path)}\\.`, or write names of layers as `lora_layers`, which stay within the half for text.",
+        )
     if not matched_layers:
         linear = listed(facts.linear)
         example = facts.linear_path(0, facts.linear[0])

@@ -48,6 +48,9 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
         settings["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if chosen.trust_remote_code:
         settings["trust_remote_code"] = True
+    # Heads in some layers are too wide for FlashAttention 2, so PyTorch's attention computes these.
+    if chosen.attention == FLASH and recipe.facts.family.get("wide_heads"):
+        settings["gemma4_hybrid_attn_impl"] = True
     if recipe.model_facts and recipe.model_facts.stored == "mxfp4":
         settings |= common.table("mxfp4")
     return settings
@@ -63,7 +66,7 @@ def fused(recipe: Recipe, place: Place) -> EngineConfig:
     if loss == "auto":
         # Logits are micro batch × sequence length × vocabulary numbers, which can be more than all
         # weights.
-        if facts and facts.model_type in catalog.fused_loss_models():
+        if facts and (facts.sees or facts.model_type in catalog.fused_loss_models()):
             loss = "fused"
         else:
             loss = "chunked"
@@ -153,7 +156,11 @@ def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
     keeps apart only packed ones."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
-    apart = recipe.model_facts is None or not recipe.model_facts.mixes_rows(recipe.model.attention)
+    facts = recipe.model_facts
+    apart = facts is None or not facts.mixes_rows(recipe.model.attention)
+    # PyTorch's attention beside FlashAttention keeps only packed rows apart (Axolotl 0.19.0).
+    if facts and accelerator and facts.family.get("wide_heads"):
+        apart = False
     able = apart and (recipe.model.attention == FLASH or not accelerator)
     able = able and common.shared_by(recipe)[0] == 1
     compiled = compile_mode(recipe, multiplies_in_fp8(recipe)) is not None

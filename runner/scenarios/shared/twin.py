@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog.models import INHERITED, SPOKEN, TWIN_OF, ChatTemplate, Model, of_facts
+from runner.catalog.tables import Facts
 from runner.data import tokenizers
 from runner.data.row_files import Bad
 from runner.data.rows import Parquet
@@ -54,6 +55,8 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
         for name, size in model.family.get("twin", {}).items()
         if model.own.get(name, size)
     }
+    if "vocab_size_per_layer_input" in own_sizes:
+        own_sizes["vocab_size_per_layer_input"] = vocabulary
     kinds = list(dict.fromkeys(own_sizes.get("layer_types", ())))
     if kinds:
         own_sizes["layer_types"] = [kinds[layer % len(kinds)] for layer in range(layers)]
@@ -72,6 +75,14 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
     }
 
 
+def tiny_towers(model: Model) -> dict[str, Facts]:
+    """The twin's parts that see or hear."""
+    towers = {}
+    for name, settings in model.tower_settings.items():
+        towers[name] = {**settings, **model.family["towers"][name]["twin"]}
+    return towers
+
+
 def wanted(
     model: Model, special_tokens: ChatTemplate, layers: int, seed: int, folder: Path
 ) -> dict[str, Any]:
@@ -79,7 +90,7 @@ def wanted(
     layers: 0 for the whole model, in bf16."""
     return {
         "folder": str(folder),
-        "model": asdict(model),
+        "model": model.record,
         "special_tokens": asdict(special_tokens),
         "vocabulary": VOCABULARY,
         "layers": layers,
@@ -136,6 +147,7 @@ def build(twin: Mapping[str, Any], warm_up_model: Callable[..., None] | None = N
             twin["seed"],
             numbers,
             ready,
+            towers=tiny_towers(model),
         )
     else:
         _write(model, folder, model.sizes, twin["seed"], numbers, dtype="bfloat16")
@@ -146,11 +158,14 @@ def bare(model: Model, folder: Path) -> None:
     tokens."""
     from transformers import CONFIG_MAPPING
 
-    numbers = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    numbers: dict[str, int | None] = dict.fromkeys(("bos_token_id", "eos_token_id"))
+    # Gemma 4 puts it where images would be.
+    numbers["pad_token_id"] = 0 if model.sees else None
     if model.model_type not in CONFIG_MAPPING:
         # Its own code is not run for a proof; proofs of rows and batches need no particular model.
         model = replace(model, model_type="llama")
-    _write(model, folder, geometry(model, 2, model.vocab_size), 0, numbers)
+    sizes = geometry(model, 2, model.vocab_size)
+    _write(model, folder, sizes, 0, numbers, towers=tiny_towers(model))
 
 
 def _write(
@@ -161,19 +176,25 @@ def _write(
     numbers: Mapping[str, int | None],
     ready: Callable[[Any], None] | None = None,
     dtype: str = "float32",
+    towers: Mapping[str, Facts] | None = None,
 ) -> None:
     """Writes a model of these sizes with random weights, which `ready` may train. numbers: of
-    special tokens."""
+    special tokens. towers: as in `Model.class_settings`."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
+
+    from runner.tools.model_classes import language_class
 
     without_gpu_kernels()
     # The catalog reads TWIN_OF: facts that a config.json lacks are then those of the original.
     original = {name: getattr(model, name) for name in ("id", "linear", *INHERITED, *SPOKEN)}
-    config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: original})
+    settings = model.class_settings({**sizes, **numbers}, towers)
+    config = AutoConfig.for_model(model.model_type, **settings, **{TWIN_OF: original})
     torch.manual_seed(seed)
     with _drawing_once():
-        built = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+        built = language_class(config).from_config(config, dtype=getattr(torch, dtype))
+    for name, weights in built.named_parameters():
+        weights.requires_grad_(not model.is_of_tower(name))
     if ready:
         ready(built)
         # So small a model knows few words, and would repeat the likeliest ones without end.
@@ -270,8 +291,9 @@ def warm_up(
         embeddings.add(id(layer.weight))
     matrices = list[Any]()
     other_weights = list[Any]()
+    learning = [weights for weights in model.parameters() if weights.requires_grad]
     with torch.no_grad():
-        for weights in model.parameters():
+        for weights in learning:
             is_matrix = weights.dim() == 2 and id(weights) not in embeddings
             (matrices if is_matrix else other_weights).append(weights)
             if weights.dim() == 2:

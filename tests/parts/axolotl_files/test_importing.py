@@ -325,6 +325,18 @@ def test_rows_that_would_see_each_other_are_not_packed():
     assert "sample_packing" in FILE and "The recipe pads rows instead." in notes(made)
 
 
+def test_a_line_that_freezes_the_parts_for_images_is_what_recipes_do_anyway():
+    """Beside an adapter, it would freeze the adapter: PEFT's names begin otherwise."""
+    text = FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "google/gemma-3-4b-it")
+    text = text.replace("lora_target_linear: true", "lora_target_modules: [q_proj]")
+    frozen = "unfrozen_parameters: ['^model.language_model.*', '^lm_head.*']\n"
+    made = made_of(text + frozen)
+    assert not made.refused and "train only the half for text" in notes(made)
+    assert ("advanced", "axolotl", "unfrozen_parameters") not in made.values
+    other = made_of(text + "unfrozen_parameters: ['^model.language_model.norm']\n")
+    assert ("advanced", "axolotl", "unfrozen_parameters") in other.values
+
+
 def test_a_files_own_kind_is_read_by_itself():
     assert not made_of(FILE.replace("    split:", "    ds_type: json\n    split:")).refused
 
