@@ -160,7 +160,7 @@ def _code(arguments: list[str] | None) -> int:
         extra = packaged.bringing(package)
         if extra:
             _tell(f"This needs the package `{package}`, which is not installed.")
-            _tell(packaged.install(extra))
+            _tell(packaged.remedy(extra))
             return 1
         _tell(report_bug())
         return 3

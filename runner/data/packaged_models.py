@@ -5,7 +5,6 @@ plain fp32 weights with the tokenizer. `python -m runner.data.packaged_models FI
 PARAMETERS` converts, in a process of its own, because transformers needs 2 GB of memory for it.
 """
 
-import fcntl
 import json
 import os
 import subprocess
@@ -15,6 +14,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import portalocker
 
 from runner import catalog
 from runner.catalog import PackagedModel
@@ -112,7 +113,7 @@ def _is_whole(folder: Path, model: PackagedModel) -> bool:
 def _lock(folder: Path) -> Iterator[None]:
     """Only one process at a time converts a model; another one waits."""
     with folder.with_name(f".{folder.name}.lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        portalocker.lock(handle, portalocker.LockFlags.EXCLUSIVE)
         yield
 
 

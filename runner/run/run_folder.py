@@ -3,16 +3,18 @@ inputs, their results, and whether both are still as recorded."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import portalocker
 
 from runner.data import object_store
 from runner.plan import PLAN_FILE, RUNS, Place, Plan, Stage, learned_from, without_place
@@ -40,6 +42,13 @@ FILES = (
     "base_model",
     "packed",
 )  # last words of settings that name a file or a folder
+# A command that works in a folder keeps others out. One that looks whether somebody works there
+# keeps nobody out, but on Windows, whose own locks are all exclusive: for that moment.
+WORKING = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
+if sys.platform == "win32":
+    LOOKING = WORKING
+else:
+    LOOKING = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
 WEIGHTS = "*.safetensors"  # the files with the weights of a model, as transformers writes it
 
 
@@ -89,9 +98,11 @@ class RunFolder:
         """Whether a command is running in it now."""
         try:
             with (self.path / run_files.LOCK).open() as handle:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return isinstance(error, BlockingIOError)
+                portalocker.lock(handle, LOOKING)
+        except portalocker.AlreadyLocked:
+            return True
+        except (OSError, portalocker.LockException):
+            return False
         return False
 
     @property
@@ -163,8 +174,8 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / run_files.LOCK).open("w") as handle:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                portalocker.lock(handle, WORKING)
+            except (OSError, portalocker.LockException):
                 raise Stop(
                     f"Another command is using `{self.path}`.",
                     "Wait for it, or name another folder with `--out`.",
@@ -441,7 +452,7 @@ class StageFolder:
                 for file in sorted(home.rglob("*")):
                     if file.is_file():
                         files.append(file)
-        return {str(file.relative_to(self.results)): sha256(file) for file in files}
+        return {file.relative_to(self.results).as_posix(): sha256(file) for file in files}
 
     def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
         """The recorded outputs, with these beginnings, that are missing or changed; no record

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from runner.tools.problem import Stop, Unreachable
@@ -31,6 +30,10 @@ def watch_parent() -> None:
 
 
 def end_with(parent: int) -> None:
+    # Before the thread: a process that forks in the middle of an import leaves its child a lock
+    # that nobody opens.
+    import psutil  # noqa: F401
+
     def watch() -> None:
         while alive(parent):
             time.sleep(SECONDS)
@@ -41,22 +44,20 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+# What psutil calls a process that has ended and was not yet collected by its parent.
+ENDED = ("zombie", "dead")
+
+
 def alive(process: int) -> bool:
     """Whether a process runs. A zombie does not."""
+    import psutil  # late, because few commands need it
+
     try:
-        state = (
-            Path(f"/proc/{process}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()
-        )
-    except OSError:  # it is gone, or the system has no /proc
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return False
+        return bool(psutil.Process(process).status() not in ENDED)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:  # another user's
         return True
-    return not state or state[0] not in ("Z", "X")
 
 
 MARK = "[recipe] "

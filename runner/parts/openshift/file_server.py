@@ -5,7 +5,6 @@ It runs in the short-lived pods of `recipe fetch` and `recipe submit`, behind th
 Other pods may reach its port too, so the address needs a secret word.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, NamedTuple
 from urllib.parse import unquote, urlsplit
+
+import portalocker
 
 from runner.tools.listening import OnEveryAddress
 
@@ -46,7 +47,7 @@ def listing(root: Path) -> list[dict[str, object]]:
             continue
         path = file.relative_to(root)
         if not any(part.startswith(".") for part in path.parts):
-            listed_files.append({"path": str(path), "size": file.stat().st_size})
+            listed_files.append({"path": path.as_posix(), "size": file.stat().st_size})
     return listed_files
 
 
@@ -123,7 +124,7 @@ def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
         data = body.read(piece.length)
         with half.open("ab") as out:
             # Another command may send the same file through a pod of its own.
-            fcntl.flock(out, fcntl.LOCK_EX)
+            portalocker.lock(out, portalocker.LockFlags.EXCLUSIVE)
             received = out.seek(0, os.SEEK_END)
             if received != piece.offset or len(data) != piece.length:
                 raise ValueError(
