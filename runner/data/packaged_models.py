@@ -143,7 +143,7 @@ def _convert_apart(file: Path, folder: Path, model: PackagedModel) -> None:
     task = [str(file), str(folder), str(model.facts.parameters)]
     command = [sys.executable, "-m", __name__, *task]
     env = os.environ | {child_process.PARENT: str(os.getpid())}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace")
+    done = subprocess.run(command, env=env, capture_output=True, encoding="utf-8", errors="replace")
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         if lines:

@@ -4,6 +4,7 @@ progress."""
 
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -24,9 +25,10 @@ def watch_parent() -> None:
     parent = os.environ.get(PARENT, "")
     if parent.isdigit():
         end_with(int(parent))
-        # A fork has no threads of its parent, and a pool's manager would wait without end for a
-        # parent that is gone.
-        os.register_at_fork(after_in_child=lambda: end_with(int(parent)))
+        if sys.platform != "win32":
+            # A fork has no threads of its parent, and a pool's manager would wait without end for
+            # a parent that is gone.
+            os.register_at_fork(after_in_child=lambda: end_with(int(parent)))
 
 
 def end_with(parent: int) -> None:

@@ -213,7 +213,11 @@ def _size(cleaning: Cleaning) -> dict[str, int]:
 
 def _in_queue(job: object) -> bool:
     asked = subprocess.run(
-        ["squeue", "--noheader", "--jobs", str(job)], capture_output=True, text=True, check=False
+        ["squeue", "--noheader", "--jobs", str(job)],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
     )
     return asked.returncode == 0 and bool(asked.stdout.strip())
 
