@@ -15,12 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import portalocker
-
 from runner import catalog
 from runner.catalog import PackagedModel
 from runner.plan import Stage, flat
-from runner.tools import child_process
+from runner.tools import child_process, locks
 from runner.tools.files import cache_folder, read_record, replacing_folder, sha256, write_json
 from runner.tools.problem import Stop, Tell
 from runner.tools.process import hush
@@ -113,7 +111,7 @@ def _is_whole(folder: Path, model: PackagedModel) -> bool:
 def _lock(folder: Path) -> Iterator[None]:
     """Only one process at a time converts a model; another one waits."""
     with folder.with_name(f".{folder.name}.lock").open("w") as handle:
-        portalocker.lock(handle, portalocker.LockFlags.EXCLUSIVE)
+        locks.wait(handle)
         yield
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import portalocker
-
 from runner.data import object_store
 from runner.plan import PLAN_FILE, RUNS, Place, Plan, Stage, learned_from, without_place
 from runner.recipe.recipe import REAL, Override
-from runner.tools import run_files
+from runner.tools import locks, run_files
 from runner.tools.files import (
     Record,
     Stamp,
@@ -42,13 +39,6 @@ FILES = (
     "base_model",
     "packed",
 )  # last words of settings that name a file or a folder
-# A command that works in a folder keeps others out. One that looks whether somebody works there
-# keeps nobody out, but on Windows, whose own locks are all exclusive: for that moment.
-WORKING = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
-if sys.platform == "win32":
-    LOOKING = WORKING
-else:
-    LOOKING = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
 WEIGHTS = "*.safetensors"  # the files with the weights of a model, as transformers writes it
 
 
@@ -98,12 +88,9 @@ class RunFolder:
         """Whether a command is running in it now."""
         try:
             with (self.path / run_files.LOCK).open() as handle:
-                portalocker.lock(handle, LOOKING)
-        except portalocker.AlreadyLocked:
-            return True
-        except (OSError, portalocker.LockException):
+                return locks.is_taken(handle)
+        except OSError:
             return False
-        return False
 
     @property
     def is_of_twin(self) -> bool:
@@ -174,8 +161,8 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / run_files.LOCK).open("w") as handle:
             try:
-                portalocker.lock(handle, WORKING)
-            except (OSError, portalocker.LockException):
+                locks.take(handle)
+            except locks.Busy:
                 raise Stop(
                     f"Another command is using `{self.path}`.",
                     "Wait for it, or name another folder with `--out`.",

@@ -33,7 +33,7 @@ def watch_parent() -> None:
 
 def end_with(parent: int) -> None:
     # Before the thread: a process that forks in the middle of an import leaves its child a lock
-    # that nobody opens.
+    # that is never opened.
     import psutil  # noqa: F401
 
     def watch() -> None:

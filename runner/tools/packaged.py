@@ -136,7 +136,7 @@ SYSTEMS = {"win32": "Windows", "darwin": "macOS"}
 
 
 def why_no_training() -> str:
-    """Why this machine's Python cannot train, with the way out; empty where it can."""
+    """Why this machine's Python cannot train, with the way out; empty if it can."""
     version = sys.version_info[:2]
     if sys.platform == "linux" and version in TRAINING_PYTHONS:
         return ""

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-import portalocker
-
+from runner.tools import locks
 from runner.tools.listening import OnEveryAddress
 
 WORD = "RECIPE_SHARE_WORD"
@@ -124,7 +123,7 @@ def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
         data = body.read(piece.length)
         with half.open("ab") as out:
             # Another command may send the same file through a pod of its own.
-            portalocker.lock(out, portalocker.LockFlags.EXCLUSIVE)
+            locks.wait(out)
             received = out.seek(0, os.SEEK_END)
             if received != piece.offset or len(data) != piece.length:
                 raise ValueError(
