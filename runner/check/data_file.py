@@ -3,6 +3,7 @@ command that makes a recipe of it."""
 
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -67,14 +68,17 @@ def problem_of(file: Path) -> Problem:
 
 
 def pasted(name: str) -> str:
-    """A file's name as people paste it: without quotes and `file://`, and with the home folder
-    instead of `~`."""
+    """A file's name as people paste it: without quotes and `file://`, with the home folder instead
+    of `~`, and with the slashes of a recipe, which somebody may copy from Windows to a cluster."""
     name = name.strip()
     if len(name) > 1 and name[0] == name[-1] and name[0] in "'\"":
         name = name[1:-1]
     if name.startswith("file://"):
         name = unquote(name.removeprefix("file://"))
-    return os.path.expanduser(name)
+    name = os.path.expanduser(name)
+    if sys.platform == "win32":
+        name = re.sub("^/(?=[A-Za-z]:)", "", name.replace("\\", "/"))
+    return name
 
 
 def kind_of(file: Path) -> str:

@@ -6,6 +6,7 @@ bug; 130 on ^C.
 
 import errno
 import importlib
+import io
 import sys
 from functools import cache
 from pathlib import Path
@@ -123,9 +124,24 @@ def cli(context: click.Context) -> int | None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits."""
+    _speak_utf8()
     ensure_home()
     hush()
     sys.exit(_code(arguments))
+
+
+def _speak_utf8() -> None:
+    """What goes through a pipe or into a file is UTF-8 on Windows, too, where programs that read
+    JSON expect it; its console shows what it can."""
+    if sys.platform != "win32":
+        return
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        if stream.isatty():
+            stream.reconfigure(errors="replace")
+        else:
+            stream.reconfigure(encoding="utf-8")
 
 
 def _code(arguments: list[str] | None) -> int:
@@ -160,7 +176,7 @@ def _code(arguments: list[str] | None) -> int:
         extra = packaged.bringing(package)
         if extra:
             _tell(f"This needs the package `{package}`, which is not installed.")
-            _tell(packaged.install(extra))
+            _tell(packaged.remedy(extra))
             return 1
         _tell(report_bug())
         return 3

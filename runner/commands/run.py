@@ -52,6 +52,9 @@ def at_work(
     end, successful or not, parts do their work, such as the page. data_below: the folder in
     DATA_DIR; more: further changes; real_model: as of `folder`."""
     recipe, changes = open_recipe(path, sets, environment=True, more=more)
+    obstacle = packaged.why_no_training()
+    if obstacle:
+        raise Stop(obstacle)
     output_dir = os.environ.get("OUTPUT_DIR")
     data_dir = os.environ.get("DATA_DIR")
     if output_dir and not out:

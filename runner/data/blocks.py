@@ -27,6 +27,7 @@ from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import content_hash, replacing
 from runner.tools.problem import Stop, listed
+from runner.tools.process import cores
 from runner.tools.text import TextTokenizer
 
 SIDES: tuple[str, ...] = ("train", "validation")
@@ -367,7 +368,7 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
     """The results of `work` for batches of documents, in order, with a thread for each core: the
     tokenizer's Rust code releases the interpreter's lock. At most two batches a thread are pending,
     so slow readers take little memory."""
-    threads = len(os.sched_getaffinity(0))
+    threads = cores()
     theirs = os.environ.get("TOKENIZERS_PARALLELISM")
     # The tokenizer would divide every batch over the cores again, and compete with these threads (a
     # quarter slower).

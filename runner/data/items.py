@@ -34,6 +34,7 @@ from runner.recipe.templates import NoText
 from runner.tools import child_process
 from runner.tools.files import content_hash, replacing
 from runner.tools.problem import Stop, listed
+from runner.tools.process import cores
 from runner.tools.text import TextTokenizer
 
 BATCH_CHARACTERS = 2**20  # rows are put on disk in batches of about this many characters
@@ -149,7 +150,7 @@ class ItemPreparer(ABC, Generic[Asked]):
             file = sets[index].file
             parts = None
             if file and file.is_file():
-                count = min(len(os.sched_getaffinity(0)), file.stat().st_size // PART_BYTES)
+                count = min(cores(), file.stat().st_size // PART_BYTES)
                 if count > 1:
                     parts = rows.parts_of_file(file, None, count)
                 else:

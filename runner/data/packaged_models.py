@@ -5,7 +5,6 @@ plain fp32 weights with the tokenizer. `python -m runner.data.packaged_models FI
 PARAMETERS` converts, in a process of its own, because transformers needs 2 GB of memory for it.
 """
 
-import fcntl
 import json
 import os
 import subprocess
@@ -19,7 +18,7 @@ from typing import Any
 from runner import catalog
 from runner.catalog import PackagedModel
 from runner.plan import Stage, flat
-from runner.tools import child_process
+from runner.tools import child_process, locks
 from runner.tools.files import cache_folder, read_record, replacing_folder, sha256, write_json
 from runner.tools.problem import Stop, Tell
 from runner.tools.process import hush
@@ -112,7 +111,7 @@ def _is_whole(folder: Path, model: PackagedModel) -> bool:
 def _lock(folder: Path) -> Iterator[None]:
     """Only one process at a time converts a model; another one waits."""
     with folder.with_name(f".{folder.name}.lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        locks.wait(handle)
         yield
 
 
@@ -142,7 +141,7 @@ def _convert_apart(file: Path, folder: Path, model: PackagedModel) -> None:
     task = [str(file), str(folder), str(model.facts.parameters)]
     command = [sys.executable, "-m", __name__, *task]
     env = os.environ | {child_process.PARENT: str(os.getpid())}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace")
+    done = subprocess.run(command, env=env, capture_output=True, encoding="utf-8", errors="replace")
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         if lines:

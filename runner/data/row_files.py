@@ -70,8 +70,10 @@ def library(name: str, file_kind: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        reason = f"reading {file_kind} needs {name.split('.')[0]}, which is not installed"
-        raise Unreadable(reason, "note", packaged.install("train")) from None
+        package = name.partition(".")[0]
+        reason = f"reading {file_kind} needs {package}, which is not installed"
+        extra = packaged.bringing(package) or "train"
+        raise Unreadable(reason, "note", packaged.remedy(extra)) from None
 
 
 # The first bytes of a workbook: of Excel since 2007 and LibreOffice, and of Excel before.

@@ -80,7 +80,7 @@ def follow(
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
         errors="replace",
         # Its own session, so that ^C reaches it once, from here, and all its processes end with it.
         start_new_session=True,

@@ -70,7 +70,12 @@ def commit(file: Path) -> str:
     ]
     try:
         output = subprocess.run(
-            [*command, file.name], capture_output=True, text=True, timeout=10, check=True
+            [*command, file.name],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=10,
+            check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -3,7 +3,6 @@ inputs, their results, and whether both are still as recorded."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from typing import Any
 from runner.data import object_store
 from runner.plan import PLAN_FILE, RUNS, Place, Plan, Stage, learned_from, without_place
 from runner.recipe.recipe import REAL, Override
-from runner.tools import run_files
+from runner.tools import locks, run_files
 from runner.tools.files import (
     Record,
     Stamp,
@@ -89,10 +88,9 @@ class RunFolder:
         """Whether a command is running in it now."""
         try:
             with (self.path / run_files.LOCK).open() as handle:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return isinstance(error, BlockingIOError)
-        return False
+                return locks.is_taken(handle)
+        except OSError:
+            return False
 
     @property
     def is_of_twin(self) -> bool:
@@ -163,8 +161,8 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / run_files.LOCK).open("w") as handle:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                locks.take(handle)
+            except locks.Busy:
                 raise Stop(
                     f"Another command is using `{self.path}`.",
                     "Wait for it, or name another folder with `--out`.",
@@ -441,7 +439,7 @@ class StageFolder:
                 for file in sorted(home.rglob("*")):
                     if file.is_file():
                         files.append(file)
-        return {str(file.relative_to(self.results)): sha256(file) for file in files}
+        return {file.relative_to(self.results).as_posix(): sha256(file) for file in files}
 
     def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
         """The recorded outputs, with these beginnings, that are missing or changed; no record

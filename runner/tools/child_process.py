@@ -4,11 +4,11 @@ progress."""
 
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from runner.tools.problem import Stop, Unreachable
@@ -25,12 +25,17 @@ def watch_parent() -> None:
     parent = os.environ.get(PARENT, "")
     if parent.isdigit():
         end_with(int(parent))
-        # A fork has no threads of its parent, and a pool's manager would wait without end for a
-        # parent that is gone.
-        os.register_at_fork(after_in_child=lambda: end_with(int(parent)))
+        if sys.platform != "win32":
+            # A fork has no threads of its parent, and a pool's manager would wait without end for
+            # a parent that is gone.
+            os.register_at_fork(after_in_child=lambda: end_with(int(parent)))
 
 
 def end_with(parent: int) -> None:
+    # Before the thread: a process that forks in the middle of an import leaves its child a lock
+    # that is never opened.
+    import psutil  # noqa: F401
+
     def watch() -> None:
         while alive(parent):
             time.sleep(SECONDS)
@@ -41,22 +46,20 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+# What psutil calls a process that has ended and was not yet collected by its parent.
+ENDED = ("zombie", "dead")
+
+
 def alive(process: int) -> bool:
     """Whether a process runs. A zombie does not."""
+    import psutil  # late, because few commands need it
+
     try:
-        state = (
-            Path(f"/proc/{process}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()
-        )
-    except OSError:  # it is gone, or the system has no /proc
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return False
+        return bool(psutil.Process(process).status() not in ENDED)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:  # another user's
         return True
-    return not state or state[0] not in ("Z", "X")
 
 
 MARK = "[recipe] "

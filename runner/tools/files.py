@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+import posixpath
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,8 +28,9 @@ def cache_folder() -> Path:
 
 
 def normal(path: str) -> str:
-    """A path in its shortest form: without `.`, `..`, double slashes and a slash at the end."""
-    return os.path.normpath(f"//{path}" if path.startswith("/") else path)
+    """A path of a recipe, which has `/` on every system, in its shortest form: without `.`, `..`,
+    double slashes and a slash at the end."""
+    return posixpath.normpath(f"//{path}" if path.startswith("/") else path)
 
 
 def remote(path: object) -> bool:
@@ -80,11 +83,31 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
-        with partial.open("rb") as written:
+        # Windows writes a file to its disk only for somebody who may write it.
+        with partial.open("r+b") as written:
             os.fsync(written.fileno())
-        os.replace(partial, path)
+        _replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+# Windows refuses to replace a file while a program reads it: an editor, a virus scanner.
+BUSY_SECONDS = 2.0
+BUSY_PAUSE_SECONDS = 0.05
+
+
+def _replace(partial: Path, path: Path) -> None:
+    """Renames a file over another one. On Windows it waits for programs that hold the other one
+    open. Raises OSError if they hold it for longer than BUSY_SECONDS."""
+    end = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            os.replace(partial, path)
+            return
+        except PermissionError:
+            if sys.platform != "win32" or time.monotonic() > end:
+                raise
+        time.sleep(BUSY_PAUSE_SECONDS)
 
 
 @contextmanager
@@ -220,7 +243,7 @@ def content_of(path: Path) -> str:
     if path.is_file():
         return sha256(path)
     return content_hash(
-        [(str(file.relative_to(path)), sha256(file)) for file in _files_below(path)], 32
+        [(file.relative_to(path).as_posix(), sha256(file)) for file in _files_below(path)], 32
     )
 
 
@@ -273,7 +296,7 @@ def stamp_of(path: Path) -> tuple[Stamp, bool]:
     latest = 0
     for file in [path] if path.is_file() else _files_below(path):
         stat = file.stat()
-        name = str(file.relative_to(path))
+        name = file.relative_to(path).as_posix()
         facts.append((name, stat.st_size, stat.st_ctime_ns, stat.st_ino))
         size += stat.st_size
         latest = max(latest, stat.st_ctime_ns)

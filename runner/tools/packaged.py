@@ -3,6 +3,7 @@ root); installing extras."""
 
 import re
 import shlex
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -125,6 +126,37 @@ def bringing(package: str) -> str | None:
         if package in packages:
             return extra
     return None
+
+
+# The extras whose packages there are for Linux alone, and for the Pythons that Axolotl runs on (see
+# install.py).
+OF_TRAINING = ("data", "flash", "gguf", "ring", "serve", "small", "train")
+TRAINING_PYTHONS = ((3, 11), (3, 12))
+SYSTEMS = {"win32": "Windows", "darwin": "macOS"}
+
+
+def why_no_training() -> str:
+    """Why this machine's Python cannot train, with the way out; empty if it can."""
+    version = sys.version_info[:2]
+    if sys.platform == "linux" and version in TRAINING_PYTHONS:
+        return ""
+    system = SYSTEMS.get(sys.platform, "Linux")
+    ways = "`recipe submit` trains on a cluster."
+    if sys.platform == "win32":
+        ways += " On this machine, install recipe-runner inside WSL (`wsl --install`)."
+    elif sys.platform == "linux":
+        ways += " Here, run `make install PYTHON=python3.12` in the project's folder."
+    return (
+        "What trains a model needs Linux with Python 3.11 or 3.12, "
+        f"and this is {system} with Python {version[0]}.{version[1]}.\n{ways}"
+    )
+
+
+def remedy(extra: str) -> str:
+    """The command that installs an extra; where none can, why, and the way out."""
+    if extra in OF_TRAINING and (reason := why_no_training()):
+        return reason
+    return install(extra)
 
 
 def install(extra: str) -> str:

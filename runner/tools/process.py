@@ -46,7 +46,9 @@ def without_gpu_kernels() -> None:
 
 def memory_gib() -> float:
     """Main memory in GiB, or the container's limit if that is lower."""
-    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    import psutil  # late, because few commands need it
+
+    size = int(psutil.virtual_memory().total)
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = _line(file)
         if text.isdigit():
@@ -62,7 +64,13 @@ def cores() -> int:
         least = max(1, int(quota) // int(period))
     else:
         least = sys.maxsize
-    return min(least, len(os.sched_getaffinity(0)))
+    return min(least, _cores_of_process())
+
+
+def _cores_of_process() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def threads() -> int:
@@ -123,7 +131,9 @@ def _line(file: str) -> str:
 def ensure_home() -> None:
     """Gives this process and its children another home folder if the user's is not writable,
     because training libraries cache there. It is below the temporary folder, and remains for the
-    next command."""
+    next command. Windows gives every user a folder."""
+    if sys.platform == "win32":
+        return
     home = os.path.expanduser("~")
     if home != "/" and os.access(home, os.W_OK):
         return

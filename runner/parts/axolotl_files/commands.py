@@ -98,4 +98,5 @@ def _paths_from(imported: importing.Import, folder: Path) -> None:
         else:
             key = ("data", "path")
         if key in data_set and not data_set[key].startswith(("/", "~")):
-            data_set[key] = os.path.relpath(Path(imported.file.file).parent / data_set[key], folder)
+            file = Path(imported.file.file).parent / data_set[key]
+            data_set[key] = Path(os.path.relpath(file, folder)).as_posix()

@@ -395,7 +395,8 @@ def _described(
                 data[key] = description[key]
     else:
         file = description.get("file_name")
-        data = {"path": os.path.relpath(home / str(file), Path(draft.file.file).parent)}
+        from_recipe = os.path.relpath(home / str(file), Path(draft.file.file).parent)
+        data = {"path": Path(from_recipe).as_posix()}
         if not file:
             draft.refuse(
                 ("dataset",),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runner.commands.run import EVENTS
 from runner.recipe import units
@@ -67,16 +68,33 @@ def start_recipe(
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            # ^C in the terminal goes to the page, which then stops this process.
-            start_new_session=True,
-            # A shell starts background processes so that they ignore ^C, which must stop this one.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            **_apart(),
         )
+
+
+def _apart() -> dict[str, Any]:
+    """How a process is started that gets no ^C of the terminal: that goes to the page, which then
+    stops the process."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {
+        "start_new_session": True,
+        # A shell starts background processes so that they ignore ^C, which must stop this one.
+        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    }
+
+
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Stops a process as ^C does; on Windows as Ctrl-Break, which alone reaches another group."""
+    if sys.platform == "win32":
+        process.send_signal(signal.CTRL_BREAK_EVENT)
+    else:
+        process.send_signal(signal.SIGINT)
 
 
 def end_recipe(process: subprocess.Popen[bytes], patience: float) -> None:
     """Ends a command as ^C does, and kills it if it takes longer than `patience` seconds."""
-    process.send_signal(signal.SIGINT)
+    _interrupt(process)
     with suppress(subprocess.TimeoutExpired):
         process.wait(patience)
         return
@@ -202,7 +220,7 @@ class RunProcess:
     def stop(self) -> None:
         """Stops it as ^C does."""
         if self._process and self.running:
-            self._process.send_signal(signal.SIGINT)
+            _interrupt(self._process)
 
     def close(self) -> None:
         """Stops it, and waits until it has ended."""

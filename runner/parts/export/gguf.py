@@ -219,7 +219,7 @@ def converter() -> Path:
             fetched,
         ]
         command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "-r", str(wanted)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
         archive = next(Path(fetched).glob("*.tar.gz"), None)
         if done.returncode or archive is None:
             lines = done.stderr.splitlines()
@@ -270,7 +270,9 @@ def apart(function: Callable[..., object], *arguments: object) -> subprocess.Com
         task = Path(folder) / "task.json"
         write_json(task, [function.__module__, function.__name__, arguments])
         command = [sys.executable, "-m", __name__, str(task)]
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", env=env
+        )
 
 
 def why(done: subprocess.CompletedProcess[str]) -> str:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
+import sys
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
@@ -160,6 +160,16 @@ def _require_arrived(
 TOKEN = "MODEL_REGISTRY_TOKEN"
 
 
+def _author() -> str:
+    """This user's name. A pod's user may have none, but a number."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        if sys.platform == "win32":
+            return "unknown"
+        return str(os.getuid())
+
+
 def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:
     """Enters a model as a new version, reads it back, and returns its address. server: the
     registry's; uri: the model's address, by default where it was pushed to or trained. Raises Stop
@@ -172,9 +182,7 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
     where, form = _where(source, uri)
     facts = lineage(source)
     table = packaged.toml(__file__, "lineage.toml")
-    author = str(os.getuid())
-    with suppress(OSError, KeyError):  # a user id may have no entry in the passwd file
-        author = getpass.getuser()
+    author = _author()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a registry without a token is allowed

@@ -5,7 +5,6 @@ It runs in the short-lived pods of `recipe fetch` and `recipe submit`, behind th
 Other pods may reach its port too, so the address needs a secret word.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from runner.tools import locks
 from runner.tools.listening import OnEveryAddress
 
 WORD = "RECIPE_SHARE_WORD"
@@ -46,7 +46,7 @@ def listing(root: Path) -> list[dict[str, object]]:
             continue
         path = file.relative_to(root)
         if not any(part.startswith(".") for part in path.parts):
-            listed_files.append({"path": str(path), "size": file.stat().st_size})
+            listed_files.append({"path": path.as_posix(), "size": file.stat().st_size})
     return listed_files
 
 
@@ -123,7 +123,7 @@ def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
         data = body.read(piece.length)
         with half.open("ab") as out:
             # Another command may send the same file through a pod of its own.
-            fcntl.flock(out, fcntl.LOCK_EX)
+            locks.wait(out)
             received = out.seek(0, os.SEEK_END)
             if received != piece.offset or len(data) != piece.length:
                 raise ValueError(

@@ -166,6 +166,14 @@ def run_to_end(
         return log.splitlines()
 
 
+# What ends a command from outside: `kill`, and a terminal that is closed, which Windows tells with
+# a signal of its own.
+if sys.platform == "win32":
+    ENDING = (signal.SIGTERM, signal.SIGBREAK)
+else:
+    ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
 def _create_pod(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> Iterator["_Helper"]:
     """A pod of this command alone, which is deleted at the end of the block, also after a
@@ -185,7 +193,7 @@ def _create_pod(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> 
                 f"The namespace `{created.space}` has no claim `{claim}`.",
                 "Send the recipe with `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
             )
-    with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
+    with _interrupted_by(*ENDING):
         try:
             cluster.create({**manifest, "metadata": meta})
             if claims:

@@ -20,7 +20,7 @@ from datatrove.pipeline.base import PipelineStep
 from runner.parts.pretrain.architecture import Cleaning
 from runner.tools.files import read_json, write_json
 from runner.tools.problem import Stop
-from runner.tools.process import INDEX, helping_pod
+from runner.tools.process import INDEX, cores, helping_pod
 
 LOOK_SECONDS = 2.0  # seconds between a pod's looks for the marks of the others
 # Seconds between two looks at a queue, and how often in a row a job must be missing there before it
@@ -178,19 +178,19 @@ Executor = Here | Slurm | Ray
 def chosen(cleaning: Cleaning, size: int | None) -> Executor:
     """The recipe's executor. size: bytes of a local file, None for a stream. Raises Stop if it
     cannot be reached."""
-    cores = len(os.sched_getaffinity(0))
+    here = cores()
     workers = max(0, cleaning.workers)
     if cleaning.executor == "pods" and INDEX in os.environ:
         pods = cleaning.pods or 1
         workers = workers or cleaning.cpus
         return Here(cleaning.tasks or pods * workers, workers, pods)
     # For a small file no more than it keeps busy: a worker takes seconds to start.
-    tasks = cleaning.tasks or (cores if size is None else max(1, min(cores, size // 8_000_000)))
+    tasks = cleaning.tasks or (here if size is None else max(1, min(here, size // 8_000_000)))
     if cleaning.executor == "slurm":
         return Slurm(cleaning, tasks)
     if cleaning.executor == "ray":
         return Ray(cleaning, tasks)
-    return Here(tasks, workers or cores)
+    return Here(tasks, workers or here)
 
 
 def agreed(file: Path, made: Callable[[], object]) -> Any:
@@ -213,7 +213,11 @@ def _size(cleaning: Cleaning) -> dict[str, int]:
 
 def _in_queue(job: object) -> bool:
     asked = subprocess.run(
-        ["squeue", "--noheader", "--jobs", str(job)], capture_output=True, text=True, check=False
+        ["squeue", "--noheader", "--jobs", str(job)],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
     )
     return asked.returncode == 0 and bool(asked.stdout.strip())
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -246,7 +247,8 @@ def _answers_table(sides: chatting.Sides, answers: Sequence[str], expected: str 
 def _lines() -> Iterator[str]:
     """The lines that a person types, without empty ones, until one ends the chat."""
     if sys.stdin.isatty():
-        import readline  # noqa: F401 - gives `input` its editing and history
+        with suppress(ImportError):  # Windows has its own
+            import readline  # noqa: F401 - gives `input` its editing and history
     while True:
         try:
             line = (input("\n> ") if sys.stdin.isatty() else next(sys.stdin)).strip()

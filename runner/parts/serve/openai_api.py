@@ -84,7 +84,7 @@ def serve(engine: str, pairs: Mapping[str, Pair], folder: Path, port: int, ready
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
             start_new_session=True,
         )
     try:

@@ -9,7 +9,7 @@ longest context has no room there; other requests wait."""
 from __future__ import annotations
 
 import math
-import os
+import posixpath
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -130,7 +130,7 @@ def source(
     for place in (base, *(adapter.results for adapter in adapters)):
         paths.setdefault(place.claim, []).append(place.path)
     mounted = tuple(
-        OnClaim(claim, os.path.commonpath(claim_paths)) for claim, claim_paths in paths.items()
+        OnClaim(claim, posixpath.commonpath(claim_paths)) for claim, claim_paths in paths.items()
     )
     return replace(
         merged_model,

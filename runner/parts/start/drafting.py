@@ -794,7 +794,7 @@ def beside(name: str, folder: Path) -> str:
     below the folder of the copy, also from above the recipe (`../data/x.csv`). Folders may be
     large, so they are not copied."""
     if not Path(name).is_absolute() and os.path.isdir(folder / name):
-        return os.path.relpath(folder / name)
+        return Path(os.path.relpath(folder / name)).as_posix()
     return re.sub(r"^(\.\./)+", "", name)
 
 

@@ -1,11 +1,10 @@
 """What all scenarios share: batch, learning rate, machines, intervals, data, and how stages become
 a Plan."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
 from functools import partial
-from pathlib import Path
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import (
     Any,
@@ -28,7 +27,7 @@ from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, P
 from runner.recipe import units
 from runner.recipe.recipe import CONVERSATIONS, SONGS, TEXT, Recipe, sets_of
 from runner.tools import packaged
-from runner.tools.files import LazyArtifact, content_hash, in_image, remote
+from runner.tools.files import LazyArtifact, content_hash, in_image, normal, remote
 from runner.tools.problem import Problem
 from runner.tools.run_files import TENSORBOARD
 from runner.tools.settings import Settings
@@ -335,10 +334,13 @@ def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
     if place.files_dir is None or recipe.on_claim(name):
         return str(recipe.folder / name)
     # Absolute paths and `..` also stay below that folder.
-    parts = (
-        "up" if part == ".." else part for part in Path(os.path.normpath(name)).parts if part != "/"
-    )
-    return "/".join((place.files_dir, *parts))
+    below = []
+    for part in PurePosixPath(normal(name)).parts:
+        if part == "..":
+            below.append("up")
+        elif part != "/":
+            below.append(part)
+    return "/".join((place.files_dir, *below))
 
 
 # The config of a stage of the runner's own work; see `runner.entrypoints.prepare`.

@@ -175,7 +175,14 @@ def _cards() -> tuple[tuple[Card, ...], str]:
 def _output_of(*command: str) -> str:
     """The output of a command; empty if it is missing or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=20,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     if done.returncode == 0:

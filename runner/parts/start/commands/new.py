@@ -455,6 +455,12 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
     return shlex.join([*words, *set_words(sets)])
 
 
+# Names of devices, which no file of Windows can have, with any ending
+# (https://learn.microsoft.com/windows/win32/fileio/naming-a-file).
+PORTS = tuple(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))
+OF_WINDOWS = ("aux", "con", "nul", "prn", *PORTS)
+
+
 @command
 @as_options
 def new(
@@ -471,6 +477,11 @@ def new(
         raise Stop(
             f"A recipe cannot have the name `{name}`.",
             "A name has lower-case letters, digits and `-`, starts with a letter, and has at most 53 characters.",
+        )
+    if name in OF_WINDOWS:
+        raise Stop(
+            f"A recipe cannot have the name `{name}`, which Windows keeps for a device.",
+            "Choose another name: somebody may copy the recipe to Windows.",
         )
     given = {each: said for each, said in answers.items() if said}
     if source is None and not given and not terminal():
