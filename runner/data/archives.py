@@ -8,20 +8,27 @@ from runner.data.row_files import Unreadable
 from runner.tools.files import cache_folder, once_per_file, sha256
 
 BESIDE = ("Thumbs.db", "desktop.ini")
+# Of what people send in a chat, whose export has it beside the words.
+MEDIA = (
+    *(".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic", ".mp3", ".mp4", ".wav", ".m4a", ".mov"),
+    *(".avi", ".mkv", ".ogg", ".opus", ".3gp", ".vcf", ".pdf"),
+)
 MOST_BYTES = 50 * 2**30  # of all files together; more is a mistake, or a trap
 
 
 @once_per_file
 def unpacked(file: Path) -> Path:
-    """The only file of an archive, else the folder with all of them. Raises Unreadable."""
+    """The only file of an archive beside pictures, sound and video, else the folder with all of
+    them. Raises Unreadable."""
     folder = cache_folder() / "archives" / sha256(file)
     if not folder.is_dir():
         _unpack(file, folder)
     files = [entry for entry in folder.rglob("*") if entry.is_file()]
     if not files:
         raise Unreadable("it has no files.")
-    if len(files) == 1:
-        return files[0]
+    with_words = [file for file in files if file.suffix.lower() not in MEDIA]
+    if len(with_words) == 1:
+        return with_words[0]
     while len(list(folder.iterdir())) == 1:
         (folder,) = folder.iterdir()
     return folder

@@ -12,18 +12,32 @@ from runner.tools import packaged
 TABLES = packaged.toml(__file__, "columns.toml")
 QUESTION_NAMES: list[str] = TABLES["question"]
 ANSWER_NAMES: list[str] = TABLES["answer"]
+# Of an answer, if no column has one of those.
+LIKELY_ANSWER_NAMES: list[str] = TABLES["likely_answer"]
+# Of a request: its subject, what a person writes below it, and what is answered there.
+SUBJECT_NAMES: list[str] = TABLES["subject"]
+DETAILS_NAMES: list[str] = TABLES["details"]
+REPLY_NAMES: list[str] = TABLES["reply"]
+# Of the text that a question is about.
+CONTEXT_NAMES: list[str] = TABLES["context"]
+# Of remarks about other columns.
+REMARK_NAMES: list[str] = TABLES["remark"]
 # Of columns that other kinds of rows have.
 OTHER_NAMES: list[str] = TABLES["other"]
 # Of what a text is about, if no column asks.
 TOPIC_NAMES: list[str] = TABLES["topic"]
-# Of lists of people.
+# Of people.
 PEOPLE_NAMES = frozenset(TABLES["people"])
+# Of an object inside a row that is a person.
+PERSON_NAMES = frozenset(TABLES["person"])
+# Of an identifier, as a name's last word.
+IDENTIFIER_NAMES = frozenset(TABLES["identifier"])
 # Of the column of a quiz that says which of the options is right.
 RIGHT_NAMES: list[str] = TABLES["right"]
-USUAL_NAMES = frozenset((*QUESTION_NAMES, *ANSWER_NAMES, *OTHER_NAMES))
+USUAL_NAMES = frozenset((*QUESTION_NAMES, *ANSWER_NAMES, *LIKELY_ANSWER_NAMES, *OTHER_NAMES))
 NO_TEXT = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in TABLES["no_text"].items()}
 # Those that no column is called.
-NUMBERS_AND_DATES = ("number", "date", "time", "address")
+NUMBERS_AND_DATES = ("number", "date", "date_in_words", "time", "address")
 # A column that is empty in most rows would lose most rows.
 LEAST_FILLED = 0.5
 # From this share of values without words on, a column holds none.
@@ -31,15 +45,23 @@ MOST_WITHOUT_TEXT = 0.5
 # A column with question marks in this share holds questions, whatever it is called.
 LEAST_ASKING = 0.3
 # Among this many rows or more, a few short values that repeat are a kind, a state or a person.
-FEW_ROWS, MOST_KINDS_SHARE, MOST_KIND_CHARACTERS = 20, 0.2, 25
+FEW_ROWS, MOST_KINDS_SHARE, MOST_KIND_CHARACTERS = 10, 0.2, 25
+# From this number of values on, a column of one value says nothing about a row.
+FEW_VALUES = 3
 # Texts of which neither is so much longer stay in the order of the file.
 LONGER = 1.3
 # Of the rows of a quiz, those whose right option is one of theirs.
 LEAST_RIGHT = 0.9
+# A quiz has at least this many options that are filled.
+LEAST_OPTIONS = 2
 # The name of an option: `A`, `option_b`, `choiceC`, `Answer 1 - max 75 characters`.
 _OPTION = re.compile(
     r"(?P<series>|.*[\s_.(-]|.*[^\W\d_](?=\d)|.*[a-z](?=[A-H]))(?P<mark>[A-Ha-h]|[1-8])(?P<rest>\W.*|)"
 )
+# Where a new word begins in a name such as `AnswerBody`.
+_NEXT_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+# The column of an object inside a row.
+_PATH = re.compile(r"\w+(\.\w+)+")
 _ASKING_NAME = re.compile(r"[?？]\W*$")
 _BETWEEN_OPTIONS = re.compile(r"\s*[,;&/+]\s*|\s+and\s+|\s+")
 
@@ -54,6 +76,12 @@ class ColumnFacts:
     asking_share: float  # of the values, those with a question mark
     holds_text: bool  # not numbers, dates, addresses, file names or identifiers
     is_kind: bool  # few different, short values: a category, a state, a person
+    different_share: float  # of the values, those that differ; 1 for a few
+
+    @property
+    def varies(self) -> bool:
+        """Whether the column has not the same value in all rows."""
+        return self.different_share > 0
 
 
 class LikelyPair(NamedTuple):
@@ -81,7 +109,7 @@ def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> L
         if pair is None:
             return None
         question, answer = pair
-        return LikelyPair(f"[{question}]", f"[{answer}]")
+        return LikelyPair(_asked_with(question, answer, names, sample), f"[{answer}]")
     used = {column for _, column in quiz.options} | {quiz.right}
     columns = [facts_of(name, sample) for name in names if name not in used]
     texts = [column for column in columns if column.holds_text]
@@ -97,6 +125,23 @@ def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> L
     return LikelyPair("\n".join(lines), f"[{quiz.right}]")
 
 
+def _asked_with(
+    question: str, answer: str, names: Sequence[str], sample: Sequence[Mapping[str, object]]
+) -> str:
+    """The template of a question, with the text that it is about, or with the details below the
+    subject of a request."""
+    columns = [facts_of(name, sample) for name in names if name not in (question, answer)]
+    texts = [column for column in columns if column.holds_text and column.varies]
+    details = _called(texts, CONTEXT_NAMES)
+    if details is None and _lower(question) in TOPIC_NAMES:
+        filled = [column for column in texts if column.filled_share >= LEAST_FILLED]
+        is_answered = _is_named(answer, (*ANSWER_NAMES, *REPLY_NAMES))
+        details = named(filled, DETAILS_NAMES) if is_answered else None
+    if details is None:
+        return f"[{question}]"
+    return f"[{question}]\n\n[{details.name}]"
+
+
 def asks_and_answers(names: Iterable[str]) -> bool:
     """Whether there are columns with usual names for questions and for answers."""
     lower_names = set(map(_lower, names))
@@ -107,10 +152,11 @@ def asks_and_answers(names: Iterable[str]) -> bool:
 def quiz_of(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Quiz | None:
     """The columns of options and of the right one; None for another table."""
     for options in _series_of_options(names):
+        filled_rows = _rows_with_options(sample, list(options.values()))
         # Some tables call the options by letters, and the right one by its number.
         of_numbers = [*map(str, range(1, len(options) + 1))], [*map(str, range(len(options)))]
         for marks in (list(options), *of_numbers):
-            right = _right_column(names, list(options.values()), marks, sample)
+            right = _right_column(names, list(options.values()), marks, filled_rows)
             if right:
                 return Quiz(list(zip(marks, options.values(), strict=True)), right)
     for column in names:
@@ -120,6 +166,18 @@ def quiz_of(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Qui
         if right:
             return Quiz([("", column)], right)
     return None
+
+
+def _rows_with_options(
+    sample: Sequence[Mapping[str, object]], options: Sequence[str]
+) -> list[Mapping[str, object]]:
+    """The rows with options; the empty ones of a template may have numbers."""
+    filled_rows = []
+    for row in sample:
+        filled_options = [name for name in options if row.get(name) not in (None, "")]
+        if len(filled_options) >= LEAST_OPTIONS:
+            filled_rows.append(row)
+    return filled_rows
 
 
 def _series_of_options(names: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -167,7 +225,9 @@ def _right_column(
 def _is_option(
     row: Mapping[str, object], column: str, options: Sequence[str], marks: Sequence[str]
 ) -> bool:
-    value = str(row.get(column)).strip()
+    value = str("" if row.get(column) is None else row[column]).strip()
+    if not value:
+        return False
     named_marks = {mark.strip("().").upper() for mark in _BETWEEN_OPTIONS.split(value)}
     if named_marks <= {*marks}:
         return True
@@ -179,12 +239,23 @@ def _is_option(
 
 
 def question_and_answer(
-    names: Sequence[str], rows: Iterable[Mapping[str, Any]]
+    names: Sequence[str], rows: Iterable[Mapping[str, object]]
 ) -> tuple[str, str] | None:
     """The columns of the question and of its answer; None if there are not two columns for them.
     rows: a sample. A usual name counts first, where the column is filled; then question marks, and
     then length: the longest text is the answer."""
     sample = list(rows)
+    pair = _of_filled_columns(names, sample)
+    if pair is None:
+        full_rows = _full_rows(names, sample)
+        if len(full_rows) < len(sample):
+            pair = _of_filled_columns(names, full_rows)
+    return pair
+
+
+def _of_filled_columns(
+    names: Sequence[str], sample: Sequence[Mapping[str, object]]
+) -> tuple[str, str] | None:
     columns = [facts_of(name, sample) for name in names]
     filled = [column for column in columns if column.filled_share >= LEAST_FILLED]
     question, answer = _likeliest(filled)
@@ -195,17 +266,26 @@ def question_and_answer(
     return question.name, answer.name
 
 
+def _full_rows(
+    names: Sequence[str], sample: Sequence[Mapping[str, object]]
+) -> list[Mapping[str, object]]:
+    """The rows with most cells filled: a table of products has rows of variants, which have little
+    more than a number and a price."""
+    counts = []
+    for row in sample:
+        counts.append(sum(bool(str(value_of(row, name) or "").strip()) for name in names))
+    least = max(counts, default=0) * LEAST_FILLED
+    return [row for row, count in zip(sample, counts, strict=True) if count > least]
+
+
 def _likeliest(
     filled: Sequence[ColumnFacts],
 ) -> tuple[ColumnFacts | None, ColumnFacts | None]:
     """The columns that are likeliest the question and its answer; None for one that is not
     there."""
-    answer = named(filled, ANSWER_NAMES)
+    texts = _texts_of(filled)
+    answer = named(filled, ANSWER_NAMES) or _reply(texts) or named(texts, LIKELY_ANSWER_NAMES)
     question = named([column for column in filled if column != answer], QUESTION_NAMES)
-    texts = []
-    for column in filled:
-        if column.holds_text and _lower(column.name) not in PEOPLE_NAMES:
-            texts.append(column)
     unanswered = [column for column in texts if column != answer]
     question = question or _asking(unanswered) or _called(unanswered, TOPIC_NAMES)
     if question is None and answer is None:
@@ -215,7 +295,33 @@ def _likeliest(
     return question, answer
 
 
-def longest_text(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str | None:
+def _texts_of(filled: Sequence[ColumnFacts]) -> list[ColumnFacts]:
+    """The columns with texts of their own, without people; and without remarks, unless a request is
+    answered in them or they are all there is."""
+    texts = []
+    for column in filled:
+        if column.holds_text and column.varies and not _is_person(column.name):
+            texts.append(column)
+    main_texts = []
+    for column in texts:
+        is_state = column.different_share <= MOST_KINDS_SHARE
+        if not is_state and not _is_named(_lower(column.name), REMARK_NAMES):
+            main_texts.append(column)
+    if len(main_texts) > 1 and _reply(texts) is None:
+        return main_texts
+    return texts
+
+
+def _reply(texts: Sequence[ColumnFacts]) -> ColumnFacts | None:
+    """The column in which a request is answered, if others have its subject and its details."""
+    subject = _called(texts, SUBJECT_NAMES)
+    details = named([column for column in texts if column != subject], DETAILS_NAMES)
+    if subject is None or details is None:
+        return None
+    return named([column for column in texts if column not in (subject, details)], REPLY_NAMES)
+
+
+def longest_text(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str | None:
     """The column with the longest texts; None without a text."""
     sample = list(rows)
     columns = [facts_of(name, sample) for name in names]
@@ -226,17 +332,34 @@ def longest_text(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str
 
 
 def named(columns: Iterable[ColumnFacts], usual_names: Sequence[str]) -> ColumnFacts | None:
-    """The column with the likeliest of the usual names; a name may have other words beside it."""
+    """The column with the likeliest of the usual names; the name of a column with texts may have
+    other words beside it."""
     all_columns = list(columns)
     called = _called(all_columns, usual_names)
     if called:
         return called
     for usual_name in usual_names:
         for column in all_columns:
-            words = re.split(r"[\W_]+", _lower(column.name))
-            if len(usual_name) > 1 and usual_name in words:
+            if column.holds_text and column.varies and _is_named(column.name, (usual_name,)):
                 return column
     return None
+
+
+def _is_named(name: str, usual_names: Sequence[str]) -> bool:
+    """Whether a name has one of the usual names as a word."""
+    name_words = _words_of(name)
+    return any(len(usual_name) > 1 and usual_name in name_words for usual_name in usual_names)
+
+
+def _words_of(name: str) -> list[str]:
+    pieces = re.split(r"[\W_]+", _NEXT_WORD.sub(" ", name).lower())
+    return [piece for piece in pieces if piece] or [""]
+
+
+def _is_person(name: str) -> bool:
+    """Whether a column is about a person."""
+    objects = name.lower().split(".")[:-1]
+    return _lower(name) in PEOPLE_NAMES or not PERSON_NAMES.isdisjoint(objects)
 
 
 def _called(columns: Sequence[ColumnFacts], usual_names: Sequence[str]) -> ColumnFacts | None:
@@ -246,20 +369,25 @@ def _called(columns: Sequence[ColumnFacts], usual_names: Sequence[str]) -> Colum
 
 
 def _lower(name: str) -> str:
-    """A column's name as the tables of usual names have it."""
+    """A column's name as the tables of usual names have it; of a path, the last name."""
+    if _PATH.fullmatch(name):
+        name = name.rpartition(".")[2]
     return name.lower().strip()
 
 
-def facts_of(name: str, rows: Sequence[Mapping[str, Any]]) -> ColumnFacts:
+def facts_of(name: str, rows: Sequence[Mapping[str, object]]) -> ColumnFacts:
     values = []
     for row in rows:
-        value = _value(row, name)
+        value = value_of(row, name)
         if value is not None and str(value).strip():
             values.append(value)
     if not values:
-        return ColumnFacts(name, 0.0, 0.0, 0.0, holds_text=False, is_kind=False)
+        return ColumnFacts(
+            name, 0.0, 0.0, 0.0, holds_text=False, is_kind=False, different_share=0.0
+        )
     texts = [str(value).strip() for value in values]
     without_text = sum(map(holds_no_text, values))
+    is_identifier = _words_of(name)[-1] in IDENTIFIER_NAMES
     mean_characters = sum(map(len, texts)) / len(texts)
     repeats = len(texts) >= FEW_ROWS and len(set(texts)) <= MOST_KINDS_SHARE * len(texts)
     return ColumnFacts(
@@ -267,19 +395,35 @@ def facts_of(name: str, rows: Sequence[Mapping[str, Any]]) -> ColumnFacts:
         filled_share=len(values) / len(rows),
         mean_characters=mean_characters,
         asking_share=sum("?" in text or "？" in text for text in texts) / len(texts),
-        holds_text=without_text < MOST_WITHOUT_TEXT * len(values),
+        holds_text=not is_identifier and without_text < MOST_WITHOUT_TEXT * len(values),
         is_kind=repeats and mean_characters <= MOST_KIND_CHARACTERS,
+        different_share=_different_share(texts),
     )
 
 
-def _value(row: Mapping[str, Any], name: str) -> Any:
-    """The value of a column, a list of texts as one text; None if a row lacks it."""
+def _different_share(texts: Sequence[str]) -> float:
+    """The share of values that differ, 0 if all are the same; 1 if they are too few to say."""
+    different = len(set(texts))
+    if len(texts) < FEW_VALUES:
+        return 1.0
+    if different == 1:
+        return 0.0
+    return different / len(texts)
+
+
+def value_of(row: Mapping[str, object], name: str) -> Any:
+    """The value of a column, a list of texts as one text; None if a row lacks it, and for a list of
+    objects, whose fields are columns."""
     try:
         value = value_at(row, name)
     except KeyError:
         return None
-    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+    if not isinstance(value, list):
+        return value
+    if all(isinstance(entry, str) for entry in value):
         return "\n".join(value)
+    if all(isinstance(entry, dict) for entry in value):
+        return None
     return value
 
 

@@ -73,8 +73,8 @@ class Turn(NamedTuple):
 
 
 class NoExchange(NoText):
-    """A conversation of an export in which one side alone has written. It is left out, and not
-    lost."""
+    """A conversation of an export in which one side alone has written, or a row with neither a
+    question nor an answer. It is left out, and not lost."""
 
 
 # What preparation changes in conversations, in the words of its report.
@@ -171,7 +171,16 @@ class ChatSet(DataSet):
             answer = text_of_html(answer)
         if question and answer:
             return Conversation(pair(question, answer))
+        if not answer and self._asks_nothing(row):
+            raise NoExchange("rows with neither a question nor an answer")
         return "the question or the answer is empty"
+
+    def _asks_nothing(self, row: DataRow) -> bool:
+        """Whether all columns of the question are empty, whatever words are around them."""
+        columns = templates.columns(self.question or "")
+        if not columns:
+            return False
+        return not any(templates.fill(f"[{column}]", row).strip() for column in columns)
 
     def _of_turns(self, form: Form, template: str, row: DataRow) -> Conversation:
         """The conversation of a row in a form other than columns. Raises NoText if the template

@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runner.data.table_layout import Header, encoding_of, open_table
-from runner.recipe.templates import FORMS
+from runner.data.row_lists import field_paths, holds_lists, list_of_rows
+from runner.data.table_layout import Header, encoding_of, is_filled, open_table
 from runner.tools import packaged
 from runner.tools.files import once_per_file
 from runner.tools.problem import Severity, Stop
@@ -275,9 +275,11 @@ class JsonList(RowFile):
     def columns(self, file: Path) -> list[str]:
         text = _beginning(file)
         if text.startswith("["):
-            return _first_columns(text[max(0, text.find("{")) :])
+            names = _first_columns(text[max(0, text.find("{")) :])
+            if not holds_lists(names):
+                return names
         try:
-            rows = _list_of_rows(json.loads(file.read_text(encoding="utf-8-sig")))
+            rows = list_of_rows(json.loads(file.read_text(encoding="utf-8-sig")))
         except (ValueError, RecursionError):
             raise Unreadable("it is not JSON.", hint=LINES_OF_JSON) from None
         if not rows:
@@ -287,7 +289,7 @@ class JsonList(RowFile):
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         try:
             text = file.read_text(encoding="utf-8-sig", errors=KEPT)
-            rows = _list_of_rows(json.loads(text))
+            rows = list_of_rows(json.loads(text))
         except (ValueError, RecursionError) as error:
             raise Stop(
                 f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.", LINES_OF_JSON
@@ -323,86 +325,19 @@ class YamlList(RowFile):
             value = yaml.load(file.read_text(encoding="utf-8-sig"), yaml.CBaseLoader)
         except (yaml.YAMLError, RecursionError):
             raise Unreadable("it is not YAML.", hint=AS_JSON) from None
-        return _list_of_rows(value)
+        return list_of_rows(value)
 
 
 AS_JSON = "Save its rows as a list in JSON, or as a table in CSV."
 LINES_OF_JSON = "A file with one object on each line must end in .jsonl."
-DEEPEST = 3  # objects inside each other whose fields are columns
-# Columns of conversations, which are read whole.
-OF_FORMS = {name for names in FORMS.values() for name in names}
 
 
-def _list_of_rows(value: object) -> list[Any] | None:
-    """The rows in a value of JSON: itself, its longest list of objects, or its texts by their keys;
-    None without any."""
-    if isinstance(value, list):
-        return value
-    if not isinstance(value, dict):
-        return None
-    lists = []
-    for inner in value.values():
-        if isinstance(inner, list) and inner and all(isinstance(row, dict) for row in inner):
-            lists.append(inner)
-    if lists:
-        return _each_wording(max(lists, key=len))
-    by_column = _rows_of_columns(value)
-    if by_column:
-        return by_column
-    for inner in value.values():
-        if isinstance(inner, dict):
-            rows = _list_of_rows(inner)
-            if rows:
-                return rows
-    answers = list(value.values())
-    if len(answers) > 1 and all(isinstance(answer, str) for answer in answers):
-        return [{"question": question, "answer": answer} for question, answer in value.items()]
-    return None
-
-
-def _each_wording(rows: list[Any]) -> list[Any]:
-    """Rows of a chatbot's intents, one for each pattern with one of its responses in turn; other
-    rows as they are."""
-    wordings = []
-    for row in rows:
-        patterns, responses = row.get("patterns"), row.get("responses")
-        if not isinstance(patterns, list) or not isinstance(responses, list) or not responses:
-            return rows
-        for number, pattern in enumerate(patterns):
-            answer = responses[number % len(responses)]
-            wordings.append({"question": pattern, "answer": answer})
-    return wordings
-
-
-def _rows_of_columns(value: Mapping[str, Any]) -> list[Any]:
-    """The rows of a table that is written by column, as pandas does: lists of values, or values by
-    the number of their row; empty for anything else."""
-    columns = dict[str, list[Any]]()
-    for name, column in value.items():
-        if isinstance(column, dict) and all(map(str.isdecimal, column)):
-            columns[name] = list(column.values())
-        elif isinstance(column, list):
-            columns[name] = column
-        else:
-            return []
-    lengths = {len(column) for column in columns.values()}
-    if len(columns) < 2 or len(lengths) != 1:
-        return []
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def column_names(row: object, deepest: int = DEEPEST) -> list[str]:
-    """The columns of an object of JSON; of an object in it each field, by its path. Raises
-    Unreadable for anything else."""
+def column_names(row: object) -> list[str]:
+    """The columns of an object of JSON, those inside it by their paths. Raises Unreadable for
+    anything else."""
     if not isinstance(row, dict):
         raise Unreadable("its first row is not an object with named columns.")
-    names = []
-    for name, value in row.items():
-        if isinstance(value, dict) and value and deepest > 1 and name not in OF_FORMS:
-            names += [f"{name}.{inner}" for inner in column_names(value, deepest - 1)]
-        else:
-            names.append(name)
-    return names
+    return field_paths(row)
 
 
 class Documents(RowFile):
@@ -455,6 +390,34 @@ class _Lines(Iterator[str]):
         self.number -= count
 
 
+def with_continued_answers(numbered: Iterable[Numbered], continued: str) -> Iterator[Numbered]:
+    """The rows of a table, each with what the lines after it add to its answer. continued: the
+    column of answers; empty if no line does."""
+    if not continued:
+        yield from numbered
+        return
+    waiting: tuple[int, DataRow] | None = None
+    for number, row in numbered:
+        if waiting and not isinstance(row, Bad) and _continues(row, continued):
+            answer = f"{waiting[1][continued] or ''}\n{row[continued]}".strip()
+            waiting = waiting[0], {**waiting[1], continued: answer}
+            continue
+        if waiting:
+            yield waiting
+            waiting = None
+        if isinstance(row, Bad):
+            yield number, row
+        else:
+            waiting = number, row
+    if waiting:
+        yield waiting
+
+
+def _continues(row: DataRow, continued: str) -> bool:
+    """Whether a row has an answer alone."""
+    return [name for name, cell in row.items() if is_filled(cell)] == [continued]
+
+
 class Table(RowFile):
     """Rows below the line with the names of the columns, CSV or TSV."""
 
@@ -468,42 +431,45 @@ class Table(RowFile):
         with open_table(file, errors=KEPT) as (text, layout):
             if layout.header is None:
                 return
-            header = layout.header.names
-            separator = layout.separator
-            lines = _Lines(text)
-            reader = csv.reader(lines, delimiter=separator, strict=True)
-            above = layout.header.skipped
-            while True:
-                lines.begin()
-                number = lines.number + 1
-                fields = [""]
-                error = ""
-                try:
-                    fields = next(reader)
-                except StopIteration:
-                    return
-                except csv.Error as reason:
-                    error = f"not CSV ({reason})"
-                if not error and above:
-                    above -= 1
-                    continue
-                fault = error
-                # A table that is wider than its header has empty cells behind it.
-                while len(fields) > len(header) and not fields[-1].strip():
-                    fields.pop()
-                if not error and any(map(str.strip, fields)) and len(fields) != len(header):
-                    fault = f"{len(fields)} columns, but the first line names {len(header)}"
-                if fault and _absorbs_rows(lines.taken, separator, header, bool(error)):
-                    lines.give_back(len(lines.taken) - 1)
-                    fault = "a quotation mark opens in it and does not close; close it, or write it twice if it belongs to the text"
-                if not fault and not all(
-                    field.isascii() or is_encodable(field) for field in fields
-                ):
-                    fault = NOT_UTF8
-                if fault:
-                    yield number, Bad(fault)
-                elif any(map(str.strip, fields)):
-                    yield number, dict(zip(header, fields, strict=True))
+            records = self._records(text, layout.separator, layout.header)
+            yield from with_continued_answers(records, layout.header.continued)
+
+    def _records(self, text: Iterable[str], separator: str, names: Header) -> Iterator[Numbered]:
+        """The rows below the names; a line that repeats the names is none."""
+        header = names.names
+        header_line = list(header)
+        lines = _Lines(text)
+        reader = csv.reader(lines, delimiter=separator, strict=True)
+        above = names.skipped
+        while True:
+            lines.begin()
+            number = lines.number + 1
+            fields = [""]
+            error = ""
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as reason:
+                error = f"not CSV ({reason})"
+            if not error and above:
+                above -= 1
+                continue
+            fault = error
+            # A table that is wider than its header has empty cells behind it.
+            while len(fields) > len(header) and not fields[-1].strip():
+                fields.pop()
+            if not error and any(map(str.strip, fields)) and len(fields) != len(header):
+                fault = f"{len(fields)} columns, but the first line names {len(header)}"
+            if fault and _absorbs_rows(lines.taken, separator, header, bool(error)):
+                lines.give_back(len(lines.taken) - 1)
+                fault = "a quotation mark opens in it and does not close; close it, or write it twice if it belongs to the text"
+            if not fault and not all(field.isascii() or is_encodable(field) for field in fields):
+                fault = NOT_UTF8
+            if fault:
+                yield number, Bad(fault)
+            elif fields != header_line and any(map(str.strip, fields)):
+                yield number, dict(zip(header, fields, strict=True))
 
 
 def _absorbs_rows(lines: list[str], separator: str, header: Sequence[str], is_broken: bool) -> bool:

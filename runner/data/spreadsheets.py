@@ -17,8 +17,14 @@ from runner.data.row_files import (
     RowFile,
     Unreadable,
     library,
+    with_continued_answers,
 )
-from runner.data.table_layout import Header, encoding_of, header_of, is_filled
+from runner.data.table_layout import (
+    Header,
+    encoding_of,
+    header_of,
+    is_filled,
+)
 from runner.tools.files import once_per_file
 from runner.tools.problem import Stop, listed
 
@@ -72,10 +78,7 @@ class Spreadsheet(RowFile):
                 f"Its sheets with a table are {names}; write one of them as `sheet`.",
             )
         for table in chosen:
-            first = table.header.skipped
-            for number, record in enumerate(table.records[first:], first + 1):
-                if any(map(is_filled, record)):
-                    yield number, dict(zip(table.header.names, map(_value, record), strict=False))
+            yield from with_continued_answers(_rows_of(table), table.header.continued)
 
     def unread(self, file: Path) -> list[str]:
         tables = tables_of(file)
@@ -91,6 +94,15 @@ class Spreadsheet(RowFile):
         if largest is None:
             return []
         return [table for table in tables if table.header.names == largest.header.names]
+
+
+def _rows_of(table: SheetTable) -> Iterator[Numbered]:
+    """The rows below the names of a table; a line that repeats the names is none."""
+    skipped = table.header.skipped
+    names = table.header.names
+    for number, record in enumerate(table.records[skipped:], skipped + 1):
+        if any(map(is_filled, record)) and tuple(map(str, record[: len(names)])) != names:
+            yield number, dict(zip(names, map(_value, record), strict=False))
 
 
 @once_per_file

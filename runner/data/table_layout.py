@@ -13,7 +13,14 @@ from pathlib import Path
 from statistics import median
 from typing import TextIO
 
-from runner.data.columns import USUAL_NAMES, holds_no_text, is_number_or_date
+from runner.data.columns import (
+    ANSWER_NAMES,
+    QUESTION_NAMES,
+    USUAL_NAMES,
+    asks_and_answers,
+    holds_no_text,
+    is_number_or_date,
+)
 from runner.tools import packaged
 from runner.tools.files import once_per_file
 
@@ -37,6 +44,10 @@ MOST_TITLES = 10
 # In a wider table, a line with one filled cell is a title, however long it is; in one of pairs, it
 # may be a question without an answer.
 MOST_CELLS_OF_PAIRS = 2
+# Of the lines of a table, those that continue the answer above them, if its author writes so.
+LEAST_CONTINUED = 0.2
+# In a table of pairs, a name has fewer words.
+WORDS_OF_A_VALUE = 6
 # A name is shorter, and a sentence has more words.
 MOST_NAME_CHARACTERS = 60
 SENTENCE_WORDS = 3
@@ -54,11 +65,14 @@ Record = Sequence[object]  # the cells of a line; None or an empty text for an e
 @dataclass(frozen=True)
 class Header:
     """The columns of a table. names: one for each column; skipped: records above the first row, of
-    titles and names; is_made: whether the file names no columns, so these names count them."""
+    titles and names; is_made: whether the file names no columns, so these names count them;
+    continued: the column of answers, if a line that has nothing else continues the answer above
+    it."""
 
     names: tuple[str, ...]
     skipped: int
     is_made: bool = False
+    continued: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,8 @@ def header_of(records: Iterable[Record]) -> Header | None:
         return None
     first, later = sample[start], sample[start + 1 :]
     if _names_columns(first, later):
-        return Header(_named(first, later), start + 1)
+        names = _named(first, later)
+        return Header(names, start + 1, continued=_continued(names, later))
     names = tuple(f"column {number}" for number in range(1, len(first) + 1))
     return Header(names, start, is_made=True)
 
@@ -95,6 +110,9 @@ def _first_of_table(sample: Sequence[Record]) -> int | None:
     filled = [number for number, count in enumerate(counts) if count]
     if not filled:
         return None
+    for number in filled:
+        if asks_and_answers(map(str, sample[number])):
+            return number  # whatever table is above it
     width = median(counts[number] for number in filled)
     least = max(2.0, width / 2)
     for number in filled[:MOST_TITLES]:
@@ -108,20 +126,41 @@ def _first_of_table(sample: Sequence[Record]) -> int | None:
 
 
 def _named(first: Record, later: Sequence[Record]) -> tuple[str, ...]:
-    """The names of a header, each on one line: a number if one is empty, but none behind the last
-    filled column."""
+    """The names of a header, each on one line and once: a number if one is empty, but none behind
+    the last filled column."""
     used = 0
     for record in (first, *later):
         for number, cell in enumerate(record, 1):
             if is_filled(cell):
                 used = max(used, number)
-    names = []
+    names = list[str]()
     for number, cell in enumerate(first[:used], 1):
-        if is_filled(cell):
-            names.append(" ".join(str(cell).split()))
-        else:
-            names.append(f"column {number}")
+        name = " ".join(str(cell).split()) if is_filled(cell) else f"column {number}"
+        times = 1 + sum(earlier.partition(" (")[0] == name for earlier in names)
+        if name in names:
+            name = f"{name} ({times})"
+        names.append(name)
     return tuple(names)
+
+
+def _continued(names: Sequence[str], later: Sequence[Record]) -> str:
+    """The column of answers, if many lines have nothing else; else empty."""
+    if not asks_and_answers(names):
+        return ""
+    lower_names = [name.lower() for name in names]
+    asking = next(name for name in QUESTION_NAMES if name in lower_names)
+    answers = [name for name in ANSWER_NAMES if name in lower_names and name != asking]
+    if not answers:
+        return ""
+    place = lower_names.index(answers[0])
+    filled_records = [record for record in later if any(map(is_filled, record))]
+    continued = 0
+    for record in filled_records:
+        filled = [number for number, cell in enumerate(record) if is_filled(cell)]
+        continued += filled == [place]
+    if not continued or continued < LEAST_CONTINUED * len(filled_records):
+        return ""
+    return names[place]
 
 
 def _names_columns(first: Record, later: Sequence[Record]) -> bool:
@@ -135,7 +174,16 @@ def _names_columns(first: Record, later: Sequence[Record]) -> bool:
         values = [value for value in below if is_filled(value)]
         if values and not holds_no_text(cell) and all(map(holds_no_text, values)):
             return True  # a word above numbers or dates
-    return not any(_is_value(cell) for cell in first if is_filled(cell))
+    cells = [cell for cell in first if is_filled(cell)]
+    if len(cells) == MOST_CELLS_OF_PAIRS and _is_long(cells[-1]):
+        return False
+    return not any(map(_is_value, cells))
+
+
+def _is_long(cell: object) -> bool:
+    """Whether a cell has more words than a name, and is no question, as names in a survey are."""
+    text = str(cell)
+    return len(text.split()) >= WORDS_OF_A_VALUE and "?" not in text
 
 
 def _has_usual_name(record: Record) -> bool:

@@ -1,13 +1,14 @@
-"""Text files with questions and answers: labelled (`Q: …`, `A: …`), under lines that ask, or a pair
-on each line (`term – definition`)."""
+"""Text files with questions and answers: labelled (`Q: …`, `A: …`), those of quizzes, in a table of
+Markdown, under lines that ask, or a pair on each line (`term – definition`)."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES
+from runner.data import quiz_texts
+from runner.data.columns import ANSWER_NAMES, QUESTION_NAMES, TABLES, question_and_answer
 from runner.data.row_files import KEPT, NOT_UTF8, Bad, Numbered, is_encodable
 from runner.data.table_layout import encoding_of
 from runner.tools.files import TEXTS, once_per_file
@@ -38,8 +39,14 @@ _ANSWER_LABELS = {name for name in ANSWER_NAMES if name not in OF_CHATS}
 # The time of a line in a transcript.
 TIME = r"(?:[\[(]?\d{1,2}:\d{2}(?::\d{2})?[\])]?\s+)?"
 _LABELLED = re.compile(
-    TIME + r"[\s#*_]*(?P<label>[^\W\d_]+) ?\d*[*_]{0,2}[:.)][*_]{0,2}\s*(?P<text>.*)"
+    TIME + r"[\s#*_]*(?P<label>[^\W\d_]+)\s?\d*[*_]{0,2}\s?[:.)：][*_]{0,2}\s*(?P<text>.*)"
 )
+# Letters are names of people too: with them, this share of the questions must ask.
+LEAST_ASKING = 0.5
+# A line of a table in Markdown, and the one below its names.
+_TABLE_LINE = re.compile(r"\s*\|(?P<cells>.*)\|\s*$")
+_TABLE_RULE = re.compile(r"\s*\|(\s*:?-+:?\s*\|)+\s*$")
+_CELL_END = re.compile(r"(?<!\\)\|")
 _HEADING = re.compile(r"#{1,6}\s+(?P<text>.*?)[\s#]*$")
 _BULLET = re.compile(r"\s*([-*•+]|\d{1,3}[.)])\s+")
 _EMPHASIS = re.compile(r"^(\*\*|__)(.*)\1$")
@@ -83,20 +90,77 @@ def _layout_of(file: Path) -> Layout | None:
     """The layout of a text's pairs, by its beginning; None without pairs."""
     with file.open(encoding=encoding_of(file), errors=KEPT) as content:
         lines = content.read(HEAD_CHARACTERS).split("\n")
-    for layout in (_labelled, _under_questions, _on_each_line):
+    for layout in LAYOUTS:
         if len(layout(lines)) >= LEAST_PAIRS:
             return layout
     return None
 
 
+def _of_quiz(lines: Sequence[str]) -> list[TextPair]:
+    """The pairs of a quiz, each question with its options."""
+    pairs = []
+    for line, question, answer in quiz_texts.with_options_below(lines):
+        pairs.append(TextPair(line, question, answer))
+    return pairs if _are_complete(pairs) else []
+
+
+def _of_gift(lines: Sequence[str]) -> list[TextPair]:
+    """The pairs of Moodle's GIFT; an essay among them has no answer."""
+    pairs = [TextPair(*question) for question in quiz_texts.of_gift(lines)]
+    answered = [pair for pair in pairs if pair.answer]
+    return pairs if len(answered) > len(pairs) / 2 else []
+
+
+def _in_table(lines: Sequence[str]) -> list[TextPair]:
+    """The pairs of the tables of Markdown in a text, by the names of their columns or what is in
+    them."""
+    pairs = list[TextPair]()
+    for number, line in enumerate(lines):
+        if not _TABLE_RULE.match(line) or not number or not _TABLE_LINE.match(lines[number - 1]):
+            continue
+        names = _cells_of(lines[number - 1])
+        numbered = list[tuple[int, dict[str, str]]]()
+        for row_number, row_line in enumerate(lines[number + 1 :], number + 2):
+            if not _TABLE_LINE.match(row_line):
+                break
+            numbered.append((row_number, dict(zip(names, _cells_of(row_line), strict=False))))
+        pair_columns = question_and_answer(names, [row for _, row in numbered])
+        if pair_columns:
+            question, answer = pair_columns
+            for row_number, row in numbered:
+                pairs.append(TextPair(row_number, row.get(question, ""), row.get(answer, "")))
+    return pairs
+
+
+def _cells_of(line: str) -> list[str]:
+    table_line = _TABLE_LINE.match(line)
+    assert table_line
+    cells = _CELL_END.split(table_line["cells"])
+    return [_without_emphasis(cell.replace("\\|", "|").strip()) for cell in cells]
+
+
 def _labelled(lines: Sequence[str]) -> list[TextPair]:
     """The pairs of lines such as `Q: …` and `A: …`; other lines continue the text above them."""
+    pairs = _with_labels(lines, _QUESTION_LABELS, _ANSWER_LABELS)
+    if pairs:
+        return pairs
+    for question_letter, answer_letter in TABLES["letters"]:
+        pairs = _with_labels(lines, {question_letter}, {answer_letter})
+        asking = sum(bool(_ASKS.search(pair.question)) for pair in pairs)
+        if len(pairs) >= LEAST_PAIRS and asking >= LEAST_ASKING * len(pairs):
+            return pairs
+    return []
+
+
+def _with_labels(
+    lines: Sequence[str], question_labels: Collection[str], answer_labels: Collection[str]
+) -> list[TextPair]:
     entries = list[tuple[int, bool, list[str]]]()
     for number, line in enumerate(lines, 1):
         labelled = _LABELLED.match(line)
         label = labelled["label"].lower() if labelled else ""
-        if labelled and (label in _QUESTION_LABELS or label in _ANSWER_LABELS):
-            entries.append((number, label in _QUESTION_LABELS, [labelled["text"]]))
+        if labelled and (label in question_labels or label in answer_labels):
+            entries.append((number, label in question_labels, [labelled["text"]]))
         elif entries:
             entries[-1][2].append(line)
         elif number > MOST_TITLE_LINES and line.strip():
@@ -201,3 +265,14 @@ def _are_complete(pairs: Sequence[TextPair]) -> bool:
     """Whether nearly all pairs have a question and an answer."""
     complete = [pair for pair in pairs if pair.question and pair.answer]
     return len(complete) >= LEAST_PAIRED * len(pairs)
+
+
+# The surest first.
+LAYOUTS: Sequence[Layout] = (
+    _of_gift,
+    _of_quiz,
+    _in_table,
+    _labelled,
+    _under_questions,
+    _on_each_line,
+)

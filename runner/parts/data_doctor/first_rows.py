@@ -99,7 +99,8 @@ def _without_text(column: str, file: Path, sample: list[row_files.DataRow]) -> s
         )
     if facts.holds_text:
         return ""
-    first = next(str(row[column]) for row in sample if row.get(column) is not None)
+    values = [columns.value_of(row, column) for row in sample]
+    first = next(str(value) for value in values if value is not None)
     return f"`{column}` of `{file}` holds no text to learn, for example `{first[:40]}`."
 
 

@@ -41,6 +41,7 @@ from runner.data.columns import (
     LikelyPair,
     likely_pair,
     longest_text,
+    value_of,
 )
 from runner.data.html_text import holds_html
 from runner.data.row_files import DataRow
@@ -444,7 +445,7 @@ class Answers:
         """Whether questions or answers have tags of HTML."""
         named = templates.columns(self.question or self.guessed[0])
         named += templates.columns(self.answer or self.guessed[1])
-        values = [str(row.get(column)) for row in self.sample for column in named]
+        values = [str(value_of(row, column)) for row in self.sample for column in named]
         return any(map(holds_html, values))
 
     @property

@@ -1,0 +1,131 @@
+"""Text files with questions of quizzes: options below each question and a line with the right one,
+as in Aiken and in many exams; and Moodle's GIFT, with the options in braces."""
+
+import re
+from collections.abc import Sequence
+
+from runner.data.columns import ANSWER_NAMES, RIGHT_NAMES
+from runner.data.html_text import text_of_html
+
+# A line, from 1; the question with its options; and the right one.
+QuizQuestion = tuple[int, str, str]
+
+LETTERS = "ABCDEFGHIJKLMNOP"
+_OPTION = re.compile(r"\s*\(?(?P<mark>[A-Ha-h])[.):]\s*(?P<text>\S.*)")
+_NUMBER = re.compile(r"\s*(#+\s+)?\(?\d{1,3}[.)]\s+")
+_RIGHT_LABELS = "|".join(
+    re.escape(name) for name in sorted({*RIGHT_NAMES, *ANSWER_NAMES}, key=len, reverse=True)
+)
+_RIGHT = re.compile(
+    rf"[\s*_]*(?:{_RIGHT_LABELS})[*_]*\s?[:：]\s*[*_]*\s*"
+    r"(?P<marks>\(?[A-Ha-h]\)?(?:\s*[,;&+/]\s*\(?[A-Ha-h]\)?)*)(?:[.)\s*].*)?$",
+    re.IGNORECASE,
+)
+# GIFT: what separates its questions, and the parts of one. A backslash escapes its signs.
+_GIFT_LINE_LEFT_OUT = re.compile(r"\s*(//|\$CATEGORY:)")
+_GIFT_QUESTION = re.compile(
+    r"\s*(?:::(?:\\.|[^\\])*?::)?\s*(?P<format>\[\w+\])?(?P<stem>(?:\\.|[^\\{])*)"
+    r"\{(?P<answers>\s*(?=[=~#}TtFf])(?:\\.|[^\\}])*)\}(?P<rest>(?:\\.|[^\\])*)$",
+    re.DOTALL,
+)
+_GIFT_ANSWER = re.compile(r"(?P<sign>[=~])\s*(?P<text>(?:\\.|[^\\=~])*)", re.DOTALL)
+_GIFT_FEEDBACK = re.compile(r"(?<!\\)#.*", re.DOTALL)
+_GIFT_WEIGHT = re.compile(r"\s*%(?P<weight>-?[\d.]+)%")
+_GIFT_TRUTH = {"T": "True", "TRUE": "True", "F": "False", "FALSE": "False"}
+GAP = "____"
+
+
+def with_options_below(lines: Sequence[str]) -> list[QuizQuestion]:
+    """The questions with options on lines of their own, and then the right one."""
+    questions = []
+    question_lines = list[str]()
+    options = dict[str, str]()
+    begin = 0
+    is_after_gap = False
+    for number, line in enumerate(lines, 1):
+        option = _OPTION.match(line)
+        right = _RIGHT.match(line)
+        if not line.strip():
+            is_after_gap = True
+            continue
+        if right and options:
+            marks = re.findall("[A-H]", right["marks"].upper())
+            question = "\n".join([*question_lines, *options.values()])
+            answer = "\n".join(options.get(mark, mark) for mark in marks)
+            questions.append((begin, question, answer))
+            question_lines = []
+            options = {}
+        elif option and question_lines:
+            mark = option["mark"].upper()
+            options[mark] = f"{mark}) {option['text'].strip()}"
+        elif options and not is_after_gap:
+            last_mark = list(options)[-1]
+            options[last_mark] += f" {line.strip()}"
+        else:
+            if is_after_gap or options or not question_lines:
+                question_lines = []
+                options = {}
+                begin = number
+            question_lines.append(_NUMBER.sub("", line).strip())
+        is_after_gap = False
+    return questions
+
+
+def of_gift(lines: Sequence[str]) -> list[QuizQuestion]:
+    """The questions of a text in GIFT; one without an answer, such as an essay, has an empty
+    one."""
+    questions = []
+    block = list[str]()
+    for number, line in enumerate([*lines, ""], 1):
+        if line.strip():
+            block.append("" if _GIFT_LINE_LEFT_OUT.match(line) else line)
+            continue
+        parts = _GIFT_QUESTION.match("\n".join(block).strip())
+        if parts:
+            question, answer = _of_gift_parts(parts)
+            questions.append((number - len(block), question, answer))
+        block = []
+    return questions
+
+
+def _of_gift_parts(parts: re.Match[str]) -> tuple[str, str]:
+    """A question, with its options, and its answer."""
+    stem = _plain(parts["stem"], parts["format"])
+    rest = _plain(parts["rest"], parts["format"])
+    if rest:
+        stem = f"{stem} {GAP} {rest}"
+    answers = _GIFT_FEEDBACK.sub("", parts["answers"]).strip()
+    if answers.upper() in _GIFT_TRUTH:
+        return stem, _GIFT_TRUTH[answers.upper()]
+    if parts["answers"].strip().startswith("#"):
+        number, _, _ = parts["answers"].strip(" #=\n").partition(":")
+        return stem, number.strip()
+    texts = list[str]()
+    right_texts = list[str]()
+    has_wrong_ones = False
+    for entry in _GIFT_ANSWER.finditer(parts["answers"]):
+        text = _GIFT_FEEDBACK.sub("", entry["text"])
+        weight = _GIFT_WEIGHT.match(text)
+        text = _plain(_GIFT_WEIGHT.sub("", text), parts["format"])
+        is_wrong = entry["sign"] == "~" and not (weight and float(weight["weight"]) > 0)
+        has_wrong_ones = has_wrong_ones or entry["sign"] == "~"
+        if has_wrong_ones or "->" not in text:
+            text = f"{LETTERS[len(texts) % len(LETTERS)]}) {text}"
+        texts.append(text)
+        if not is_wrong:
+            right_texts.append(text)
+    if has_wrong_ones:
+        return "\n".join([stem, *texts]), "\n".join(right_texts)
+    if all("->" in text for text in right_texts):
+        return stem, "\n".join(right_texts)
+    return stem, right_texts[0].partition(") ")[2]
+
+
+def _plain(text: str, text_format: str | None) -> str:
+    """A text of GIFT as a person sees it."""
+    unescaped = re.sub(
+        r"\\(.)", lambda escape: "\n" if escape[1] == "n" else escape[1], text
+    ).strip()
+    if text_format == "[html]":
+        return text_of_html(unescaped)
+    return unescaped
