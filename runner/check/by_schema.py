@@ -135,9 +135,9 @@ def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
     return [with_typed_text(change) for change in changes]
 
 
-def read(document: Document) -> tuple[Settings, list[Problem]]:
+def read(document: Document, is_stage: bool = False) -> tuple[Settings, list[Problem]]:
     """The settings of a document whose scenario is known, with defaults, and BROKEN for each value
-    that the schema refused; and the reasons."""
+    that the schema refused; and the reasons. is_stage: as in Recipe."""
     scenario = document.data["scenario"]
     rows = _rows(document)
     recipe_schema = schema(scenario, rows)
@@ -145,6 +145,9 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
     if fits(recipe_schema, document.data):
         return Settings(filled, recipe_schema), []
     errors = list(_validator(scenario, rows).iter_errors(document.data))
+    if is_stage:
+        # Its name is made of two, each of which the schema of the whole recipe judges.
+        errors = [error for error in errors if tuple(error.absolute_path) != (stages.NAME,)]
     problems, unopened = schema_errors.problems(
         document, recipe_schema, _not_of_stages(document, errors)
     )

@@ -41,13 +41,24 @@ def load(
             document.file,
             0,
             0,
-            f"The environment sets {name}, but this recipe has no such setting. It has no effect.",
-            "",
+            f"The environment sets {variable}, but this recipe has no such setting. It has no effect.",
+            _for_a_stage(document, variable),
             severity="note",
         )
-        for name in idle
+        for variable in idle
     )
     return recipe, effective, [*aside, *notes, *idle_notes]
+
+
+def _for_a_stage(document: Document, variable: str) -> str:
+    """How to change, in the first stage that has it, the setting that a variable of the
+    environment means; empty if no stage has it."""
+    name, _, value = variable.partition("=")
+    for _, index, stage_document in of_stages.documents(document):
+        for setting in changing.ENVIRONMENT[name]:
+            if by_schema.has(stage_document.data["scenario"], setting):
+                return f"For one stage, write `--set stages.{index}.{setting}={value}`."
+    return ""
 
 
 def opened(document: Document) -> tuple[Document, list[Problem]]:
@@ -124,10 +135,12 @@ def _judged(
     missing = by_schema.missing_parts(document)
     if missing:
         return None, missing, False
-    settings, refusals = by_schema.read(document)
+    settings, refusals = by_schema.read(document, is_stage)
     stages = list[tuple[str, Recipe]]()
     in_stages = list[Problem]()
-    for name, index, stage_document in of_stages.documents(document):
+    # A section that the whole recipe must not have is its problem alone.
+    shared = {name: value for name, value in document.data.items() if settings.knows(name)}
+    for name, index, stage_document in of_stages.documents(replace(document, data=shared)):
         stages_before = tuple(stage for _, stage in stages)
         stage, wrong, _ = _judged(stage_document, look, stages_before, is_stage=True)
         in_stages += [of_stages.found_in(document, index, problem) for problem in wrong]
@@ -144,11 +157,20 @@ def _judged(
     all_problems += in_stages
     if look is not None:
         all_problems += rules.judge(recipe, look)
-    problems = [
-        problem for index, problem in enumerate(all_problems) if problem not in all_problems[:index]
-    ]
+    problems = list(_each_once(all_problems))
     problems.sort(key=lambda problem: (problem.line, problem.column))
     return recipe, problems, not (refusals or errors_of(in_stages))
+
+
+def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """The first of the problems that say the same of one place. Several stages may report a line
+    that they share, each with what its own technique has instead."""
+    reported = set()
+    for problem in problems:
+        said = (problem.file, problem.line, problem.column, problem.severity, problem.message)
+        if said not in reported:
+            reported.add(said)
+            yield problem
 
 
 def _model_facts(

@@ -28,7 +28,7 @@ def one_file() -> Stop:
     """The refusal of `--data` for a recipe with stages."""
     return Stop(
         "`--data` replaces the rows of one training, and this recipe has several stages.",
-        "Write `--set stages.0.data.path=FILE`, with the number of the stage.",
+        "Write `--set stages.0.data.hub= --set stages.0.data.path=FILE`, with the number of the stage, from 0.",
     )
 
 

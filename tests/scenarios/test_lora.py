@@ -307,6 +307,19 @@ def test_a_rank_in_the_environment_is_said_to_change_nothing_where_there_is_no_a
     golden_message(note.message)
 
 
+def test_an_environment_is_for_recipes_of_one_stage_and_the_note_names_the_first_that_could(
+    golden_message,
+):
+    environment = {"LORA_RANK": "16", "EPOCHS": "2"}
+    _, made, notes = load(LYRICS.with_name("seven-b.yaml"), environment=environment)
+    assert made == []
+    assert [note.hint for note in notes if "environment" in note.message] == [
+        "For one stage, write `--set stages.1.train.epochs=2`.",
+        "For one stage, write `--set stages.3.train.lora_rank=16`.",
+    ]
+    golden_message("\n".join(map(str, notes)))
+
+
 def test_questions_and_answers_are_data_too():
     options = ["data.songs=", 'data.question="[Instruction]"', 'data.answer="[Label]"']
     recipe, _, _ = load(LYRICS, from_options(options))
