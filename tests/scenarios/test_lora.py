@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from runner import catalog
+from runner.check import by_schema
 from runner.check.validate import examine, load
 from runner.data.prepared import PreparedRows
 from runner.parts.evaluate import gates
@@ -240,9 +241,7 @@ def test_flex_attention_reaches_axolotl_and_is_counted_as_flash_attention():
 
 
 def test_each_attention_code_that_needs_a_gpu_has_another_on_a_processor():
-    settings = json.loads((ROOT / "schemas/lora.schema.json").read_text("utf-8"))["properties"][
-        "model"
-    ]["properties"]
+    settings = by_schema.part("lora", "model")["properties"]
     replaced = {
         name
         for setting, names, *_ in rehearsal.needs_gpu()
