@@ -434,33 +434,37 @@ def proving(
     axolotl = [stage for stage in trained if stage.engine == "axolotl"]
     if not axolotl:
         return replace(data, config={**data.config, "proofs": None, "proven_for": {}})
-    stages = {}
-    settings = {}
+    proofs = {}
+    proven_for = {}
     texts = []
-    of_steps = tuple(table("of-steps")["names"])
     for stage in axolotl:
+        file = stage.config_file
+        out = proof_dir(place)
         if stage.folder:
             file = f"{stage.name}.yaml"
-        else:
-            file = stage.config_file
+            out = f"{out}/{stage.folder}"
         texts.append(LazyArtifact(file, partial(_text, recipe, stage)))
-        out = "/".join(filter(None, (proof_dir(place), stage.folder)))
         config = f"{place.below(data.folder).config_dir}/{file}"
-        stages[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
-        # The stage runs again only if a setting has changed that may affect how rows are trained.
-        learned = {}
-        for name, value in plans.learned_from(stage.config):
-            learned[name] = plans.without_place(value, place)
-        settings[stage.name] = content_hash(
-            {name: learned[name] for name in learned if not name.startswith(of_steps)}
-        )
+        proofs[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
+        proven_for[stage.name] = _hash_of_rows(stage, place)
     return replace(
         data,
-        config={**data.config, "proofs": stages, "proven_for": settings},
+        config={**data.config, "proofs": proofs, "proven_for": proven_for},
         # Axolotl would start a process for each core of the whole machine.
         env={**data.env, tokenizers.TOKENISING_PROCESSES: str(data.machines.cpus)},
         files=tuple(texts),
     )
+
+
+def _hash_of_rows(stage: Stage, place: Place) -> str:
+    """A hash of the settings that may affect how rows are trained; only then are they proven
+    again."""
+    of_steps = tuple(table("of-steps")["names"])
+    settings = {}
+    for name, value in plans.learned_from(stage.config):
+        if not name.startswith(of_steps):
+            settings[name] = plans.without_place(value, place)
+    return content_hash(settings)
 
 
 def proof_dir(place: Place) -> str:
