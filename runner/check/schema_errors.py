@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_, dotted, setting_name
+from runner.recipe.stages import STAGES
 from runner.tools import packaged
 from runner.tools.problem import Problem, counted, did_you_mean, listed, nearest, setting, shortened
 from runner.tools.text import hub_name
@@ -208,6 +209,10 @@ def _known_name(root: Schema, section: Schema, key: str) -> str:
     home = _home(root, key)
     if home:
         return f"It belongs to {home}."
+    entry = properties.get(STAGES, {}).get("items")
+    home = entry and _home(entry, key)
+    if home:
+        return f"It belongs to {home} of a stage, below `{STAGES}`."
     match = nearest(key, properties)
     if match:
         return f"Did you mean `{match}`?"

@@ -90,6 +90,7 @@ WRONG = {
         "    model: {precision: fp32, attention: sdpa}\n    speed: {fp8: true}\n    technique: full ",
     ),
     "a section that no recipe has": ("machines:", "machine: {nodes: 1}\nmachines:"),
+    "a setting of the stages": ("machines:", "report_to: none\nmachines:"),
     "a section of the stages": ("machines:", "train: {epochs: 2}\nmachines:"),
     "a shared setting that some techniques have": ("machines:", "speed: {fused: true}\nmachines:"),
     "a name that is too long for jobs": ("\nname: sft-dpo", f"\nname: {'long-' * 10}x"),
