@@ -403,7 +403,7 @@ def finish(folder: StageFolder) -> Iterable[str]:
 
 
 def _require_results(folder: StageFolder) -> None:
-    """Raises Stop if a training has left no model, or that of another recipe."""
+    """Raises Stop if a training has no model, or one of another recipe."""
     stage = folder.stage
     if not stage.trains:
         return
