@@ -1,6 +1,6 @@
-"""Builds `schemas/<scenario>.schema.json`, `docs/settings.md` and the types of
-`recipe.section.name` (`runner/recipe/sections.pyi`) from each scenario's `schema.yaml`, in its
-folder.
+"""Builds `schemas/<scenario>.schema.json`, `schemas/definitions.json`, `docs/settings.md` and the
+types of `recipe.section.name` (`runner/recipe/sections.pyi`) from each scenario's `schema.yaml`, in
+its folder.
 
 `python schemas/build.py` writes them; `python schemas/build.py --check` exits 1 where one is out of
 date.
@@ -18,11 +18,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this clone's package, not an installed one
 
 import editors
+import sharing
 from jsonschema import Draft202012Validator
 
 from runner import parts, scenarios
 from runner.recipe import reading as yaml_file
 from runner.scenarios import composed
+from runner.tools import packaged
 from runner.tools.problem import Stop
 
 RUNNER = ROOT / "runner"
@@ -226,18 +228,21 @@ def known() -> dict[str, dict[str, list[str]]]:
 def outputs() -> dict[Path, str]:
     """Everything that is built: path and text."""
     whole = schemas()
-    files = {
-        ROOT / "schemas" / f"{name}.schema.json": json.dumps(
-            editors.with_words(schema), indent=2, ensure_ascii=False
-        )
-        + "\n"
-        for name, schema in whole.items()
-    }
+    for_editors = {name: editors.with_words(schema) for name, schema in whole.items()}
+    small, definitions = sharing.shared(for_editors)
+    folder = ROOT / "schemas"
+    files = {folder / f"{name}.schema.json": _as_json(schema) for name, schema in small.items()}
+    definitions_file = {"$schema": scenarios.DIALECT, "$defs": definitions}
+    files[folder / packaged.DEFINITIONS] = _as_json(definitions_file)
     return files | {
         ROOT / "docs" / "settings.md": reference(whole),
         ROOT / "runner" / "recipe" / "sections.pyi": types(whole),
         PARTS / "known.json": json.dumps(known(), indent=2) + "\n",
     }
+
+
+def _as_json(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def main() -> int:

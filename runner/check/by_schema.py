@@ -36,23 +36,45 @@ def schema(scenario: str, rows: str = "") -> Schema:
 def _schema(scenario: str, rows: str) -> Schema:
     if rows:
         return cast(Schema, scenarios.narrowed(_schema(scenario, ""), "rows", rows))
-    return dict(json.loads(schema_text(scenario)))
+    file = packaged.schema_file(scenario)
+    if file.is_file():
+        schema = _without_references(json.loads(file.read_text(encoding="utf-8")))
+    else:
+        schema = dict(scenarios.composed(scenario))
+    if any(part.foreign for part in parts.found().values()):
+        schema["properties"] = {**schema["properties"], **scenarios.foreign_sections()}
+    return schema
 
 
 def schema_text(scenario: str) -> str:
-    """The schema for editors: our file, with the additions of other people's parts."""
-    file = packaged.schema_file(scenario)
-    complete: Schema
-    if file.is_file():
-        ours = file.read_text(encoding="utf-8")
-        if not any(part.foreign for part in parts.found().values()):
-            return ours
-        complete = json.loads(ours)
-    else:
-        complete = scenarios.composed(scenario)
-    properties = {**complete["properties"], **scenarios.foreign_sections()}
-    extended = {**complete, "properties": properties}
-    return json.dumps(extended, indent=2, ensure_ascii=False) + "\n"
+    """The schema for editors beside a copy of a recipe, without references to another file."""
+    whole = {
+        "$schema": scenarios.DIALECT,
+        "$id": scenarios.identity(scenario),
+        **schema(scenario),
+    }
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+@cache
+def _definitions() -> Mapping[str, Schema]:
+    """What our schemas refer to, by its name."""
+    file = packaged.definitions_file()
+    return cast(Mapping[str, Schema], json.loads(file.read_text(encoding="utf-8"))["$defs"])
+
+
+def _without_references(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of our schema files, with what it and the parts in it refer to."""
+    name = part.get("$ref", "").rpartition("/")[2]
+    if name:
+        part = _definitions()[name]
+    complete = dict(part)
+    if "properties" in part:
+        properties = part["properties"].items()
+        complete["properties"] = {key: _without_references(inner) for key, inner in properties}
+    if "items" in part:
+        complete["items"] = _without_references(part["items"])
+    return complete
 
 
 @cache
@@ -135,9 +157,9 @@ def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
     return [with_typed_text(change) for change in changes]
 
 
-def read(document: Document) -> tuple[Settings, list[Problem]]:
+def read(document: Document, is_stage: bool = False) -> tuple[Settings, list[Problem]]:
     """The settings of a document whose scenario is known, with defaults, and BROKEN for each value
-    that the schema refused; and the reasons."""
+    that the schema refused; and the reasons. is_stage: as in Recipe."""
     scenario = document.data["scenario"]
     rows = _rows(document)
     recipe_schema = schema(scenario, rows)
@@ -145,6 +167,9 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
     if fits(recipe_schema, document.data):
         return Settings(filled, recipe_schema), []
     errors = list(_validator(scenario, rows).iter_errors(document.data))
+    if is_stage:
+        # Its name is made of two, each of which the schema of the whole recipe judges.
+        errors = [error for error in errors if tuple(error.absolute_path) != (stages.NAME,)]
     problems, unopened = schema_errors.problems(
         document, recipe_schema, _not_of_stages(document, errors)
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_, dotted, setting_name
+from runner.recipe.stages import STAGES
 from runner.tools import packaged
 from runner.tools.problem import Problem, counted, did_you_mean, listed, nearest, setting, shortened
 from runner.tools.text import hub_name
@@ -44,32 +45,36 @@ def problems(
     are in another section."""
     collected: list[Problem] = []
     unopened: set[str] = set()
+    lacking: dict[Path_, ValidationError] = {}
+    value_errors: list[ValidationError] = []
     for error in errors:
         if error.validator == "additionalProperties":
             collected += _unknown_settings(document, schema, error, unopened)
-    lacking: dict[Path_, ValidationError] = {}
-    value_errors: list[tuple[Path_, ValidationError]] = []
-    of_another_kind: set[Path_] = set()
-    for error in errors:
-        path = tuple(error.absolute_path)
-        if error.validator == "required":
+        elif error.validator == "required":
             # The validator has an error for each missing setting.
-            lacking[path] = error
-        elif error.validator != "additionalProperties":
-            value_errors.append((path, error))
-        if error.validator == "type":
-            of_another_kind.add(path)
+            lacking[tuple(error.absolute_path)] = error
+        else:
+            value_errors.append(error)
     for path, error in lacking.items():
         collected += _missing_settings(document, path, error, unopened)
-    for path, error in value_errors:
-        slipped = path and path[0] in unopened and error.instance is None
-        # A value of the wrong kind gets no second Problem about its bounds.
-        is_second = path in of_another_kind and error.validator != "type"
-        if not slipped and not is_second:
-            message, hint = explain(document, path, error)
-            check = CHECKS.get(error.validator, "value-refused")
-            collected.append(document.problem(path, message, hint, check=check))
+    collected += _wrong_values(document, value_errors, unopened)
     return collected, unopened
+
+
+def _wrong_values(
+    document: Document, errors: Sequence[ValidationError], unopened: set[str]
+) -> Iterator[Problem]:
+    """One Problem for each value that is refused."""
+    of_another_kind = {tuple(error.absolute_path) for error in errors if error.validator == "type"}
+    for error in errors:
+        path = tuple(error.absolute_path)
+        if path and path[0] in unopened and error.instance is None:
+            continue  # its section is reported
+        if path in of_another_kind and error.validator != "type":
+            continue  # a value of the wrong kind gets no second Problem about its bounds
+        message, hint = explain(document, path, error)
+        check = CHECKS.get(error.validator, "value-refused")
+        yield document.problem(path, message, hint, check=check)
 
 
 def _missing_settings(
@@ -116,37 +121,53 @@ def _unknown_settings(
 ) -> Iterator[Problem]:
     path: Path_ = tuple(error.absolute_path)
     unknown = [key for key in error.instance if key not in error.schema["properties"]]
-    if path:
-        owner = f"`{_name(path)}`"
-    else:
-        owner = "the recipe's top level"
-    place = document.keys.get((*path, unknown[0]))
-    hidden = ""
-    header = None
-    if place and len(unknown) > 1:
-        hidden, header = reading.hidden_header(document, place.line, f"they belong to {owner}")
-    if header and hidden in root["properties"] and hidden not in document.data:
-        unopened.add(hidden)
-        yield replace(header, setting=hidden, check="not-in-its-section")
+    header = _commented_header(document, root, path, unknown)
+    if header:
+        unopened.add(header.setting)
+        yield header
         return
     home = _unopened_section(document, root, unknown)
-    first_path = (*path, unknown[0])
-    lines = counted(len(unknown) - 1, "line")
-    all_lines = f"`{unknown[0]}` and {lines} below it"
-    if home and home in document.data:
+    if home and (path or home in document.data):
         unopened.add(home)
-        message = f"{all_lines} belong to `{home}`, and are not indented."
-        problem = document.problem(first_path, message, "Indent them by two spaces.", key=True)
-        yield replace(problem, setting=home, check="not-in-its-section")
-    elif home and path:
-        unopened.add(home)
-        message = f"{all_lines} are settings of `{home}`, but they are in {owner}."
-        remedy = f"Write `{home}:` above them, at the beginning of a line."
-        problem = document.problem(first_path, message, remedy, key=True)
-        yield replace(problem, setting=home, check="not-in-its-section")
+        yield _not_in_its_section(document, home, path, unknown)
+        return
+    for key in unknown:
+        yield _unknown(document, root, error.schema, path, key)
+
+
+def _owner(path: Path_) -> str:
+    """The section at a path, in messages."""
+    if path:
+        return f"`{_name(path)}`"
+    return "the recipe's top level"
+
+
+def _commented_header(
+    document: Document, root: Schema, path: Path_, unknown: list[str]
+) -> Problem | None:
+    """The problem that the line that opens a section is commented out, so that its settings are in
+    the section above; None if it is not."""
+    place = document.keys.get((*path, unknown[0]))
+    if place is None or len(unknown) < 2:
+        return None
+    reason = f"they belong to {_owner(path)}"
+    hidden, header = reading.hidden_header(document, place.line, reason)
+    if header is None or hidden not in root["properties"] or hidden in document.data:
+        return None
+    return replace(header, setting=hidden, check="not-in-its-section")
+
+
+def _not_in_its_section(document: Document, home: str, path: Path_, unknown: list[str]) -> Problem:
+    """The problem that settings of the section `home` are in another one, at `path`."""
+    lines = f"`{unknown[0]}` and {counted(len(unknown) - 1, 'line')} below it"
+    if home in document.data:
+        message = f"{lines} belong to `{home}`, and are not indented."
+        remedy = "Indent them by two spaces."
     else:
-        for key in unknown:
-            yield _unknown(document, root, error.schema, path, key)
+        message = f"{lines} are settings of `{home}`, but they are in {_owner(path)}."
+        remedy = f"Write `{home}:` above them, at the beginning of a line."
+    problem = document.problem((*path, unknown[0]), message, remedy, key=True)
+    return replace(problem, setting=home, check="not-in-its-section")
 
 
 def _unopened_section(document: Document, root: Schema, unknown: list[str]) -> str | None:
@@ -188,6 +209,10 @@ def _known_name(root: Schema, section: Schema, key: str) -> str:
     home = _home(root, key)
     if home:
         return f"It belongs to {home}."
+    entry = properties.get(STAGES, {}).get("items")
+    home = entry and _home(entry, key)
+    if home:
+        return f"It belongs to {home} of a stage, below `{STAGES}`."
     match = nearest(key, properties)
     if match:
         return f"Did you mean `{match}`?"
@@ -442,35 +467,43 @@ def values(
     from jsonschema import Draft202012Validator
 
     for error in Draft202012Validator(schema).iter_errors(value):
-        # For a value that fits none of several forms: the error of the form that it is closest to.
-        while error.context:
-            inner = max(error.context, key=lambda inner: len(inner.absolute_path))
-            is_deeper = len(inner.absolute_path) > len(error.absolute_path)
-            if not is_deeper and inner.validator in ("type", "enum", "const"):
-                break
-            error = inner
-        place = (*path, *error.absolute_path)
-        full_name = dotted(tuple(error.absolute_path))
+        closest = _of_closest_form(error)
+        full_name = dotted(tuple(closest.absolute_path))
         if name:
-            full_name = dotted((name, *error.absolute_path))
-        if error.validator == "additionalProperties":
-            properties = error.schema["properties"]
+            full_name = dotted((name, *closest.absolute_path))
+        place = (*path, *closest.absolute_path)
+        if closest.validator == "additionalProperties":
+            properties = closest.schema["properties"]
             section = f"`{full_name}`" if full_name else owner
-            for key in error.instance.keys() - properties.keys():
+            for key in closest.instance.keys() - properties.keys():
                 yield unknown_to(document, (*place, key), properties, section)
-        elif error.validator == "required":
-            missing = [name for name in error.validator_value if name not in error.instance]
+        elif closest.validator == "required":
+            missing = [key for key in closest.validator_value if key not in closest.instance]
             message = f"`{full_name}` lacks {listed(missing)}."
             yield document.problem(place, message, f"{owner} needs it.", check="setting-missing")
         else:
-            text = error.instance
-            if not isinstance(text, str):
-                text = json.dumps(text, ensure_ascii=False)
-            written = shortened(text, SHOWN)
+            forms = list(dict.fromkeys(_accepted(closest.schema, schema["$defs"])))
+            written = shortened(_as_text(closest.instance), SHOWN)
             message = f"`{full_name}` cannot be `{written}`."
-            forms = list(dict.fromkeys(_accepted(error.schema, schema["$defs"])))
             hint = _accepted_hint(owner, forms, written)
             yield document.problem(place, message, hint, check="value-refused")
+
+
+def _of_closest_form(error: ValidationError) -> ValidationError:
+    """For a value that fits none of several forms: the error of the form that it is closest to."""
+    while error.context:
+        inner = max(error.context, key=lambda inner: len(inner.absolute_path))
+        is_deeper = len(inner.absolute_path) > len(error.absolute_path)
+        if not is_deeper and inner.validator in ("type", "enum", "const"):
+            return error
+        error = inner
+    return error
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _accepted_hint(owner: str, forms: list[str], written: str) -> str:

@@ -41,13 +41,24 @@ def load(
             document.file,
             0,
             0,
-            f"The environment sets {name}, but this recipe has no such setting. It has no effect.",
-            "",
+            f"The environment sets {variable}, but this recipe has no such setting. It has no effect.",
+            _for_a_stage(document, variable),
             severity="note",
         )
-        for name in idle
+        for variable in idle
     )
     return recipe, effective, [*aside, *notes, *idle_notes]
+
+
+def _for_a_stage(document: Document, variable: str) -> str:
+    """How to change, in the first stage that has it, the setting that a variable of the
+    environment means; empty if no stage has it."""
+    name, _, value = variable.partition("=")
+    for _, index, stage_document in of_stages.documents(document):
+        for setting in changing.ENVIRONMENT[name]:
+            if by_schema.has(stage_document.data["scenario"], setting):
+                return f"For one stage, write `--set stages.{index}.{setting}={value}`."
+    return ""
 
 
 def opened(document: Document) -> tuple[Document, list[Problem]]:
@@ -117,38 +128,71 @@ def _judged(
 ) -> tuple[Recipe | None, list[Problem], bool]:
     """The Recipe as far as the schema accepts it, its Problems, and whether the schema accepts all
     of it. look: None for no rules; earlier, is_stage: as in Recipe."""
+    unreadable = _unreadable(document)
+    if unreadable:
+        return None, unreadable, False
+    settings, refusals = by_schema.read(document, is_stage)
+    stages, in_stages = _judged_stages(document, settings, look)
+    first_stage = list(stages.values())[:1]
+    facts = _model_facts(document, settings, [*earlier, *first_stage])
+    recipe = Recipe(document, settings, facts, stages, is_stage, earlier)
+    found = [*_at_other_places(refusals, in_stages), *in_stages]
+    if look is not None:
+        found += rules.judge(recipe, look)
+    problems = sorted(_each_once(found), key=_place_of)
+    is_valid = not refusals and not errors_of(in_stages)
+    return recipe, problems, is_valid
+
+
+def _unreadable(document: Document) -> list[Problem]:
+    """Why no schema can judge the document: an unknown scenario, or a part that is missing."""
     problem = by_schema.scenario_problem(document)
     if problem:
-        problem = replace(problem, setting="scenario", check="scenario-unknown")
-        return None, [problem], False
-    missing = by_schema.missing_parts(document)
-    if missing:
-        return None, missing, False
-    settings, refusals = by_schema.read(document)
-    stages = list[tuple[str, Recipe]]()
-    in_stages = list[Problem]()
-    for name, index, stage_document in of_stages.documents(document):
-        stages_before = tuple(stage for _, stage in stages)
-        stage, wrong, _ = _judged(stage_document, look, stages_before, is_stage=True)
-        in_stages += [of_stages.found_in(document, index, problem) for problem in wrong]
-        if stage:
-            stages.append((name, stage))
-    first_stage = [stage for _, stage in stages[:1]]
-    facts = _model_facts(document, settings, [*earlier, *first_stage])
-    recipe = Recipe(document, settings, facts, dict(stages), is_stage, earlier)
-    # The problems of a stage's own schema are more precise than those of the whole recipe's.
-    stage_places = {(problem.line, problem.column) for problem in in_stages}
-    all_problems = [
-        problem for problem in refusals if (problem.line, problem.column) not in stage_places
-    ]
-    all_problems += in_stages
-    if look is not None:
-        all_problems += rules.judge(recipe, look)
-    problems = [
-        problem for index, problem in enumerate(all_problems) if problem not in all_problems[:index]
-    ]
-    problems.sort(key=lambda problem: (problem.line, problem.column))
-    return recipe, problems, not (refusals or errors_of(in_stages))
+        return [replace(problem, setting="scenario", check="scenario-unknown")]
+    return by_schema.missing_parts(document)
+
+
+def _judged_stages(
+    document: Document, settings: Settings, look: bool | None
+) -> tuple[dict[str, Recipe], list[Problem]]:
+    """The recipe of each stage by its name, as far as its schema accepts it, and the Problems of
+    all stages. look: as in `_judged`."""
+    # A section that the whole recipe must not have is its problem alone.
+    shared = {name: value for name, value in document.data.items() if settings.knows(name)}
+    recipes = list[tuple[str, Recipe]]()
+    problems = list[Problem]()
+    for name, index, stage_document in of_stages.documents(replace(document, data=shared)):
+        stages_before = tuple(recipe for _, recipe in recipes)
+        recipe, found, _ = _judged(stage_document, look, stages_before, is_stage=True)
+        for problem in found:
+            problems.append(of_stages.found_in(document, index, problem))
+        if recipe:
+            recipes.append((name, recipe))
+    return dict(recipes), problems
+
+
+def _place_of(problem: Problem) -> tuple[int, int]:
+    return problem.line, problem.column
+
+
+def _at_other_places(refusals: list[Problem], in_stages: list[Problem]) -> Iterator[Problem]:
+    """The refusals of the whole recipe's schema at places where no stage has a problem. That of a
+    stage's own schema is more precise."""
+    places = {_place_of(problem) for problem in in_stages}
+    for problem in refusals:
+        if _place_of(problem) not in places:
+            yield problem
+
+
+def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """The first of the problems that say the same of one place. Several stages may report a line
+    that they share, each with what its own technique has instead."""
+    reported = set()
+    for problem in problems:
+        said = (problem.file, problem.line, problem.column, problem.severity, problem.message)
+        if said not in reported:
+            reported.add(said)
+            yield problem
 
 
 def _model_facts(

@@ -116,6 +116,8 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
     for change in changes:
         path = change.path
         parent = _section_of(changed.data, change)
+        if isinstance(parent, list):
+            _require_entry(parent, path, change)
         before = changed.lookup(path)
         if before == change.after and type(before) is type(change.after):
             continue
@@ -141,11 +143,23 @@ def _section_of(data: object, change: Override) -> Any:
             if parent.get(str(part)) is None:
                 parent[str(part)] = {}
             parent = parent[str(part)]
-        elif isinstance(parent, list) and isinstance(part, int) and part < len(parent):
-            parent = parent[part]
+        elif isinstance(parent, list):
+            _require_entry(parent, path[: depth + 1], change)
+            parent = parent[int(part)]
         else:
             raise Stop(f"{change.by}: `{dotted(path[:depth])}` has no settings of its own.")
     return parent
+
+
+def _require_entry(entries: list[Any], path: Path_, change: Override) -> None:
+    """Raises Stop unless a list has the entry at this path."""
+    number = path[-1]
+    if isinstance(number, int) and number < len(entries):
+        return
+    raise Stop(
+        f"{change.by}: `{dotted(path[:-1])}` has {len(entries)} entries, and no entry `{number}`.",
+        "Entries are counted from 0.",
+    )
 
 
 def _without_entry(places: Mapping[Path_, Any], entry: Path_) -> dict[Path_, Any]:
@@ -174,18 +188,12 @@ def _write(parent: Any, change: Override) -> None:
         parent.pop(str(last), None)
     elif isinstance(parent, dict):
         parent[str(last)] = value
-    elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
-        if value is None:
-            del parent[last]
-        else:
-            parent[last] = value
+    elif isinstance(parent, list) and value is None:
+        del parent[int(last)]
+    elif isinstance(parent, list):
+        parent[int(last)] = value
     else:
         where = f"{change.by}: `{dotted(change.path[:-1])}`"
-        if isinstance(parent, list):
-            raise Stop(
-                f"{where} has {len(parent)} entries, and no entry `{last}`.",
-                "Entries are counted from 0.",
-            )
         raise Stop(f"{where} is one value, and has no setting `{last}`.")
 
 

@@ -28,7 +28,7 @@ def one_file() -> Stop:
     """The refusal of `--data` for a recipe with stages."""
     return Stop(
         "`--data` replaces the rows of one training, and this recipe has several stages.",
-        "Write `--set stages.0.data.path=FILE`, with the number of the stage.",
+        "Write `--set stages.0.data.hub= --set stages.0.data.path=FILE`, with the number of the stage, from 0.",
     )
 
 
@@ -46,28 +46,47 @@ def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
         technique = _technique_of(stage)
         if technique is None:
             continue
-        stage_settings = {
-            name: value
-            for name, value in stage.items()
-            if name not in (NAME, TECHNIQUE, EARLIER_ROWS)
-        }
         name = f"{shared.get('name')}-{stage[NAME]}"
-        model = stage_settings.get("model")
-        common = shared
-        if isinstance(model, Mapping) and "base" in model:
-            base = {line: model[line] for line in BASE if line in model}
+        own_base = _base_of(stage)
+        if own_base:
+            base = own_base
             based = index
+        common = shared
         if base:
             common = merged(_without(shared, BASE), {"model": base})
         if technique == PRETRAIN:
             base = {"base": name}
             based = -1
             common = _without(shared, ("sequence_len", *BASE[1:]))
-        data = {**merged(common, stage_settings), "scenario": technique, "name": name}
-        spans: dict[str, Any] = {}
-        for attribute in ("keys", "values", "origins"):
-            spans[attribute] = _moved(getattr(document, attribute), index, based)
-        yield stage[NAME], index, replace(document, data=data, **spans)
+        data = merged(common, _settings_of(stage)) | {"scenario": technique, "name": name}
+        yield stage[NAME], index, _document_of(document, data, index, based)
+
+
+def _settings_of(stage: Section) -> Section:
+    """The lines of a stage that a recipe has, too."""
+    settings = dict(stage)
+    for name in (NAME, TECHNIQUE, EARLIER_ROWS):
+        settings.pop(name, None)
+    return settings
+
+
+def _base_of(stage: Section) -> dict[str, Any]:
+    """The lines of a stage that name a base model of its own; empty without one."""
+    model = stage.get("model")
+    if not isinstance(model, Mapping) or "base" not in model:
+        return {}
+    return {line: model[line] for line in BASE if line in model}
+
+
+def _document_of(document: Document, data: Section, index: int, based: int) -> Document:
+    """The document of a stage. data: its settings; index, based: as in `_moved`."""
+    return replace(
+        document,
+        data=data,
+        keys=_moved(document.keys, index, based),
+        values=_moved(document.values, index, based),
+        origins=_moved(document.origins, index, based),
+    )
 
 
 def _technique_of(stage: object) -> str | None:

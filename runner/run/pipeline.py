@@ -247,44 +247,26 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     the recipe's time for training is used up."""
     plan = folder.plan
     stage = folder.stage
-    over = decision.action in ("again", "begin") and (bool(folder.state) or folder.has_trained)
-    limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
-    # As in training itself, the time of later stages does not count, nor the own time of a stage
-    # that starts over.
-    before = plan.stages[: plan.stages.index(stage) + (not over)]
-    if limit:
-        used = elapsed_seconds({plan.place_of(stage_before).run_dir for stage_before in before})
-    else:
-        used = 0.0
-    if limit and used >= limit:
-        limit_time, used_time = map(units.duration, (limit, used))
-        more = MORE_TIME[folder.run.kind].format(point="here")
-        raise Stop(
-            f"The time limit of {limit_time} is used up, so `{stage.name}` does not start. Training has taken {used_time} so far.",
-            more,
-        )
-    if over:
+    has_results = bool(folder.state) or folder.has_trained
+    starts_over = has_results and decision.action in ("again", "begin")
+    _require_time(folder, starts_over)
+    if starts_over:
         tell(str(decision))
         # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A
         # rehearsal is quickly repeated, and a claim is not planned to have room for two.
         if folder.run.kind == "run" and not folder.place.on_cluster and folder.has_trained:
-            path = folder.path
-            numbers = itertools.count(1)
-            names = (
-                f"{path.name}.before{f'-{number}' if number > 1 else ''}" for number in numbers
-            )
-            kept = path.rename(
-                next(free for free in map(path.with_name, names) if not free.exists())
-            )
+            kept = _moved_aside(folder.path)
             tell(
                 f"{stage.name}: the old result has moved to {kept}; delete it when you no longer need it"
             )
         folder.clear()
-    if folder.place.on_cluster:
-        log = ""
-    else:
+    action = "starting"
+    if decision.action == "go on":
+        action = "continuing"
+    log = ""
+    if not folder.place.on_cluster:
         log = f"; log in {folder.path / LOG}"
-    tell(f"{stage.name}: {('continuing' if decision.action == 'go on' else 'starting')}{log}")
+    tell(f"{stage.name}: {action}{log}")
     forget_older(stage.config)
     # The stamps come first, so that a file that changes in between is read again later.
     stage_stamps = stamps(plan, stage)
@@ -299,6 +281,37 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
         (folder.path / name).unlink(missing_ok=True)
 
 
+def _require_time(folder: StageFolder, starts_over: bool) -> None:
+    """Raises Stop if the recipe's time for training is used up."""
+    plan = folder.plan
+    stage = folder.stage
+    limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
+    if not limit:
+        return
+    # As in training itself, the time of later stages does not count, nor the own time of a stage
+    # that starts over.
+    counted_stages = list(plan.stages[: plan.stages.index(stage)])
+    if not starts_over:
+        counted_stages.append(stage)
+    used = elapsed_seconds({plan.place_of(counted).run_dir for counted in counted_stages})
+    if used < limit:
+        return
+    raise Stop(
+        f"The time limit of {units.duration(limit)} is used up, so `{stage.name}` does not start. Training has taken {units.duration(used)} so far.",
+        MORE_TIME[folder.run.kind].format(point="here"),
+    )
+
+
+def _moved_aside(path: Path) -> Path:
+    """The new path of a folder: its name with `.before`, and a number if that exists."""
+    new_path = path.with_name(f"{path.name}.before")
+    number = 1
+    while new_path.exists():
+        number += 1
+        new_path = path.with_name(f"{path.name}.before-{number}")
+    return path.rename(new_path)
+
+
 def keep_what_took_training(plan: Plan, decisions: list[Decision], remedy: str) -> None:
     """Raises Stop if a stage would replace trained results, its own or those of a stage that reads
     from it, in a folder that cannot be moved aside. This does not apply to pods, whose keys
@@ -308,22 +321,23 @@ def keep_what_took_training(plan: Plan, decisions: list[Decision], remedy: str) 
     for decision in decisions:
         if decision.action not in ("again", "begin"):
             continue
-        concerned = [
-            decision.stage,
-            *(stage for stage in plan.stages if decision.stage.name in stage.reads),
-        ]
-        for folder in (StageFolder(plan, stage) for stage in concerned if not stage.folder):
-            if folder.has_trained:
-                reasons = "; ".join(
-                    f"{stage_decision.stage.name}: {', '.join(stage_decision.why)}"
-                    for stage_decision in decisions
-                    if stage_decision.why
-                )
-                reasons = reasons or "its inputs are not on record"
+        readers = [stage for stage in plan.stages if decision.stage.name in stage.reads]
+        for stage in (decision.stage, *readers):
+            folder = StageFolder(plan, stage)
+            if not stage.folder and folder.has_trained:
                 raise Stop(
-                    f"`{folder.path}` contains a {folder.run.kind} of this recipe from before it changed ({reasons}).",
+                    f"`{folder.path}` contains a {folder.run.kind} of this recipe from before it changed ({_reasons_of(decisions)}).",
                     remedy,
                 )
+
+
+def _reasons_of(decisions: list[Decision]) -> str:
+    """Why stages run again, as one text."""
+    reasons = []
+    for decision in decisions:
+        if decision.why:
+            reasons.append(f"{decision.stage.name}: {', '.join(decision.why)}")
+    return "; ".join(reasons) or "its inputs are not on record"
 
 
 def _launch(folder: StageFolder, watch: Watch) -> None:
@@ -370,32 +384,13 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
 def finish(folder: StageFolder) -> Iterable[str]:
     """Records a stage's complete results; returns lines about them. Raises Stop if some are missing
     or do not load."""
-    stage = folder.stage
-    summary = folder.summary
-    of_this_recipe = summary and summary.fingerprint == stage.config["recipe_runner"]["fingerprint"]
-    if stage.trains and not (of_this_recipe and folder.weights_files):
-        log = next(iter(sorted(folder.path.glob("train*.log"))), folder.path / LOG)
-        raise Stop(
-            f"The stage `{stage.name}` ended without an error and without results.",
-            f"The whole log: {log}",
-        )
+    _require_results(folder)
     if folder.model.is_dir():
         check_weights(folder.model)
     _complete(folder)
     summary = folder.summary
     if summary and summary.time_limit and summary.time_limit.reached:
-        # It stays unfinished, so that nothing builds on it; its model so far can be used.
-        folder.mark(OUT_OF_TIME)
-        limit = units.duration(summary.time_limit.limit_seconds)
-        if folder.model.is_dir():
-            model = folder.model
-        else:
-            model = folder.weights_files[0]
-        early = f"The time limit of {limit} has ended `{stage.name}` after step {summary.steps:,}. Its current model is in `{model}`."
-        remedy = MORE_TIME[folder.run.kind].format(point="this step")
-        if any(stage.name in later_stage.reads for later_stage in folder.plan.stages):
-            raise Stop(f"{early} Later stages do not start.", remedy)
-        return [early, remedy]
+        return _out_of_time(folder, summary, summary.time_limit.limit_seconds)
     if folder.run.kind == "run":
         shutil.rmtree(folder.place.scratch_dir, ignore_errors=True)
     folder.mark("finished", outputs=folder.outputs())
@@ -404,22 +399,52 @@ def finish(folder: StageFolder) -> Iterable[str]:
         return report.read_text(encoding="utf-8").splitlines()
     if summary is None:
         return []
-    if summary.losses:
-        losses = f", {summary.losses}"
+    return _result_lines(summary)
+
+
+def _require_results(folder: StageFolder) -> None:
+    """Raises Stop if a training has no model, or one of another recipe."""
+    stage = folder.stage
+    if not stage.trains:
+        return
+    summary = folder.summary
+    fingerprint = stage.config["recipe_runner"]["fingerprint"]
+    if summary and summary.fingerprint == fingerprint and folder.weights_files:
+        return
+    logs = sorted(folder.path.glob("train*.log"))
+    raise Stop(
+        f"The stage `{stage.name}` ended without an error and without results.",
+        f"The whole log: {logs[0] if logs else folder.path / LOG}",
+    )
+
+
+def _out_of_time(folder: StageFolder, summary: Summary, limit_seconds: float) -> list[str]:
+    """Leaves a stage that a time limit has ended unfinished, so that nothing builds on it, and
+    returns where its model is. Raises Stop if another stage reads it."""
+    name = folder.stage.name
+    folder.mark(OUT_OF_TIME)
+    if folder.model.is_dir():
+        model = folder.model
     else:
-        losses = ""
+        model = folder.weights_files[0]
+    message = f"The time limit of {units.duration(limit_seconds)} has ended `{name}` after step {summary.steps:,}. Its current model is in `{model}`."
+    remedy = MORE_TIME[folder.run.kind].format(point="this step")
+    if any(name in later_stage.reads for later_stage in folder.plan.stages):
+        raise Stop(f"{message} Later stages do not start.", remedy)
+    return [message, remedy]
+
+
+def _result_lines(summary: Summary) -> list[str]:
+    """What a training's summary says of it, for people."""
+    line = f"step {summary.steps:,}"
     if summary.tokens:
-        tokens = f", {summary.tokens:,} tokens"
-    else:
-        tokens = ""
+        line += f", {summary.tokens:,} tokens"
+    line += f", {summary.training_seconds:.0f} s"
+    if summary.losses:
+        line += f", {summary.losses}"
     if summary.early_stop:
-        early_stop = [summary.early_stop.told]
-    else:
-        early_stop = []
-    return [
-        f"step {summary.steps:,}{tokens}, {summary.training_seconds:.0f} s{losses}",
-        *early_stop,
-    ]
+        return [line, summary.early_stop.told]
+    return [line]
 
 
 def _complete(folder: StageFolder) -> None:

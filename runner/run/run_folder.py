@@ -207,6 +207,16 @@ def folders_of(name: str) -> list[RunFolder]:
     return [run for run in candidates if (run.path / run_files.RUN).is_file()]
 
 
+RECORDS = (run_files.RUN, run_files.CONFIG, run_files.PLANNED)  # that a run begins with
+
+
+def _names_in(folder: Path) -> set[str]:
+    """The names of what is in a folder; none if it does not exist."""
+    if not folder.is_dir():
+        return set()
+    return {entry.name for entry in folder.iterdir()}
+
+
 @contextmanager
 def session(
     run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None
@@ -226,20 +236,17 @@ def session(
             begun = record.read_bytes()
             yield
         except BaseException as error:
-            unused = {run_files.LOCK, run_files.RUN, run_files.CONFIG, run_files.PLANNED}
+            unused = {run_files.LOCK, *RECORDS}
             if begun is not None and record.is_file() and record.read_bytes() == begun:
+                # No stage has begun.
                 for file, content in before.items():
                     file.write_bytes(content)
                 if not before:
-                    delete(run.path / name for name in unused - {run_files.LOCK})
+                    delete(run.path / name for name in RECORDS)
                     unused |= _prepared(run)  # rows alone are no run
             is_gone = not (run.path / run_files.LOCK).exists()
             # What still works in a deleted folder creates it again, without most of its files.
-            if run.path.is_dir():
-                remaining = {entry.name for entry in run.path.iterdir()}
-            else:
-                remaining = set()
-            if made_here and remaining <= unused:
+            if made_here and _names_in(run.path) <= unused:
                 shutil.rmtree(run.path, ignore_errors=True)
             if is_gone and isinstance(error, Exception):
                 raise Stop(
@@ -503,25 +510,27 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
         if name in files:
             # Its content counts, whatever the current folder is.
             by_name[_content(name)] = content_of(files[name])
-        else:
-            by_name[name] = without_place(value, place)
-            if name.split(".")[-1] == "path" and str(value).startswith(object_store.S3):
-                # Where no pod or person has the keys, the file counts as unchanged.
-                recorded = StageFolder(plan, stage).state.inputs.get(content := _content(name))
-                by_name |= (
-                    {content: now} if (now := object_store.version(str(value)) or recorded) else {}
-                )
+            continue
+        by_name[name] = without_place(value, place)
+        if name.split(".")[-1] == "path" and str(value).startswith(object_store.S3):
+            # Where no pod or person has the keys, the file counts as unchanged.
+            recorded = StageFolder(plan, stage).state.inputs.get(_content(name))
+            version = object_store.version(str(value)) or recorded
+            if version:
+                by_name[_content(name)] = version
     for name, beginnings in stage.reads.items():
-        before = StageFolder(plan, plan.stage(name))
-        done = before.finished and before.state.outputs
-        if done:
-            by_name[f"results of {name}"] = content_hash(
-                before.state.beginning_with(beginnings), 32
-            )
-        else:
-            by_name[f"results of {name}"] = None
+        by_name[f"results of {name}"] = _hash_of_results(
+            StageFolder(plan, plan.stage(name)), beginnings
+        )
     # In the form of the JSON record, which has lists but no tuples.
     return dict(json.loads(json.dumps(by_name)))
+
+
+def _hash_of_results(folder: StageFolder, beginnings: tuple[str, ...]) -> str | None:
+    """A hash of a finished stage's results whose names begin so; None if it is not finished."""
+    if not folder.finished or not folder.state.outputs:
+        return None
+    return content_hash(folder.state.beginning_with(beginnings), 32)
 
 
 def _content(name: str) -> str:

@@ -224,9 +224,13 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def composed(scenario: str) -> Schema:
     source = _whole(scenario)
     source["properties"]["scenario"] |= {"const": scenario, "examples": [scenario]}
-    # The identity of a copy of a schema: its scenario and version, without an address that would
-    # have to be maintained.
-    return {"$schema": DIALECT, "$id": f"urn:recipe-runner:{scenario}:{__version__}", **source}
+    return {"$schema": DIALECT, **source}
+
+
+def identity(scenario: str) -> str:
+    """The identity of a copy of a schema: its scenario and version, without an address that would
+    have to be maintained."""
+    return f"urn:recipe-runner:{scenario}:{__version__}"
 
 
 def _whole(scenario: str) -> Schema:

@@ -42,13 +42,23 @@ def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
     return rendered
 
 
+def _possible_sections(recipe: Recipe) -> list[str]:
+    """The sections of targets that the recipe may have; a pretraining may not have all of them."""
+    all_recipes = (recipe, *recipe.stage_recipes.values())
+    sections = []
+    for section in ("openshift", "nodes"):
+        if all(each.settings.knows(section) for each in all_recipes):
+            sections.append(section)
+    return sections
+
+
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
     """The files of the requested targets, or of all that the recipe names; the same recipe gives
     the same bytes. Those for plain machines have a folder of their own, and name other folders.
     Raises Stop without a target's section."""
     names = names or named(recipe)
     if not names:
-        sections = [section for section in ("openshift", "nodes") if recipe.settings.knows(section)]
+        sections = _possible_sections(recipe)
         lacks = f"it has no section {listed(sections, 'or')} to render for"
         if "nodes" in sections:
             plain = ", for plain machines `nodes`"

@@ -117,8 +117,16 @@ def recipe_file(name: str) -> Path:
     return named().get(name, path)
 
 
+# The file beside the schemas with what several of them refer to.
+DEFINITIONS = "definitions.json"
+
+
 def schema_file(scenario: str) -> Path:
     return folder("schemas") / f"{scenario}.schema.json"
+
+
+def definitions_file() -> Path:
+    return folder("schemas") / DEFINITIONS
 
 
 def bringing(package: str) -> str | None:

@@ -157,23 +157,9 @@ class RecipePlugin(BasePlugin):
 
     def post_trainer_create(self, cfg: DictDefault, trainer: Trainer) -> None:
         settings = run_settings(cfg)
-        # Beside an adapter, PEFT trains a copy of a reward model's last layer in the precision of
-        # the base model.
-        scores = cfg.reward_model and cfg.adapter and not cfg.fsdp_config
-        if (settings.master_weights == "fp32" or scores) and not cfg.deepspeed:
-            # Axolotl 0.19.0 freezes weights after every earlier hook, and the optimizer is created
-            # after this one.
-            for weights in trainer.model.parameters():
-                if weights.requires_grad:
-                    weights.data = weights.data.float()
+        raise_trained_weights(cfg, settings, trainer)
         if not cfg.rl and not cfg.reward_model:
-            # Axolotl 0.19.0 looks for a parameter `num_items_in_batch` of the inner model and never
-            # finds it. Each micro batch would then have the same weight, whatever its tokens, so
-            # the loss would depend on accumulation. So this is transformers' own rule (5.16.1).
-            model = unwrap_peft_model(trainer.accelerator.unwrap_model(trainer.model))
-            takes = inspect.signature(model.forward).parameters.values()
-            by_name = any(name.kind is name.VAR_KEYWORD for name in takes)
-            trainer.model_accepts_loss_kwargs = bool(getattr(model, "accepts_loss_kwargs", by_name))
+            weigh_by_tokens(trainer)
         if not torch.cuda.is_available():
             # Some optimizers compile their step, which takes longer here than all steps.
             torch.compiler.set_stance("force_eager")
@@ -192,9 +178,10 @@ class RecipePlugin(BasePlugin):
         if not cfg.fsdp_config and not cfg.deepspeed:
             self.seeing_before = seeing.checksums(trainer.model)
         if int(os.environ.get("RANK", "0")) == 0:
-            records.keep_held_out(
-                None if cfg.rl or cfg.reward_model else trainer.eval_dataset, Path(settings.run_dir)
-            )
+            held_out = trainer.eval_dataset
+            if cfg.rl or cfg.reward_model:
+                held_out = None
+            records.keep_held_out(held_out, Path(settings.run_dir))
         else:
             # It raises KeyError 'Active (gib)' on ranks other than 0 (Axolotl 0.19.0).
             trainer.create_model_card = lambda *args, **kwargs: None
@@ -305,6 +292,29 @@ def by_features(cfg: DictDefault) -> TrainDatasetMeta:
     return datasets
 
 
+def raise_trained_weights(cfg: DictDefault, settings: RunSettings, trainer: Trainer) -> None:
+    """Keeps trained weights in fp32, if the recipe says so. Axolotl 0.19.0 freezes weights after
+    every earlier hook, and the optimizer is created after this one."""
+    # Beside an adapter, PEFT trains a copy of a reward model's last layer in the precision of the
+    # base model.
+    scores = cfg.reward_model and cfg.adapter and not cfg.fsdp_config
+    if cfg.deepspeed or (settings.master_weights != "fp32" and not scores):
+        return
+    for weights in trainer.model.parameters():
+        if weights.requires_grad:
+            weights.data = weights.data.float()
+
+
+def weigh_by_tokens(trainer: Trainer) -> None:
+    """Weighs each micro batch by its tokens, by transformers' own rule (5.16.1). Axolotl 0.19.0
+    looks for a parameter `num_items_in_batch` of the inner model and never finds it. Each micro
+    batch would then have the same weight, so the loss would depend on accumulation."""
+    model = unwrap_peft_model(trainer.accelerator.unwrap_model(trainer.model))
+    parameters = inspect.signature(model.forward).parameters.values()
+    takes_others = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    trainer.model_accepts_loss_kwargs = bool(getattr(model, "accepts_loss_kwargs", takes_others))
+
+
 def stop_convolutions(model: torch.nn.Module) -> None:
     """Keeps convolutions over tokens (LFM2's) within a row of joined ones: neither Axolotl 0.19.0
     nor transformers 5.16.1 tells them where a row begins. Axolotl refuses to train with their
@@ -322,22 +332,23 @@ def stop_convolutions(model: torch.nn.Module) -> None:
     def within_rows(
         states: Tensor, weight: Tensor, bias: Tensor | None = None, seq_idx: Tensor | None = None
     ) -> Tensor:
-        # states, made: (batch, channels, tokens). weight: (channels, taps). seq_idx: each token's
+        # states, output: (batch, channels, tokens). weight: (channels, taps). seq_idx: each token's
         # place in its row.
         output: Tensor = plain(states, weight, bias)
         # Generation may put the states of earlier tokens before them.
-        if seq_idx is not None and seq_idx.shape[-1] == states.shape[-1]:
-            taps = weight.shape[-1]
-            places = seq_idx.expand(len(states), -1)
-            row, token = (places < taps - 1).nonzero(as_tuple=True)
-            first_tokens = torch.zeros_like(output[row, :, token]) + (0 if bias is None else bias)
-            for back in range(taps):
-                in_row = (places[row, token] >= back)[:, None]
-                first_tokens = (
-                    first_tokens
-                    + in_row * states[row, :, (token - back).clamp(0)] * weight[:, -1 - back]
-                )
-            output[row, :, token] = first_tokens.to(output.dtype)
+        if seq_idx is None or seq_idx.shape[-1] != states.shape[-1]:
+            return output
+        taps = weight.shape[-1]
+        places = seq_idx.expand(len(states), -1)
+        row, token = (places < taps - 1).nonzero(as_tuple=True)
+        first_tokens = torch.zeros_like(output[row, :, token])
+        if bias is not None:
+            first_tokens = first_tokens + bias
+        for back in range(taps):
+            in_row = (places[row, token] >= back)[:, None]
+            earlier_states = states[row, :, (token - back).clamp(0)]
+            first_tokens = first_tokens + in_row * earlier_states * weight[:, -1 - back]
+        output[row, :, token] = first_tokens.to(output.dtype)
         return output
 
     home.causal_conv1d_fn = within_rows

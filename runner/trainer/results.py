@@ -491,22 +491,7 @@ def finish(settings: RunSettings, history: History, config: EngineConfig) -> Non
     best = run_dir / run_files.BEST_MODEL
     if config.get("adapter"):
         adapter = keep_best(checkpoints, run_dir / run_files.ADAPTER)
-        facts = read_json(adapter / "adapter_config.json")
-        # Merging or serving it later needs the same base model.
-        facts |= {
-            "base_model_name_or_path": config["base_model"],
-            "revision": config.get("revision_of_model"),
-        }
-        write_json(adapter / "adapter_config.json", facts)
-        if config.get("trust_remote_code"):
-            trust = ["trust"]
-        else:
-            trust = []
-        _alone("runner.trainer.merging", str(adapter), str(best), precision_of(config), *trust)
-        # Servers that have the adapter alone get its generation settings with it.
-        generation = best / "generation_config.json"
-        if generation.is_file():
-            shutil.copy(generation, adapter / generation.name)
+        _merge(adapter, best, config)
     else:
         keep_best(checkpoints, best)
     keep_processor(config, best)
@@ -517,11 +502,31 @@ def finish(settings: RunSettings, history: History, config: EngineConfig) -> Non
         write_json(run_dir / run_files.DEMO, asdict(demo))
         keep_template(demo, best)
         if demo.questions:
-            child_process.tell("phase", phase=child_process.ASKING)
-            taught = map(str, _parquet_files(config, "datasets"))
-            new = map(str, _parquet_files(config, "test_datasets"))
-            _alone(
-                "runner.trainer.generation", settings.run_dir, "--taught", *taught, "--new", *new
-            )
+            _ask(run_dir, config)
     # Last, because its presence means that everything else is complete.
     summary(settings, history, config).write(run_dir)
+
+
+def _merge(adapter: Path, best: Path, config: EngineConfig) -> None:
+    """Makes the best model from the base model and the adapter, which then names that model."""
+    facts = read_json(adapter / "adapter_config.json")
+    # Merging or serving it later needs the same base model.
+    facts["base_model_name_or_path"] = config["base_model"]
+    facts["revision"] = config.get("revision_of_model")
+    write_json(adapter / "adapter_config.json", facts)
+    arguments = [str(adapter), str(best), precision_of(config)]
+    if config.get("trust_remote_code"):
+        arguments.append("trust")
+    _alone("runner.trainer.merging", *arguments)
+    # Servers that have the adapter alone get its generation settings with it.
+    generation = best / "generation_config.json"
+    if generation.is_file():
+        shutil.copy(generation, adapter / generation.name)
+
+
+def _ask(run_dir: Path, config: EngineConfig) -> None:
+    """Asks the demo's questions, in a process of its own."""
+    child_process.tell("phase", phase=child_process.ASKING)
+    taught = map(str, _parquet_files(config, "datasets"))
+    new = map(str, _parquet_files(config, "test_datasets"))
+    _alone("runner.trainer.generation", str(run_dir), "--taught", *taught, "--new", *new)

@@ -16,10 +16,10 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from runner import __version__, data, parts, scenarios
+from runner.check import by_schema
 from runner.recipe import reading
+from runner.tools import packaged
 from tests.conftest import MINIMAL, ROOT, STARTERS
-
-SCHEMAS = sorted((ROOT / "schemas").glob("*.schema.json"))
 
 
 def settings(schema: dict, path: str = ""):
@@ -72,9 +72,8 @@ def test_a_second_clone_builds_its_own_schemas_whatever_is_installed(second_clon
     )
     done = build(second_clone)
     assert done.returncode == 0, done.stderr
-    assert "Of the second clone" in (second_clone / "schemas" / "lora.schema.json").read_text(
-        "utf-8"
-    )
+    built = [file.read_text("utf-8") for file in (second_clone / "schemas").glob("*.json")]
+    assert any("Of the second clone" in text for text in built)
 
 
 def test_two_scenarios_that_define_one_setting_differently_are_an_error(second_clone):
@@ -160,9 +159,9 @@ def test_every_keyword_is_described_and_used_in_schemas_and_in_code():
     assert {keyword for keyword in keywords if f"`{keyword}`" not in page} == set()
 
 
-@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
-def test_every_setting_says_what_it_is(path):
-    schema = json.loads(path.read_text("utf-8"))
+@pytest.mark.parametrize("scenario", scenarios.names())
+def test_every_setting_says_what_it_is(scenario):
+    schema = json.loads(by_schema.schema_text(scenario))
     Draft202012Validator.check_schema(schema)
     found = list(settings(schema))
     assert len(found) > 20
@@ -184,7 +183,8 @@ def test_every_setting_says_what_it_is(path):
 
 
 def test_there_is_a_schema_a_scenario_and_a_starter_recipe():
-    built = {path.name.removesuffix(".schema.json") for path in SCHEMAS}
+    schemas = (ROOT / "schemas").glob("*.schema.json")
+    built = {path.name.removesuffix(".schema.json") for path in schemas}
     assert built == set(scenarios.names()), (
         "a scenario is a folder with schema.yaml and translation.py; then `make schemas`"
     )
@@ -268,9 +268,28 @@ def test_numbers_of_a_recipe_say_what_they_cost_or_buy(path):
             )
 
 
-@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
-def test_a_schema_has_a_name_of_its_own_with_the_version_and_no_address(path):
-    schema = json.loads(path.read_text("utf-8"))
-    assert (
-        schema["$id"] == f"urn:recipe-runner:{path.name.removesuffix('.schema.json')}:{__version__}"
-    )
+@pytest.mark.parametrize("scenario", scenarios.names())
+def test_a_copy_of_a_schema_is_whole_and_has_a_name_with_the_version_and_no_address(scenario):
+    text = by_schema.schema_text(scenario)
+    assert "$ref" not in text and packaged.DEFINITIONS not in text
+    schema = json.loads(text)
+    assert schema["$id"] == f"urn:recipe-runner:{scenario}:{__version__}"
+    assert list(schema)[:2] == ["$schema", "$id"]
+    for (path, part), (source_path, source) in zip(
+        settings(schema), settings(scenarios.composed(scenario)), strict=True
+    ):
+        assert path == source_path
+        for keyword in ("description", "type", "enum", "default", "required", "x-axolotl"):
+            assert part.get(keyword) == source.get(keyword), path
+
+
+def test_what_several_schemas_have_in_common_is_written_once():
+    """A definition that nothing refers to, or only one place, would be in the way of a reader."""
+    texts = {file: file.read_text("utf-8") for file in (ROOT / "schemas").glob("*.json")}
+    definitions = json.loads(texts[packaged.definitions_file()])["$defs"]
+    assert len(definitions) > 50
+    for name in definitions:
+        reference = f'"{packaged.DEFINITIONS}#/$defs/{name}"'
+        assert sum(text.count(reference) for text in texts.values()) > 1, name
+    whole = sum(len(by_schema.schema_text(scenario)) for scenario in scenarios.names())
+    assert sum(map(len, texts.values())) < whole / 3

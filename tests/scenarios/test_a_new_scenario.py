@@ -38,9 +38,10 @@ def project(tmp_path_factory) -> Path:
     changed = {
         str(file.relative_to(copy))
         for file, content in before.items()
-        if file.read_bytes() != content
+        if file.read_bytes() != content and file.parent.name != "schemas"
     }
-    assert changed == {"runner/recipe/sections.pyi"}  # built: its list of scenarios has one more
+    # Built: its list of scenarios has one more. Schemas share what is now in two of them.
+    assert changed == {"runner/recipe/sections.pyi"}
     text = (ROOT / "recipes" / "survival.yaml").read_text("utf-8")
     for old, new in (
         ("scenario: last-layers", "scenario: my-layers"),

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from runner import catalog
+from runner.check import by_schema
 from runner.check.validate import examine, load
 from runner.data.prepared import PreparedRows
 from runner.parts.evaluate import gates
@@ -241,9 +242,7 @@ def test_flex_attention_reaches_axolotl_and_is_counted_as_flash_attention():
 
 
 def test_each_attention_code_that_needs_a_gpu_has_another_on_a_processor():
-    settings = json.loads((ROOT / "schemas/lora.schema.json").read_text("utf-8"))["properties"][
-        "model"
-    ]["properties"]
+    settings = by_schema.part("lora", "model")["properties"]
     replaced = {
         name
         for setting, names, *_ in rehearsal.needs_gpu()
@@ -306,6 +305,19 @@ def test_a_rank_in_the_environment_is_said_to_change_nothing_where_there_is_no_a
     assert (recipe.train.epochs, [change.setting for change in made]) == (2, ["train.epochs"])
     (note,) = [note for note in notes if "LORA_RANK=16" in note.message]
     golden_message(note.message)
+
+
+def test_an_environment_is_for_recipes_of_one_stage_and_the_note_names_the_first_that_could(
+    golden_message,
+):
+    environment = {"LORA_RANK": "16", "EPOCHS": "2"}
+    _, made, notes = load(LYRICS.with_name("seven-b.yaml"), environment=environment)
+    assert made == []
+    assert [note.hint for note in notes if "environment" in note.message] == [
+        "For one stage, write `--set stages.1.train.epochs=2`.",
+        "For one stage, write `--set stages.3.train.lora_rank=16`.",
+    ]
+    golden_message("\n".join(map(str, notes)))
 
 
 def test_questions_and_answers_are_data_too():

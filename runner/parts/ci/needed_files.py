@@ -5,10 +5,12 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from runner.parts.edits.copying import EDITOR_LINE
 from runner.recipe import lock, reading
 from runner.recipe.document import Document, Span, leaves
+from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, first_line, setting
 
 
@@ -43,6 +45,7 @@ def named_files(document: Document) -> Iterator[str]:
     schema = schema_file(document)
     if schema:
         yield schema
+        yield _definitions_of(schema)
     for _, value in leaves(document.data, bool):
         if isinstance(value, str) and value and value.isprintable():
             yield os.path.normpath(os.path.join(folder, value))
@@ -60,6 +63,11 @@ def schema_file(document: Document) -> str:
     return os.path.normpath(os.path.join(folder, name))
 
 
+def _definitions_of(schema: str) -> str:
+    """The file that a schema of our repository refers to; beside other schemas there is none."""
+    return os.path.join(os.path.dirname(schema), packaged.DEFINITIONS)
+
+
 def schema_problems(recipes: Iterable[str], changed_files: Collection[str]) -> Iterator[Problem]:
     """Schemas among the changed files with which editors cannot check a recipe any more. `recipe
     check` reads a copy of its own, and would not notice."""
@@ -69,7 +77,7 @@ def schema_problems(recipes: Iterable[str], changed_files: Collection[str]) -> I
         except Stop:
             continue  # the check reports it
         schema = schema_file(document)
-        if schema not in changed_files:
+        if schema not in changed_files and _definitions_of(schema) not in changed_files:
             continue
         reason = _why_unusable(Path(schema), document.data)
         line = EDITOR_LINE.search(document.text)
@@ -89,17 +97,23 @@ def _why_unusable(schema: Path, recipe: object) -> str:
     from jsonschema import Draft202012Validator, SchemaError
     from referencing import Registry
     from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
 
+    # The registry fetches nothing.
+    registry: Registry[Any] = Registry()
+    definitions = Path(_definitions_of(str(schema)))
     try:
         content = json.loads(schema.read_text(encoding="utf-8"))
+        if definitions.is_file():
+            resource = DRAFT202012.create_resource(json.loads(definitions.read_text("utf-8")))
+            registry = registry.with_resource(packaged.DEFINITIONS, resource)
     except FileNotFoundError:
         return "does not exist"
     except (OSError, ValueError) as error:
         return f"cannot be read ({first_line(error)})"
     try:
         Draft202012Validator.check_schema(content)
-        # The empty registry fetches nothing.
-        validator = Draft202012Validator(content, registry=Registry())
+        validator = Draft202012Validator(content, registry=registry)
         refusal = next(validator.iter_errors(recipe), None)
     except (SchemaError, Unresolvable) as error:
         return f"is not a whole JSON Schema ({first_line(error)})"

@@ -12,6 +12,7 @@ from runner.parts.editor.form import Field, FieldElements, errors_by_path, field
 from runner.parts.start.drafting import ModelHere
 from runner.recipe import units
 from runner.recipe.document import Document, Path_
+from runner.recipe.stages import PRETRAIN, STAGES, TECHNIQUE
 from runner.tools.problem import Problem
 
 SOURCE, HUB, SUBSET = ("data", "path"), ("data", "hub"), ("data", "subset")
@@ -184,5 +185,7 @@ def fields_of(document: Document) -> dict[Path_, Field]:
         "train.epochs": "Passes",
         "demo.questions": "Questions",
     }
+    if document.lookup((STAGES, 0, TECHNIQUE)) == PRETRAIN:
+        del titled["model.base"]  # the first stage makes the model
     fields = (field_of(document, name, title) for name, title in titled.items())
     return {field.path: field for field in fields if field is not None}

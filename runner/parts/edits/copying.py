@@ -75,11 +75,25 @@ def _without(document: Document, change: Override) -> str:
         del remaining[key]
         return _replace(document, {section: remaining})
     if path in document.values:
-        raise Stop(
-            f"`--set {change.setting}=` would remove one item from a list.",
-            f"Write the whole list: `--set '{dotted(section)}=[…]'`.",
-        )
+        return _without_entry(document, section, int(key))
     return document.text
+
+
+def _without_entry(document: Document, section: Path_, number: int) -> str:
+    """The text without an entry of the list at `section`."""
+    remaining = list(document.lookup(section))
+    del remaining[number]
+    has_dashes = document.text.startswith("-", document.values[section].start)
+    if not has_dashes or not remaining:
+        return _replace(document, {section: remaining})
+    first_line = document.text.count("\n", 0, _dash_of(document, section, number))
+    return _without_line_range(document, first_line, _end(document, (*section, number)))
+
+
+def _dash_of(document: Document, section: Path_, number: int) -> int:
+    """Where the line of an entry of a list with `-` lines begins."""
+    dash = "\n" + " " * (document.values[section].column - 1) + "-"
+    return document.text.rindex(dash, 0, document.values[(*section, number)].start) + 1
 
 
 def _in_braces(document: Document, section: Path_) -> bool:
@@ -213,13 +227,20 @@ def _following_lines(text: str) -> str:
 
 
 def _without_lines(document: Document, path: Path_) -> str:
+    """The text without the lines of a setting."""
     key = document.keys[path]
+    dash = document.text.splitlines()[key.line - 1][: key.column - 1]
+    return _without_line_range(document, key.line - 1, _end(document, path), dash)
+
+
+def _without_line_range(document: Document, first_line: int, end: int, dash: str = "") -> str:
+    """The text without the lines from `first_line`, counted from 0, to that of the place `end`.
+    dash: the beginning of the first one, if the entry of a list begins there and stays."""
     lines = document.text.splitlines(keepends=True)
-    lines_before = lines[: key.line - 1]
-    lines_after = lines[document.text.count("\n", 0, _end(document, path)) + 1 :]
+    lines_before = lines[:first_line]
+    lines_after = lines[document.text.count("\n", 0, end) + 1 :]
     if lines_before and lines_after and lines_before[-1].isspace() and lines_after[0].isspace():
-        del lines_after[0]  # because the blank line before the setting remains
-    dash = lines[key.line - 1][: key.column - 1]
+        del lines_after[0]  # because the blank line before them remains
     if "-" in dash and lines_after and lines_after[0].startswith(" " * len(dash)):
         # The next setting begins the list entry.
         lines_after[0] = dash + lines_after[0][len(dash) :]
@@ -247,12 +268,9 @@ def _shortened(document: Document, path: Path_, value: Any) -> str:
     if not isinstance(old, list) or not isinstance(value, list) or not value:
         return ""
     text = document.text
-    place = document.values[path]
-    if value == old or value != old[: len(value)] or text[place.start] != "-":
+    if value == old or value != old[: len(value)] or text[document.values[path].start] != "-":
         return ""
-    dash = "\n" + " " * (place.column - 1) + "-"
-    first_removed = document.values[(*path, len(value))]
-    cut = text.rindex(dash, 0, first_removed.start) + 1
+    cut = _dash_of(document, path, len(value))
     return text[:cut] + _following_lines(text[_end(document, path) :])
 
 
@@ -338,7 +356,11 @@ def edited(text: str, changes: Iterable[Override]) -> str:
     after = parse("the copy", text)
     changed_paths = set()
     for change in changes:
-        if before.lookup(change.path) != after.lookup(change.path):
+        *parents, key = change.path
+        if isinstance(key, int) and change.after is None:
+            # The entries after it move up, so its place is another entry's.
+            changed_paths.add(tuple(parents))
+        elif before.lookup(change.path) != after.lookup(change.path):
             changed_paths.add(change.path)
     reasons = {}
     for change in changes:

@@ -12,7 +12,7 @@ import re
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -56,20 +56,35 @@ class Manifest(Record):
     # By their name in the stage's folder, each with its place (`at`), `size` and `sha256`.
     files: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def file_name(self) -> str:
+        if self.ended:
+            return self.FILE
+        return f"manifest-{self.step}.json"
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each file by its place."""
+        return {entry["at"]: entry["sha256"] for entry in self.files.values()}
+
 
 def address_of(plan: Plan, stage: Stage | None = None) -> str:
     """The address of a plan's mirror, or of one of its stages there; empty without a mirror."""
     mirror = (plan.site.mirror or "").rstrip("/")
-    if mirror:
-        return "/".join((mirror, plan.name, *([stage.name] if stage else [])))
-    return ""
+    if not mirror:
+        return ""
+    address = f"{mirror}/{plan.name}"
+    if stage:
+        return f"{address}/{stage.name}"
+    return address
 
 
 def newest(store: S3FileSystem, address: str, key: str | None = None) -> Manifest | None:
     """The last manifest of a stage, with this key if one is given; None without one."""
-    fitting = [
-        manifest for manifest in _manifests(store, address).values() if key in (None, manifest.key)
-    ]
+    fitting = []
+    for manifest in _manifests(store, address).values():
+        if key is None or key == manifest.key:
+            fitting.append(manifest)
     return max(fitting, key=lambda manifest: (manifest.ended, manifest.step), default=None)
 
 
@@ -97,11 +112,10 @@ def send(folder: StageFolder) -> None:
     files = dict[str, dict[str, Any]]()
     with TemporaryDirectory(prefix="mirror-") as still:
         for name, file in local_files.items():
-            # Records change with every step: each transfer has its own, so that an older one stays
-            # whole.
-            if ended or name.startswith((CHECKPOINTS, DATA)):
-                path_there = name
-            else:
+            path_there = name
+            if not ended and not name.startswith((CHECKPOINTS, DATA)):
+                # Records change with every step: each transfer has its own, so that an older one
+                # stays whole.
                 path_there = f"step-{step}/{name}"
             if path_there != name or file.stat().st_size < SMALL:
                 # Records and logs are written while files are sent. A copy is sent as it was
@@ -116,49 +130,56 @@ def _send(address: str, local_files: Mapping[str, Path], manifest: Manifest) -> 
     does not name."""
     with object_store.asking(address) as store:
         root = object_store.path_of(address)
-        before = _manifests(store, address)
-        digests_there = {
-            entry["at"]: entry["sha256"]
-            for older in before.values()
-            for entry in older.files.values()
-        }
-        new = {entry["at"]: entry["sha256"] for entry in manifest.files.values()}
-        for path, older in before.items():
-            if any(
-                new.get(entry["at"], entry["sha256"]) != entry["sha256"]
-                for entry in older.files.values()
-            ):
-                store.rm_file(path)  # its files are about to be replaced
+        older_manifests = _manifests(store, address)
+        digests_there = dict[str, str]()
+        for path, older in older_manifests.items():
+            digests_there |= older.digests
+            if _is_replaced(older, manifest):
+                store.rm_file(path)
         for name, entry in manifest.files.items():
             if digests_there.get(entry["at"]) != entry["sha256"]:
                 store.put_file(str(local_files[name]), f"{root}/{entry['at']}")
-        last = f"{root}/{manifest.FILE if manifest.ended else f'manifest-{manifest.step}.json'}"
-        store.pipe_file(last, json.dumps(asdict(manifest), indent=1).encode())
-        keep = {last, *(f"{root}/{place}" for place in new)}
-        for old in sorted(
-            set(store.find(root)) - keep, key=lambda path: path not in before
-        ):  # manifests first
-            store.rm_file(old)
+        manifest_path = f"{root}/{manifest.file_name}"
+        store.pipe_file(manifest_path, json.dumps(asdict(manifest), indent=1).encode())
+        kept = {manifest_path}
+        for place in manifest.digests:
+            kept.add(f"{root}/{place}")
+        others = set(store.find(root)) - kept
+        # An older manifest goes before its files.
+        for path in sorted(others, key=lambda path: path not in older_manifests):
+            store.rm_file(path)
+
+
+def _is_replaced(older: Manifest, manifest: Manifest) -> bool:
+    """Whether one of the older manifest's files is about to be replaced by another one."""
+    digests = manifest.digests
+    return any(digests.get(place, digest) != digest for place, digest in older.digests.items())
 
 
 def _files(folder: StageFolder) -> dict[str, Path]:
     """What a stage has left, by names in its folder: whole checkpoints, and everything else except
     what all recipes share or can be made again."""
-    files = {name: file for name in (RUN, PAGE) if (file := folder.run.path / name).is_file()}
+    files = {name: folder.run.path / name for name in (RUN, PAGE)}
     if folder.prepares:
-        rows = (file for file in folder.results.rglob("*") if file.name != STAGE)
-        files |= {f"{DATA}/{file.relative_to(folder.results)}": file for file in rows}
-    homes: list[Path] = []
+        for file in folder.results.rglob("*"):
+            if file.name != STAGE:
+                files[f"{DATA}/{file.relative_to(folder.results)}"] = file
+    for home in (*_records(folder), *_checkpoints(folder).values()):
+        for file in (home, *home.rglob("*")):
+            files[str(file.relative_to(folder.path))] = file
+    existing = {}
+    for name, file in files.items():
+        # A file that is being written has such a name.
+        if file.is_file() and ".partial" not in name:
+            existing[name] = file
+    return existing
+
+
+def _records(folder: StageFolder) -> Iterator[Path]:
+    """The files and folders that a stage has left, without those of checkpoints."""
     for pattern in LEFT:
         if pattern not in (CHECKPOINTS, SERVING):
-            homes.extend(folder.path.glob(pattern))
-    for home in (*homes, *_checkpoints(folder).values()):
-        inner: Iterable[Path] = [home]
-        if home.is_dir():
-            inner = home.rglob("*")
-        files |= {str(file.relative_to(folder.path)): file for file in inner}
-    # A file that is being written has such a name.
-    return {name: file for name, file in files.items() if file.is_file() and ".partial" not in name}
+            yield from folder.path.glob(pattern)
 
 
 def _checkpoints(folder: StageFolder) -> dict[int, Path]:
@@ -195,15 +216,16 @@ def restore(folder: StageFolder, tell: Tell) -> None:
         is_current = stage_folder.state.keys.get("") == stage.keys[""]
         if stage_folder.fetches or (is_current and stage_folder.finished):
             continue
-        with object_store.asking(address := address_of(folder.plan, stage)) as store:
+        address = address_of(folder.plan, stage)
+        with object_store.asking(address) as store:
             manifest = newest(store, address, stage.keys[""])
+            last_step = -1
             if is_current:
                 last_step = max(_checkpoints(stage_folder), default=0)
-            else:
-                last_step = -1
-            if manifest is None or not (
-                manifest.ended or (stage == folder.stage and manifest.step > last_step)
-            ):
+            if manifest is None:
+                continue
+            is_newer = stage == folder.stage and manifest.step > last_step
+            if not manifest.ended and not is_newer:
                 continue
             copy(store, address, manifest, partial(_local, stage_folder), stage_folder.path)
         if manifest.ended:

@@ -243,6 +243,8 @@ def _hidden_folder(recipe: Recipe, index: int, mount: str) -> Iterator[Problem]:
 
 def job_name(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A job's name is also part of the names of its pods, and of their addresses."""
+    if recipe.is_stage:
+        return  # the rules of the whole recipe judge the names of all jobs
     name = site.job_name or recipe.name
     most = longest_job_name(recipe.machines.nodes)
     if JOB_NAME.match(name) and len(name) <= most:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from runner.data.data_sets import stated
 from runner.parts.contract import Measurable, Summaries
@@ -53,65 +53,83 @@ def measurable(recipe: Recipe) -> Measurable:
 
 def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]]:
     """The stages that prepare text, draw the first weights, and train each context length."""
-    lengths = curriculum(recipe)
+    data = _data(recipe, place)
+    init = _init(recipe, place)
+    trained = list[Stage]()
+    names_before = [init.name]
+    for length in curriculum(recipe):
+        stage = _of_length(recipe, place, length, names_before)
+        trained.append(stage)
+        names_before.append(stage.name)
+    return data, init, trained
+
+
+def _data(recipe: Recipe, place: Place) -> Stage:
+    """The stage that cleans the text, trains the tokenizer and packs the blocks."""
     # Only the proportions count, so the data does not change with the number of GPUs.
-    tokens = tuple((length.sequence_len, length.tokens(1)) for length in lengths)
-    everything = asdict(architecture.everything(recipe, place, tokens), dict_factory=stated)
-    everything["work"] = "pretrain.text"
-    machines = common.machines(recipe, place)
+    tokens = []
+    for length in curriculum(recipe):
+        tokens.append((length.sequence_len, length.tokens(1)))
+    task = architecture.everything(recipe, place, tuple(tokens))
+    config = asdict(task, dict_factory=stated)
+    config["work"] = "pretrain.text"
+    pods = None
     if place.on_cluster and not recipe.data.packed:
         pods = recipe.data.cleaning.pods
-    else:
-        pods = None
     # The results for other stages, by folder, and the settings that each depends on.
     parts = {"tokenizer": ("text", "tokenizer"), "blocks": ("text", "tokenizer", "lengths")}
-    prepares = common.work(place, common.DATA, everything, machines, parts=parts, pods=pods or 1)
+    machines = common.machines(recipe, place)
+    return common.work(place, common.DATA, config, machines, parts=parts, pods=pods or 1)
+
+
+def _init(recipe: Recipe, place: Place) -> Stage:
+    """The stage that draws the first weights."""
     model = recipe.model
-    weights = architecture.FirstWeights(
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    if model.master_weights == "bf16" and model.precision != "fp32":
+        dtype = "bfloat16"
+    task = architecture.FirstWeights(
         out=place.below("init").best_model_dir,
         tokenizer=f"{place.data_dir}/tokenizer",
         seed=model.seed,
         architecture=architecture.sizes(model) | {"tie_word_embeddings": model.tied},
         parameters=architecture.parameters(model),
-        dtype="bfloat16"
-        if model.precision != "fp32" and model.master_weights == "bf16"
-        else "float32",
+        dtype=dtype,
     )
-    init = common.work(
-        place, "init", asdict(weights), machines, reads={common.DATA: ("tokenizer/",)}
-    )
-    trained = [init]
-    for length in lengths:
-        trained.append(_of_length(recipe, place, length, [stage.name for stage in trained]))
-    return prepares, init, trained[1:]
+    machines = common.machines(recipe, place)
+    reads = {common.DATA: ("tokenizer/",)}
+    return common.work(place, "init", asdict(task), machines, reads=reads)
 
 
-def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) -> Stage:
+def _of_length(recipe: Recipe, place: Place, length: Length, names_before: list[str]) -> Stage:
+    """The training of one context length. names_before: of `init` and of the lengths before."""
     here = place.below(length.name)
-    # All stages share a time limit, so each reads how much of it the earlier ones have used.
-    earlier = [place.below(name).run_dir for name in before[1:] if common.time_limit(recipe)]
-    config = _config(recipe, here, length, place.below(before[-1]), earlier)
+    earlier = []
+    if common.time_limit(recipe):
+        # All stages share it, so each reads how much of it the earlier ones have used.
+        for name in names_before[1:]:
+            earlier.append(place.below(name).run_dir)
+    before = names_before[-1]
+    config = _config(recipe, here, length, place.below(before), earlier)
     split, split_files = sharding.settings(recipe, here, precision_of(recipe))
     last = curriculum(recipe)[-1]
+    validation_blocks = f"{place.data_dir}/blocks/validation-{last.sequence_len}.npy"
+    # Blocks of other lengths may change without this one.
+    blocks = (
+        f"blocks/train-{length.sequence_len}.npy",
+        f"blocks/validation-{length.sequence_len}.npy",
+    )
     return axolotl.stage(
         recipe,
         here,
         axolotl.with_advanced(recipe, config | split, ("model", "speed", "train")),
-        Evaluation(
-            "text", text_blocks=f"{place.data_dir}/blocks/validation-{last.sequence_len}.npy"
-        ),
+        Evaluation("text", text_blocks=validation_blocks),
         has_gates=length == last,
         name=length.name,
         data={},
         files=split_files,
         folder=length.name,
-        # Blocks of other lengths may change without this one.
-        reads={
-            common.DATA: tuple(
-                f"blocks/{split}-{length.sequence_len}.npy" for split in ("train", "validation")
-            ),
-            before[-1]: (),
-        },
+        reads={common.DATA: blocks, before: ()},
     )
 
 

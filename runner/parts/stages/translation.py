@@ -63,53 +63,94 @@ def _own(recipe: Recipe) -> Any:
 def each(recipe: Recipe, place: Place) -> Iterator[Stage]:
     """The rows of all stages, then each training. An adapter is part of the best model of its
     stage."""
-    init: list[Stage] = []
-    trained: list[Stage] = []
-    after: list[Stage] = []  # those that follow a pretraining, or all
-    rows: dict[str, Any] = {}
-    models: dict[str, Any] = {}
-    texts: tuple[str, ...] = ()
-    begun = common.work(place, common.DATA, {"out": place.data_dir}, common.PREPARING)
-    tokenizer = Pretrained(f"{place.data_dir}/tokenizer")  # of the model so far
-    for_proof: dict[str, Any] = {}  # the facts and the tokenizer of the model so far
-    proven: dict[str, Any] = {}  # the same of each stage's model
+    stages = _Stages(recipe, place)
     for index, (name, stage_recipe) in enumerate(recipe.stage_recipes.items()):
         if stage_recipe.makes_model:
-            begun, weights, trained = _own(stage_recipe).pretraining(stage_recipe, place)
-            trained = [
-                common.as_stage_of_several(stage, fingerprint=recipe.fingerprint)
-                for stage in trained
-            ]
-            init = [weights]
-            texts = ("text", "tokenizer")
-            for_proof = {"model": stage_recipe.facts.record, "tokenizer": tokenizer.base}
-            continue
-        begins = starts(recipe.document, index)
-        stage_place = replace(place.below(name), data_dir=f"{place.data_dir}/{name}")
-        if not begins:
-            earlier = place.below(trained[-1].name)
-            stage_place = replace(stage_place, model_dir=earlier.best_model_dir)
-        elif names_base(recipe.document, index):
-            stage_place = _with_base_model(stage_recipe, name, stage_place, place)
-        if begins:
-            models[name] = common.fetched_ahead(stage_recipe, stage_place)
-            tokenizer = common.tokenizer(stage_recipe, stage_place)
-            facts = stage_recipe.model_facts
-            for_proof = {
-                "model": facts and facts.record,
-                "tokenizer": stage_place.model_dir or common.base_model(stage_recipe, stage_place),
-            }
-        stage = common.as_stage_of_several(
-            language.training(stage_recipe, stage_place), fingerprint=recipe.fingerprint
+            stages.add_pretraining(stage_recipe)
+        else:
+            stages.add_training(index, name, stage_recipe)
+    yield stages.data()
+    yield from (*stages.init, *stages.trained)
+
+
+class _Stages:
+    """The stages of a plan, which grow by one training after the other."""
+
+    def __init__(self, recipe: Recipe, place: Place) -> None:
+        self.recipe = recipe
+        self.place = place
+        self.proves = _proves(recipe, place)
+        # The stage `data` without rows, and the parts of its config that all rows depend on.
+        self.without_rows = common.work(
+            place, common.DATA, {"out": place.data_dir}, common.PREPARING
         )
-        proven[name] = for_proof
-        rows[name] = {**stage.data, "tokenizer": asdict(tokenizer)}
-        stage = replace(stage, name=name, data=rows[name])
-        after.append(_trained(place, stage, trained, begins, _proves(recipe, place)))
-        trained.append(after[-1])
-    data = _with_rows(begun, recipe, place, models, rows, texts)
-    yield common.proving(recipe, place, data, after if _proves(recipe, place) else [], proven)
-    yield from (*init, *trained)
+        self.text_parts: tuple[str, ...] = ()
+        self.init: list[Stage] = []
+        self.trained: list[Stage] = []
+        self.on_rows: list[Stage] = []  # the trainings without those of a pretraining
+        self.rows: dict[str, Any] = {}  # of each of them, by its name
+        self.models: dict[str, Any] = {}  # the base models that are fetched ahead, by stage
+        # The tokenizer of the model so far; and its facts and tokenizer, as a proof needs them.
+        self.tokenizer = Pretrained(f"{place.data_dir}/tokenizer")
+        self.model_to_prove: dict[str, Any] = {}
+        self.models_to_prove: dict[str, Any] = {}  # the same of each stage's model
+
+    def add_pretraining(self, stage_recipe: Recipe) -> None:
+        pretraining = _own(stage_recipe).pretraining(stage_recipe, self.place)
+        self.without_rows, init, trained = pretraining
+        self.text_parts = ("text", "tokenizer")
+        self.init = [init]
+        self.trained = [self._of_this_recipe(stage) for stage in trained]
+        self.model_to_prove = {
+            "model": stage_recipe.facts.record,
+            "tokenizer": f"{self.place.data_dir}/tokenizer",
+        }
+
+    def add_training(self, index: int, name: str, stage_recipe: Recipe) -> None:
+        """Adds a training on rows. index: of the stage."""
+        begins = starts(self.recipe.document, index)
+        stage_place = self._place_of(index, name, stage_recipe)
+        if begins:
+            self._take_base_model(name, stage_recipe, stage_place)
+        stage = self._of_this_recipe(language.training(stage_recipe, stage_place))
+        self.models_to_prove[name] = self.model_to_prove
+        self.rows[name] = {**stage.data, "tokenizer": asdict(self.tokenizer)}
+        stage = replace(stage, name=name, data=self.rows[name])
+        stage = _trained(self.place, stage, self.trained, begins, self.proves)
+        self.on_rows.append(stage)
+        self.trained.append(stage)
+
+    def data(self) -> Stage:
+        """The stage that prepares the rows of every training."""
+        data = _with_rows(
+            self.without_rows, self.recipe, self.place, self.models, self.rows, self.text_parts
+        )
+        proven = self.on_rows if self.proves else []
+        return common.proving(self.recipe, self.place, data, proven, self.models_to_prove)
+
+    def _of_this_recipe(self, stage: Stage) -> Stage:
+        return common.as_stage_of_several(stage, fingerprint=self.recipe.fingerprint)
+
+    def _place_of(self, index: int, name: str, stage_recipe: Recipe) -> Place:
+        """The place of a training, whose model is that of the one before or its own base model."""
+        place = self.place
+        stage_place = replace(place.below(name), data_dir=f"{place.data_dir}/{name}")
+        if not starts(self.recipe.document, index):
+            earlier = place.below(self.trained[-1].name)
+            return replace(stage_place, model_dir=earlier.best_model_dir)
+        if names_base(self.recipe.document, index):
+            return _with_base_model(stage_recipe, name, stage_place, place)
+        return stage_place
+
+    def _take_base_model(self, name: str, stage_recipe: Recipe, stage_place: Place) -> None:
+        """The model so far is now the base model of a stage."""
+        self.models[name] = common.fetched_ahead(stage_recipe, stage_place)
+        self.tokenizer = common.tokenizer(stage_recipe, stage_place)
+        facts = stage_recipe.model_facts
+        self.model_to_prove = {
+            "model": facts and facts.record,
+            "tokenizer": stage_place.model_dir or common.base_model(stage_recipe, stage_place),
+        }
 
 
 def _proves(recipe: Recipe, place: Place) -> bool:

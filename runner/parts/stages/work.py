@@ -27,32 +27,36 @@ def data(work: Work, tell: Tell) -> None:
             return
     out = Path(work["out"])
     twins = work.get("twins", {})
-    prepared: list[PreparedRows] = []
-    model = twin = None
+    prepared = list[PreparedRows]()
+    model = None
+    twin = None
     for name, rows in _rows(work).items():
         model = work["models"].get(name, model)
         if name in work["models"] and model:
             prepare.fetch_model(model, tell)
         tell(f"{name}:")
-        draw = work["earlier_rows"].get(name)
-        folder = out / name / "own" if draw else out / name
         if name not in twins and twin:
             # Later stages read their rows with the tokenizer of the same twin.
             rows["tokenizer"] = asdict(Pretrained(twin["folder"], "main", False))
         twin = twins.get(name, twin)
-        stage_work = {
-            **work,
-            "out": str(folder),
-            "data": rows,
-            "model": model,
-            "twin": twins.get(name),
-        }
-        prepare.write_rows(stage_work, lambda line: tell(f"  {line}"))
-        prepared.append(PreparedRows.read(folder) or PreparedRows())
-        if draw:
-            tell(f"  {mix(folder, out / draw['of'], out / name, draw['share'], draw['seed'])}")
-            prepared[-1].write(out / name)
+        of_stage = {"data": rows, "model": model, "twin": twins.get(name)}
+        prepared.append(_write_rows({**work, **of_stage}, out, name, tell))
     _total(prepared).write(out)
+
+
+def _write_rows(work: Work, out: Path, name: str, tell: Tell) -> PreparedRows:
+    """Writes the rows of a stage, if it draws some with those of an earlier one. work: as
+    `prepare.write_rows` takes it, without its folder."""
+    draw = work["earlier_rows"].get(name)
+    folder = out / name
+    if draw:
+        folder = out / name / "own"
+    prepare.write_rows({**work, "out": str(folder)}, lambda line: tell(f"  {line}"))
+    rows = PreparedRows.read(folder) or PreparedRows()
+    if draw:
+        tell(f"  {mix(folder, out / draw['of'], out / name, draw['share'], draw['seed'])}")
+        rows.write(out / name)
+    return rows
 
 
 def _total(prepared: list[PreparedRows]) -> PreparedRows:

@@ -436,33 +436,37 @@ def proving(
     axolotl = [stage for stage in trained if stage.engine == "axolotl"]
     if not axolotl:
         return replace(data, config={**data.config, "proofs": None, "proven_for": {}})
-    stages = {}
-    settings = {}
+    proofs = {}
+    proven_for = {}
     texts = []
-    of_steps = tuple(table("of-steps")["names"])
     for stage in axolotl:
+        file = stage.config_file
+        out = proof_dir(place)
         if stage.folder:
             file = f"{stage.name}.yaml"
-        else:
-            file = stage.config_file
+            out = f"{out}/{stage.folder}"
         texts.append(LazyArtifact(file, partial(_text, recipe, stage)))
-        out = "/".join(filter(None, (proof_dir(place), stage.folder)))
         config = f"{place.below(data.folder).config_dir}/{file}"
-        stages[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
-        # The stage runs again only if a setting has changed that may affect how rows are trained.
-        learned = {}
-        for name, value in plans.learned_from(stage.config):
-            learned[name] = plans.without_place(value, place)
-        settings[stage.name] = content_hash(
-            {name: learned[name] for name in learned if not name.startswith(of_steps)}
-        )
+        proofs[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
+        proven_for[stage.name] = _hash_of_rows(stage, place)
     return replace(
         data,
-        config={**data.config, "proofs": stages, "proven_for": settings},
+        config={**data.config, "proofs": proofs, "proven_for": proven_for},
         # Axolotl would start a process for each core of the whole machine.
         env={**data.env, tokenizers.TOKENISING_PROCESSES: str(data.machines.cpus)},
         files=tuple(texts),
     )
+
+
+def _hash_of_rows(stage: Stage, place: Place) -> str:
+    """A hash of the settings that may affect how rows are trained; only then are they proven
+    again."""
+    of_steps = tuple(table("of-steps")["names"])
+    settings = {}
+    for name, value in plans.learned_from(stage.config):
+        if not name.startswith(of_steps):
+            settings[name] = plans.without_place(value, place)
+    return content_hash(settings)
 
 
 def proof_dir(place: Place) -> str:
@@ -519,21 +523,22 @@ def plan(
     """The Plan of the stages that `stages` makes at a place, with their keys and config texts. On a
     cluster each stage's checkpoints are under its own key, and its pods check earlier stages and
     their gates."""
-    if place.model_dir is None and remote((recipe.settings.get("model") or {}).get("base")):
-        place = replace(
-            place, model_dir=f"{place.run_dir}/fetched_model"
-        )  # no trainer reads such an address
+    base = (recipe.settings.get("model") or {}).get("base")
+    if place.model_dir is None and remote(base):
+        # No trainer reads such an address.
+        place = replace(place, model_dir=f"{place.run_dir}/fetched_model")
     bare = list(stages(place))
+    by_stage = dict[str, dict[str, str]]()
     judged_only = place.checkpoint_keys is None
-    if judged_only:
-        by_stage = {}
-    else:
+    if not judged_only:
         by_stage = plans.keys(bare, place)
     if place.on_cluster and not judged_only:
-        place = replace(
-            place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare}
-        )
+        folder_keys = {stage.folder: by_stage[stage.name][""] for stage in bare}
+        place = replace(place, checkpoint_keys=folder_keys)
         bare = list(stages(place))
+    stages_with_texts = []
+    for stage in bare:
+        stages_with_texts.append(written(recipe, stage, keys=by_stage.get(stage.name, {})))
     complete_plan = Plan(
         name=recipe.name,
         scenario=recipe.scenario,
@@ -542,20 +547,28 @@ def plan(
         code_from_git=recipe.code_from_git,
         site=_section(recipe, "openshift"),
         nodes=_section(recipe, "nodes"),
-        facts={name: value for name, value in (facts or {}).items() if value is not None},
+        facts=_known_facts(facts or {}),
         model_image=mounted(recipe, place),
         has_gates=any(stage.gates for stage in bare),
-        stages=tuple(written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),
+        stages=tuple(stages_with_texts),
     )
     if not place.on_cluster:
         return complete_plan
-    guarded = []
-    for stage in complete_plan.stages:
-        file = f"{complete_plan.place_of(stage).config_dir}/{plans.PLAN_FILE}"
-        command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, LazyArtifact(plans.PLAN_FILE, complete_plan.upto(stage).as_json))
-        guarded.append(replace(stage, command=command, files=files))
+    guarded = [_guarded(complete_plan, stage) for stage in complete_plan.stages]
     return replace(complete_plan, stages=tuple(guarded))
+
+
+def _known_facts(facts: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _guarded(plan: Plan, stage: Stage) -> Stage:
+    """The stage, with a command that checks earlier stages and their gates first, by the plan
+    up to it."""
+    file = f"{plan.place_of(stage).config_dir}/{plans.PLAN_FILE}"
+    command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
+    plan_text = LazyArtifact(plans.PLAN_FILE, plan.upto(stage).as_json)
+    return replace(stage, command=command, files=(*stage.files, plan_text))
 
 
 def _section(recipe: Recipe, name: str) -> Any:

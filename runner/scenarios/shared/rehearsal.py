@@ -192,41 +192,44 @@ def after_data(
 ) -> list[Override]:
     """The substitutions that depend on the rows. twin_folder: of the twin, if it is not the usual
     one."""
-    joined = "packing" in recipe.train and axolotl.joins_rows(
-        recipe, recipe.train, accelerator=True
-    )
-    if recipe.model.attention == "flex_attention":
-        kernel = "FlexAttention"
-    else:
-        kernel = "FlashAttention"
-    if joined:
-        mask = "; a mask separates joined rows instead"
-    else:
-        mask = ""
-    if recipe.model.attention == "eager":
-        attention = "eager"
-    else:
-        attention = recipe.facts.family.get("attention", "sdpa")
     written = min(40, recipe.demo.max_new_tokens)
-    pattern = recipe.train.get("lora_pattern")
-    small = replace(recipe.facts, num_hidden_layers=layers(recipe))
-    if pattern and not small.matched(pattern):
-        pattern = small.pattern_of(recipe.facts.named(pattern) or recipe.facts.linear)
-    model = table("twin", attention=attention, kernel=kernel, mask=mask)
     graded = min(MAX_GRADED, recipe.demo.get("graded_questions") or 0)
-    end = table("twin-end", written=written, graded=graded, pattern=pattern)
-    base = substitute("model.base", str(twin_folder or folder / TWIN), _made(recipe))
-    train = recipe.train
-    if "lora_rank" in train:
-        adapter = narrow(train.lora_rank, train.lora_alpha)
-    else:
-        adapter = []
+    end = table("twin-end", written=written, graded=graded, pattern=_lora_pattern(recipe))
     changes = [
-        *substitutes(recipe, model),
+        *_attention(recipe),
         *without_kernels(recipe, BY, "speed."),
         *substitutes(recipe, end),
+        *training(recipe, rows),
     ]
-    return [*changes, *training(recipe, rows), *adapter, base]
+    train = recipe.train
+    if "lora_rank" in train:
+        changes += narrow(train.lora_rank, train.lora_alpha)
+    twin_path = twin_folder or folder / TWIN
+    return [*changes, substitute("model.base", str(twin_path), _made(recipe))]
+
+
+def _attention(recipe: Recipe) -> list[Override]:
+    """The attention that a processor computes, and why."""
+    kernel = "FlashAttention"
+    if recipe.model.attention == "flex_attention":
+        kernel = "FlexAttention"
+    mask = ""
+    if "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True):
+        mask = "; a mask separates joined rows instead"
+    attention = recipe.facts.family.get("attention", "sdpa")
+    if recipe.model.attention == "eager":
+        attention = "eager"
+    return substitutes(recipe, table("twin", attention=attention, kernel=kernel, mask=mask))
+
+
+def _lora_pattern(recipe: Recipe) -> str | None:
+    """The pattern of the layers that an adapter changes. One that fits none of the twin's few
+    layers becomes one that fits layers of the same names."""
+    pattern: str | None = recipe.train.get("lora_pattern")
+    small = replace(recipe.facts, num_hidden_layers=layers(recipe))
+    if not pattern or small.matched(pattern):
+        return pattern
+    return small.pattern_of(recipe.facts.named(pattern) or recipe.facts.linear)
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
@@ -338,10 +341,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other_remedy: str = "") 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
     file = recipe.folder / data["path"]
-    if file.is_file():
-        size = file.stat().st_size
-    else:
-        size = 0
+    size = file.stat().st_size if file.is_file() else 0
     if size <= LARGE or not (data.knows("sets") or data.knows("share")):
         return []
     name = setting(home)
@@ -350,13 +350,16 @@ def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
     if "sets" in home:
         return [substitute(f"{name}.share", share, reason)]
     # Only an entry of `sets` has a share, so the lines about the data set move there.
-    written = {key: recipe.document.lookup((*home, key)) for key in OF_A_FILE}
-    moved = {key: value for key, value in written.items() if value is not None}
-    entry = {key: value for key, value in moved.items() if key != "sample"}
-    return [
-        substitute(f"{name}.sets", [{**entry, "share": share}], reason),
-        *(substitute(f"{name}.{key}", None, f"moved to `{name}.sets`") for key in moved),
-    ]
+    entry: dict[str, Any] = {}
+    removed = []
+    for key in OF_A_FILE:
+        value = recipe.document.lookup((*home, key))
+        if value is None:
+            continue
+        removed.append(substitute(f"{name}.{key}", None, f"moved to `{name}.sets`"))
+        if key != "sample":
+            entry[key] = value
+    return [substitute(f"{name}.sets", [{**entry, "share": share}], reason), *removed]
 
 
 def split(recipe: Recipe) -> list[Override]:

@@ -20,9 +20,11 @@ import pytest
 import yaml
 
 from runner import catalog
+from runner.check import by_schema
 from runner.parts.ci import needed_files, pull_request
 from runner.parts.ci.pull_request import MARK, changed
 from runner.recipe import lock
+from runner.tools import packaged
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
@@ -228,7 +230,7 @@ def test_a_request_that_breaks_the_schema_of_a_recipe_is_red(
     recipe(home, "kept.yaml", "../../schemas/lora.schema.json", "schemas/own.json")
     file = home / "schemas" / "own.json"
     file.parent.mkdir()
-    file.write_text((ROOT / "schemas" / "lora.schema.json").read_text("utf-8"), encoding="utf-8")
+    file.write_text(by_schema.schema_text("lora"), encoding="utf-8")
     commit(home)
     base = git(home, "rev-parse", "HEAD").strip()
     file.write_text(file.read_text("utf-8") + "\n", encoding="utf-8")
@@ -241,6 +243,23 @@ def test_a_request_that_breaks_the_schema_of_a_recipe_is_red(
     assert checked_by_a_request(tmp_path, base) == 1
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::error")]
     assert line.startswith("::error file=kept.yaml,line=") and reason in line
+
+
+def test_a_request_that_breaks_what_a_schema_refers_to_is_red(repository, tmp_path, capsys):
+    home, _ = repository
+    recipe(home, "kept.yaml", "../../schemas/lora.schema.json", "schemas/lora.schema.json")
+    (home / "schemas").mkdir()
+    for name in ("lora.schema.json", packaged.DEFINITIONS):
+        shutil.copy(ROOT / "schemas" / name, home / "schemas")
+    commit(home)
+    base = git(home, "rev-parse", "HEAD").strip()
+    definitions = home / "schemas" / packaged.DEFINITIONS
+    definitions.write_text(definitions.read_text("utf-8") + "\n", encoding="utf-8")
+    assert checked_by_a_request(tmp_path, base) == 0, "the schema still takes the recipe"
+    definitions.write_text('{"$defs": {}}', encoding="utf-8")
+    capsys.readouterr()
+    assert checked_by_a_request(tmp_path, base) == 1
+    assert "is not a whole JSON Schema" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@ may say."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from runner import catalog
+from runner.check import by_schema
 from runner.recipe import reading
 from tests.conftest import RECIPES, ROOT, STARTERS
 from tests.parts.editor import language_server
@@ -42,7 +42,7 @@ def test_a_copy_has_no_complaint_and_finds_its_schema(server, recipe_command, tm
 
 def schema_of(path: Path) -> dict:
     scenario = reading.read(path).data["scenario"]
-    return json.loads((ROOT / "schemas" / f"{scenario}.schema.json").read_text("utf-8"))
+    return by_schema.schema(scenario)
 
 
 @pytest.mark.long

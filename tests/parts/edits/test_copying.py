@@ -139,6 +139,24 @@ def test_what_is_said_of_one_stage_stays_when_another_changes():
     assert "4 × 4 = 16 rows" in text and "7 billion weights take 6 GB" in text
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["stages.0", "stages.2", "stages.3", "stages.3.gates.1", "evaluation.tasks.0"],
+)
+def test_an_entry_of_a_list_is_left_out_with_its_lines_and_no_others(setting):
+    document = read(ROOT / "recipes" / "seven-b.yaml")
+    (change,) = from_options([f"{setting}="])
+    text = copying.faithful(document, [change], copying.edited)
+    assert text
+    *section, number = change.path
+    entries = document.lookup(tuple(section))
+    kept = [entry for index, entry in enumerate(entries) if index != number]
+    assert parse("x", text).lookup(tuple(section)) == kept
+    assert "\n\n\n" not in text
+    # The others keep their comments.
+    assert "technique: full                   # every weight" in text
+
+
 def test_where_a_recipe_lives_changes_no_figure():
     before = SURVIVAL.read_text("utf-8").splitlines()
     after = edited(SURVIVAL, *from_options(["openshift.namespace=mine", "name=mine"])).splitlines()

@@ -4,7 +4,6 @@ written into a recipe."""
 from __future__ import annotations
 
 import os
-import re
 import stat
 from functools import cache
 from pathlib import Path
@@ -29,7 +28,6 @@ from tests.conftest import ROOT
 SURVIVAL, LYRICS = "survival.yaml", "lyrics.yaml"
 TOO_MUCH = ("train.micro_batch_size=96", "train.effective_batch_size=768")
 # Recipes that hold, that are too large for their card, and that break a limit of their own.
-WITHOUT_DPO = "stages.2="
 CASES = {
     "survival": (SURVIVAL, ()),
     "lyrics": (LYRICS, ()),
@@ -56,7 +54,7 @@ CASES = {
     "evaluation, plain machines": ("gemma.yaml", ("machines.gpu=NVIDIA-L4",)),
     "pipeline, time": ("seven-b.yaml", ("limits.time=2 d",)),
     "one GPU": ("seven-b.yaml", ("machines.gpus_per_node=1", "limits.gpu_memory=")),
-    "one GPU, no preferences": ("seven-b.yaml", ("machines.gpus_per_node=1", "limits.gpu_memory=", WITHOUT_DPO)),
+    "one GPU, no preferences": ("seven-b.yaml", ("machines.gpus_per_node=1", "limits.gpu_memory=", "stages.2=")),
     "pipeline, card": ("seven-b.yaml", ("machines.gpu=NVIDIA-L4",)),
     "images": ("resnet.yaml", ("train.micro_batch_size=4096", "train.effective_batch_size=4096", "machines.gpu=NVIDIA-A10")),
 }  # fmt: skip
@@ -72,14 +70,9 @@ def own(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not (tmp_path / "recipes" / "data").exists():
             (tmp_path / "recipes" / "data").symlink_to(ROOT / "recipes" / "data")
-        text = (ROOT / "recipes" / name).read_text("utf-8")
-        if WITHOUT_DPO in sets:
-            # The text of a recipe loses no entry of a list by an edit.
-            text = re.sub(r"(?ms)^  - name: dpo.*?(?=^  - name: lora)", "", text)
-        path.write_text(text, encoding="utf-8")
-        kept = [option for option in sets if option != WITHOUT_DPO]
-        changes = override(read(path), from_options(kept))[1]
-        path.write_text(copying.edit(text, changes), encoding="utf-8")
+        document = read(ROOT / "recipes" / name)
+        changes = override(document, from_options(sets))[1]
+        path.write_text(copying.edit(document.text, changes), encoding="utf-8")
         return path
 
     return make

@@ -16,12 +16,12 @@ import yaml
 
 from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
+from runner.data.prepared import PreparedRows
 from runner.parts.evaluate import seal
 from runner.parts.jobs import kubernetes
-from runner.parts.pretrain import translation
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
+from runner.scenarios import rehearsal, translate
 from runner.tools import child_process
 from tests.conftest import ROOT
 from tests.parts.openshift.pods import once, operate, pods
@@ -262,17 +262,20 @@ def test_another_checkpoint_is_measured_and_opens_no_gate(rehearsed, recipe_comm
 
 def config_map(folder: Path, models: Path, stage: str, *options: str) -> dict[str, Path]:
     """The mounts of a stage's pods: the claim, and the files that a rehearsal's stage has in its
-    config map."""
+    config map. After the data, more is substituted."""
     recipe, _, _ = load(SEVEN_B[0], from_options([*SHORTER, *options]))
+    run, own = models / "seven-b", rehearsal("stages")
     home = folder / f"config-{len(list(folder.iterdir()))}"
     place = Place(
         str(home),
-        str(models / "seven-b" / "data"),
-        str(models / "seven-b"),
+        str(run / "data"),
+        str(run),
         str(folder / "s"),
         False,
     )
-    changed, _ = with_overrides(recipe, translation.before_data(recipe, None))
+    changed, _ = with_overrides(recipe, own.before_data(recipe, None))
+    if rows := PreparedRows.read(run / "data"):
+        changed, _ = with_overrides(changed, own.after_data(changed, rows, run))
     for file in translate(changed, replace(place, on_cluster=True)).stage(stage).files:
         (home / stage).mkdir(parents=True, exist_ok=True)
         (home / stage / file.path).write_text(file.text, encoding="utf-8")

@@ -18,6 +18,8 @@ from runner.recipe.document import leaves
 from runner.recipe.overrides import from_options
 from runner.recipe.stages import TECHNIQUES
 from runner.scenarios import place, translate
+from runner.scenarios.render import emit
+from runner.tools.problem import Stop
 from tests.conftest import ROOT
 from tests.parts.export.runs import base_of
 
@@ -87,6 +89,12 @@ WRONG = {
         "    technique: lora ",
         "    model: {precision: fp32, attention: sdpa}\n    speed: {fp8: true}\n    technique: full ",
     ),
+    "a section that no recipe has": ("machines:", "machine: {nodes: 1}\nmachines:"),
+    "a setting of the stages": ("machines:", "report_to: none\nmachines:"),
+    "a section of the stages": ("machines:", "train: {epochs: 2}\nmachines:"),
+    "a shared setting that some techniques have": ("machines:", "speed: {fused: true}\nmachines:"),
+    "a name that is too long for jobs": ("\nname: sft-dpo", f"\nname: {'long-' * 10}x"),
+    "a name that is too long": ("\nname: sft-dpo", f"\nname: {'long-' * 20}x"),
     "a gate that no stage measures": (
         "forgetting <= 0.3             # how much worse it became at general text\n\n  - name",
         "accuracy_of_nothing <= 0.3\n\n  - name",
@@ -107,6 +115,22 @@ def test_what_is_wrong_is_said_once_at_its_line(tmp_path, case, golden_message):
     assert any(problem.severity == "error" and problem.line for problem in problems)
     assert len({str(problem) for problem in problems}) == len(problems)
     golden_message("\n".join(map(str, problems)))
+
+
+@pytest.mark.parametrize("option", ["stages.9=", "stages.9.train.epochs=2", "stages.sft.name=x"])
+def test_an_entry_that_the_list_lacks_is_named(option, golden_message):
+    (problem,) = examine(RECIPE, from_options([option]))
+    golden_message(problem)
+
+
+def test_a_pretraining_has_no_plain_machines_and_nothing_says_that_it_could(golden_message):
+    starter = ROOT / "recipes" / "minimal" / "from-scratch.yaml"
+    machines = "nodes={machines: [{address: one, gpus: [0]}], output_dir: /shared/run}"
+    (problem,) = examine(starter, from_options([machines]))
+    golden_message(problem, "with plain machines")
+    with pytest.raises(Stop) as stop:
+        emit(load(starter)[0])
+    golden_message(stop.value, "without any")
 
 
 def test_the_techniques_are_those_of_the_schema():
