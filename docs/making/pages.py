@@ -203,7 +203,7 @@ def _models() -> str:
 
 def _seeing() -> Iterator[str]:
     yield "Some models also read images, or sound. Recipes train them on text: the parts for images stay as they are, and take memory as weights"
-    yield "alone. An adapter stays within the half for text. Training on images is not possible yet."
+    yield "alone. An adapter stays within the half for text. Training on images is not possible yet: `recipe check` and `recipe import` name each line that asks for it."
     yield ""
     yield "The column `for images` is the share of the first model of each type. For each type, a test builds the class with these sizes, whose"
     yield "parameters must be as many as the hub says. A tiny model of the class is then trained on text: it must write what the class for text alone"

@@ -428,6 +428,7 @@ def fits(
         problem = _unfit_form(recipe, (*home, setting), data, source, columns)
         if problem:
             yield problem
+        yield from _left_out_media(recipe, (*home, setting), source, columns)
     for column, user in templates.needed(data).items():
         place = (*home, *user.split("."))
         count = columns.count(column)
@@ -449,6 +450,20 @@ def fits(
             if is_other_form and {*other_columns} <= {*columns}:
                 hint = other_hint
             yield recipe.problem(place, message, hint, check="column-missing")
+
+
+def _left_out_media(
+    recipe: Recipe, place: Path_, source: str, columns: list[str]
+) -> Iterator[Problem]:
+    """A note on columns of images or sound, which no recipe reads."""
+    media = [column for column in columns if column in conversation_formats.MEDIA_COLUMNS]
+    if media:
+        yield recipe.note(
+            place,
+            f"`{source}` has images or sound ({listed(media)}). Training on these is not possible yet, so the model learns the text alone.",
+            "Remove rows whose answers need the image.",
+            check="media-left-out",
+        )
 
 
 def _unfit_form(

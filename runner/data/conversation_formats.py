@@ -2,6 +2,7 @@
 model sees."""
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -405,11 +406,23 @@ def turn_of(message: Any, number: int, thoughts: str = REASONING) -> Turn:
     return Turn(role, (content or "").strip(), more)
 
 
+# The type of a part of a turn that is not a text, such as `image_url` or `input_audio`.
+MEDIUM = re.compile("image|video|audio")
+# Columns of data sets with images or sound beside their conversations.
+MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
+
+
 def _text_of_parts(parts: list[object], number: int) -> str:
     """The text of a turn's parts, each `{type: text, text: …}`."""
     texts = []
     for part in parts:
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+        if not isinstance(part, Mapping):
+            raise NoText(f"turn {number} contains something other than text")
+        if MEDIUM.search(str(part.get("type"))):
+            raise NoText(
+                f"turn {number} has an image or sound, and training on these is not possible yet"
+            )
+        if not isinstance(part.get("text"), str):
             raise NoText(f"turn {number} contains something other than text")
         texts.append(part["text"])
     return "".join(texts)

@@ -21,7 +21,7 @@ from runner.recipe.templates import NoText
 from runner.scenarios import prepare
 from runner.scenarios.shared import axolotl
 from runner.tools.problem import Stop
-from tests.conftest import ROOT
+from tests.conftest import ROOT, setting_of
 from tests.data.test_chat_data import table, wanted, written
 
 PAIRS = [
@@ -475,6 +475,10 @@ WRONG = {
     "an empty list": {"messages": []},
     "no objects": {"messages": ["Why?", "So."]},
     "a picture": {"messages": [{"role": "user", "content": [{"type": "image"}]}, TALK[2]]},
+    "a sound": {
+        "messages": [{"role": "user", "content": [{"type": "input_audio", "text": None}]}, TALK[2]]
+    },
+    "a part of no kind": {"messages": [{"role": "user", "content": [{"type": "map"}]}, TALK[2]]},
     "a number": {"messages": [{"role": "user", "content": 3}, TALK[2]]},
     "a role that is a list": {"messages": [{"role": ["user"], "content": "Why?"}, TALK[2]]},
     "a system of several": {"messages": TALK[1:3], "system": [{"text": "Be kind."}]},
@@ -572,6 +576,20 @@ def test_whatever_a_row_holds_it_is_a_conversation_or_named(form, data):
         return
     assert turns[-1].role == "assistant" and all(turn.content or turn.besides for turn in turns)
     json.dumps([turn.message() for turn in turns])
+
+
+def test_a_column_of_images_is_left_out_with_a_note(tmp_path, recipe, golden_message):
+    rows = [{"messages": TALK, "images": ["plan.png"]}] * 40
+    problems = recipe(f"data.path={written(tmp_path, 'rows.jsonl', rows)}")
+    (note,) = [one for one in problems if "Training on" in one.message]
+    assert (note.severity, setting_of(note)) == ("note", "data.path")
+    golden_message(f"{note.message}\n{note.hint}")
+
+
+def test_a_line_that_asks_axolotl_for_images_is_refused(recipe, golden_message):
+    problems = recipe("advanced.axolotl.processor_type=AutoProcessor", "data.path=no.jsonl")
+    (error,) = [one for one in problems if "Training on" in one.message]
+    golden_message(f"{error.message}\n{error.hint}")
 
 
 def test_a_mixture_holds_turns_of_both_kinds(tmp_path):

@@ -165,7 +165,10 @@ def test_texts_of_ones_own_are_judged_by_the_file_that_the_recipe_names_for_it(t
     ]
     at = lines.index(next(line for line in lines if line.startswith("data:"))) + 1
     for name in ("mine.txt", "held.txt"):
-        (tmp_path / name).write_text("A text.\n\nAnother text.\n")
+        paragraphs = [
+            f"Text {number} has some words to learn from, as others have." for number in range(200)
+        ]
+        (tmp_path / name).write_text("\n\n".join(paragraphs))
     for own, expected in (
         (["  path: mine.txt", "  validation_path: held.txt"], ("held.txt", None)),
         (["  path: mine.txt"], (None, 0.1)),

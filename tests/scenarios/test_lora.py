@@ -154,6 +154,8 @@ def test_layers_marks_and_padding_follow_the_model(name):
     facts = catalog.model(name)
     marks = catalog.chat_template(facts.chat_template)
     attention = facts.family.get("attention", "flash_attention_2")
+    if facts.family.get("no_flash"):
+        attention = "sdpa"
     config = config_of(f"model.base={name}", f"model.attention={attention}")
     fused = facts.sees or facts.model_type in catalog.fused_loss_models()
     assert config.get("liger_fused_linear_cross_entropy", False) is fused

@@ -178,6 +178,12 @@ def test_each_technique_trains_the_half_for_text_alone(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_the_fused_loss_that_auto_chooses_may_be_written_too(name):
+    for loss in ("auto", "fused"):
+        assert config_of(name, f"train.cross_entropy={loss}")["liger_fused_linear_cross_entropy"]
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_a_pattern_that_reaches_parts_that_see_is_refused(name, golden_message):
     text = LORA.replace(OURS, name)
     sets = from_options([r"train.lora_pattern=.*\.(q_proj|qkv)"])

@@ -118,6 +118,7 @@ REFUSED = {
     "matrices without FSDP": (GEMMA, (*SPLIT, "distribution=zero3")),
     "tied": (GEMMA, (*SPLIT, "model.base=Qwen/Qwen3-0.6B")),
     "heads": (GEMMA, (*SPLIT, "machines.gpus_per_node=12", "sharding.tensor_parallel_size=3")),
+    "parts that see": (GEMMA, (*SPLIT, "model.base=mistralai/Ministral-3-8B-Instruct-2512-BF16")),
     "Liger's loss": (GEMMA, (*SPLIT, "train.cross_entropy=fused")),
 }
 
@@ -158,6 +159,9 @@ def test_transformers_has_a_plan_for_all_but_these():
 
     families = catalog.table("families")
     for kind in catalog.model_types():
+        # Plans leave out the LM head or parts that see, so recipes refuse all of these models.
+        if "towers" in families[kind]:
+            continue
         assert bool(CONFIG_MAPPING[kind].base_model_tp_plan) is not families[kind].get(
             "whole", False
         ), kind

@@ -412,9 +412,15 @@ def _described(
             f"`dataset_info.json` describes `{name}` by something other than sections.",
         )
         return {}
-    for key in ("system", "tools", "images", "videos", "audios", "history"):
+    for key in ("system", "tools", "history"):
         if columns.get(key) and not (key == "system" and chat):
             draft.refuse(("dataset",), f"Recipes read no column of {key}, and `{name}` has one.")
+    for key in ("images", "videos", "audios"):
+        if columns.get(key):
+            draft.refuse(
+                ("dataset",),
+                f"Training on images or sound is not possible yet, and `{name}` has a column of {key}.",
+            )
     question_columns = [columns[key] for key in ("prompt", "query") if columns.get(key)]
     question = "\n".join(f"[{column}]" for column in question_columns)
     turns = columns.get("messages", "conversations")

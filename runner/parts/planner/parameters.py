@@ -55,24 +55,27 @@ def family(model: Model) -> Family:
 
 def _size(model: Model, counts: Mapping[str, int], text: str) -> int:
     """A size of a weight: a sum of products of counts and settings."""
-    return sum(
-        prod(_factor(model, counts, word.strip()) for word in term.split("*"))
-        for term in text.split("+")
-    )
+    size = 0
+    for term in text.split("+"):
+        product = 1
+        for word in term.split("*"):
+            product *= _factor(model, counts, word.strip())
+        size += product
+    return size
 
 
 def _factor(model: Model, counts: Mapping[str, int], word: str) -> int:
     """A number, a count, a setting of the model, of its half for text (`text.`), one of these
     divided by another, or 1 where it is 0 or false (`!`)."""
+    if word.isdigit():
+        return int(word)
+    if word in counts:
+        return int(counts[word])
     if word.startswith("!"):
         return int(not _factor(model, counts, word[1:]))
     whole, _, divisor = word.partition("//")
     if divisor:
         return _factor(model, counts, whole) // _factor(model, counts, divisor)
-    if word.isdigit():
-        return int(word)
-    if word in counts:
-        return int(counts[word])
     return int(getattr(model, word.removeprefix("text.")))
 
 
@@ -150,9 +153,10 @@ def of_towers(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
         tower = architecture(model.model_type).towers[part]
         for name, sizes in tower["once"].items():
             yield name, _shape(model, settings, sizes)
+        shapes = {name: _shape(model, settings, sizes) for name, sizes in tower["each"].items()}
         for index in range(settings[tower["count"]]):
-            for name, sizes in tower["each"].items():
-                yield f"{tower['layers']}.{index}.{name}", _shape(model, settings, sizes)
+            for name, shape in shapes.items():
+                yield f"{tower['layers']}.{index}.{name}", shape
 
 
 def _shape(model: Model, counts: Mapping[str, int], sizes: str) -> tuple[int, ...]:

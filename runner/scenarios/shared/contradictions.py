@@ -128,7 +128,7 @@ def _facts(recipe: Recipe) -> Mapping[str, Any]:
         "family": facts.family,
         "has_experts": facts.has_experts,
         "known_type": facts.model_type in catalog.model_types(),
-        "fused_loss": facts.model_type in catalog.fused_loss_models(),
+        "fused_loss": facts.sees or facts.model_type in catalog.fused_loss_models(),
     }
 
 

@@ -268,7 +268,7 @@ def test_a_larger_card_for_images_knows_their_precision(recipe_command):
         for lines in offered(ROOT / "recipes" / "resnet.yaml", *sets)
         if "gpu: " in lines[0]
     ]
-    assert cards == ["machines.gpu: NVIDIA-A100-SXM4-40GB"]
+    assert cards == ["machines.gpu: NVIDIA-GeForce-RTX-5090"]
 
 
 def test_a_plan_for_plain_machines_speaks_of_machines_and_one_for_a_cluster_of_pods(
