@@ -123,10 +123,11 @@ def files_of_windows() -> None:
     original = io.open
 
     def opened(file: Any, mode: str = "r", *given: Any, **named: Any) -> Any:
+        named |= dict(zip(("buffering", "encoding", "errors", "newline"), given, strict=False))
         writes = any(letter in mode for letter in "wax")
-        if writes and "b" not in mode and named.get("newline") is None and len(given) < 4:
+        if writes and "b" not in mode and named.get("newline") is None:
             named["newline"] = "\r\n"
-        return original(_slashes(file), mode, *given, **named)
+        return original(_slashes(file), mode, **named)
 
     io.open = opened  # type: ignore[assignment]
     builtins.open = opened  # type: ignore[assignment]

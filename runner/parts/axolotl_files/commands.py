@@ -14,6 +14,7 @@ from runner.recipe import overrides as changing
 from runner.recipe import reading
 from runner.recipe.recipe import Override
 from runner.tools import packaged
+from runner.tools.files import write_text
 from runner.tools.problem import Problem, Stop, errors_of
 
 
@@ -65,10 +66,9 @@ def import_(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[s
     if not checking.is_axolotls(document):
         _paths_from(imported, target.parent)
     scenario = recipe.data["scenario"]
-    target.write_text(edited(imported.text, changes), encoding="utf-8")
-    target.with_name(packaged.schema_file(scenario).name).write_text(
-        by_schema.schema_text(scenario), encoding="utf-8"
-    )
+    schema = target.with_name(packaged.schema_file(scenario).name)
+    write_text(target, edited(imported.text, changes))
+    write_text(schema, by_schema.schema_text(scenario))
     own_gpu = any(change.path[0] == "machines" for change in changes)
     imported.notes = [
         note for note in imported.notes if not (own_gpu and note.message == importing.NO_GPU)

@@ -24,6 +24,7 @@ from runner.parts.ci import formats, needed_files
 from runner.parts.start.commands import diff
 from runner.recipe import lock, reading
 from runner.tools import packaged
+from runner.tools.files import write_text
 from runner.tools.problem import Stop, found_by, listed
 from runner.tools.text import printable
 
@@ -251,7 +252,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if forge == "github":
         print(printable(formats.written(formats.GITHUB, files, verdict)))
     else:
-        Path(REPORT).write_text(formats.written(formats.GITLAB, files, verdict), encoding="utf-8")
+        write_text(Path(REPORT), formats.written(formats.GITLAB, files, verdict))
     if request and environment.get("RECIPE_COMMENT", "true") == "true":
         text = comment_text(recipes, request.base)
         summary = environment.get("GITHUB_STEP_SUMMARY")

@@ -23,7 +23,7 @@ from runner.parts.pretrain.architecture import (
     Tokenizer,
     packed_blocks,
 )
-from runner.tools.files import replacing, replacing_folder
+from runner.tools.files import replacing, replacing_folder, write_text
 from runner.tools.problem import Stop, Tell
 from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
@@ -59,7 +59,7 @@ def text(everything: Data, tell: Tell) -> None:
         )
     lines += lines_of("blocks", len(tokenizer), everything, counts, template=architecture.LINES)
     tell("\n".join(["text:", *(f"  {line}" for line in lines)]))
-    (out / REPORT).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(out / REPORT, "\n".join(lines) + "\n")
 
 
 def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:

@@ -61,7 +61,7 @@ from runner.run import this_machine
 from runner.run.run_folder import folder
 from runner.run.this_machine import LocalRun
 from runner.tools import packaged
-from runner.tools.files import is_text_file
+from runner.tools.files import is_text_file, write_text
 from runner.tools.problem import Problem, Stop, Unreachable, did_you_mean, errors_of, listed
 from runner.tools.settings import Section
 from runner.trainer.records import GLANCE, evenly
@@ -1069,9 +1069,7 @@ def write(made: Draft) -> list[Path]:
         entry = lock.entries(folder / lock.LOCK).get(model)
         if entry is not None and model not in lock.entries(lock_file):
             if lock_file.exists():
-                undo.callback(
-                    lock_file.write_text, lock_file.read_text(encoding="utf-8"), encoding="utf-8"
-                )
+                undo.callback(write_text, lock_file, lock_file.read_text(encoding="utf-8"))
             else:
                 undo.callback(lock_file.unlink, missing_ok=True)
             lock.add(lock_file, model, entry)
@@ -1091,8 +1089,8 @@ def write(made: Draft) -> list[Path]:
                 ]
             )
         undo.pop_all()
-    made.target.write_text(made.text, encoding="utf-8")
-    schema.write_text(by_schema.schema_text(scenario), encoding="utf-8")
+    write_text(made.target, made.text)
+    write_text(schema, by_schema.schema_text(scenario))
     return [*copied, schema]
 
 
