@@ -20,7 +20,7 @@ from runner.data import (
 )
 from runner.data.html_text import text_of_html
 from runner.data.row_files import Unreadable, ending_of
-from runner.data.table_layout import first_word_beyond_ascii, is_table, open_table
+from runner.data.table_layout import encoding_of, first_word_beyond_ascii, is_table, open_table
 from runner.recipe import templates
 from runner.tools.files import TEXTS, text_files
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
@@ -122,7 +122,10 @@ def _described(file: Path) -> tuple[str, str]:
     if chat:
         return _described_chat(chat), MAKES_RECIPE
     if kind_of(file) == "text":
-        return "This is plain text, not a recipe.", MAKES_RECIPE
+        message = "This is plain text, not a recipe."
+        for fact, _ in encoding_facts(file):
+            message += f" {fact}"
+        return message, MAKES_RECIPE
     try:
         names = rows.columns(file)
         form = conversation_formats.told(names)
@@ -175,23 +178,30 @@ def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]
     return facts
 
 
+def encoding_facts(file: Path) -> list[tuple[str, str]]:
+    """The encoding of a text file, if it is an older one; with a word by which a person sees
+    whether it is right."""
+    if not file.is_file():
+        return []
+    encoding = encoding_of(file)
+    if encoding in USUAL_ENCODINGS:
+        return []
+    with file.open(encoding=encoding, errors="replace") as lines:
+        word = first_word_beyond_ascii(lines)
+    if not word:
+        return []
+    fact = f"It is not in UTF-8, and is read as {encoding}, for example “{word}”."
+    return [(fact, "If that word is wrong, save the file again, in UTF-8.")]
+
+
 def _text_facts(file: Path) -> list[tuple[str, str]]:
-    facts = []
-    with open_table(file, errors="replace") as (lines, layout):
-        if layout.encoding not in USUAL_ENCODINGS:
-            word = first_word_beyond_ascii(lines)
-            if word:
-                fact = (
-                    f"It is not in UTF-8, and is read as {layout.encoding}, for example “{word}”."
-                )
-                hint = "If that word is wrong, save the file again, in UTF-8."
-                facts.append((fact, hint))
-        if layout.header and layout.header.is_made and not text_pairs.holds_pairs(file):
-            names = listed(layout.header.names)
-            fact = (
-                f"Its first line is a row, not a line of names, so its columns are called {names}."
-            )
-            facts.append((fact, "If that is wrong, write a line of names above the rows."))
+    facts = encoding_facts(file)
+    with open_table(file, errors="replace") as (_, layout):
+        header = layout.header
+    if header and header.is_made and not text_pairs.holds_pairs(file):
+        names = listed(header.names)
+        fact = f"Its first line is a row, not a line of names, so its columns are called {names}."
+        facts.append((fact, "If that is wrong, write a line of names above the rows."))
     return facts
 
 

@@ -1,5 +1,6 @@
-"""Chats between people, as their apps export them: WhatsApp, Telegram, Slack, Discord, and any log
-with `Name: text` on each line. A chat is cut into conversations at its pauses; each is a row."""
+"""Chats between people, as their apps export them: WhatsApp, Telegram, Slack, Discord, any log with
+`Name: text` on each line, and tables with a column of senders and one of messages. A chat is cut
+into conversations at its pauses; each is a row."""
 
 import json
 import re
@@ -17,10 +18,12 @@ from typing import Any, NamedTuple
 from runner.data import text_pairs
 from runner.data.archives import unpacked
 from runner.data.chat_exports import CHAT_COLUMN
+from runner.data.columns import SUBJECT_NAMES, asks_and_answers
 from runner.data.row_files import (
     FIRST_BYTES,
     KEPT,
     NOT_UTF8,
+    OF_TABLES,
     Bad,
     FilePart,
     JsonList,
@@ -28,9 +31,10 @@ from runner.data.row_files import (
     RowFile,
     Table,
     Unreadable,
+    ending_of,
     is_encodable,
 )
-from runner.data.table_layout import encoding_of, is_table
+from runner.data.table_layout import encoding_of, is_table, open_table
 from runner.tools import packaged
 from runner.tools.files import is_text_file, once_per_file
 from runner.tools.problem import Stop
@@ -77,6 +81,7 @@ _EDITED = re.compile(r"[\u200e ]<[^<>\n]*\s[^<>\n]*>$")
 _SLACK_ESCAPES = {"&lt;": "<", "&gt;": ">", "&amp;": "&"}
 # The name of a day's file in Slack's export.
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DAY_FIRST = re.compile(r"^(\d{2})\.(\d{2})\.(\d{4}),?")
 # A person who is spoken to.
 _MENTION = re.compile(r"<@(\w+)>")
 # A name at the beginning of a line: up to four words, the first with a letter.
@@ -120,11 +125,38 @@ def chat_of(file: Path) -> ChatContent | None:
         if file.suffix.lower() == ".zip" and file.is_file():
             file = unpacked(file)
         if file.is_dir():
+            chats = _chats_in(file)
+            if chats:
+                return _joined_chats(chats)
             days = sorted(day for day in file.rglob("*.json") if _DAY.fullmatch(day.stem))
             return _chat_of_days(file, tuple((day, day.stat().st_mtime_ns) for day in days))
         return _chat_of(file)
     except (FileNotFoundError, Unreadable):
         return None
+
+
+def _chats_in(folder: Path) -> list[ChatContent]:
+    """The chats of a folder of JSON files; none if one of them is no chat, as in Slack's export."""
+    files = sorted(file for file in folder.rglob("*.json") if not _DAY.fullmatch(file.stem))
+    chats = []
+    for file in files:
+        chat = _chat_of(file)
+        if chat is None:
+            return []
+        chats.append(chat)
+    return chats
+
+
+def _joined_chats(chats: Sequence[ChatContent]) -> ChatContent:
+    rows = list[Numbered]()
+    speakers = Counter[str]()
+    followers = Counter[str]()
+    for chat in chats:
+        rows += chat.rows
+        speakers.update(chat.speakers)
+        followers.update(chat.followers)
+    title = f"a folder of {len(chats):,} chats"
+    return ChatContent(title, tuple(rows), dict(speakers.most_common()), followers)
 
 
 @lru_cache(maxsize=16)
@@ -176,6 +208,8 @@ def _chat_of(file: Path) -> ChatContent | None:
         with file.open(encoding=encoding_of(file), errors=KEPT) as content:
             text = content.read()
         return _made(*_of_text(text), all_encodable=is_encodable(text))
+    if ending_of(file) in OF_TABLES:
+        return _chat_of_table(file)
     if not _may_be_json_chat(file):
         return None
     text = file.read_text(encoding="utf-8-sig", errors=KEPT)
@@ -187,6 +221,51 @@ def _chat_of(file: Path) -> ChatContent | None:
         return None
     # An escape such as \\ud83d may be half a character.
     return _made(title, chats, all_encodable="\\u" not in text and is_encodable(text))
+
+
+def _chat_of_table(file: Path) -> ChatContent | None:
+    """The chat in a table with a column of senders, one of messages and one of their times; None
+    for another table."""
+    names = _chat_columns(file)
+    if names is None:
+        return None
+    sender, message, times = names
+    messages = []
+    for number, row in Table().rows(file):
+        if isinstance(row, Bad):
+            messages.append(ChatMessage(number, None, "", None, "notice"))
+            continue
+        written_time = " ".join(str(row[name]).strip() for name in times)
+        messages.append(
+            _message(number, row[sender], row[message], _seconds_of(written_time), has_media=False)
+        )
+    senders = Counter(message.sender for message in messages if message.text)
+    if len(senders) < 2 or len(senders) > len(messages) / 2:
+        return None
+    return _made("a table of messages", [messages], all_encodable=True)
+
+
+def _chat_columns(file: Path) -> tuple[str, str, list[str]] | None:
+    """The columns of the sender, of the message and of the time in a table of messages; None for
+    another table. Mails have a subject too, and are no chat."""
+    try:
+        with open_table(file, errors=KEPT) as (_, layout):
+            header = layout.header
+    except UnicodeError:
+        return None
+    if header is None or header.is_made:
+        return None
+    by_name = {name.lower(): name for name in reversed(header.names)}
+    usual_columns = _WORDS["columns"]
+    sender = next((by_name[name] for name in usual_columns["sender"] if name in by_name), None)
+    message = next((by_name[name] for name in usual_columns["message"] if name in by_name), None)
+    times = [by_name[name] for name in by_name if name in usual_columns["time"]]
+    is_other = asks_and_answers(header.names) or not by_name.keys().isdisjoint(
+        (*SUBJECT_NAMES, "title")
+    )
+    if sender is None or message is None or not times or is_other:
+        return None
+    return sender, message, sorted(times, key=header.names.index)
 
 
 def is_text_chat(file: Path) -> bool:
@@ -251,6 +330,23 @@ class TextFile(Table):
             yield from super().rows(file, part)
         else:
             raise Stop(f"`{file}` cannot be used: {NO_ROWS}", TEXTS_HINT)
+
+
+class TableFile(Table):
+    """A table, or a chat in one."""
+
+    def columns(self, file: Path) -> list[str]:
+        if chat_of(file):
+            return [CHAT_COLUMN]
+        return super().columns(file)
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        file.stat()  # a missing file is reported as any other
+        chat = chat_of(file)
+        if chat:
+            yield from chat.rows
+        else:
+            yield from super().rows(file, part)
 
 
 class ChatFolder(RowFile):
@@ -559,6 +655,8 @@ def _of_json(content: object) -> tuple[str, Sequence[Sequence[ChatMessage]]]:
         return "", []
     if any(_has(message, "author", "content") for message in messages):
         return "a Discord chat", [_of_discord(messages)]
+    if any(_has(message, "creator", "created_date", "text") for message in messages):
+        return "a Google Chat", [_of_google(messages)]
     if any(_has(message, "sender_name", "timestamp_ms") for message in messages):
         return "a Messenger or Instagram chat", [_of_messenger(messages)]
     return "", []
@@ -629,6 +727,33 @@ def _of_discord(entries: Sequence[Any]) -> list[ChatMessage]:
         has_media = any(entry.get(name) for name in ("attachments", "embeds", "stickers"))
         messages.append(_message(number, sender, entry.get("content"), seconds, has_media))
     return messages
+
+
+def _of_google(entries: Sequence[object]) -> list[ChatMessage]:
+    """The messages of a chat in Google Takeout."""
+    messages = []
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict) or not isinstance(entry.get("creator"), dict):
+            messages.append(ChatMessage(number, None, "", None, "notice"))
+            continue
+        creator = entry["creator"]
+        seconds = _seconds_of_google(str(entry.get("created_date")))
+        sender = creator.get("name") or creator.get("email")
+        has_media = bool(entry.get("attached_files"))
+        messages.append(_message(number, sender, entry.get("text"), seconds, has_media))
+    return messages
+
+
+def _seconds_of_google(written: str) -> float | None:
+    """The seconds of a time such as `Tuesday, January 2, 2024 at 10:00:00 AM UTC`, or None."""
+    parts = re.search(r"(\w+ \d{1,2}, \d{4}) at (\d{1,2}:\d{2}:\d{2})\s([AP]M)", written)
+    if not parts:
+        return None
+    try:
+        moment = datetime.strptime(" ".join(parts.groups()), "%B %d, %Y %I:%M:%S %p")
+    except ValueError:
+        return None
+    return (moment - datetime(1970, 1, 1)) / timedelta(seconds=1)
 
 
 def _of_messenger(entries: Sequence[Any]) -> list[ChatMessage]:
@@ -711,11 +836,12 @@ def _message(
 
 
 def _seconds_of(written: object) -> float | None:
-    """The seconds of a time in ISO 8601, or None."""
+    """The seconds of a time in ISO 8601, or with the day first; None for another one."""
     if not isinstance(written, str):
         return None
+    with_day_first = _DAY_FIRST.sub(r"\3-\2-\1", written.strip())
     try:
-        moment = datetime.fromisoformat(written)
+        moment = datetime.fromisoformat(with_day_first)
     except ValueError:
         return None
     return (moment.replace(tzinfo=None) - datetime(1970, 1, 1)) / timedelta(seconds=1)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from runner.data import object_store
 from runner.data.hub_failures import hub_failure
-from runner.data.row_files import DataRow
+from runner.data.row_files import LINES_OF_SHEET, OF_WORKBOOKS, DataRow, Unreadable
 from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of, remote
 from runner.tools.problem import Stop, Unreachable
@@ -152,9 +152,25 @@ def stated(fields: Iterable[tuple[str, object]], later: Sequence[str] = LATER) -
 
 
 def where(sources: DataSets, index: int, number: int) -> Where:
+    place = place_in_file(sources.sets[index], number)
     if len(sources.sets) == 1:
+        return place
+    return f"{place} of {set_name(index)}"
+
+
+def place_in_file(data_set: DataSource, number: int) -> Where:
+    """The line of a row, with its sheet if the rows are of several."""
+    name = data_set.path or ""
+    if number < LINES_OF_SHEET and not name.lower().endswith(OF_WORKBOOKS):
         return number
-    return f"{number} of {set_name(index)}"
+    from runner.data import spreadsheets  # which reads rows, as this module's users do
+
+    file = data_set.file
+    assert file is not None
+    try:
+        return spreadsheets.line_in_sheet(file, data_set.sheet, number)
+    except (Unreadable, OSError):
+        return number % LINES_OF_SHEET  # of a workbook in an archive
 
 
 def set_name(index: int) -> str:

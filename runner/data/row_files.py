@@ -37,6 +37,10 @@ class Bad(NamedTuple):
     reason: str
 
 
+# The lines of a workbook's further sheets are counted from multiples of this, so that each line has
+# its sheet: Excel has at most 1,048,576 in one.
+LINES_OF_SHEET = 10_000_000
+
 DataRow = Mapping[str, Any]  # a row of a person's data, by column
 Numbered = tuple[int, DataRow | Bad]
 

@@ -10,6 +10,7 @@ from runner.data.columns import asks_and_answers
 from runner.data.html_text import tables_of_html
 from runner.data.row_files import (
     HEAD_BYTES,
+    LINES_OF_SHEET,
     MARKUP,
     OF_WORKBOOKS,
     FilePart,
@@ -77,8 +78,9 @@ class Spreadsheet(RowFile):
                 f"`{file}` has no sheet `{self.sheet}` with a table.",
                 f"Its sheets with a table are {names}; write one of them as `sheet`.",
             )
-        for table in chosen:
-            yield from with_continued_answers(_rows_of(table), table.header.continued)
+        for number, table in enumerate(chosen):
+            numbered = _rows_of(table, number * LINES_OF_SHEET)
+            yield from with_continued_answers(numbered, table.header.continued)
 
     def unread(self, file: Path) -> list[str]:
         tables = tables_of(file)
@@ -96,13 +98,24 @@ class Spreadsheet(RowFile):
         return [table for table in tables if table.header.names == largest.header.names]
 
 
-def _rows_of(table: SheetTable) -> Iterator[Numbered]:
-    """The rows below the names of a table; a line that repeats the names is none."""
+def line_in_sheet(file: Path, sheet: str | None, number: int) -> str:
+    """The place of a row, after the word `line`. sheet: the one that is read, if it is chosen."""
+    table_number, line = divmod(number, LINES_OF_SHEET)
+    tables = Spreadsheet(sheet).chosen(tables_of(file))
+    if len(tables) <= max(1, table_number):
+        return f"{line:,}"
+    return f"{line:,} of `{tables[table_number].sheet}`"
+
+
+def _rows_of(table: SheetTable, numbers_before: int) -> Iterator[Numbered]:
+    """The rows below the names of a table; a line that repeats the names is none. numbers_before:
+    of the sheets before it."""
     skipped = table.header.skipped
     names = table.header.names
     for number, record in enumerate(table.records[skipped:], skipped + 1):
         if any(map(is_filled, record)) and tuple(map(str, record[: len(names)])) != names:
-            yield number, dict(zip(names, map(_value, record), strict=False))
+            row = dict(zip(names, map(_value, record), strict=False))
+            yield numbers_before + number, row
 
 
 @once_per_file

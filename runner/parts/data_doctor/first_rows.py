@@ -1,16 +1,20 @@
 """Notes on the first rows of local files, long before `recipe prepare` reads all."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.check import data_file, sources
 from runner.check.rules import questions_of_starters
 from runner.data import columns, conversation_formats, row_files, rows
 from runner.data.conversation_formats import OWN, ChatSet, Conversation, NoExchange
-from runner.data.data_sets import BYTES_A_TOKEN
+from runner.data.data_sets import BYTES_A_TOKEN, Where, place_in_file
 from runner.data.support import UNSUPPORTED_PROMPT, Support, unsupported_question
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
@@ -19,6 +23,9 @@ from runner.recipe.templates import columns as columns_of
 from runner.tools.files import is_text_file
 from runner.tools.problem import Problem, Severity, Stop
 from runner.tools.settings import Settings
+
+if TYPE_CHECKING:
+    from runner.parts.data_doctor import doctor
 
 FIRST_ROWS = 200
 # A new recipe allows this share by itself; if more is lost, its columns are rather wrong.
@@ -60,10 +67,13 @@ def how_it_is_read(recipe: Recipe) -> Iterator[Problem]:
         if not name or recipe.elsewhere(name) or data.get("image_column"):
             continue
         file = recipe.folder / name
-        is_text = data.get("text") and (is_text_file(file) or file.is_dir())
-        if is_text or not file.exists() or (file.is_file() and not rows.is_quick(file)):
+        if not file.exists() or (file.is_file() and not rows.is_quick(file)):
             continue
-        for fact, hint in data_file.reading_facts(file, data.get("sheet")):
+        if data.get("text") and (is_text_file(file) or file.is_dir()):
+            facts = data_file.encoding_facts(file)
+        else:
+            facts = data_file.reading_facts(file, data.get("sheet"))
+        for fact, hint in facts:
             yield recipe.note((*home, "path"), f"`{file}`: {fact}", hint)
 
 
@@ -153,25 +163,26 @@ def _source(data: Settings, file: Path) -> ChatSet:
 
 def _conversations(
     source: ChatSet, numbered: Iterable[row_files.Numbered]
-) -> Iterator[tuple[int, Conversation | str]]:
+) -> Iterator[tuple[Where, Conversation | str]]:
     """Each row's line, and its conversation or why it has none."""
     form = source.told()
     for number, row in numbered:
+        line = place_in_file(source, number)
         if isinstance(row, row_files.Bad):
-            yield number, row.reason
+            yield line, row.reason
             continue
         try:
             conversation = form.conversation(OWN, row)
         except NoExchange:
             continue  # left out, and not lost
         except NoText as error:
-            yield number, str(error)
+            yield line, str(error)
         else:
-            yield number, conversation
+            yield line, conversation
 
 
 def _too_many_lost(
-    recipe: Recipe, home: Path_, file: Path, read: list[tuple[int, Conversation | str]]
+    recipe: Recipe, home: Path_, file: Path, read: list[tuple[Where, Conversation | str]]
 ) -> Problem | None:
     """The refusal of `recipe prepare`, before it is asked; None if it accepts the rows. read: all
     rows of the file, each with its line."""
@@ -197,7 +208,7 @@ def _too_many_lost(
     return replace(problem, mends=("data.max_lost_share", enough))
 
 
-def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[tuple[str, str]]:
+def _shown(file: Path, read: list[tuple[Where, Conversation | str]]) -> Iterator[tuple[str, str]]:
     # The doctor's patterns take longer than the rest of a check.
     from runner.data.report import numbers
     from runner.parts.data_doctor import doctor
@@ -222,11 +233,41 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     else:
         # A pattern in a few rows means nothing, but personal data in one row does.
         findings = chain(doctor.several_answers(good), doctor.personal(good))
+    yield from _written_otherwise(of_rows, good)
     for finding in findings:
         verb = "has" if finding.count == 1 else "have"
         lines = numbers(finding.lines, finding.count)
         message = f"{of_rows}, {finding.count:,} {verb} {finding.kind} ({finding.said}){lines}."
         yield message, finding.remedy
+
+
+# A line break as a program writes it; a lower-case letter behind it is rather a path, or a formula.
+WRITTEN_BREAK = re.compile(r"\\n(?![a-z\"'])")
+NUMBER_OF_QUESTION = re.compile(r"\s*\(?\d{1,4}[.)]\s+\S")
+# The share of rows from which on such marks are no chance.
+MOST_NUMBERED, MOST_WITH_BREAKS = 0.8, 0.1
+
+
+def _written_otherwise(
+    of_rows: str, good: Sequence[doctor.ExaminedRow]
+) -> Iterator[tuple[str, str]]:
+    """Notes on marks that the model would learn with the words: line breaks that are written as
+    `\\n`, and the numbers of questions."""
+    from runner.data.report import numbers  # as in `_shown`
+
+    with_breaks = [row.line for row in good if WRITTEN_BREAK.search(row.answer or "")]
+    if with_breaks and len(with_breaks) >= MOST_WITH_BREAKS * len(good):
+        lines = numbers(with_breaks, len(with_breaks))
+        yield (
+            f"{of_rows}, {len(with_breaks):,} have the characters `\\n` instead of a line break{lines}.",
+            "The model would learn to write them. Replace them in the file with line breaks.",
+        )
+    numbered = [row.line for row in good if NUMBER_OF_QUESTION.match(row.asked)]
+    if len(numbered) > 1 and len(numbered) >= MOST_NUMBERED * len(good):
+        yield (
+            f"{of_rows}, {len(numbered):,} have a number before the question.",
+            "The model would learn to expect it. Delete the numbers, or move them into a column of their own.",
+        )
 
 
 # Files with more rows than this are judged by `recipe prepare` alone.
