@@ -292,6 +292,14 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
+def _has_chatml_tokens(facts: catalog.Model) -> bool:
+    """Whether a model has ChatML's special tokens, also if it cannot be told."""
+    if not facts.chat_template:
+        return True
+    own_tokens = catalog.chat_template(facts.chat_template).tokens
+    return {*catalog.chat_template("chatml").tokens} <= {*own_tokens}
+
+
 def chat_template(recipe: Recipe) -> Iterator[Problem]:
     """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an
     answer. `tokenizer_default` needs a tokenizer with a template, and `mistral_common` one of
@@ -304,7 +312,7 @@ def chat_template(recipe: Recipe) -> Iterator[Problem]:
         return
     # by `special_tokens` or `tokens`
     is_added = "<|im_end|>" in str(recipe.document.lookup(("advanced", "axolotl")))
-    if template == "chatml" and facts.chat_template not in ("", "chatml") and not is_added:
+    if template == "chatml" and not _has_chatml_tokens(facts) and not is_added:
         yield recipe.problem(
             "data.chat_template",
             f"`{_base(recipe)}` does not know ChatML's special tokens, so it could not learn where an answer ends.",
