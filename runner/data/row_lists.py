@@ -9,6 +9,7 @@ from runner.data import columns
 from runner.recipe.templates import FORMS
 
 DEEPEST = 5  # objects inside each other whose fields are columns
+LEAST_ROWS_BY_KEY = 3  # fewer objects that are alike are no list
 DEEPEST_LIST = 6  # levels at which lists of rows are looked for
 JUDGED_ROWS = 100  # of a list, to find out whether it has questions and answers
 # Columns of conversations, which are read whole.
@@ -94,7 +95,23 @@ def _collect(
             if OF_FORMS.isdisjoint(row):
                 _collect_inner(row, path, {**outer, **_texts_of(row)}, by_path)
     elif isinstance(value, dict):
-        _collect_inner(value, path, outer, by_path)
+        rows_by_key = _rows_by_key(value)
+        if rows_by_key:
+            _collect(rows_by_key, path, outer, by_path)
+        else:
+            _collect_inner(value, path, outer, by_path)
+
+
+def _rows_by_key(value: Mapping[str, object]) -> list[object]:
+    """The rows of an object whose keys are their identifiers; empty for another one."""
+    rows = list(value.values())
+    if len(rows) < LEAST_ROWS_BY_KEY or not _are_objects(rows):
+        return []
+    fields = {tuple(row) for row in rows[:LEAST_ROWS_BY_KEY] if isinstance(row, dict)}
+    (names, *others) = fields
+    if others or all(name.isdecimal() for name in names):
+        return []
+    return rows
 
 
 def _collect_inner(
