@@ -283,7 +283,7 @@ class JsonList(RowFile):
 
     def columns(self, file: Path) -> list[str]:
         text = _beginning(file)
-        if text.startswith("["):
+        if text.startswith("[") and not text[1:].lstrip().startswith("["):
             names = _first_columns(text[max(0, text.find("{")) :])
             if not holds_lists(names):
                 return names

@@ -37,6 +37,8 @@ def list_of_rows(value: object) -> list[Any] | None:
     """The rows in a value: those of a list with questions and answers, else itself or its longest
     list of objects, or its texts by their keys; None without any."""
     if isinstance(value, list) and not _are_objects(value):
+        if value and all(map(_are_turns, value)):
+            return [{"messages": turns} for turns in value]
         return value
     row_lists = list(_lists_in(value, (), {}))
     if row_lists:
@@ -52,6 +54,13 @@ def list_of_rows(value: object) -> list[Any] | None:
             if rows:
                 return rows
     return _answers_by_key(value)
+
+
+def _are_turns(value: object) -> bool:
+    """Whether a value is the turns of a conversation, without a name."""
+    if not isinstance(value, list) or not _are_objects(value):
+        return False
+    return all({"role", "content"} <= turn.keys() for turn in value)
 
 
 def _answers_by_key(value: Mapping[str, object]) -> list[Any] | None:
