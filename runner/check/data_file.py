@@ -19,7 +19,7 @@ from runner.data import (
     text_pairs,
 )
 from runner.data.html_text import text_of_html
-from runner.data.row_files import Unreadable, ending_of
+from runner.data.row_files import Unreadable, ending_of, is_no_text
 from runner.data.table_layout import encoding_of, first_word_beyond_ascii, is_table, open_table
 from runner.recipe import templates
 from runner.tools.files import TEXTS, text_files
@@ -91,6 +91,8 @@ def kind_of(file: Path) -> str:
     if not file.is_file():
         return ""
     suffix = file.suffix.lower()
+    if suffix in TEXTS and is_no_text(file):
+        return ""
     if suffix in TEXTS and not text_pairs.holds_pairs(file) and not is_table(file):
         return "text"
     names = {name.lower() for name in _columns(file)}

@@ -33,6 +33,7 @@ from runner.data.row_files import (
     Unreadable,
     ending_of,
     is_encodable,
+    is_no_text,
 )
 from runner.data.table_layout import encoding_of, is_table, open_table
 from runner.tools import packaged
@@ -54,11 +55,13 @@ LEAST_SIDE = 0.25
 FIRST_LINES, NAMED_SHARE = 200, 0.8
 HEAD_CHARACTERS = 100_000
 NO_ROWS = "it is plain text, without questions and answers, a chat or a table."
+NO_TEXT_HINT = "Open it with the program that wrote it, and save it as text (.txt) or as CSV."
 TEXTS_HINT = "Questions and answers are lines such as `Q: …` and `A: …`, and a chat has `Name: text` on each line. Plain text needs `form: text`."
 
 _WORDS = packaged.toml(__file__, "chat_logs.toml")
 _MEDIA = frozenset(_WORDS["media"])
 _NOTICES = frozenset(_WORDS["notices"])
+_CONVERSATION_COLUMNS = frozenset(_WORDS["columns"]["conversation"])
 _LONGEST_WORDS = max(map(len, _MEDIA | _NOTICES)) + 1
 # Marks of the direction of writing, which WhatsApp puts before its own words.
 _MARKS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
@@ -230,19 +233,22 @@ def _chat_of_table(file: Path) -> ChatContent | None:
     if names is None:
         return None
     sender, message, times = names
-    messages = []
+    messages = list[ChatMessage]()
+    by_conversation = dict[str, list[ChatMessage]]()
     for number, row in Table().rows(file):
         if isinstance(row, Bad):
             messages.append(ChatMessage(number, None, "", None, "notice"))
             continue
         written_time = " ".join(str(row[name]).strip() for name in times)
-        messages.append(
-            _message(number, row[sender], row[message], _seconds_of(written_time), has_media=False)
-        )
+        seconds = _seconds_of(written_time)
+        messages.append(_message(number, row[sender], row[message], seconds, has_media=False))
+        conversation = [row[name] for name in row if name.lower() in _CONVERSATION_COLUMNS]
+        by_conversation.setdefault("".join(conversation), []).append(messages[-1])
     senders = Counter(message.sender for message in messages if message.text)
     if len(senders) < 2 or len(senders) > len(messages) / 2:
         return None
-    return _made("a table of messages", [messages], all_encodable=True)
+    chats = list(by_conversation.values())
+    return _made("a table of messages", chats, all_encodable=True)
 
 
 def _chat_columns(file: Path) -> tuple[str, str, list[str]] | None:
@@ -311,6 +317,8 @@ class TextFile(Table):
     else a table."""
 
     def columns(self, file: Path) -> list[str]:
+        if is_no_text(file):
+            raise Unreadable("its content is no text, whatever its name says.", hint=NO_TEXT_HINT)
         if is_text_chat(file):
             return [CHAT_COLUMN]
         if text_pairs.holds_pairs(file):

@@ -46,6 +46,7 @@ MOST_WITHOUT_TEXT = 0.5
 LEAST_ASKING = 0.3
 # Among this many rows or more, a few short values that repeat are a kind, a state or a person.
 FEW_ROWS, MOST_KINDS_SHARE, MOST_KIND_CHARACTERS = 10, 0.2, 25
+MOST_KINDS_OF_FEW = 3
 # From this number of values on, a column of one value says nothing about a row.
 FEW_VALUES = 3
 # Texts of which neither is so much longer stay in the order of the file.
@@ -389,7 +390,8 @@ def facts_of(name: str, rows: Sequence[Mapping[str, object]]) -> ColumnFacts:
     without_text = sum(map(holds_no_text, values))
     is_identifier = _words_of(name)[-1] in IDENTIFIER_NAMES
     mean_characters = sum(map(len, texts)) / len(texts)
-    repeats = len(texts) >= FEW_ROWS and len(set(texts)) <= MOST_KINDS_SHARE * len(texts)
+    most_kinds = max(MOST_KINDS_OF_FEW, MOST_KINDS_SHARE * len(texts))
+    repeats = len(texts) >= FEW_ROWS and len(set(texts)) <= most_kinds
     return ColumnFacts(
         name=name,
         filled_share=len(values) / len(rows),

@@ -1,5 +1,5 @@
-"""Text files with questions of quizzes: options below each question and a line with the right one,
-as in Aiken and in many exams; and Moodle's GIFT, with the options in braces."""
+"""Text files with questions of quizzes: options below each question, and a line with the right one
+or a star before it, as in Aiken and in many exams; and Moodle's GIFT, with options in braces."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from runner.data.html_text import text_of_html
 QuizQuestion = tuple[int, str, str]
 
 LETTERS = "ABCDEFGHIJKLMNOP"
-_OPTION = re.compile(r"\s*\(?(?P<mark>[A-Ha-h])[.):]\s*(?P<text>\S.*)")
+_OPTION = re.compile(r"\s*(?P<star>\*?)\s*\(?(?P<mark>[A-Ha-h])[.):]\s*(?P<text>\S.*)")
 _NUMBER = re.compile(r"\s*(#+\s+)?\(?\d{1,3}[.)]\s+")
 _RIGHT_LABELS = "|".join(
     re.escape(name) for name in sorted({*RIGHT_NAMES, *ANSWER_NAMES}, key=len, reverse=True)
@@ -35,40 +35,65 @@ _GIFT_TRUTH = {"T": "True", "TRUE": "True", "F": "False", "FALSE": "False"}
 GAP = "____"
 
 
+class _OptionsBelow:
+    """Reads questions with options on lines of their own."""
+
+    def __init__(self) -> None:
+        self.questions = list[QuizQuestion]()
+        self.number = 0
+        self.question_lines = list[str]()
+        self.options = dict[str, str]()
+        self.starred = list[str]()
+
+    def begin(self, number: int) -> None:
+        """Begins a question in a line; the one before it ends, whose right options have stars."""
+        if number and self.options and self.starred:
+            self.end(self.starred)
+        self.number = number
+        self.question_lines = []
+        self.options = {}
+        self.starred = []
+
+    def end(self, marks: Sequence[str]) -> None:
+        """Ends a question. marks: of its right options."""
+        question = "\n".join([*self.question_lines, *self.options.values()])
+        answer = "\n".join(self.options.get(mark, mark) for mark in marks)
+        self.questions.append((self.number, question, answer))
+        self.begin(0)
+
+    def add_option(self, option: re.Match[str]) -> None:
+        mark = option["mark"].upper()
+        self.options[mark] = f"{mark}) {option['text'].strip()}"
+        if option["star"]:
+            self.starred.append(mark)
+
+
 def with_options_below(lines: Sequence[str]) -> list[QuizQuestion]:
-    """The questions with options on lines of their own, and then the right one."""
-    questions = []
-    question_lines = list[str]()
-    options = dict[str, str]()
-    begin = 0
+    """The questions with options on lines of their own, and then the right one, or a star before
+    it."""
+    reader = _OptionsBelow()
     is_after_gap = False
     for number, line in enumerate(lines, 1):
-        option = _OPTION.match(line)
-        right = _RIGHT.match(line)
         if not line.strip():
             is_after_gap = True
             continue
-        if right and options:
-            marks = re.findall("[A-H]", right["marks"].upper())
-            question = "\n".join([*question_lines, *options.values()])
-            answer = "\n".join(options.get(mark, mark) for mark in marks)
-            questions.append((begin, question, answer))
-            question_lines = []
-            options = {}
-        elif option and question_lines:
-            mark = option["mark"].upper()
-            options[mark] = f"{mark}) {option['text'].strip()}"
-        elif options and not is_after_gap:
-            last_mark = list(options)[-1]
-            options[last_mark] += f" {line.strip()}"
+        option = _OPTION.match(line)
+        right = _RIGHT.match(line)
+        is_new = bool(_NUMBER.match(line)) or is_after_gap
+        if right and reader.options:
+            reader.end(re.findall("[A-H]", right["marks"].upper()))
+        elif option and reader.question_lines:
+            reader.add_option(option)
+        elif reader.options and not is_new:
+            last_mark = list(reader.options)[-1]
+            reader.options[last_mark] += f" {line.strip()}"
         else:
-            if is_after_gap or options or not question_lines:
-                question_lines = []
-                options = {}
-                begin = number
-            question_lines.append(_NUMBER.sub("", line).strip())
+            if is_new or not reader.question_lines:
+                reader.begin(number)
+            reader.question_lines.append(_NUMBER.sub("", line).strip())
         is_after_gap = False
-    return questions
+    reader.begin(len(lines) + 1)
+    return reader.questions
 
 
 def of_gift(lines: Sequence[str]) -> list[QuizQuestion]:

@@ -114,6 +114,13 @@ def _ending_by_content(file: Path) -> str:
         return ".csv" if layout.is_certain else ending
 
 
+def is_no_text(file: Path) -> bool:
+    """Whether a file has bytes at its beginning that no text has, whatever its ending is."""
+    with file.open("rb") as content:
+        head = content.read(HEAD_BYTES)
+    return _holds_control(head) and not encoding_of(file).startswith("utf-16")
+
+
 def _holds_control(head: bytes) -> bool:
     """Whether a file begins with bytes that no text has; the zeros of UTF-16 are some of text."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -278,7 +285,7 @@ class JsonList(RowFile):
 
     def columns(self, file: Path) -> list[str]:
         text = _beginning(file)
-        if text.startswith("["):
+        if text.startswith("[") and not text[1:].lstrip().startswith("["):
             names = _first_columns(text[max(0, text.find("{")) :])
             if not holds_lists(names):
                 return names

@@ -9,6 +9,7 @@ from runner.data import columns
 from runner.recipe.templates import FORMS
 
 DEEPEST = 5  # objects inside each other whose fields are columns
+LEAST_ROWS_BY_KEY = 3  # fewer objects that are alike are no list
 DEEPEST_LIST = 6  # levels at which lists of rows are looked for
 JUDGED_ROWS = 100  # of a list, to find out whether it has questions and answers
 # Columns of conversations, which are read whole.
@@ -36,6 +37,8 @@ def list_of_rows(value: object) -> list[Any] | None:
     """The rows in a value: those of a list with questions and answers, else itself or its longest
     list of objects, or its texts by their keys; None without any."""
     if isinstance(value, list) and not _are_objects(value):
+        if value and all(map(_are_turns, value)):
+            return [{"messages": turns} for turns in value]
         return value
     row_lists = list(_lists_in(value, (), {}))
     if row_lists:
@@ -51,6 +54,13 @@ def list_of_rows(value: object) -> list[Any] | None:
             if rows:
                 return rows
     return _answers_by_key(value)
+
+
+def _are_turns(value: object) -> bool:
+    """Whether a value is the turns of a conversation, without a name."""
+    if not isinstance(value, list) or not _are_objects(value):
+        return False
+    return all({"role", "content"} <= turn.keys() for turn in value)
 
 
 def _answers_by_key(value: Mapping[str, object]) -> list[Any] | None:
@@ -94,7 +104,23 @@ def _collect(
             if OF_FORMS.isdisjoint(row):
                 _collect_inner(row, path, {**outer, **_texts_of(row)}, by_path)
     elif isinstance(value, dict):
-        _collect_inner(value, path, outer, by_path)
+        rows_by_key = _rows_by_key(value)
+        if rows_by_key:
+            _collect(rows_by_key, path, outer, by_path)
+        else:
+            _collect_inner(value, path, outer, by_path)
+
+
+def _rows_by_key(value: Mapping[str, object]) -> list[object]:
+    """The rows of an object whose keys are their identifiers; empty for another one."""
+    rows = list(value.values())
+    if len(rows) < LEAST_ROWS_BY_KEY or not _are_objects(rows):
+        return []
+    fields = {tuple(row) for row in rows[:LEAST_ROWS_BY_KEY] if isinstance(row, dict)}
+    (names, *others) = fields
+    if others or all(name.isdecimal() for name in names):
+        return []
+    return rows
 
 
 def _collect_inner(

@@ -213,6 +213,8 @@ class Zipped(RowFile):
         inside = unpacked(file)
         if inside.is_dir() and not chat_logs.chat_of(inside):
             _require_tables(inside)
+            if not _tables_in(inside) and not saved_by_datasets(inside):
+                raise Unreadable("it holds neither tables nor texts.", hint=UNPACK)
         reader = self.reader_of(inside)
         if reader is None:
             raise Unreadable(f"its file `{inside.name}` is no data file.", hint=READABLE)
@@ -231,6 +233,7 @@ def _require_tables(folder: Path) -> None:
         )
 
 
+UNPACK = "Unpack it, and open what it holds. Save questions and answers as CSV, and texts as .txt."
 YAML = (".yaml", ".yml")
 # By a file's ending, in lower case.
 READERS: dict[str, RowFile] = {

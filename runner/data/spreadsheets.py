@@ -21,10 +21,12 @@ from runner.data.row_files import (
     with_continued_answers,
 )
 from runner.data.table_layout import (
+    CARD_SIDES,
     Header,
     encoding_of,
     header_of,
     is_filled,
+    labelled_records,
 )
 from runner.tools.files import once_per_file
 from runner.tools.problem import Stop, listed
@@ -129,6 +131,10 @@ def tables_of(file: Path) -> Sequence[SheetTable]:
         sheets = _sheets_of_workbook(file)
     tables = []
     for name, records in sheets:
+        labelled = labelled_records(records)
+        if labelled:
+            tables.append(SheetTable(name, Header(CARD_SIDES, 0), labelled))
+            continue
         header = header_of(records)
         if header:
             tables.append(SheetTable(name, header, records))

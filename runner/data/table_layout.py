@@ -44,6 +44,8 @@ MOST_TITLES = 10
 # In a wider table, a line with one filled cell is a title, however long it is; in one of pairs, it
 # may be a question without an answer.
 MOST_CELLS_OF_PAIRS = 2
+# Fewer questions with labels may be chance.
+LEAST_LABELLED = 3
 # Of the lines of a table, those that continue the answer above them, if its author writes so.
 LEAST_CONTINUED = 0.2
 # In a table of pairs, a name has fewer words.
@@ -141,6 +143,27 @@ def _named(first: Record, later: Sequence[Record]) -> tuple[str, ...]:
             name = f"{name} ({times})"
         names.append(name)
     return tuple(names)
+
+
+def labelled_records(records: Sequence[Record]) -> list[Record] | None:
+    """The questions with their answers of a table that has the labels of both in its first column,
+    each at the line of the question; None for another table."""
+    labels = [str(record[0]).strip(" :").lower() if len(record) > 1 else "" for record in records]
+    used_labels = {label for label in labels if label}
+    if len(used_labels) != len(CARD_SIDES) or not asks_and_answers(used_labels):
+        return None
+    question_label = next(name for name in QUESTION_NAMES if name in used_labels)
+    if labels.count(question_label) < LEAST_LABELLED:
+        return None
+    pairs: list[Record] = [[] for _ in records]
+    question_line = 0
+    for number, record in enumerate(records):
+        if labels[number] == question_label:
+            question_line = number
+            pairs[number] = [record[1], ""]
+        elif labels[number] and pairs[question_line]:
+            pairs[question_line] = [pairs[question_line][0], record[1]]
+    return pairs
 
 
 def _continued(names: Sequence[str], later: Sequence[Record]) -> str:
