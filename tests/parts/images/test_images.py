@@ -780,6 +780,8 @@ STOCK_PACKAGES: tuple[str, ...] = (
 # What transformers itself requires (5.5.0, setup.py), with huggingface_hub 1 and its httpx, and
 # PyTorch (2.9.0, setup.py).
 STOCK_PACKAGES += ("huggingface_hub", "httpx", "safetensors", "tokenizers", "jinja2")
+# What accelerate requires (1.0.0, setup.py).
+STOCK_PACKAGES += ("psutil",)
 # Packages that the stock image lacks, and the modules that import them when they are called: for
 # spreadsheets, models of the hub, S3, cleaning, what is said of rows, tracking servers, rewards and
 # trials.
@@ -808,6 +810,7 @@ OF_LANGUAGE = {
     ),
     "jsonschema": ("check.by_schema", "check.schema_errors"),
     "optuna": ("parts.search.trials", "parts.search.pruning"),
+    "portalocker": ("tools.locks",),  # on Windows alone
 }
 # A pod there makes no page of the run: an ImportError is no error.
 NOT_IN_STOCK = "runner.parts.report.page"
