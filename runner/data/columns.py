@@ -26,6 +26,8 @@ REMARK_NAMES: list[str] = TABLES["remark"]
 OTHER_NAMES: list[str] = TABLES["other"]
 # Of what a text is about, if no column asks.
 TOPIC_NAMES: list[str] = TABLES["topic"]
+# Of languages, and their codes.
+LANGUAGE_NAMES = frozenset(TABLES["languages"])
 # Of people.
 PEOPLE_NAMES = frozenset(TABLES["people"])
 # Of an object inside a row that is a person.
@@ -332,6 +334,15 @@ def longest_text(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> 
     return longest.name
 
 
+def asks_and_answers_in_words(names: Iterable[str]) -> bool:
+    """The same, where the names may have other words beside the usual ones: `Customer question` and
+    `Our answer`."""
+    all_names = list(names)
+    asking = [name for name in all_names if _is_named(name, QUESTION_NAMES)]
+    answering = [name for name in all_names if _is_named(name, ANSWER_NAMES)]
+    return bool(asking) and any(name not in asking for name in answering)
+
+
 def named(columns: Iterable[ColumnFacts], usual_names: Sequence[str]) -> ColumnFacts | None:
     """The column with the likeliest of the usual names; the name of a column with texts may have
     other words beside it."""
@@ -445,6 +456,11 @@ def is_number_or_date(value: object) -> bool:
     return any(NO_TEXT[kind].fullmatch(text) for kind in NUMBERS_AND_DATES)
 
 
+def _is_language(name: str) -> bool:
+    """Whether a column is called as a language, or by the code of one."""
+    return _lower(name) in LANGUAGE_NAMES
+
+
 def _asking(columns: Sequence[ColumnFacts]) -> ColumnFacts | None:
     """The column with most question marks, if it has many."""
     asking = [column for column in columns if column.asking_share >= LEAST_ASKING]
@@ -482,7 +498,11 @@ def _in_order(
     question: ColumnFacts, answer: ColumnFacts, columns: Sequence[ColumnFacts]
 ) -> tuple[ColumnFacts, ColumnFacts]:
     """Two columns without usual names: as they stand in the file, unless what they hold says
-    which is which. A kind is what is learned of a text."""
+    which is which. A kind is what is learned of a text. Languages stay in their order: `the dog` is
+    longer than its translation."""
+    if _is_language(question.name) and _is_language(answer.name):
+        first, second = sorted((question, answer), key=columns.index)
+        return first, second
     if question.is_kind and not answer.is_kind:
         return answer, question
     if answer.is_kind and not question.is_kind:

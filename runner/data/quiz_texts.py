@@ -132,18 +132,29 @@ def _of_gift_parts(parts: re.Match[str]) -> tuple[str, str]:
         text = _GIFT_FEEDBACK.sub("", entry["text"])
         weight = _GIFT_WEIGHT.match(text)
         text = _plain(_GIFT_WEIGHT.sub("", text), parts["format"])
-        is_wrong = entry["sign"] == "~" and not (weight and float(weight["weight"]) > 0)
-        has_wrong_ones = has_wrong_ones or entry["sign"] == "~"
-        if has_wrong_ones or "->" not in text:
-            text = f"{LETTERS[len(texts) % len(LETTERS)]}) {text}"
         texts.append(text)
-        if not is_wrong:
+        if entry["sign"] == "~":
+            has_wrong_ones = True
+        if entry["sign"] == "=" or (weight and float(weight["weight"]) > 0):
             right_texts.append(text)
     if has_wrong_ones:
-        return "\n".join([stem, *texts]), "\n".join(right_texts)
+        return _with_options(stem, texts, right_texts)
     if all("->" in text for text in right_texts):
         return stem, "\n".join(right_texts)
-    return stem, right_texts[0].partition(") ")[2]
+    return stem, right_texts[0]
+
+
+def _with_options(stem: str, texts: Sequence[str], right_texts: Sequence[str]) -> tuple[str, str]:
+    """A question with its options, and the right ones. The options are sorted: people write the
+    right one first, because Moodle shuffles them, and a model would only learn to answer A."""
+    options = []
+    right_options = []
+    for letter, text in zip(LETTERS, sorted(texts, key=str.casefold), strict=False):
+        option = f"{letter}) {text}"
+        options.append(option)
+        if text in right_texts:
+            right_options.append(option)
+    return "\n".join([stem, *options]), "\n".join(right_options)
 
 
 def _plain(text: str, text_format: str | None) -> str:

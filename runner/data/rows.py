@@ -22,6 +22,7 @@ from runner.data.row_files import (
     ending_of,
     library,
 )
+from runner.data.table_layout import encoding_of
 from runner.tools import packaged
 from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
 from runner.tools.problem import Stop, did_you_mean, listed, plural
@@ -150,7 +151,7 @@ class TextFolder(RowFile):
             )
         for number, file in enumerate(files, 1):
             try:
-                yield number, {str(self.column): file.read_text(encoding="utf-8-sig")}
+                yield number, {str(self.column): file.read_text(encoding=encoding_of(file))}
             except UnicodeDecodeError:
                 yield number, Bad(f"{file.relative_to(folder)} is not text in UTF-8")
 

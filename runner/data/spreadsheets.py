@@ -6,7 +6,7 @@ from datetime import datetime, time
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.data.columns import asks_and_answers
+from runner.data.columns import asks_and_answers, asks_and_answers_in_words
 from runner.data.html_text import tables_of_html
 from runner.data.row_files import (
     HEAD_BYTES,
@@ -94,6 +94,8 @@ class Spreadsheet(RowFile):
         if self.sheet:
             return [table for table in tables if table.sheet == self.sheet]
         asking = [table for table in tables if asks_and_answers(table.header.names)]
+        if not asking:
+            asking = [table for table in tables if asks_and_answers_in_words(table.header.names)]
         largest = max(asking or tables, key=lambda table: table.row_count, default=None)
         if largest is None:
             return []

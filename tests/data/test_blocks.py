@@ -16,7 +16,7 @@ from pyarrow import parquet
 from transformers import AutoTokenizer
 
 from runner import catalog
-from runner.data import blocks, data_sets, tokenizers
+from runner.data import blocks, data_sets, rows, tokenizers
 from runner.data.tokenizers import Pretrained
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
@@ -235,6 +235,16 @@ def test_a_text_in_a_folder_that_is_no_utf_8_is_named_and_an_empty_folder_is_sai
     (folder / "b.md").write_bytes(b"\xff\xfe\x00")
     report = blocks.prepare(settings, tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert report.bad_lines == [(2, "b.md is not text in UTF-8")]
+
+
+def test_texts_of_a_folder_are_read_in_their_own_encodings(tmp_path):
+    (tmp_path / "a.txt").write_text("Die Königin verlässt den Stock im Frühling.", "cp1252")
+    (tmp_path / "b.txt").write_text("Die Königin bleibt im Winter.", "utf-8")
+    texts = [row["text"] for _, row in rows.TextFolder("text").rows(tmp_path)]
+    assert texts == [
+        "Die Königin verlässt den Stock im Frühling.",
+        "Die Königin bleibt im Winter.",
+    ]
 
 
 def test_a_share_of_the_documents_is_kept_for_validation(tokenizer, tmp_path):
