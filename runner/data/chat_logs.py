@@ -61,6 +61,7 @@ TEXTS_HINT = "Questions and answers are lines such as `Q: …` and `A: …`, and
 _WORDS = packaged.toml(__file__, "chat_logs.toml")
 _MEDIA = frozenset(_WORDS["media"])
 _NOTICES = frozenset(_WORDS["notices"])
+ANSWERERS = frozenset(_WORDS["answerers"])
 _CONVERSATION_COLUMNS = frozenset(_WORDS["columns"]["conversation"])
 _LONGEST_WORDS = max(map(len, _MEDIA | _NOTICES)) + 1
 # Marks of the direction of writing, which WhatsApp puts before its own words.
@@ -117,7 +118,11 @@ class ChatContent:
 
     @property
     def likely_answerer(self) -> str:
-        """The person who most often follows another: who is asked writes second."""
+        """The person who is called by a word for who answers; else the one who most often follows
+        another: who is asked writes second."""
+        called = [name for name in self.speakers if name.strip().lower() in ANSWERERS]
+        if len(called) == 1:
+            return called[0]
         return max(self.speakers, key=lambda name: self.followers.get(name, 0))
 
 
@@ -227,8 +232,8 @@ def _chat_of(file: Path) -> ChatContent | None:
 
 
 def _chat_of_table(file: Path) -> ChatContent | None:
-    """The chat in a table with a column of senders, one of messages and one of their times; None
-    for another table."""
+    """The chat in a table with a column of senders, one of messages, and one of their times or
+    conversations; None for another table."""
     names = _chat_columns(file)
     if names is None:
         return None
@@ -252,8 +257,9 @@ def _chat_of_table(file: Path) -> ChatContent | None:
 
 
 def _chat_columns(file: Path) -> tuple[str, str, list[str]] | None:
-    """The columns of the sender, of the message and of the time in a table of messages; None for
-    another table. Mails have a subject too, and are no chat."""
+    """The columns of the sender, of the message and of the time in a table of messages, which may
+    name the conversation instead of a time; None for another table. Mails have a subject too, and
+    are no chat."""
     try:
         with open_table(file, errors=KEPT) as (_, layout):
             header = layout.header
@@ -269,7 +275,8 @@ def _chat_columns(file: Path) -> tuple[str, str, list[str]] | None:
     is_other = asks_and_answers(header.names) or not by_name.keys().isdisjoint(
         (*SUBJECT_NAMES, "title")
     )
-    if sender is None or message is None or not times or is_other:
+    is_in_order = times or not by_name.keys().isdisjoint(_CONVERSATION_COLUMNS)
+    if sender is None or message is None or is_other or not is_in_order:
         return None
     return sender, message, sorted(times, key=header.names.index)
 

@@ -20,6 +20,7 @@ from runner.check.sources import MOST_NAMES, named_people
 from runner.check.validate import valid
 from runner.commands.next_step import before_training
 from runner.commands.options import command, end, parameter, say, set_words, short, table
+from runner.data.chat_logs import ANSWERERS
 from runner.data.conversation_formats import WRITTEN_FORMS
 from runner.parts.start import drafting
 from runner.parts.start.commands import doctor
@@ -570,7 +571,10 @@ def _chosen_answerer(answers: Answers) -> str:
     speakers = dict(answers.speakers)
     speakers.pop(answers.answered_by, None)
     others = named_people(speakers)
-    choice = f"`{answers.answered_by}` answers in this chat: nobody else follows another person as often."
+    if answers.answered_by.strip().lower() in ANSWERERS:
+        choice = f"`{answers.answered_by}` answers in this chat, by the name."
+    else:
+        choice = f"`{answers.answered_by}` answers in this chat: nobody else follows another person as often."
     if not others:
         return choice
     return f"{choice} For another person, write another name as `answered_by`: {', '.join(others[:MOST_NAMES])}."
