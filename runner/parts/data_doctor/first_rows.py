@@ -41,7 +41,7 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             names = rows.columns(file, sheet=source.sheet)
             # The additional row shows whether there are more.
             numbered = list(islice(rows.read(source), FIRST_ROWS + 1))
-            read = list(_conversations(source, numbered))
+            read = list(_conversations(source, numbered, names))
         except (row_files.Unreadable, Stop, KeyError):
             continue  # another rule reports a file that cannot be read or lacks columns
         refusal = None
@@ -162,9 +162,10 @@ def _source(data: Settings, file: Path) -> ChatSet:
 
 
 def _conversations(
-    source: ChatSet, numbered: Iterable[row_files.Numbered]
+    source: ChatSet, numbered: Iterable[row_files.Numbered], names: Sequence[str]
 ) -> Iterator[tuple[Where, Conversation | str]]:
-    """Each row's line, and its conversation or why it has none."""
+    """Each row's line, and its conversation or why it has none. names: of the file's columns.
+    Raises KeyError with the name of a column that no row has."""
     form = source.told()
     for number, row in numbered:
         line = place_in_file(source, number)
@@ -177,6 +178,11 @@ def _conversations(
             continue  # left out, and not lost
         except NoText as error:
             yield line, str(error)
+        except KeyError as error:
+            column = str(error.args[0])
+            if column not in names:
+                raise
+            yield line, f"it has no `{column}`"
         else:
             yield line, conversation
 
@@ -305,11 +311,11 @@ def _texts(data: Settings, file: Path) -> list[str] | None:
     if not rows.is_quick(file) or not data.knows("question") or "songs" in data:
         return None
     try:
-        rows.columns(file, sheet=data.get("sheet"))
+        names = rows.columns(file, sheet=data.get("sheet"))
         numbered = list(islice(rows.read(_source(data, file)), MOST_ROWS + 1))
         if len(numbered) > MOST_ROWS:
             return None
-        talks = [row for _, row in _conversations(_source(data, file), numbered)]
+        talks = [row for _, row in _conversations(_source(data, file), numbered, names)]
     except (row_files.Unreadable, Stop, KeyError):
         return None  # another rule reports a file that cannot be read or lacks columns
     return [talk.said for talk in talks if isinstance(talk, Conversation)]

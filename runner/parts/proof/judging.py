@@ -200,6 +200,10 @@ def spread(count: int, most: int) -> range:
 ROWS = 8
 # The tolerance of losses, in nats, and of logits. Sums in another order differ by about 1e-7.
 TOLERANCE = 1e-5
+# The same of a loss, as a share, in number formats of 8 and 11 binary digits: half of the last one.
+# Rows of other lengths are multiplied in other blocks, and each rounds.
+TOLERANCE_IN_BF16 = 2**-9
+TOLERANCE_IN_FP16 = 2**-12
 # The most logits of a batch: 0.5 GiB in fp32.
 MOST_LOGITS = 2**27
 
@@ -378,6 +382,16 @@ def _logits(engine: Engine, rows: Sequence[Row]) -> torch.Tensor:
     logits: torch.Tensor = outputs["logits"]
     end = begin.token + len(rows[-1]["input_ids"])
     return logits[begin.line, begin.token : end].float()
+
+
+def loss_tolerance(trainer: Any) -> float:
+    """How much the losses of equal rows in other batches may differ, as a share, by the number
+    format that the model computes in."""
+    if trainer.args.bf16:
+        return TOLERANCE_IN_BF16
+    if trainer.args.fp16:
+        return TOLERANCE_IN_FP16
+    return TOLERANCE
 
 
 def first_loss(engine: Engine, batches: Sequence[Row]) -> float:

@@ -503,7 +503,8 @@ class Prover:
         accumulated = judging.first_loss(self.engine, row_batches)
         self.facts |= {"loss_at_once": at_once, "loss_accumulated": accumulated}
         # Relative for losses above 1, because fp32 has seven digits.
-        if not abs(at_once - accumulated) <= TOLERANCE * max(1.0, at_once):
+        tolerance = judging.loss_tolerance(trainer)
+        if not abs(at_once - accumulated) <= tolerance * max(1.0, at_once):
             self.faults.add("accumulation", f"{at_once:.6f} and {accumulated:.6f}")
 
 
