@@ -13,8 +13,10 @@ from runner.catalog.models import (
     model,
     model_ids,
     model_types,
+    original,
     packaged_model,
     packaged_models,
+    release_year,
     teaching,
     unsuitable,
 )

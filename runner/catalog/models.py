@@ -351,14 +351,31 @@ def _facts(name: str) -> Facts:
     """A model's facts, with those that it shares with another; empty if the catalog does not have
     it."""
     facts = dict(table("models").get(name, {}))
-    original = facts.pop("like", "")
-    if original:
-        return {**_facts(original), **facts}
+    facts.pop("released", None)
+    like = facts.pop("like", "")
+    if like:
+        return {**_facts(like), **facts}
     return facts
 
 
 def model_ids() -> list[str]:
     return list(table("models"))
+
+
+def original(name: str) -> str:
+    """The model of the catalog that one takes its sizes from, mostly itself."""
+    like = table("models").get(name, {}).get("like", "")
+    if like:
+        return original(like)
+    return name
+
+
+def release_year(name: str) -> int:
+    """The year in which a model of the catalog was released; 0 for others."""
+    year = table("models").get(name, {}).get("released", 0)
+    if not year and original(name) != name:
+        return release_year(original(name))
+    return int(year)
 
 
 @cache

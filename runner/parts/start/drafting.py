@@ -47,10 +47,11 @@ from runner.data.html_text import holds_html
 from runner.data.row_files import DataRow
 from runner.data.support import Support
 from runner.parts.edits import copying
-from runner.parts.planner import forecast, recipe_offers, samples, storage
+from runner.parts.planner import forecast, parameters, recipe_offers, samples, storage
+from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.planned import Planned
 from runner.parts.start import header
-from runner.parts.start.commands.models import Need, needs_of
+from runner.parts.start.commands.models import WAYS, Need, needs_of, newest_first
 from runner.plan import RowsRequest
 from runner.recipe import lock, templates, units
 from runner.recipe import overrides as changing
@@ -815,13 +816,18 @@ def first_rows(name: str, answers: Answers, most: int) -> tuple[RowsRequest, lis
     return data, [row for row in islice(scenarios.seen(data) or (), most) if not row.picture]
 
 
-def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
-    """The catalog's models for such data, the smallest first, each with the need of the first way
-    that fits a card."""
-    models = filter(None, map(catalog.model, catalog.model_ids()))
-    suited = [model for model in models if answers.of.rows == "text" or model.chat_template]
-    found = [(model, need) for model in suited if (need := need_of(model, answers))]
-    return sorted(found, key=lambda each: each[0].parameters or 0)
+def choices(answers: Answers, card: str = "") -> list[tuple[catalog.Model, Need]]:
+    """The catalog's models for such data, the newest first, and of a year the smallest, each with
+    the need of the first way that fits a card. card: a GPU that the models must fit; empty for any
+    GPU."""
+    found = []
+    for model in newest_first(catalog.model_ids()):
+        if answers.of.rows != "text" and not model.chat_template:
+            continue
+        need = need_of(model, answers, card)
+        if need:
+            found.append((model, need))
+    return found
 
 
 class ModelHere(NamedTuple):
@@ -898,10 +904,15 @@ def _training_rows(planned: Planned) -> int | None:
     return planned.forecasts[0].workload.rows
 
 
-def need_of(model: catalog.Model, answers: Answers) -> Need | None:
-    """The need of the first way to train that fits a card; None if there is none."""
+def need_of(model: catalog.Model, answers: Answers, card: str = "") -> Need | None:
+    """The need of the first way to train that fits a card; None if there is none. card: the only
+    one that counts; empty for any."""
     needs = needs_of(model)
-    return next((needs[way] for way in answers.way.ways if way in needs and needs[way].cards), None)
+    for way in answers.way.ways:
+        cards = needs[way].cards if way in needs else ()
+        if cards and card in ("", *cards):
+            return needs[way]
+    return None
 
 
 def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draft:
@@ -985,6 +996,9 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         except catalog.UnknownArchitecture as error:
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
 
+    traced = _fitting_by_trace(name, answers, more)
+    if traced:
+        return traced
     planned = again()
     if answers.of.keeps and planned.fits is not False:
         return []
@@ -1003,10 +1017,7 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         )
         found = next(kept, None)
         if found is None:
-            raise Stop(
-                f"`{answers.base}` does not fit {answers.gpu} with any settings.",
-                "Name a larger GPU or a smaller model; `recipe models` shows what fits where.",
-            )
+            raise _too_large(answers)
         planned = again(
             *(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found)
         )
@@ -1014,25 +1025,66 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         return changes
     stage = planned.forecasts[0]
     work = stage.workload
-    steps = stage.steps or STEPS
-    usual = work.micro_batch_size * work.accumulation
     if teaching:
-        batch = usual  # measured, however many steps they make
+        # Measured, however many steps they make.
+        batch = work.micro_batch_size * work.accumulation
     else:
-        batch = _power(usual * min(1, steps / STEPS))
+        batch = _batch(stage)
     wanted = max(answers.way.least, work.fewest_rows, batch)
     micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
-    sizes = {
-        "train.gradient_accumulation_steps": (
-            wanted // micro,
-            "micro batches added up before each step",
-        ),
-        "train.micro_batch_size": (micro, "rows at once on one GPU"),
-    }
     if not teaching or (work.micro_batch_size, work.accumulation) != (micro, wanted // micro):
-        planned = again(*overrides_of(sizes))
+        planned = again(*_batch_sizes(micro, wanted // micro))
     again(*_memory(planned))
     return list({change.setting: change for change in changes}.values())
+
+
+def _fitting_by_trace(name: str, answers: Answers, more: list[Override]) -> list[Override]:
+    """The same for a model without formulas, by what its ways to train need with one row at a time;
+    empty if that is unknown. Raises Stop if none fits the GPU."""
+    model = catalog.model(answers.base) if answers.base else None
+    card = catalog.gpu(answers.gpu)
+    if model is None or card is None or answers.of.keeps:
+        return []
+    needs = needs_of(model, card)
+    if parameters.has_formulas(model.model_type) or not needs:
+        return []
+    ways = [way for way in answers.way.ways if way in needs and card.name in needs[way].cards]
+    if not ways:
+        raise _too_large(answers)
+    settings = WAYS[ways[0]]["settings"]
+    why = "the model in 4 bits, so that it fits the GPU"
+    changes = [Override(name, None, value, copying.NEW, why) for name, value in settings.items()]
+    recipe = drafted(name, answers, [*changes, *more]).recipe
+    plan = scenarios.translate(recipe, scenarios.place(recipe))
+    stage = next(iter(forecast.of(recipe, plan, any_architecture=True)))
+    wanted = max(answers.way.least, stage.workload.fewest_rows, _batch(stage))
+    return [*changes, *_batch_sizes(1, wanted)]
+
+
+def _too_large(answers: Answers) -> Stop:
+    return Stop(
+        f"`{answers.base}` does not fit {answers.gpu} with any settings.",
+        "Name a larger GPU or a smaller model; `recipe models` shows what fits where.",
+    )
+
+
+def _batch(stage: Forecast) -> int:
+    """The rows of a step with which the stage makes about STEPS steps or more."""
+    usual = stage.workload.micro_batch_size * stage.workload.accumulation
+    steps = stage.steps or STEPS
+    return _power(usual * min(1, steps / STEPS))
+
+
+def _batch_sizes(micro_batch_size: int, accumulation: int) -> list[Override]:
+    return overrides_of(
+        {
+            "train.gradient_accumulation_steps": (
+                accumulation,
+                "micro batches added up before each step",
+            ),
+            "train.micro_batch_size": (micro_batch_size, "rows at once on one GPU"),
+        }
+    )
 
 
 def _memory(planned: Planned) -> list[Override]:

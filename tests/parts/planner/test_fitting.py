@@ -63,12 +63,15 @@ def test_a_recipe_is_planned_on_every_card(told, golden_message):
 
 def test_every_model_has_the_smallest_card_for_each_way(told):
     found = {each["model"]: each for each in told("models", json_too=True)}
-    assert list(found) == catalog.model_ids()
+    assert {*found} == {*catalog.model_ids()}
+    years = [each["released"] for each in found.values()]
+    assert years == sorted(years, reverse=True) and years[-1] > 2020
+    traced = catalog.table("traced-needs")
     for name, each in found.items():
-        # Only a trace knows the memory of the others.
-        assert list(each["ways"]) == (
-            list(WAYS) if has_formulas(catalog.model(name).model_type) else []
-        )
+        if has_formulas(catalog.model(name).model_type):
+            assert list(each["ways"]) == list(WAYS)
+        else:
+            assert list(each["ways"]) == list(traced.get(catalog.original(name), {}))
         assert each["licence"] and each["parameters"]
     ways = found["Qwen/Qwen2.5-32B-Instruct"]["ways"]
     assert (
@@ -81,6 +84,27 @@ def test_every_model_has_the_smallest_card_for_each_way(told):
         ways["lora"]["cards"][0].startswith("NVIDIA-H100")
         and "NVIDIA-L40S" not in ways["lora"]["cards"]
     )
+
+
+def test_each_traced_need_is_more_than_the_weights():
+    """Of one whose half for text has no formulas, and of no model that has some."""
+    for name, needs in catalog.table("traced-needs").items():
+        model = catalog.model(name)
+        assert not has_formulas(model.model_type) and {*needs} <= {*WAYS}
+        assert needs["lora"] > 2 * model.parameters
+        assert needs.get("qlora", 0) < needs["lora"] < needs["all weights"]
+    for name in catalog.model_ids():
+        if catalog.release_year(name) == 2026:
+            assert needs_of(catalog.model(name)), name
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", WAYS)
+def test_a_traced_need_is_what_a_trace_gives(way):
+    from benchmarks.traced_needs import traced_need
+
+    name = "Qwen/Qwen3.5-0.8B"
+    assert traced_need(catalog.model(name), way) == catalog.table("traced-needs")[name][way]
 
 
 @pytest.mark.parametrize("way", WAYS)

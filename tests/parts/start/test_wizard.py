@@ -18,13 +18,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from runner import catalog
 from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu
 from runner.check.validate import load
 from runner.commands.cli import _code, cli
 from runner.parts.planner import processor
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands import new
-from runner.parts.start.drafting import Answers
+from runner.parts.start.drafting import Answers, choices
 from runner.recipe.overrides import from_options as changes
 from runner.recipe.reading import read
 from runner.recipe.recipe import Override
@@ -259,7 +260,7 @@ def made_lines() -> list[str]:
 )
 def test_answers_and_options_give_the_same_recipe_byte_for_byte(here, monkeypatch, kind, answers):
     monkeypatch.setattr(new, "terminal", lambda: True)
-    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda *_: [])
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     asked = CliRunner().invoke(cli, ["new", "made"], input="\n".join([kind, *answers, ""]))
     assert asked.exit_code == 0, f"{asked.output}{asked.exception!r}"
@@ -279,6 +280,39 @@ def test_a_large_model_gets_four_bits_and_the_memory_it_needs(here):
     recipe = load("made.yaml")[0]
     assert (recipe.train.adapter, recipe.machines.memory != "32 GB") == ("qlora", True)
     assert not Planned.of(recipe).problems
+
+
+@pytest.mark.parametrize(
+    ("base", "card", "adapter"),
+    [
+        ("Qwen/Qwen3.5-4B", "NVIDIA-L4", "lora"),
+        ("Qwen/Qwen3.5-27B", "NVIDIA-L40S", "qlora"),
+        ("google/gemma-4-E4B-it", "NVIDIA-L40S", "lora"),
+        ("mistralai/Ministral-3-8B-Instruct-2512-BF16", "NVIDIA-L40S", "lora"),
+    ],
+)
+def test_a_model_of_this_year_is_drafted_also_without_formulas(here, base, card, adapter):
+    options = ("--what", "questions", "--data", "my.csv", "--model", base, "--gpu", card)
+    assert _code(["new", "made", *options]) == 0
+    recipe, problems = load("made.yaml")[:2]
+    assert not [one for one in problems if one.severity == "error"]
+    assert (recipe.model.base, recipe.train.adapter) == (base, adapter)
+
+
+def test_a_model_without_formulas_is_refused_where_no_way_fits(here, capsys):
+    model = ("--model", "Qwen/Qwen3.5-27B", "--gpu", "NVIDIA-L4")
+    assert _code(["new", "made", "--what", "questions", "--data", "my.csv", *model]) == 1
+    assert "`Qwen/Qwen3.5-27B` does not fit NVIDIA-L4" in capsys.readouterr().err
+    assert not left(here)
+
+
+def test_models_are_offered_by_year_and_by_what_fits_the_card():
+    answers = Answers("questions")
+    for card in ("", "NVIDIA-L4"):
+        offered = [model.id for model, _ in choices(answers, card)]
+        years = [catalog.release_year(name) for name in offered]
+        assert years == sorted(years, reverse=True) and years[0] == 2026
+        assert ("meta-llama/Llama-3.3-70B-Instruct" in offered) is not bool(card)
 
 
 def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_message):

@@ -1,7 +1,9 @@
 """`recipe models`: the models that a recipe can name, and `recipe models add` for those that the
 catalog lacks."""
 
+import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -41,8 +43,14 @@ class Need:
 
 
 def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str, Need]:
-    """The needs of each way to train a model; empty without formulas. card: decides the number
+    """The needs of each way to train a model; empty if they are unknown. card: decides the number
     format, else bf16."""
+    if card:
+        precision = card.precision(model.fp16)
+    else:
+        precision = "bf16"
+    if not parameters.has_formulas(model.model_type):
+        return _traced_needs(model.id, precision)
     # Models of the same shape share one computation.
     shape = replace(
         model,
@@ -54,27 +62,41 @@ def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str,
         published=None,
         revision="",
     )
-    try:
-        needs = {}
-        for way in WAYS:
-            needs[way] = _need(shape, way, card.precision(model.fp16) if card else "bf16")
-        return needs
-    except catalog.UnknownArchitecture:
+    return {way: _need(shape, way, precision) for way in WAYS}
+
+
+def _traced_needs(name: str, precision: str) -> dict[str, Need]:
+    """The same of a model without formulas, as benchmarks/traced_needs.py traced it in bf16; empty
+    if it did not."""
+    traced = catalog.table("traced-needs").get(catalog.original(name), {})
+    if precision != "bf16":
         return {}
+    needs = {}
+    for way, need in traced.items():
+        cards = [card.name for card in memory.cards(need, ()) if card.bf16]
+        needs[way] = Need(need, tuple(cards))
+    return needs
 
 
 @cache
 def _need(model: catalog.Model, way: str, precision: str) -> Need:
-    wished = {"model.precision": precision, "train.micro_batch_size": 1, **WAYS[way]["settings"]}
-    starter = read(packaged.named()[WAYS[way]["starter"]])
-    document, _ = apply(starter, [Override(name, None, value) for name, value in wished.items()])
-    recipe = Recipe(document, by_schema.read(document)[0], model)
-    forecasts = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
+    forecasts = forecasts_of(model, way, precision)
     need = max(stage.full.memory.total for stage in forecasts)
     return Need(
         need,
         tuple(card.name for card in memory.cards(need, [stage.workload for stage in forecasts])),
     )
+
+
+def forecasts_of(model: catalog.Model, way: str, precision: str) -> list[forecast.Forecast]:
+    """The stages of the way's starter with a model, also without formulas, with one row at a
+    time."""
+    wished = {"model.precision": precision, "train.micro_batch_size": 1, **WAYS[way]["settings"]}
+    starter = read(packaged.named()[WAYS[way]["starter"]])
+    document, _ = apply(starter, [Override(name, None, value) for name, value in wished.items()])
+    recipe = Recipe(document, by_schema.read(document)[0], model)
+    plan = translate(recipe, place(recipe))
+    return list(forecast.of(recipe, plan, look=False, any_architecture=True))
 
 
 def counted(model: catalog.Model) -> int | None:
@@ -83,6 +105,14 @@ def counted(model: catalog.Model) -> int | None:
         return model.parameters or parameters.total(model)
     except catalog.UnknownArchitecture:
         return None
+
+
+def newest_first(names: Iterable[str]) -> list[catalog.Model]:
+    """Models of the catalog, those of the last year first, and of a year the smallest."""
+    models = list(filter(None, map(catalog.model, names)))
+    return sorted(
+        models, key=lambda model: (-catalog.release_year(model.id), model.parameters or math.inf)
+    )
 
 
 def size(model: catalog.Model) -> str:
@@ -118,9 +148,9 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
     """List the models of the catalog and of the lock file beside a recipe, with the smallest GPU
     for each.
 
-    The GPUs are for four ways to train: an adapter beside the model in 4 bits (qlora), an adapter
-    beside the unchanged model (lora), the last layers, and all weights. They are estimates of
-    `recipe plan`, with its defaults and one row at a time.
+    The newest models are first. The GPUs are for four ways to train: an adapter beside the model in
+    4 bits (qlora), an adapter beside the unchanged model (lora), the last layers, and all weights.
+    They are estimates of `recipe plan`, with its defaults and one row at a time.
     """
     context = click.get_current_context()
     context.obj = recipe
@@ -131,7 +161,7 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
     else:
         file = Path(lock.LOCK)
     gpu = card_named(card) if card else None
-    known = [(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
+    known = [(one, "catalog") for one in newest_first(catalog.model_ids())]
     for name, entry in lock.entries(file).items():
         known.append((lock.model_of(name, entry), file.name))
     found = []
@@ -148,6 +178,7 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
             {
                 "model": model.id,
                 "parameters": counted(model),
+                "released": catalog.release_year(model.id) or None,
                 "longest_row_tokens": model.max_position_embeddings,
                 "licence": model.licence or None,
                 "gated": model.gated,
@@ -170,6 +201,7 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
             (
                 model.id,
                 size(model),
+                str(catalog.release_year(model.id) or "-"),
                 f"{model.max_position_embeddings:,}",
                 *ways,
                 licence(model),
@@ -179,12 +211,13 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
     titles = (
         "MODEL",
         "PARAMETERS",
+        "YEAR",
         "LONGEST ROW",
         *(way.upper() for way in WAYS),
         "LICENCE",
         "FROM",
     )
-    table([titles, *rows], movable=(*titles[3:7], "FROM"))
+    table([titles, *rows], movable=(*titles[4:8], "FROM"))
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
     else:

@@ -155,7 +155,7 @@ def _show(one: Question, answers: Answers) -> None:
         if answers.on_cpu:
             _show_trained_here(answers)
             return
-        found = drafting.choices(answers)
+        found = drafting.choices(answers, _own_card(answers))
         rows = []
         for model, need in found:
             rows.append((model.id, size(model), short(need.cards[0]), licence(model)))
@@ -171,13 +171,21 @@ def _show_trained_here(answers: Answers) -> None:
     say("Larger models need a GPU elsewhere.")
 
 
+def _own_card(answers: Answers) -> str:
+    """This machine's first GPU of the catalog, if it trains here; empty without one."""
+    if answers.where != "here":
+        return ""
+    return next(filter(catalog.gpu, doctor.labels()), "")
+
+
 def _proposed_card(answers: Answers) -> str:
     """The starter's GPU; else this machine's first GPU of the catalog, if it runs here; else the
     smallest one with room for the model, or a medium one if that is unknown."""
     if answers.of.keeps:
         return str(answers.starts("machines.gpu"))
-    if answers.where == "here" and (own := next(filter(catalog.gpu, doctor.labels()), "")):
-        return own
+    own_card = _own_card(answers)
+    if own_card:
+        return own_card
     if answers.base:
         model = catalog.model(answers.base)
     else:
