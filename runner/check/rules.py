@@ -293,7 +293,7 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _has_chatml_tokens(facts: catalog.Model) -> bool:
-    """Whether a model has ChatML's special tokens, also if it cannot be told."""
+    """Whether a model has ChatML's special tokens; true for one with an unknown template."""
     if not facts.chat_template:
         return True
     own_tokens = catalog.chat_template(facts.chat_template).tokens
