@@ -19,10 +19,9 @@ from runner.check.validate import changed, load
 from runner.entrypoints.prepare import carry_out
 from runner.parts.jobs import kubernetes, podspec, training_metrics
 from runner.parts.openshift.jobs import render_job
-from runner.parts.pretrain import translation
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.scenarios import prepare, translate
+from runner.scenarios import prepare, rehearsal, translate
 from runner.scenarios.shared import twin
 from runner.tools.files import sha256, write_text
 from tests import shapes
@@ -274,20 +273,19 @@ def cleaning_pods(folder: Path, executor: str):
     """The Job of the data stage as it is rendered, and the work of its config, small and in folders
     of this machine."""
     shared = ("executor=pods", "pods=4", "tasks=6", "workers=1")
-    shared = tuple(f"data.cleaning.{setting}" for setting in shared)
+    shared = tuple(f"stages.0.data.cleaning.{setting}" for setting in shared)
     whole, _, _ = load(SEVEN_B, from_options(shared))
     plan = translate(whole, kubernetes.place(whole))
     job = render_job(plan, plan.stages[0]).job
     assert job["spec"]["backoffLimitPerIndex"] == 3 and job["spec"]["maxFailedIndexes"] == 0
     sample = [
         change
-        for change in translation.before_data(whole, None)
+        for change in rehearsal("stages").before_data(whole, None)
         if "data" in change.setting.split(".")
     ]
-    changes = [*sample, *from_options(("tokenizer.base=", "tokenizer.vocabulary=600"))]
-    small, _ = changed(
-        whole, [*changes, *from_options(shared if executor == "pods" else ("data.cleaning=",))]
-    )
+    tokenizer = ("stages.0.tokenizer.base=", "stages.0.tokenizer.vocabulary=600")
+    cleaning = shared if executor == "pods" else ("stages.0.data.cleaning=",)
+    small, _ = changed(whole, [*sample, *from_options((*tokenizer, *cleaning))])
     place = Place(
         str(folder / "config"), str(folder / "data"), str(folder / "seven-b"), str(folder / "scratch"),
         accelerator=False, on_cluster=True,
