@@ -417,7 +417,7 @@ def test_a_copy_of_every_starter_is_made_by_questions_too(here, monkeypatch, sta
     assert (here / "made.yaml").read_bytes() == copied
     (here / "made.yaml").unlink()
     monkeypatch.setattr(new, "terminal", lambda: True)
-    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda *_: [])
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     asked = CliRunner().invoke(cli, ["new", "made"], input="\n".join([starter, *[""] * 12]))
     assert asked.exit_code == 0, f"{asked.output}{asked.exception!r}"
@@ -607,7 +607,7 @@ def test_back_leads_out_of_every_question(here, monkeypatch, golden_message):
     """Also out of a file that is of no use for what was said before, and from the machines to the
     data."""
     monkeypatch.setattr(new, "terminal", lambda: True)
-    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda *_: [])
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     said = [
         "back",
@@ -656,7 +656,7 @@ def test_a_wrong_setting_beside_answers_ends_it_in_a_terminal_too(
     here, monkeypatch, golden_message
 ):
     monkeypatch.setattr(new, "terminal", lambda: True)
-    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda *_: [])
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     said = ["questions", "", "my.csv", *[""] * 7, "NVIDIA-L4", ""]
     done = CliRunner().invoke(
@@ -669,7 +669,7 @@ def test_a_wrong_setting_beside_answers_ends_it_in_a_terminal_too(
 def test_columns_of_a_data_set_that_nobody_knows_are_typed(here, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(new, "terminal", lambda: True)
-    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda *_: [])
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     said = [
         "questions",
@@ -706,7 +706,7 @@ def test_without_a_terminal_and_without_answers_from_is_missing(here, capsys, go
 
 def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden_message):
     monkeypatch.setattr(new, "terminal", lambda: True)
-    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda *_: [])
     monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: ["NVIDIA-L40S"])
     said = [
         "musik",
