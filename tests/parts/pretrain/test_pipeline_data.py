@@ -286,7 +286,7 @@ def test_a_recipe_with_packed_files_is_checked_planned_and_its_data_stage_takes_
     assert "data: runs again (text.packed: " in done.stdout
     first = next(line for line in done.stderr.splitlines() if "train-512.npy" in line)
     assert "train-512.npy` contains the token 2,000" in first and "1,024 entries" in first
-    assert "stage" not in done.stderr, "what is wrong with the data is told as it is"
+    assert "The stage" not in done.stderr, "what is wrong with the data is told as it is"
 
 
 @pytest.mark.parametrize(
