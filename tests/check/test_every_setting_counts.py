@@ -41,7 +41,7 @@ from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 from tests.check.test_every_leaf import LONG, leaves, with_section
 from tests.conftest import ROOT, STARTERS
-from tests.drawing import MACHINES, POOLS, ROWS, places, scenario_of
+from tests.drawing import CLUSTER, MACHINES, POOLS, ROWS, places, scenario_of
 
 pytestmark = pytest.mark.heavy
 
@@ -80,6 +80,7 @@ ELSEWHERE = {
 }
 # Choices that a scenario's recipes cannot have, whatever stands beside them; `check` says why.
 NEVER = {"last-layers train.objective": {"ebft"}}
+H100 = "NVIDIA-H100-80GB-HBM3"
 NO_SOURCE = {
     f"data.{name}": None
     for name in ("hub", "sets", "subset", "revision", "split", "path", "sample")
@@ -165,6 +166,9 @@ NEEDS: dict[str, dict[str, Any]] = {
         "image": CODE,
         **{f"stages.0.data.{name}": None for name in ("hub", "sample")},
         "stages.0.data.path": OWN_ROWS,
+        **NO_SOURCE,
+        "data.validation_split": None,
+        "data.path": OWN_ROWS,
     },
     "openshift.mirror": {"openshift.connection": "my-s3"},
     "openshift.kueue": {"openshift.queue": "default"},
@@ -176,7 +180,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "openshift.network.links": RDMA,
     "distribution": {"machines.gpus_per_node": 2},
     "sharding": ZERO3,
-    "speed.fp8": {"machines.gpu": "NVIDIA-H100-80GB-HBM3", "stages": [ALL_WEIGHTS]},
+    "speed.fp8": {"machines.gpu": H100, "stages": [ALL_WEIGHTS]},
     "speed.persistent_workers": {"speed.data_workers": 2},
     "serve.kind": {"stages": [ALL_WEIGHTS]},
     "sharding.nvme": ON_DISK,
@@ -214,10 +218,10 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
         {"data.cleaning": {"executor": "pods", "pods": 4}},
     ],
     ".cross_entropy": [{"model.base": OTHER_MODEL}],
-    "model.attention": [
-        {"model.base": "openai/gpt-oss-20b", "machines.gpu": "NVIDIA-H100-80GB-HBM3"}
-    ],
-    "data_from": [{**NO_SOURCE, "data.validation_split": None, "data.path": OWN_ROWS}],
+    "model.attention": [{"model.base": "openai/gpt-oss-20b", "machines.gpu": H100}],
+    # The cluster prepares rows of an image on a claim.
+    "data_from": [{"openshift.data_dir": f"{CLUSTER['claims'][0]['mount']}/data"}],
+    "compile": [{"machines.gpu": H100, "model.precision": "bf16"}],
     "distribution": [{"machines.gpus_per_node": 1}],
     # A reward model answers nothing.
     "train.objective": [
@@ -233,6 +237,7 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
         {"model.attention": "sdpa"},
         {"model.attention": "sdpa", "machines.gpu": "Tesla-T4"},
         {"machines.gpu": "NVIDIA-H999"},
+        {"machines.gpu": H100},
     ],
 }
 OF_HUB = "kernels-community/vllm-flash-attn3"
