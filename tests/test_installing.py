@@ -179,6 +179,13 @@ def test_an_environment_of_another_folder_is_made_again(install, tmp_path, capsy
     )
 
 
+def test_what_trains_is_installed_on_the_pythons_that_the_runner_names(install):
+    """install.py, which runs before the package is there, has its own list."""
+    module, _, _ = install
+    named = packaged.TRAINING_PYTHONS
+    assert (min(named), max(named)) == (module.OLDEST, module.NEWEST)
+
+
 def test_a_missing_package_is_asked_for_by_the_smallest_extra_that_names_it():
     """Where no more is needed than to read a run's plan, nobody installs all of training."""
     named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

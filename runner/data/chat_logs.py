@@ -234,32 +234,41 @@ def _chat_of(file: Path) -> ChatContent | None:
 def _chat_of_table(file: Path) -> ChatContent | None:
     """The chat in a table with a column of senders, one of messages, and one of their times or
     conversations; None for another table."""
-    names = _chat_columns(file)
-    if names is None:
+    columns = _chat_columns(file)
+    if columns is None:
         return None
-    sender, message, times = names
-    messages = list[ChatMessage]()
-    by_conversation = dict[str, list[ChatMessage]]()
+    row_count = 0
+    senders = set[str | None]()
+    chats = dict[str, list[ChatMessage]]()  # by the conversation that their rows name
     for number, row in Table().rows(file):
+        row_count += 1
         if isinstance(row, Bad):
-            messages.append(ChatMessage(number, None, "", None, "notice"))
             continue
-        written_time = " ".join(str(row[name]).strip() for name in times)
-        seconds = _seconds_of(written_time)
-        messages.append(_message(number, row[sender], row[message], seconds, has_media=False))
-        conversation = [row[name] for name in row if name.lower() in _CONVERSATION_COLUMNS]
-        by_conversation.setdefault("".join(conversation), []).append(messages[-1])
-    senders = Counter(message.sender for message in messages if message.text)
-    if len(senders) < 2 or len(senders) > len(messages) / 2:
+        seconds = _seconds_of(" ".join(str(row[name]).strip() for name in columns.times))
+        text = row[columns.message]
+        message = _message(number, row[columns.sender], text, seconds, has_media=False)
+        if message.text:
+            senders.add(message.sender)
+        conversation = "".join(row[name] for name in columns.conversations)
+        chats.setdefault(conversation, []).append(message)
+    if len(senders) < 2 or len(senders) > row_count / 2:
         return None
-    chats = list(by_conversation.values())
-    return _made("a table of messages", chats, all_encodable=True)
+    return _made("a table of messages", list(chats.values()), all_encodable=True)
 
 
-def _chat_columns(file: Path) -> tuple[str, str, list[str]] | None:
-    """The columns of the sender, of the message and of the time in a table of messages, which may
-    name the conversation instead of a time; None for another table. Mails have a subject too, and
-    are no chat."""
+class ChatColumns(NamedTuple):
+    """The columns of a table of messages. times, conversations: in the order of the table; one of
+    them may be empty."""
+
+    sender: str
+    message: str
+    times: list[str]
+    conversations: list[str]
+
+
+def _chat_columns(file: Path) -> ChatColumns | None:
+    """The columns of a table of messages; None for another table. Mails have a subject too, and are
+    no chat."""
     try:
         with open_table(file, errors=KEPT) as (_, layout):
             header = layout.header
@@ -272,13 +281,13 @@ def _chat_columns(file: Path) -> tuple[str, str, list[str]] | None:
     sender = next((by_name[name] for name in usual_columns["sender"] if name in by_name), None)
     message = next((by_name[name] for name in usual_columns["message"] if name in by_name), None)
     times = [by_name[name] for name in by_name if name in usual_columns["time"]]
+    conversations = [name for name in header.names if name.lower() in _CONVERSATION_COLUMNS]
     is_other = asks_and_answers(header.names) or not by_name.keys().isdisjoint(
         (*SUBJECT_NAMES, "title")
     )
-    is_in_order = times or not by_name.keys().isdisjoint(_CONVERSATION_COLUMNS)
-    if sender is None or message is None or is_other or not is_in_order:
+    if sender is None or message is None or is_other or not (times or conversations):
         return None
-    return sender, message, sorted(times, key=header.names.index)
+    return ChatColumns(sender, message, sorted(times, key=header.names.index), conversations)
 
 
 def is_text_chat(file: Path) -> bool:
@@ -347,8 +356,8 @@ class TextFile(Table):
             raise Stop(f"`{file}` cannot be used: {NO_ROWS}", TEXTS_HINT)
 
 
-class TableFile(Table):
-    """A table, or a chat in one."""
+class MaybeChat(RowFile):
+    """A file of rows of the class behind this one, unless it holds a chat."""
 
     def columns(self, file: Path) -> list[str]:
         if chat_of(file):
@@ -364,6 +373,14 @@ class TableFile(Table):
             yield from super().rows(file, part)
 
 
+class TableFile(MaybeChat, Table):
+    """A table, or a chat in one."""
+
+
+class JsonFile(MaybeChat, JsonList):
+    """A list of rows, or a chat."""
+
+
 class ChatFolder(RowFile):
     """A folder with the channels of Slack's export."""
 
@@ -374,23 +391,6 @@ class ChatFolder(RowFile):
         chat = chat_of(file)
         if chat:
             yield from chat.rows
-
-
-class JsonFile(JsonList):
-    """A list of rows, or a chat."""
-
-    def columns(self, file: Path) -> list[str]:
-        if chat_of(file):
-            return [CHAT_COLUMN]
-        return super().columns(file)
-
-    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        file.stat()
-        chat = chat_of(file)
-        if chat:
-            yield from chat.rows
-        else:
-            yield from super().rows(file, part)
 
 
 def _made(title: str, chats: Sequence[Sequence[ChatMessage]], all_encodable: bool) -> ChatContent:
@@ -589,7 +589,7 @@ def _day_seconds(year: str, month: str, day: str) -> float | None:
         begin = datetime(number_of_year, int(month), int(day))
     except ValueError:
         return None
-    return (begin - datetime(1970, 1, 1)) / timedelta(seconds=1)
+    return _since_1970(begin)
 
 
 def _of_log(lines: Sequence[str]) -> list[Sequence[ChatMessage]]:
@@ -768,7 +768,7 @@ def _seconds_of_google(written: str) -> float | None:
         moment = datetime.strptime(" ".join(parts.groups()), "%B %d, %Y %I:%M:%S %p")
     except ValueError:
         return None
-    return (moment - datetime(1970, 1, 1)) / timedelta(seconds=1)
+    return _since_1970(moment)
 
 
 def _of_messenger(entries: Sequence[Any]) -> list[ChatMessage]:
@@ -850,6 +850,11 @@ def _message(
     return ChatMessage(number, sender, words, seconds, "" if words else "notice")
 
 
+def _since_1970(moment: datetime) -> float:
+    """The seconds from the beginning of 1970, on the same clock."""
+    return (moment - datetime(1970, 1, 1)) / timedelta(seconds=1)
+
+
 def _seconds_of(written: object) -> float | None:
     """The seconds of a time in ISO 8601, or with the day first; None for another one."""
     if not isinstance(written, str):
@@ -859,4 +864,4 @@ def _seconds_of(written: object) -> float | None:
         moment = datetime.fromisoformat(with_day_first)
     except ValueError:
         return None
-    return (moment.replace(tzinfo=None) - datetime(1970, 1, 1)) / timedelta(seconds=1)
+    return _since_1970(moment.replace(tzinfo=None))

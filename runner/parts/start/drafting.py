@@ -99,6 +99,7 @@ WITH_ANSWERS = ("questions", "conversations")  # the kinds of rows whose answers
 # The kinds of rows that begin with plain text.
 TEXTS = ("text", "text-questions", "text-questions-preferences")
 SMALL_MODEL = "small"  # the packaged model, which is here after the installation
+IN_4_BITS = "the model in 4 bits, so that it fits the GPU"  # why an adapter is a QLoRA
 MOST_TRIED_HERE = 9  # models whose time on this machine's CPU is estimated
 A_DAY = 24 * 3600
 USUAL_HELD_OUT = 0.1  # the share of rows that a new recipe holds back
@@ -1006,8 +1007,7 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
     if teaching:
         planned = again(*teaching)
     if planned.fits is False and "qlora" in answers.way.ways:
-        why = "the model in 4 bits, so that it fits the GPU"
-        planned = again(Override("train.adapter", None, "qlora", copying.NEW, why))
+        planned = again(Override("train.adapter", None, "qlora", copying.NEW, IN_4_BITS))
     planned = again(*_memory(planned))
     if planned.fits is False:
         # An offer must leave the model and its machines unchanged.
@@ -1052,8 +1052,9 @@ def _fitting_by_trace(name: str, answers: Answers, more: list[Override]) -> list
     if not ways:
         raise _too_large(answers)
     settings = WAYS[ways[0]]["settings"]
-    why = "the model in 4 bits, so that it fits the GPU"
-    changes = [Override(name, None, value, copying.NEW, why) for name, value in settings.items()]
+    changes = []
+    for setting, value in settings.items():
+        changes.append(Override(setting, None, value, copying.NEW, IN_4_BITS))
     recipe = drafted(name, answers, [*changes, *more]).recipe
     plan = scenarios.translate(recipe, scenarios.place(recipe))
     stage = next(iter(forecast.of(recipe, plan, any_architecture=True)))
