@@ -268,7 +268,10 @@ def _gguf(
         end = None
     with _for_converter(source, tokenizer) as model:
         unnamed = folder / "model.gguf"
-        written_kind = gguf.write(model, unnamed, file_kind, end, converter)
+        trust = chat_of_model.trust_remote_code
+        # Of a model that also sees, the converter leaves out the other parts, and nothing else.
+        fewest_numbers = trained_model.numbers_for_text((str(source.model), None), trust)
+        written_kind = gguf.write(model, unnamed, file_kind, end, converter, fewest_numbers)
     file = unnamed.rename(folder / f"{label(source.run.name)}-{written_kind}.gguf")
     texts, chat = _texts(source)
     comparison = gguf.prove(

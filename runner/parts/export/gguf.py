@@ -57,10 +57,15 @@ class Answer(NamedTuple):
 
 
 def write(
-    model: Path, out: Path, file_kind: str | None, turn_end: int | None, converter: Path
+    model: Path,
+    out: Path,
+    file_kind: str | None,
+    turn_end: int | None,
+    converter: Path,
+    fewest_numbers: int = 0,
 ) -> str:
     """Writes a model as a GGUF file; returns its kind. file_kind: of KINDS, by default that of the
-    weights. Raises Stop."""
+    weights. fewest_numbers: how many the file must have. Raises Stop."""
     if (model / TEKKEN).is_file():
         raise Stop(
             f"The tokenizer of `{model}` is that of mistral-common (`tekken.json`), which a GGUF file cannot hold with its template.",
@@ -77,9 +82,8 @@ def write(
     else:
         converted_kind = kind_of_weights
         converted = out.with_name(f".{out.name}.{converted_kind}")
-    done = apart(
-        run_converter, str(converter), str(model), str(converted), converted_kind, turn_end
-    )
+    paths = (str(converter), str(model), str(converted))
+    done = apart(run_converter, *paths, converted_kind, turn_end, fewest_numbers)
     if done.returncode or not converted.is_file():
         raise Stop(f"llama.cpp's converter cannot convert this model: {why(done)}", ELSE)
     if converted != out:
@@ -247,19 +251,17 @@ def converter() -> Path:
 
 
 def architectures(converter: Path) -> Iterator[str]:
-    """The architectures of text models that the converter supports, from its source: loading it
-    takes seconds."""
-    for node in ast.parse(
-        (converter / "conversion" / "__init__.py").read_text(encoding="utf-8")
-    ).body:
-        if (
-            isinstance(node, ast.AnnAssign)
-            and getattr(node.target, "id", "") == "TEXT_MODEL_MAP"
-            and node.value
-        ):
-            for name in ast.literal_eval(node.value):
-                if "ForCausalLM" in name or "LMHead" in name:
-                    yield name
+    """The architectures of language models that the converter supports, from its source: loading it
+    takes seconds. Of models that also see, it writes the half for text, and leaves out the rest."""
+    source = (converter / "conversion" / "__init__.py").read_text(encoding="utf-8")
+    tables = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.AnnAssign) and node.value:
+            tables[getattr(node.target, "id", "")] = node.value
+    that_see = ast.literal_eval(tables["MMPROJ_MODEL_MAP"])
+    for name in ast.literal_eval(tables["TEXT_MODEL_MAP"]):
+        if "ForCausalLM" in name or "LMHead" in name or name in that_see:
+            yield name
 
 
 def apart(function: Callable[..., object], *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -305,7 +307,7 @@ def teach(turn_end: int | None) -> None:
     tokenizer, and the token that ends an answer. It replaces methods, because there are no options
     for these."""
     import gguf
-    from conversion.base import TextModel
+    from conversion.base import ModelBase, TextModel
     from conversion.phi import Phi3MiniModel
 
     by_hash = TextModel.get_vocab_base_pre
@@ -332,13 +334,21 @@ def teach(turn_end: int | None) -> None:
             vocabulary.special_token_ids["eot"] = turn_end
         add(vocabulary, writer, quiet)
 
+    # transformers 5.16.1 saves no layers that predict a token further, which the converter expects
+    # of Qwen3.5.
+    ModelBase.no_mtp = True
     TextModel.get_vocab_base_pre = name_of
     Phi3MiniModel.set_vocab = of_phi
     gguf.SpecialVocab.add_to_gguf = with_turn_end
 
 
 def run_converter(
-    converter: str, model: str, out: str, file_kind: str, turn_end: int | None = None
+    converter: str,
+    model: str,
+    out: str,
+    file_kind: str,
+    turn_end: int | None = None,
+    fewest_numbers: int = 0,
 ) -> None:
     """llama.cpp's own converter, with the facts that it lacks about a model that was trained
     here."""
@@ -349,6 +359,20 @@ def run_converter(
     teach(turn_end)
     sys.argv = ["convert_hf_to_gguf.py", model, "--outfile", out, "--outtype", file_kind]
     convert_hf_to_gguf.main()
+    written_numbers = numbers_in(Path(out))
+    if written_numbers < fewest_numbers:
+        Path(out).unlink()
+        sys.exit(
+            f"The file has {written_numbers:,} numbers, and the trained model {fewest_numbers:,}, so layers are missing"
+        )
+
+
+def numbers_in(file: Path) -> int:
+    """How many numbers all weights of a GGUF file have."""
+    import gguf
+
+    tensors = gguf.GGUFReader(file).tensors
+    return sum(math.prod(int(size) for size in tensor.shape) for tensor in tensors)
 
 
 ERROR = 4  # GGML_LOG_LEVEL_ERROR

@@ -214,6 +214,18 @@ def without_weights(model: Base, trust_remote_code: bool) -> Any:
         return language_class(config).from_config(config, trust_remote_code=trust_remote_code)
 
 
+def numbers_for_text(model: Base, trust_remote_code: bool) -> int:
+    """How many numbers the half for text has, of a model that also sees; 0 for others."""
+    from runner.trainer import seeing
+
+    built = without_weights(model, trust_remote_code)
+    others = seeing.parts_that_see(built)
+    if not others:
+        return 0
+    count = sum(weight.numel() for weight in built.parameters())
+    return int(count - sum(weight.numel() for weight in others.values()))
+
+
 def loaded(
     name: str, revision: str | None = None, dtype: object = "auto", trust_remote_code: bool = False
 ) -> Any:
