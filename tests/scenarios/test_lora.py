@@ -216,9 +216,19 @@ def test_kernels_of_experts_are_left_out_of_a_rehearsal_and_fused_lora_kernels_b
     sets = ["model.base=Qwen/Qwen3-30B-A3B", "train.adapter=lora", f"advanced.axolotl={own}"]
     recipe, _, _ = load(ROOT / "recipes" / "minimal" / "lora.yaml", from_options(sets))
     made = {one.setting.rpartition(".")[2]: one.after for one in rehearsal.kernels(recipe)}
-    assert made == {"expert_backend": None, "nvfp4_merge_aware": None}
+    assert made == {"expert_backend": None, "nvfp4_merge_aware": None, "plugins": None}
     config = translate(recipe, Place("/c", "/d", "/r", "/s", accelerator=True)).stages[-1].config
     assert config["nvfp4_merge_aware"] and not config["lora_qkv_kernel"]
+
+
+def test_axolotls_own_kernels_are_left_out_of_a_rehearsal_and_other_plugins_stay():
+    loss = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
+    other = "axolotl.integrations.grokfast.GrokfastPlugin"
+    own = f"{{plugins: [{loss}, {other}], torch_compile: true, tf32: true, activation_offloading: true}}"
+    recipe, _, _ = load(LYRICS, from_options([f"advanced.axolotl={own}"]))
+    made = {one.setting.rpartition(".")[2]: one.after for one in rehearsal.kernels(recipe)}
+    assert made.pop("plugins") == [other]
+    assert made == dict.fromkeys(("torch_compile", "tf32", "activation_offloading"))
 
 
 def test_flex_attention_reaches_axolotl_and_is_counted_as_flash_attention():

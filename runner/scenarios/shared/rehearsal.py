@@ -148,17 +148,24 @@ def _held_out_text(
 
 
 def kernels(recipe: Recipe) -> list[Override]:
-    """The substitutions of settings whose kernels need a GPU."""
-    plugins = catalog.axolotl_settings()["plugins"]
+    """The substitutions of settings and plugins of Axolotl whose kernels need a GPU."""
+    if "advanced" not in recipe.settings:
+        return []
+    settings_of_plugins = catalog.axolotl_settings()["plugins"]
     owners = {
         axolotl.LIGER: "Liger's",
         "axolotl.integrations.kernels.KernelsPlugin": "the experts'",
+        "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin": "the loss's",
     }
-    rows = list[Row]()
+    rows = table("engine-kernels")
     for plugin, owner in owners.items():
         reason = f"{owner} kernels need a GPU"
-        for key in plugins[plugin]:
+        for key in settings_of_plugins[plugin]:
             rows.append((f"advanced.axolotl.{key}", None, reason))
+    plugins = value_at(recipe.settings, ("advanced", "axolotl", "plugins")) or ()
+    others = [plugin for plugin in plugins if plugin not in owners]
+    if len(others) < len(plugins):
+        rows.append(("advanced.axolotl.plugins", others or None, "their kernels need a GPU"))
     return substitutes(recipe, rows)
 
 
