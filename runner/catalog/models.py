@@ -413,14 +413,15 @@ def unsuitable(name: str, folder: Path | None = None) -> tuple[str, str] | None:
 def unsuitable_type(config: ModelConfig, name: str) -> tuple[str, str] | None:
     """The same by the content of a `config.json`, if the name is not in the table."""
     rows = table("unsuitable")
-    model_type = config.get("model_type")
+    # Of a model that also sees, the type of its half for text counts too.
+    types = (config.get("model_type"), (config.get("text_config") or {}).get("model_type"))
     facts = rows.get(name)
-    if model_type and not facts:
+    if not facts:
         method = (config.get("quantization_config") or {}).get("quant_method")
         of_type = (
             row
             for row in rows.values()
-            if row["model_type"] == model_type and row.get("stored", method) == method
+            if row["model_type"] in types and row.get("stored", method) == method
         )
         facts = next(of_type, None)
     if facts is None:
@@ -429,7 +430,7 @@ def unsuitable_type(config: ModelConfig, name: str) -> tuple[str, str] | None:
     if len(facts["instead"]) > 1:
         remedy += "; the first is the nearest in size and licence"
     return (
-        f"The packages that recipe-runner uses cannot train `{name}`.",
+        f"recipe-runner cannot train `{name}`.",
         f"{facts['why']}. {remedy}.",
     )
 
@@ -812,7 +813,7 @@ def described(name: str, fetch: Fetch) -> Model:
             lacks = "has sizes that are not numbers"
         raise Stop(
             f"recipe-runner does not know `{name}` ({model_type}) as a language model for text: its `{CONFIG}` {lacks}.",
-            "Models that also read images, and mixtures of experts of other sizes, cannot be trained here.",
+            "Check whether it is a language model. Of those that also read images, `recipe models` lists the known ones.",
         ) from None
     tokenizer_config, ends = (_json(fetch(file), name) for file in BESIDE[:2])
     file = fetch(BESIDE[2])

@@ -325,6 +325,9 @@ def test_models_that_cannot_be_trained_are_refused_by_name_and_by_folder(tmp_pat
     said = "\n".join(map(str, problems(LORA.replace(OURS, str(tmp_path)))))
     # The line below the folder's name is as long as that name, which differs from run to run.
     golden_message(re.sub(r"\^+", "^", said), "mistral4")
+    whole = {"model_type": "mistral3", "text_config": {"model_type": "mistral4"}}
+    (tmp_path / "config.json").write_text(json.dumps(whole), encoding="utf-8")
+    assert "\n".join(map(str, problems(LORA.replace(OURS, str(tmp_path))))) == said
 
 
 # Seconds, below the limit of any test; only for a rehearsal that hangs. Granite's Mamba layers take
