@@ -26,6 +26,7 @@ from runner.catalog import troubles
 from runner.check import by_schema
 from runner.check.validate import load
 from runner.parts.planner import parameters
+from runner.parts.start.commands.models import newest_first
 from runner.tools import packaged
 
 DOCS = ROOT / "docs"
@@ -157,15 +158,15 @@ def _models() -> str:
         "column is `formulas`, `recipe plan` estimates memory and time in less than a second. If it is `trace`, add `--exact`: the plan then builds",
         "the model without its weights and counts its memory. The time stays unknown, and a model with many experts takes more than ten minutes.",
         "",
-        "| model | type | parameters | in experts | longest row | licence | plan |",
-        "|---|---|---|---|---|---|---|",
+        "| model | year | type | parameters | in experts | longest row | licence | plan |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for name in catalog.model_ids():
-        one = catalog.model(name)
-        assert one and one.parameters
+    for one in newest_first(catalog.model_ids()):
+        assert one.parameters
         experts = parameters.of_experts(one)
         cells = (
-            f"`{name}`",
+            f"`{one.id}`",
+            f"{catalog.release_year(one.id)}",
             f"`{one.model_type}`",
             f"{one.parameters:,}",
             f"{experts / one.parameters:.0%}" if experts else "",
@@ -207,10 +208,12 @@ def _seeing() -> Iterator[str]:
     yield ""
     yield "The column `for images` is the share of the first model of each type. For each type, a test builds the class with these sizes, whose"
     yield "parameters must be as many as the hub says. A tiny model of the class is then trained on text: it must write what the class for text alone"
-    yield "writes, to the last bit, and no tensor for images may get a gradient or change. `recipe rehearse` repeats that with your rows."
+    yield "writes, to the last bit, and no tensor for images may get a gradient or change. `recipe rehearse` repeats that with your rows. The last"
+    yield "column names what was tried besides, with a tiny model of the type: a rehearsal of Axolotl's own example for it, and llama.cpp's converter,"
+    yield "whose file must have every number of the half for text. No type was served by vLLM yet."
     yield ""
-    yield "| type | first model | for images | plan |"
-    yield "|---|---|---|---|"
+    yield "| type | first model | for images | plan | also tried |"
+    yield "|---|---|---|---|---|"
     types = set[str]()
     for name in catalog.model_ids():
         one = catalog.model(name)
@@ -220,7 +223,8 @@ def _seeing() -> Iterator[str]:
         types.add(one.model_type)
         plan = "formulas" if parameters.has_formulas(one.model_type) else "trace"
         share = parameters.tower(one).whole / one.parameters
-        yield f"| `{one.model_type}` | `{name}` | {share:.1%} | {plan} |"
+        tried = ", ".join(one.family.get("tried", ()))
+        yield f"| `{one.model_type}` | `{name}` | {share:.1%} | {plan} | {tried} |"
     yield ""
     yield "vLLM serves these models with their parts for images, and ignores an adapter whose layers have other names. `recipe export` and the merge"
     yield "after training compare every tensor of the adapter with the layers of that class, and stop if one has no place."
