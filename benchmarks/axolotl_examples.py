@@ -1,7 +1,8 @@
 """What recipe-runner makes of Axolotl's own examples: what `check` finds in each, and whether an
 imported recipe comes back as the same configuration. `python benchmarks/axolotl_examples.py
 FOLDER`, with the folder `examples` of Axolotl's source package (`pip download --no-binary axolotl
---no-deps axolotl==VERSION`), writes `benchmarks/axolotl-examples.json`.
+--no-deps axolotl==VERSION`), writes `benchmarks/axolotl-examples.json`. With names of examples
+behind the folder, it rehearses these, which takes minutes for each.
 
 Two configurations are the same if Axolotl, after its own validation, has the same value for every
 setting except those that `runner/parts/axolotl_files/mapping.toml` leaves to the runner, and the
@@ -13,22 +14,25 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
 import yaml
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parent.parent)
-)  # this clone's package, not an installed one
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this clone's package, not an installed one
 
 from runner import catalog
-from runner.check import batch
+from runner.check import batch, validate
 from runner.check.validate import override, valid
 from runner.parts.axolotl_files import checking, commands, importing
+from runner.parts.planner.parameters import has_formulas
+from runner.parts.planner.planned import Planned
 from runner.recipe import reading
 from runner.recipe.recipe import PROMPTS, TEXT, Override
 from runner.scenarios import place, translate
@@ -111,12 +115,49 @@ def compared(text: str, made: importing.Import, changes: Sequence[Override] = ()
         if {("train", "lora_layers"), ("train", "lora_pattern")} & {*made.values}
         else set()
     )
+    found -= outside_of_text(recipe.facts, *both)
     replaced = recipe.model.base != made.values["model", "base"]
     return sorted(
         found
         - (stored | layers if replaced else set())
         - ({"revision_of_model"} if changes else set())
     )
+
+
+def outside_of_text(
+    model: catalog.Model, theirs: Mapping[str, Any], ours: Mapping[str, Any]
+) -> set[str]:
+    """The settings that differ only outside the half for text, of a model that also sees: rows of
+    text train nothing there."""
+    if not model.sees:
+        return set()
+    alike = set()
+    pattern = ours.get("lora_target_modules")
+    names = theirs.get("lora_target_modules") or ()
+    if theirs.get("lora_target_linear"):
+        names = (*names, *model.linear)
+    chosen = {name.rpartition(".")[2] for name in names}
+    if isinstance(pattern, str) and {*model.named(pattern)} == chosen:
+        alike |= {"lora_target_modules", "lora_target_linear"}
+    unfrozen = theirs.get("unfrozen_parameters") or ()
+    roots = {importing.unfrozen_root(entry) for entry in unfrozen}
+    if roots <= {model.root, model.lm_head.removesuffix(".weight")}:
+        alike.add("unfrozen_parameters")
+    return alike
+
+
+def own_model(made: importing.Import, changes: Sequence[Override]) -> str:
+    """How far the recipe gets with the example's own model: how it is planned, or why not."""
+    if made.values["model", "base"] not in catalog.model_ids():
+        return "not in the catalog"
+    document, _ = override(made.recipe, changes)
+    recipe, problems = validate.examined(document, allowed=validate.ALLOWED)
+    if recipe is None or errors_of(problems):
+        return "refused by check"
+    if not has_formulas(recipe.facts.model_type):
+        return "planned by a trace"
+    Planned.of(recipe)
+    return "planned by formulas"
 
 
 def differing(theirs: Mapping[str, Any], ours: Mapping[str, Any], every: Any = ()) -> list[str]:
@@ -186,7 +227,8 @@ def row(file: Path) -> dict[str, Any]:
         changed = changed - {"type"} | {"text"}
     rows = {"rows": sorted(changed & {"type", "text", "chat_template", "val_set_size"})}
     alike = {"outcome": "the same, with a commit named" if changes else "the same"}
-    return found | rows | ({"outcome": "differs", "settings": different} if different else alike)
+    found |= rows | {"own model": own_model(made, changes)}
+    return found | ({"outcome": "differs", "settings": different} if different else alike)
 
 
 def examined(folder: Path) -> dict[str, dict[str, Any]]:
@@ -223,6 +265,7 @@ def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
             if differ
             else []
         ),
+        *_own_models(files.values()),
         "",
         "| setting in the way | files | alone |",
         "|---|---|---|",
@@ -252,13 +295,74 @@ def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _own_models(files: Collection[Mapping[str, Any]]) -> Iterator[str]:
+    """How far the recipes get with the examples' own models."""
+    ends = [one["own model"] for one in files if "own model" in one]
+    known = len(ends) - ends.count("not in the catalog")
+    formulas, traced = ends.count("planned by formulas"), ends.count("planned by a trace")
+    yield (
+        f"{known} of these {len(ends)} name a model of the catalog. `recipe check` accepts {formulas + traced} of them as they are; "
+        f"`recipe plan` estimates {formulas} by formulas, and {traced} need `--exact`. The others need `recipe models add NAME` first."
+    )
+    rehearsed = [one["rehearsed"] for one in files if "rehearsed" in one]
+    if rehearsed:
+        passed = rehearsed.count("passed")
+        yield (
+            f"{len(rehearsed)} of the {known} were rehearsed with a tiny twin of their model and a starter's rows, and {passed} passed: examples of Gemma 3 and 4, Ministral 3, Qwen3.5 and 3.8, and an older one."
+        )
+
+
+def rehearsed(file: Path) -> str:
+    """What a rehearsal of an example's recipe says: `passed`, or its last line. The rows are those
+    of a starter, because the example's are on the hub."""
+    recipe = yaml.safe_load(importing.read(reading.read(file)).text)
+    template = recipe["data"].get("chat_template", "auto")
+    recipe["data"] = {
+        "path": str(ROOT / "recipes" / "data" / "survival-sample.jsonl"),
+        "question": "[question]",
+        "answer": "[answer]",
+        "chat_template": template,
+    }
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "mine.yaml"
+        path.write_text(yaml.safe_dump(recipe), "utf-8")
+        command = [sys.executable, "-m", "runner", "rehearse", path.name]
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode == 0:
+        return "passed"
+    print(done.stdout, done.stderr, file=sys.stderr)
+    return shortened((done.stdout + done.stderr).strip().splitlines()[-1], 300)
+
+
+def rehearse(folder: Path, names: Iterable[str]) -> None:
+    """Rehearses these examples, and writes the results into the table."""
+    for name in names:
+        table = json.loads(TABLE.read_text("utf-8"))
+        table["files"][name]["rehearsed"] = rehearsed(folder / name)
+        TABLE.write_text(json.dumps(table, indent=1) + "\n", "utf-8")
+        print(name, table["files"][name]["rehearsed"], flush=True)
+
+
 def main() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1"}
     logging.disable(logging.CRITICAL)
+    if len(sys.argv) > 2:
+        rehearse(Path(sys.argv[1]), sys.argv[2:])
+        return
     try:
         found = examined(Path(sys.argv[1]))
     except (IndexError, Stop) as stop:
         sys.exit(f"{__doc__}\n{stop}")
+    earlier = json.loads(TABLE.read_text("utf-8"))["files"]
+    for name, one in found.items():
+        if "rehearsed" in earlier.get(name, {}):
+            one["rehearsed"] = earlier[name]["rehearsed"]
     TABLE.write_text(
         json.dumps({"axolotl": catalog.AXOLOTL_VERSION, "files": found}, indent=1) + "\n", "utf-8"
     )

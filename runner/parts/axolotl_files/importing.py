@@ -397,6 +397,11 @@ def _training(draft: Import, scenario: str) -> None:
     draft.say("train.report_to", tools[0] if tools else "none")
 
 
+def unfrozen_root(pattern: object) -> str:
+    """The module whose weights a pattern of `unfrozen_parameters` names."""
+    return str(pattern).lstrip("^").rstrip("*.$")
+
+
 def _half_for_text(draft: Import) -> None:
     """Leaves out lines that freeze the parts of a model that see, which recipes do themselves."""
     key = "unfrozen_parameters"
@@ -404,7 +409,7 @@ def _half_for_text(draft: Import) -> None:
     patterns = draft.file.data.get(key)
     if facts is None or not facts.sees or not isinstance(patterns, list):
         return
-    roots = {str(pattern).lstrip("^").rstrip("*.$") for pattern in patterns}
+    roots = {unfrozen_root(pattern) for pattern in patterns}
     if facts.root in roots and roots <= {facts.root, facts.lm_head.removesuffix(".weight")}:
         draft.used.add(key)
         draft.note(
