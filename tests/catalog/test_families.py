@@ -319,6 +319,7 @@ def test_models_that_cannot_be_trained_are_refused_by_name_and_by_folder(tmp_pat
     for name in (
         "mistralai/Ministral-3-8B-Instruct-2512",
         "mistralai/Mistral-Small-4-119B-2603",
+        "moonshotai/Kimi-K2.5",
     ):
         golden_message("\n".join(map(str, problems(LORA.replace(OURS, name)))), name)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral4"}), encoding="utf-8")

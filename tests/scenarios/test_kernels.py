@@ -80,7 +80,7 @@ def test_a_feed_forward_part_unlike_its_familys_keeps_its_own_code(tmp_path):
 NOT_LOOKED_AT = {
     *("apertus", "gpt_oss", "granitemoehybrid", "lfm2", "lfm2_moe"),
     *("olmo3", "qwen3_moe", "qwen3_next", "seed_oss"),
-    *("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe"),
+    *("gemma3", "gemma4", "glm4v", "glm4v_moe", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe"),
 }
 
 

@@ -49,8 +49,13 @@ def tiny(request, tmp_path):
 def of_text(facts, model):
     """The half for text, as its own class."""
     from transformers import AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    text = AutoModelForCausalLM.from_config(model.config.get_text_config())
+    config = model.config.get_text_config()
+    if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        text = AutoModelForCausalLM.from_config(config)
+    else:
+        text = body_with_head(config)
     weights = {}
     for name, weight in model.state_dict().items():
         if name.startswith(f"{facts.root}."):
@@ -60,6 +65,29 @@ def of_text(facts, model):
     missing, unknown = text.load_state_dict(weights, strict=False)
     assert not missing and not unknown
     return text
+
+
+def body_with_head(config):
+    """A language model of a half for text that transformers has without an LM head (GLM-4.6V)."""
+    from torch import nn
+    from transformers import AutoModel
+    from transformers.loss.loss_utils import ForCausalLMLoss
+    from transformers.modeling_outputs import CausalLMOutput
+
+    class BodyWithHead(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = AutoModel.from_config(config)
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+        def forward(self, input_ids, labels=None):
+            logits = self.lm_head(self.model(input_ids=input_ids).last_hidden_state)
+            loss = None
+            if labels is not None:
+                loss = ForCausalLMLoss(logits, labels, config.vocab_size)
+            return CausalLMOutput(loss=loss, logits=logits)
+
+    return BodyWithHead()
 
 
 def rows():

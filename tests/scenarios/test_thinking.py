@@ -78,6 +78,18 @@ def test_llama_is_trained_as_its_own_template_writes():
     assert written("llama-4", messages) == rendered(own, messages, bos_token="<|begin_of_text|>")
 
 
+def test_glm_is_trained_as_its_own_template_asks_without_thinking():
+    """Its template ends no answer, the training does."""
+    own = trl_template("glm4moe")
+    marks = catalog.chat_template("glm-4-5")
+    for messages in ([ASKED, ANSWER], [SYSTEM, ASKED, ANSWER, *SECOND]):
+        whole = rendered(own, messages, enable_thinking=False)
+        assert written("glm-4-5", messages).replace(marks.end, "") == whole
+        asked = rendered(own, messages[:-1], add_generation_prompt=True, enable_thinking=False)
+        behind_earlier = written("glm-4-5", messages[:-1]).replace(marks.end, "")
+        assert behind_earlier + marks.reply == f"{asked}\n"
+
+
 def test_a_model_with_chatmls_tokens_may_be_trained_with_chatml():
     path = ROOT / "recipes" / "minimal" / "lora.yaml"
     for base, refused in (("Qwen/Qwen3.5-4B", False), ("google/gemma-4-E4B-it", True)):

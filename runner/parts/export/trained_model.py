@@ -215,15 +215,18 @@ def without_weights(model: Base, trust_remote_code: bool) -> Any:
 
 
 def numbers_for_text(model: Base, trust_remote_code: bool) -> int:
-    """How many numbers the half for text has, of a model that also sees; 0 for others."""
+    """How many numbers the half for text has, of a model that also sees; 0 for others. Some are in
+    no parameter, such as the router biases of GLM-4.6V."""
     from runner.trainer import seeing
 
     built = without_weights(model, trust_remote_code)
-    others = seeing.parts_that_see(built)
-    if not others:
+    if not seeing.parts_that_see(built):
         return 0
-    count = sum(weight.numel() for weight in built.parameters())
-    return int(count - sum(weight.numel() for weight in others.values()))
+    tensors = {}  # by identity, because an LM head may be the embedding
+    for module in (built.get_decoder(), built.get_output_embeddings()):
+        for tensor in module.state_dict(keep_vars=True).values():
+            tensors[id(tensor)] = tensor
+    return sum(tensor.numel() for tensor in tensors.values())
 
 
 def loaded(

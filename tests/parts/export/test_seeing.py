@@ -51,7 +51,16 @@ def test_an_adapter_of_the_class_for_text_is_not_merged_into_a_model_that_also_s
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [GEMMA, "Qwen/Qwen3.5-0.8B", "Qwen/Qwen3.5-35B-A3B"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        GEMMA,
+        "Qwen/Qwen3.5-0.8B",
+        "Qwen/Qwen3.5-35B-A3B",
+        "zai-org/GLM-4.6V-Flash",
+        "zai-org/GLM-4.6V",
+    ],
+)
 def test_llama_cpps_converter_writes_every_number_of_the_half_for_text(name, tmp_path):
     """Downloads the converter once, which needs no llama.cpp."""
     model = catalog.model(name)
