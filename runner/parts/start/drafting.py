@@ -1042,11 +1042,15 @@ def _fitting_by_trace(name: str, answers: Answers, more: list[Override]) -> list
     """The same for a model without formulas, by what its ways to train need with one row at a time;
     empty if that is unknown. Raises Stop if none fits the GPU."""
     model = catalog.model(answers.base) if answers.base else None
+    if model is None or parameters.has_formulas(model.model_type) or answers.of.keeps:
+        return []
     card = catalog.gpu(answers.gpu)
-    if model is None or card is None or answers.of.keeps:
+    if card is None:
+        if answers.on_cpu:
+            raise _unknown_here(model, answers)
         return []
     needs = needs_of(model, card)
-    if parameters.has_formulas(model.model_type) or not needs:
+    if not needs:
         return []
     ways = [way for way in answers.way.ways if way in needs and card.name in needs[way].cards]
     if not ways:
@@ -1060,6 +1064,20 @@ def _fitting_by_trace(name: str, answers: Answers, more: list[Override]) -> list
     stage = next(iter(forecast.of(recipe, plan, any_architecture=True)))
     wanted = max(answers.way.least, stage.workload.fewest_rows, _batch(stage))
     return [*changes, *_batch_sizes(1, wanted)]
+
+
+def _unknown_here(model: catalog.Model, answers: Answers) -> Stop:
+    needs = needs_of(model)
+    cards = [needs[way].cards for way in answers.way.ways if way in needs]
+    smallest = next((names[0] for names in cards if names), None)
+    if smallest:
+        remedy = f"Add `--gpu {smallest}`, the smallest card that it fits, or choose another model."
+    else:
+        remedy = "Name a GPU with `--gpu`; `recipe gpus` lists them. Or choose another model."
+    return Stop(
+        f"How long `{model.id}` takes without a GPU is unknown: there are no formulas for models of the type `{model.model_type}`.",
+        remedy,
+    )
 
 
 def _too_large(answers: Answers) -> Stop:

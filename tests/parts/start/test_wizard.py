@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import pty
+import re
 import select
 import shlex
 import sys
@@ -297,6 +298,19 @@ def test_a_model_of_this_year_is_drafted_also_without_formulas(here, base, card,
     recipe, problems = load("made.yaml")[:2]
     assert not [one for one in problems if one.severity == "error"]
     assert (recipe.model.base, recipe.train.adapter) == (base, adapter)
+
+
+@pytest.mark.parametrize("base", ["Qwen/Qwen3.5-4B", "openai/gpt-oss-20b"])
+def test_a_model_without_formulas_needs_a_named_gpu(here, base, capsys, golden_message):
+    """Its time on a processor cannot be said, and the smallest card that it fits can."""
+    asked = ("new", "made", "--what", "questions", "--data", "my.csv", "--model", base)
+    assert _code([*asked, "--gpu", "none"]) == 1
+    refused = capsys.readouterr().err
+    golden_message(refused)
+    assert not left(here)
+    offered = re.search(r"`--gpu (\S+)`", refused)
+    if offered:
+        assert _code([*asked, "--gpu", offered[1]]) == 0
 
 
 def test_a_model_without_formulas_is_refused_where_no_way_fits(here, capsys):
