@@ -38,8 +38,8 @@ sys.path.insert(
 from benchmarks.estimate_accuracy import versions
 from runner import catalog
 from runner.parts.planner.formulas import Traced
+from runner.parts.planner.trace.tracing import any_architecture
 from runner.parts.planner.workload import Workload
-from runner.parts.trace.tracing import any_architecture
 from runner.plan import Machines
 from runner.tools.problem import Stop
 

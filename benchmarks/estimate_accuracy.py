@@ -163,7 +163,7 @@ class Difference:
 
 
 def compare(cell: Cell) -> Difference:
-    from runner.parts.trace.tracing import trace
+    from runner.parts.planner.trace.tracing import trace
 
     quick, exact = memory.estimate(cell.workload), trace(cell.workload, operations=False)
     counts = (

@@ -104,7 +104,7 @@ def cells(tiny: bool, gpu: str) -> list[Workload]:
 def measure(workload: Workload, device: str) -> Measured:
     """Trains a workload for a few steps on `device` (`cuda` or `cpu`), as Axolotl would build
     it."""
-    from runner.parts.trace import language
+    from runner.parts.planner.trace import language
 
     _empty(device)
     try:
@@ -133,7 +133,7 @@ def measure(workload: Workload, device: str) -> Measured:
 
 
 def _micro_batch(workload: Workload, model: Any, optimizer: Any, device: str) -> float:
-    from runner.parts.trace import language
+    from runner.parts.planner.trace import language
 
     if device == "cuda":
         torch.cuda.synchronize()

@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from runner import catalog
 from runner.parts.planner import memory, parameters
+from runner.parts.planner.trace.tracing import any_architecture
 from runner.parts.planner.workload import Workload
 from runner.parts.start.commands.models import WAYS, forecasts_of
-from runner.parts.trace.tracing import any_architecture
 from runner.tools.problem import Stop
 
 TABLE = Path(catalog.__file__).with_name("traced-needs.toml")

@@ -44,12 +44,10 @@ SOFT = {
         "proof": "judges the engine's own rows before the first step",
         "tracking": "sends curves to a server",
     },
-    "data": {"data_doctor": "looks for problems in rows"},
     "scenarios": {
         "evaluate": "gates and evaluations of stages",
         "openshift": "files beside the jobs of a render",
         "rewards": "the rewards of a model's own answers",
-        "songs": "songs as rows",
     },
     "check": {
         "axolotl_files": "reads files of other trainers",
@@ -81,12 +79,14 @@ SOFT = {
         "evaluate": "the key that pods seal evaluations with",
         "report": "the page of a run that was fetched",
     },
-    "plan_view": {"serve": "what a server needs", "trace": "exact memory"},
+    "planner": {
+        "images": "traces the models of that part",
+        "serve": "what a server needs",
+    },
     "proof": {"rewards": "tries the rewards"},
     "report": {"openshift": "jobs on the cluster"},
     "search": {"report": "the page of all trials"},
     "start": {"openshift": "a model on a claim"},
-    "trace": {"images": "traces the models of that part"},
 }
 # These are imported at the top, by a module that only the other part imports.
 FOR_THE_OTHER = {"runner.parts.images.formulas": "planner"}
@@ -117,7 +117,7 @@ LATE = (
     *(
         "runner.parts.search.trials",
         "runner.parts.serve.rules",
-        "runner.parts.songs.tasks",
+        "runner.data.songs",
     ),
     *(
         "jsonschema",

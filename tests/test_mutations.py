@@ -74,7 +74,7 @@ MYPY = (
     ),
     Mistake(
         "a misspelt option of a problem",
-        "runner/parts/songs/tasks.py",
+        "runner/data/songs.py",
         'a share above 0.",\n            key=True',
         'a share above 0.",\n            keys=True',
         'Unexpected keyword argument "keys"',

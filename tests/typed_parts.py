@@ -6,7 +6,8 @@ Nobody imports it.
 
 from typing import Any
 
-from runner.data import blocks, chat
+from runner.check import first_rows
+from runner.data import blocks, chat, song_rows, songs
 from runner.parts.contract import (
     Callbacks,
     Classifier,
@@ -19,14 +20,13 @@ from runner.parts.contract import (
     Preparer,
     RuleModule,
 )
-from runner.parts.data_doctor import first_rows
 from runner.parts.evaluate import metrics
 from runner.parts.images import data, predict
 from runner.parts.images import formulas as images_formulas
 from runner.parts.jobs import pytorchjob, training_metrics, trainjob
-from runner.parts.kfp import target as kfp_target
 from runner.parts.nodes import target as nodes_target
 from runner.parts.openshift import rules as openshift_rules
+from runner.parts.openshift.kfp import target as kfp_target
 from runner.parts.planner import forecasting
 from runner.parts.planner import formulas as language_formulas
 from runner.parts.planner import rules as planner_rules
@@ -36,7 +36,6 @@ from runner.parts.rewards import rules as rewards_rules
 from runner.parts.search import pruning, trials
 from runner.parts.serve import kserve
 from runner.parts.serve import rules as serve_rules
-from runner.parts.songs import rows, tasks
 
 TARGETS: dict[str, FileTarget | JobTarget] = {
     "kfp": kfp_target,
@@ -53,19 +52,18 @@ PLACED: dict[str, PlacedTarget] = {
     "trainjob": trainjob,
 }
 FORMULAS: dict[str, Formulas] = {"axolotl": language_formulas, "images": images_formulas}
-PREPARERS: dict[str, Preparer[Any]] = {"images": data, "lyrics": rows}
-OF_THE_CORE: list[Preparer[Any]] = [blocks, chat]
+PREPARERS: dict[str, Preparer[Any]] = {"images": data}
+OF_THE_CORE: list[Preparer[Any]] = [blocks, chat, song_rows]
 MEASURES: dict[str, Measurer] = {"images": predict}
 ASKED: dict[str, Classifier] = {"images": predict}
 RULES_OF: dict[str, RuleModule] = {
-    "data.songs": tasks,
     "nodes": nodes_target,
     "search": trials,
     "serve": serve_rules,
 }
-# By part.
+# In the room `check`, and by part.
+RULES_OF_THE_CORE: list[RuleModule] = [first_rows, songs]
 RULES: dict[str, RuleModule] = {
-    "data_doctor": first_rows,
     "evaluate": metrics,
     "openshift": openshift_rules,
     "planner": planner_rules,

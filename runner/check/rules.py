@@ -9,7 +9,7 @@ nothing without their settings; a scenario's own rules are in its folder, in `ru
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, wraps
+from functools import wraps
 from importlib import import_module
 from os.path import isdir
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from runner import catalog, parts, scenarios
 from runner.catalog import Schema, models
 from runner.catalog.hardware import LIKE_NO_GPU, NO_GPU
-from runner.check import by_schema, schema_errors, sources
+from runner.check import by_schema, first_rows, schema_errors, sources, starters
 from runner.data.tokenizers import MISTRAL, unfit
 from runner.parts.contract import Rule
 from runner.recipe import lock, units
@@ -27,7 +27,6 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
 from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.contradictions import contradictions
-from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.problem import Problem, Stop, found_by, listed, nearest
 from runner.tools.run_files import TEKKEN
@@ -63,9 +62,13 @@ def check_name(rule: Rule) -> str:
 
 
 def _shared_rules(recipe: Recipe, look: bool) -> list[Rule]:
-    """The rules of this module and of the parts. Those that a part has for a setting apply only to
-    recipes that write the setting."""
-    modules = list(parts.modules("rules"))
+    """The rules of this room and of the parts. Those for a setting apply only to recipes that write
+    it. look: whether rules may read the recipe's files."""
+    modules: list[Any] = [first_rows, *parts.modules("rules")]
+    if recipe.document.lookup(("data", "songs")) is not None:
+        from runner.data import songs
+
+        modules.append(songs)
     for part in parts.found().values():
         for setting, name in part.rules_of.items():
             if recipe.document.lookup(path_of(setting)) is not None:
@@ -686,58 +689,8 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
             )
 
 
-_QUESTION = re.compile(r"^ *- (.+?)(?: +#.*)?$", re.MULTILINE)
-_SOURCE = re.compile(r"^ +(?:hub|path|sample): (\S+)", re.MULTILINE)
-
-
-@cache
-def _starters() -> tuple[tuple[str, frozenset[str], frozenset[str]], ...]:
-    """For each starter recipe: its name, the items of its lists (the questions among them), and its
-    data."""
-    starters = []
-    for name, file in packaged.named().items():
-        text = file.read_text(encoding="utf-8")
-        questions = frozenset(_QUESTION.findall(text))
-        starters.append((name, questions, frozenset(_SOURCE.findall(text))))
-    return tuple(starters)
-
-
-def questions_of_starters(recipe: Recipe) -> tuple[str, list[str]]:
-    """The name of a starter with other data, and its questions in this recipe's demo; none if there
-    is no such starter."""
-    data = _sources(recipe)
-    demo_questions = [question for _, question in recipe.demo_questions]
-    if not data or not demo_questions:
-        return "", []
-    for name, questions, learned in _starters():
-        theirs = [question for question in demo_questions if question in questions]
-        if theirs and learned.isdisjoint(data):
-            return name, theirs
-    return "", []
-
-
-def _sources(recipe: Recipe) -> list[str]:
-    sources_of_rows = list[str]()
-    for _, data_set in recipe.data_sets():
-        sources_of_rows += filter(None, (data_set.get("hub"), data_set.get("path")))
-    return sources_of_rows
-
-
-def demo(recipe: Recipe) -> Iterator[Problem]:
-    """A starter's questions fit only the starter's data."""
-    name, theirs = questions_of_starters(recipe)
-    if theirs:
-        place = recipe.place_of_question(theirs[0])
-        source = _sources(recipe)[0]
-        yield recipe.note(
-            place,
-            f"`{theirs[0]}` is a question of the starter `{name}`, but the model learns from `{source}`.",
-            "Write questions about your own data. Or delete them: then the demo asks questions of your rows.",
-        )
-
-
 # Notes on values that are valid, but probably not intended.
-UNUSUAL: tuple[Rule, ...] = (demo, answers, cut_texts, prompts, adapters)
+UNUSUAL: tuple[Rule, ...] = (starters.demo, answers, cut_texts, prompts, adapters)
 RULES: tuple[Rule, ...] = (
     *(known_model, custom_code, chat_template),
     *sources.RULES,

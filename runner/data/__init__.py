@@ -10,6 +10,7 @@ from runner.tools.text import GENERAL_TEXT
 # folder.
 PREPARERS = {
     "plain-text": "runner.data.blocks",
+    "lyrics": "runner.data.song_rows",
     **dict.fromkeys(("chat", "preferences", "labels", "prompts"), "runner.data.chat"),
 }
 BEGINNING = 8  # the number of words of a document that a model gets to continue

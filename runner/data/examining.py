@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from runner import parts
 from runner.data.data_sets import Where
 from runner.data.report import Examined
 
@@ -26,9 +25,7 @@ class Examiner(Protocol):
 
 
 def examiners(report: Examined) -> list[Examiner]:
-    """Those of a report: one, or none without the part that has it."""
-    if not parts.has("data_doctor"):
-        return []
-    from runner.parts.data_doctor import doctor
+    """Those of a report."""
+    from runner.data import doctor
 
     return [doctor.DrawingExaminer(report)]

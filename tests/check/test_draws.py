@@ -25,8 +25,8 @@ from runner.catalog import UnknownArchitecture
 from runner.check.validate import ALLOWED, examine, load
 from runner.data import PREPARERS
 from runner.parts.jobs import kubernetes, trainjob
-from runner.parts.kfp import target
 from runner.parts.openshift import site
+from runner.parts.openshift.kfp import target
 from runner.parts.planner import forecast
 from runner.parts.planner.planned import Planned
 from runner.plan import Plan, Stage

@@ -16,9 +16,9 @@ from runner import scenarios
 from runner.catalog import UnknownArchitecture
 from runner.check.by_schema import schema
 from runner.check.validate import changed, judge, load, override
-from runner.parts.plan_view import views
 from runner.parts.planner import forecast
 from runner.parts.planner.planned import Planned
+from runner.parts.planner.view import views
 from runner.recipe.recipe import Override
 from runner.scenarios.render import emit
 from runner.tools.problem import Stop

@@ -28,8 +28,8 @@ from runner.check.by_schema import part as part_of
 from runner.check.by_schema import schema
 from runner.check.validate import judge, override
 from runner.parts.openshift import site
-from runner.parts.plan_view import views
 from runner.parts.planner.planned import Planned
+from runner.parts.planner.view import views
 from runner.parts.start.commands.explain import COPIES
 from runner.plan import no_section
 from runner.recipe import lock, reading

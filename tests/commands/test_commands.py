@@ -17,11 +17,11 @@ import click
 import pytest
 import yaml
 
+from runner.check import copying
 from runner.check.validate import load
 from runner.commands.cli import _code as typed
 from runner.commands.cli import cli
 from runner.commands.show import list_
-from runner.parts.edits import copying
 from runner.parts.start.drafting import minimal_starter
 from runner.recipe import reading, units
 from runner.recipe.overrides import from_options

@@ -594,7 +594,7 @@ def test_a_line_that_asks_axolotl_for_images_is_refused(recipe, golden_message):
 
 def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
     """A domain that marks its last turns and has reasoning, with general rows that have neither."""
-    from runner.parts.stages.work import mix
+    from runner.scenarios.stages.work import mix
 
     sides("columns", "rows.jsonl", tmp_path)
     domain = [

@@ -24,8 +24,8 @@ from runner.scenarios import prepare, translate
 from tests.conftest import ROOT
 from tests.data.test_chat_data import one_set, table, wanted, written
 from tests.data.test_conversation_formats import OPEN, PAIRS, ROWS, told
+from tests.data.test_songs import asked_for, song
 from tests.parts.pretrain.test_cleaning import corpus
-from tests.parts.songs.test_songs import asked_for, song
 
 
 def chats(folder, *sets: dict, **other):

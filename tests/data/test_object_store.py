@@ -12,9 +12,9 @@ from runner.check.validate import load
 from runner.commands import cli
 from runner.data import object_store, rows
 from runner.data.data_sets import DataSource
-from runner.entrypoints import prepare
 from runner.recipe.overrides import from_options
 from runner.run.pipeline import decide
+from runner.scenarios import preparing
 from runner.tools.problem import Stop
 from runner.tools.run_files import FETCHED
 from tests import s3
@@ -79,11 +79,11 @@ def test_a_model_comes_whole_or_not_at_all(server, tmp_path, monkeypatch):
         object_store, "download", lambda store, there, to: (broken(server), get(store, there, to))
     )
     with pytest.raises(Stop, match="does not answer for"):
-        prepare.fetch_model(model(server, folder), told.append)
+        preparing.fetch_model(model(server, folder), told.append)
     assert not (folder / FETCHED).exists() and not (folder / "model.safetensors").exists()
     monkeypatch.setattr(object_store, "download", get)
     server.cut = None
-    prepare.fetch_model(model(server, folder), told.append)
+    preparing.fetch_model(model(server, folder), told.append)
     assert {file.name for file in folder.iterdir()} == {
         "config.json",
         "model.safetensors",
@@ -91,7 +91,7 @@ def test_a_model_comes_whole_or_not_at_all(server, tmp_path, monkeypatch):
         FETCHED,
     }
     assert (folder / "model.safetensors").read_bytes() == files["model.safetensors"]
-    prepare.fetch_model(model(server, folder), told.append)
+    preparing.fetch_model(model(server, folder), told.append)
     assert "already in" in told[-1]
 
 
@@ -104,11 +104,11 @@ def test_a_copy_goes_on_where_it_was_interrupted(server, tmp_path):
     for name in ("config.json", "model.safetensors"):
         server.put(f"team/model/{name}", "{}")
     folder = tmp_path / "model"
-    prepare.fetch_model(model(server, folder), print)
+    preparing.fetch_model(model(server, folder), print)
     (folder / FETCHED).unlink()
     (folder / "config.json").unlink()
     kept = (folder / "model.safetensors").stat().st_ino
-    prepare.fetch_model(model(server, folder), print)
+    preparing.fetch_model(model(server, folder), print)
     assert (folder / "model.safetensors").stat().st_ino == kept and (
         folder / "config.json"
     ).exists()
@@ -117,7 +117,7 @@ def test_a_copy_goes_on_where_it_was_interrupted(server, tmp_path):
 def test_a_folder_without_a_model_is_refused(server, tmp_path, golden_message):
     server.put("team/texts/a.txt", "")
     with pytest.raises(Stop) as stop:
-        prepare.fetch_model(model(server, tmp_path, "s3://team/texts"), print)
+        preparing.fetch_model(model(server, tmp_path, "s3://team/texts"), print)
     golden_message(stop.value)
 
 

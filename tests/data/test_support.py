@@ -10,11 +10,11 @@ import pytest
 
 from runner.check.validate import examine, load
 from runner.data import support
-from runner.entrypoints.prepare import write_rows
 from runner.plan import EngineConfig, learned_from
 from runner.recipe.overrides import from_options
 from runner.recipe.reading import read
 from runner.scenarios import place, translate
+from runner.scenarios.preparing import write_rows
 from tests.conftest import RECIPES, ROOT
 
 REAL = (

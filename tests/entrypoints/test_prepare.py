@@ -19,12 +19,11 @@ from PIL import Image
 from runner import catalog
 from runner.check.validate import load
 from runner.data.prepared import ROOM
-from runner.entrypoints import prepare
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.planner import forecast, storage
 from runner.plan import Place, Plan
 from runner.recipe.overrides import from_options
-from runner.scenarios import planned, translate
+from runner.scenarios import planned, preparing, translate
 from runner.scenarios.render import emit
 from runner.scenarios.shared import twin
 from runner.tools import child_process
@@ -176,14 +175,14 @@ def test_a_claim_without_room_is_said_before_anything_is_written(
         shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 5 * 2**30)
     )
     with pytest.raises(Stop, match=r"5\.0 GiB free, .* a/b needs 7\.0 GiB") as stop:
-        prepare.require_space(tmp_path / "not" / "there", 7 * 2**30, "the model a/b")
+        preparing.require_space(tmp_path / "not" / "there", 7 * 2**30, "the model a/b")
     golden_message(stop.value, "model")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(Stop, match=r"Files that are already there stay\.") as stop:
         # Said after the model has been fetched, too.
-        prepare.require_space(tmp_path, 7 * 2**30, "the prepared data")
+        preparing.require_space(tmp_path, 7 * 2**30, "the prepared data")
     golden_message(stop.value, "data")
-    prepare.require_space(tmp_path, 4 * 2**30, "the model a/b")
+    preparing.require_space(tmp_path, 4 * 2**30, "the model a/b")
 
 
 def test_a_model_that_needs_consent_names_the_secret(tmp_path, model):

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from runner.entrypoints import prepare
+from runner.scenarios import preparing
 from runner.tools import child_process
 from runner.tools.problem import Stop, Unreachable
 from runner.tools.run_files import STOPPED
@@ -54,4 +55,4 @@ def test_a_hub_that_does_not_answer_is_no_final_reason(tmp_path, monkeypatch):
         lambda *_, **__: (_ for _ in ()).throw(OSError("broken pipe")),
     )
     with pytest.raises(Unreachable, match="broken pipe"):
-        prepare.fetch_model(MODEL | {"folder": str(tmp_path / "model")}, print)
+        preparing.fetch_model(MODEL | {"folder": str(tmp_path / "model")}, print)

@@ -80,8 +80,8 @@ def test_a_pipeline_packs_its_sft_and_joins_nothing_that_is_compiled():
 
 
 def test_a_packed_batch_is_said_in_tokens(capsys):
-    from runner.parts.plan_view import views
     from runner.parts.planner.planned import Planned
+    from runner.parts.planner.view import views
 
     recipe, _, _ = load(SURVIVAL, from_options(("train.packing=pack",)))
     planned = Planned.of(recipe)

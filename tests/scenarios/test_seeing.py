@@ -13,8 +13,8 @@ from runner import catalog
 from runner.check.validate import judge
 from runner.parts.planner import memory, parameters
 from runner.parts.planner.parameters import has_formulas
+from runner.parts.planner.trace.tracing import trace
 from runner.parts.planner.workload import Adapter, Workload
-from runner.parts.trace.tracing import trace
 from runner.plan import Machines, Place
 from runner.recipe.overrides import apply, from_options
 from runner.recipe.reading import parse

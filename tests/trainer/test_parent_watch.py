@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 # The first processes of a pod or a terminal: nobody else's child.
 FIRST = {
-    "runner.parts.kfp.task",
+    "runner.parts.openshift.kfp.task",
     "runner.parts.openshift.controller",
     "runner.parts.openshift.file_server",
     "runner.parts.nodes.node",

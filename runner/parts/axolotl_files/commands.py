@@ -7,9 +7,9 @@ from typing import Any
 
 from runner import catalog
 from runner.check import by_schema, validate
+from runner.check.copying import edited
 from runner.commands.options import command, end, say
 from runner.parts.axolotl_files import checking, conversion, importing, others
-from runner.parts.edits.copying import edited
 from runner.recipe import overrides as changing
 from runner.recipe import reading
 from runner.recipe.recipe import Override

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from runner import catalog
 from runner.check import by_schema
+from runner.check.copying import commented, flow
 from runner.data.conversation_formats import ROLES
 from runner.data.tokenizers import MISTRAL
 from runner.parts.axolotl_files import checking
-from runner.parts.edits.copying import commented, flow
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_, path_of
 from runner.scenarios.shared import common

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.parts.edits.copying import EDITOR_LINE
+from runner.check.copying import EDITOR_LINE
 from runner.recipe import lock, reading
 from runner.recipe.document import Document, Span, leaves
 from runner.tools import packaged

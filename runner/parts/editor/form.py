@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 from nicegui import ui
 
 from runner.catalog import Schema
-from runner.check import by_schema
+from runner.check import by_schema, copying
 from runner.parts.editor.judging import says
-from runner.parts.edits import copying
 from runner.recipe import reading, stages
 from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.recipe import Override

@@ -11,14 +11,13 @@ from pathlib import Path
 
 from runner import catalog, scenarios
 from runner.catalog import Schema, UnknownArchitecture
-from runner.check import by_schema
+from runner.check import by_schema, copying
 from runner.check.validate import changed, examined
 from runner.commands.next_step import run_here
 from runner.data import RenderedExample
-from runner.parts.edits import copying
-from runner.parts.plan_view.views import verdict
 from runner.parts.planner import forecast
 from runner.parts.planner.planned import Planned
+from runner.parts.planner.view.views import verdict
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe

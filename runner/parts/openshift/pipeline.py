@@ -51,8 +51,8 @@ ACCOUNT = "recipe-driver"
 SERVER = "https://kubernetes.default.svc"  # the cluster's address, in every pod
 # The folder of the account's token and the cluster's authority, in every pod.
 KEYS = "/var/run/secrets/kubernetes.io/serviceaccount"
-# What a pod that asks the cluster requests; `runner/parts/kfp/pipeline.yaml.jinja` says the same in
-# other units.
+# What a pod that asks the cluster requests; `runner/parts/openshift/kfp/pipeline.yaml.jinja` says
+# the same in other units.
 SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
 # A recipe's claims on the cluster by name; None for a missing one.
 Claims = dict[str, Manifest | None]

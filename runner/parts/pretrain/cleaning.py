@@ -29,10 +29,9 @@ from datatrove.utils.word_tokenizers import (
     strip_strings,
 )
 
-from runner.data import data_sets, rows
+from runner.data import data_sets, doctor, rows
 from runner.data.report import lines_of, require_few
 from runner.data.row_files import Bad, DataRow, FilePart
-from runner.parts.data_doctor import doctor
 from runner.parts.pretrain import executors
 from runner.parts.pretrain.architecture import LINES, Cleaning, Corpus, CorpusSet
 from runner.tools import packaged

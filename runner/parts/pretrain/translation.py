@@ -1,5 +1,5 @@
 """Scenario pretrain: a model from random weights, in Axolotl's settings (0.19.0), as a recipe of
-its own and as the first stage of several (see `runner.parts.stages`). A rehearsal goes through
+its own and as the first stage of several (see `runner.scenarios.stages`). A rehearsal goes through
 every stage and the gate on any machine, with a tiny twin of the architecture."""
 
 import os

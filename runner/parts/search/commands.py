@@ -14,10 +14,10 @@ import click
 
 from runner import parts, scenarios
 from runner.catalog import troubles
+from runner.check import copying
 from runner.check.validate import changed, valid
 from runner.commands.options import command, end, open_recipe, say, table
 from runner.commands.run import at_work, confirm, watch
-from runner.parts.edits import copying
 from runner.parts.search import trials
 from runner.plan import Prediction
 from runner.recipe import units

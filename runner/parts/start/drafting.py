@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 from runner import catalog, scenarios
 from runner.catalog.hardware import NO_GPU
 from runner.catalog.models import why_no_hub
-from runner.check import by_schema, data_file
+from runner.check import by_schema, copying, data_file
 from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
 from runner.data import (
@@ -46,7 +46,6 @@ from runner.data.columns import (
 from runner.data.html_text import holds_html
 from runner.data.row_files import DataRow
 from runner.data.support import Support
-from runner.parts.edits import copying
 from runner.parts.planner import forecast, parameters, recipe_offers, samples, storage
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.planned import Planned

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from runner import catalog, parts
+from runner import catalog
 from runner.data.conversation_formats import OWN, ChatData
 from runner.data.data_sets import DataSets, PlainText, TextSet, stated
 from runner.parts.contract import Measurable
@@ -120,10 +120,9 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
 
         rows_type = judged.KINDS[recipe.rows]
     if recipe.rows == SONGS:
-        parts.require("songs")
-        from runner.parts.songs import tasks
+        from runner.data import songs
 
-        rows_type, fields["songs"] = tasks.of_songs(recipe)
+        rows_type, fields["songs"] = songs.of_songs(recipe)
     if recipe.rows == PROMPTS:
         fields["answer_tokens"] = recipe.train.answer_tokens
     tokens = axolotl.special_tokens(recipe)
@@ -136,10 +135,9 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
 
 def measurable(recipe: Recipe) -> Measurable:
     if recipe.rows == SONGS and recipe.data.songs:
-        parts.require("songs")
-        from runner.parts.songs import tasks
+        from runner.data import songs
 
-        question_kinds = tasks.of_songs(recipe)[1].asked
+        question_kinds = songs.of_songs(recipe)[1].asked
     else:
         question_kinds = {}
     # For a model's own answers, each reward.

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import load
-from runner.data import general_documents
+from runner.data import general_documents, songs
 from runner.parts.evaluate import gates
 from runner.parts.evaluate.commands import shown
-from runner.parts.songs import tasks
 from runner.run.run_folder import RunFolder, StageFolder
 from runner.scenarios.shared import axolotl, twin
 from runner.trainer import records
@@ -57,7 +56,7 @@ def rows(count: int, rule: bool) -> list[tuple[str, str]]:
     for word in (draw.choice(list(GENRES)) for _ in range(count)):
         song = " ".join([*draw.choices(fillers, k=4), word])
         genre = GENRES[word] if rule else draw.choice(list(GENRES.values()))
-        made.append((f"{tasks.GENRE[1]}\n\n{song}", genre))
+        made.append((f"{songs.GENRE[1]}\n\n{song}", genre))
     return made
 
 

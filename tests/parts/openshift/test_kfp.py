@@ -23,10 +23,10 @@ import yaml
 
 from runner.check.validate import changed, load
 from runner.parts.jobs import kubernetes
-from runner.parts.kfp import target
-from runner.parts.kfp import task as kfp_task
 from runner.parts.openshift import pipeline, submit
 from runner.parts.openshift.jobs import Owner
+from runner.parts.openshift.kfp import target
+from runner.parts.openshift.kfp import task as kfp_task
 from runner.parts.openshift.pipeline import OF_RUN, WORKFLOW
 from runner.recipe.overrides import from_options
 from runner.scenarios import rehearsal, translate
@@ -195,7 +195,10 @@ def test_code_by_git_comes_with_the_command_of_each_task():
         {"volumeName": "code", "mountPath": "/opt/recipe-code"}
     ]
     container = pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
-    assert container["command"][0] == "/bin/sh" and "runner.parts.kfp.task" in container["command"]
+    assert (
+        container["command"][0] == "/bin/sh"
+        and "runner.parts.openshift.kfp.task" in container["command"]
+    )
 
 
 def test_what_a_task_leaves_is_where_the_launcher_looks(tmp_path):

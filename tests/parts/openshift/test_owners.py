@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from runner.commands import cli
-from runner.parts.kfp import task as kfp_task
 from runner.parts.openshift import pipeline
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.errors import Refused
 from runner.parts.openshift.jobs import OWNER, Owner
+from runner.parts.openshift.kfp import task as kfp_task
 from runner.parts.serve.cluster import SERVICE
 from runner.plan import PLAN_FILE
 from tests.conftest import ROOT

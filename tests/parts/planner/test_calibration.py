@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from runner.check.validate import examine, load
-from runner.parts.plan_view.commands import plan as plan_command
 from runner.parts.planner import calibration, constants, forecast
 from runner.parts.planner.calibration import Learned, Observed
+from runner.parts.planner.view.commands import plan as plan_command
 from runner.recipe import units
 from runner.recipe.overrides import from_options
 from runner.run import inference

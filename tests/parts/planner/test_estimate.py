@@ -47,7 +47,7 @@ def on_meta(model) -> dict[str, tuple[int, ...]]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from runner.parts.trace.language import hf_config
+    from runner.parts.planner.trace.language import hf_config
     from tests.catalog import test_catalog
 
     if model.sees:

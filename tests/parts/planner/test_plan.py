@@ -19,10 +19,10 @@ from runner.data import prepared
 from runner.data.conversation_formats import ChatData
 from runner.data.judged import Preferences
 from runner.data.prepared import Lengths
-from runner.parts.plan_view import views
 from runner.parts.planner import forecast, memory, planned, recipe_offers, state, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
+from runner.parts.planner.view import views
 from runner.plan import Place, rows_key
 from runner.recipe import units
 from runner.recipe.overrides import from_options

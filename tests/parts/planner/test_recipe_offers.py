@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from runner import catalog
+from runner.check import copying
 from runner.check.validate import examine, load, override
 from runner.commands import cli
-from runner.parts.edits import copying
-from runner.parts.plan_view import views
 from runner.parts.planner import formulas, recipe_offers
 from runner.parts.planner.forecast import Loss
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer, OfferScope
+from runner.parts.planner.view import views
 from runner.recipe.overrides import from_options
 from runner.recipe.reading import read
 from runner.tools.problem import Stop

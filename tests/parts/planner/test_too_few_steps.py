@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.check import copying
 from runner.check.validate import examine, load
-from runner.parts.edits import copying
 from runner.parts.planner import recipe_offers
 from runner.parts.planner.planned import ENOUGH, FEW, TOO_FEW, Planned, too_short
 from runner.recipe.overrides import from_options

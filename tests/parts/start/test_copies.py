@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.parts.edits.copying import commented
+from runner.check.copying import commented
 from runner.parts.start import drafting
 from runner.recipe.overrides import from_options
 from runner.recipe.reading import parse

@@ -8,9 +8,9 @@ import shutil
 
 import pytest
 
+from runner.check.copying import edit
 from runner.check.validate import load
 from runner.commands import cli
-from runner.parts.edits.copying import edit
 from runner.parts.start.commands import diff
 from runner.parts.start.commands.diff import Difference
 from runner.plan import RECIPE_FILE

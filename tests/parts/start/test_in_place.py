@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.check import copying
 from runner.check.validate import examined
-from runner.parts.edits import copying
 from runner.parts.start import in_place
 from runner.recipe import reading
 from runner.recipe.document import Document

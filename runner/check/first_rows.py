@@ -1,0 +1,324 @@
+"""Notes on the first rows of local files, long before `recipe prepare` reads all."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.check import data_file, sources, starters
+from runner.data import columns, conversation_formats, row_files, rows
+from runner.data.conversation_formats import OWN, ChatSet, Conversation, NoExchange
+from runner.data.data_sets import BYTES_A_TOKEN, Where, place_in_file
+from runner.data.support import UNSUPPORTED_PROMPT, Support, unsupported_question
+from runner.recipe.document import Path_
+from runner.recipe.recipe import Recipe
+from runner.recipe.templates import NoText
+from runner.recipe.templates import columns as columns_of
+from runner.tools.files import is_text_file
+from runner.tools.problem import Problem, Severity, Stop
+from runner.tools.settings import Settings
+
+if TYPE_CHECKING:
+    from runner.data import doctor
+
+FIRST_ROWS = 200
+# A new recipe allows this share by itself; if more is lost, its columns are rather wrong.
+MOST_LOST_BY_ITSELF = 0.5
+
+
+def first_rows(recipe: Recipe) -> Iterator[Problem]:
+    for home, data, file in recipe.data_files():
+        if not rows.is_quick(file) or not data.knows("question"):
+            continue
+        source = _source(data, file)
+        try:
+            names = rows.columns(file, sheet=source.sheet)
+            # The additional row shows whether there are more.
+            numbered = list(islice(rows.read(source), FIRST_ROWS + 1))
+            read = list(_conversations(source, numbered, names))
+        except (row_files.Unreadable, Stop, KeyError):
+            continue  # another rule reports a file that cannot be read or lacks columns
+        refusal = None
+        if len(numbered) <= FIRST_ROWS and home[-1] == "data" and "songs" not in data:
+            refusal = _too_many_lost(recipe, home, file, read)
+        if refusal:
+            yield refusal
+        else:
+            for message, hint in _shown(file, read[:FIRST_ROWS]):
+                yield recipe.note((*home, "path"), message, hint)
+        talks = [row for _, row in read if isinstance(row, Conversation)]
+        yield from _too_long(recipe, home, file, talks)
+        table = [row for _, row in numbered[:FIRST_ROWS] if not isinstance(row, row_files.Bad)]
+        for setting, message, hint in _wrong_columns(data, file, names, table):
+            yield recipe.note((*home, setting), message, hint)
+
+
+def how_it_is_read(recipe: Recipe) -> Iterator[Problem]:
+    """What a person may not expect of a file: another encoding, columns without names, sheets that
+    are not read."""
+    for home, data in recipe.data_sets():
+        name = data.get("path")
+        if not name or recipe.elsewhere(name) or data.get("image_column"):
+            continue
+        file = recipe.folder / name
+        if not file.exists() or (file.is_file() and not rows.is_quick(file)):
+            continue
+        if data.get("text") and (is_text_file(file) or file.is_dir()):
+            facts = data_file.encoding_facts(file)
+        else:
+            facts = data_file.reading_facts(file, data.get("sheet"))
+        for fact, hint in facts:
+            yield recipe.note((*home, "path"), f"`{file}`: {fact}", hint)
+
+
+def _wrong_columns(
+    data: Settings, file: Path, names: list[str], sample: list[row_files.DataRow]
+) -> Iterator[tuple[str, str, str]]:
+    """The settings of questions and answers whose column is mostly empty, or holds no text to
+    learn, while another column looks like what is meant; each with a message and a hint. names:
+    of the file's columns; sample: its first rows."""
+    named = {setting: columns_of(data.get(setting) or "") for setting in sources.QUESTION_ANSWER}
+    used = {column for of_setting in named.values() for column in of_setting}
+    messages = {}
+    for setting, of_setting in named.items():
+        if len(of_setting) == 1 and of_setting[0] in names:
+            message = _without_text(of_setting[0], file, sample)
+            if message:
+                messages[setting] = message
+    pair = columns.likely_pair(names, sample) if messages else None
+    if pair is None:
+        return
+    for setting, likely in zip(sources.QUESTION_ANSWER, pair, strict=True):
+        if setting in messages and not used & {*columns_of(likely)}:
+            yield setting, messages[setting], f"Did you mean `{likely}`?"
+
+
+def _without_text(column: str, file: Path, sample: list[row_files.DataRow]) -> str:
+    """What is wrong with a column that is mostly empty or holds no text; empty for another one."""
+    facts = columns.facts_of(column, sample)
+    if facts.filled_share < columns.LEAST_FILLED:
+        empty = round((1 - facts.filled_share) * len(sample))
+        return (
+            f"{empty:,} of the first {len(sample):,} rows of `{file}` have nothing in `{column}`."
+        )
+    if facts.holds_text:
+        return ""
+    values = [columns.value_of(row, column) for row in sample]
+    first = next(str(value) for value in values if value is not None)
+    return f"`{column}` of `{file}` holds no text to learn, for example `{first[:40]}`."
+
+
+def _too_long(
+    recipe: Recipe, home: Path_, file: Path, talks: list[Conversation]
+) -> Iterator[Problem]:
+    """Rows that are longer than `sequence_len`: certainly, by their words, or probably, by their
+    bytes."""
+    where, limit = recipe.longest_row(home)
+    if not limit or not talks:
+        return
+    prompt = recipe.document.lookup((*home, "system_prompt")) or ""
+    count = certain = likely = 0
+    for talk in talks[:FIRST_ROWS]:
+        turns = " ".join(turn.content for turn in talk.turns)
+        text = f"{prompt} {turns}"
+        count += 1
+        if len(text.split()) > limit:
+            certain += 1
+        if len(text.encode()) / BYTES_A_TOKEN > limit:
+            likely += 1
+    severity: Severity = "note"
+    rows_in_words = f"the first {count:,} rows of `{file}`"
+    if len(talks) <= FIRST_ROWS:
+        severity = "error"
+        rows_in_words = f"the {count:,} rows of `{file}`"
+    remedy = "Raise `sequence_len`; `recipe prepare` counts in tokens."
+    if certain == count:
+        message = f"All of {rows_in_words} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out. No row would remain."
+        yield recipe.problem(where, message, remedy, severity=severity, check="rows-too-long")
+    elif likely > count / 2:
+        message = f"Of {rows_in_words}, about {likely:,} are longer than {limit:,} tokens, and are left out."
+        yield recipe.note(where, message, remedy, check="rows-too-long")
+
+
+def _source(data: Settings, file: Path) -> ChatSet:
+    templated = {setting: data.get(setting) for setting in sources.QUESTION_ANSWER}
+    form = conversation_formats.stated(data.get("form") or "auto", **templated)
+    return ChatSet(
+        hub=None,
+        revision=None,
+        subset=None,
+        split=None,
+        path=str(file),
+        sheet=data.get("sheet"),
+        form=form,
+        **templated,
+    )
+
+
+def _conversations(
+    source: ChatSet, numbered: Iterable[row_files.Numbered], names: Sequence[str]
+) -> Iterator[tuple[Where, Conversation | str]]:
+    """Each row's line, and its conversation or why it has none. names: of the file's columns.
+    Raises KeyError with the name of a column that no row has."""
+    form = source.told()
+    for number, row in numbered:
+        line = place_in_file(source, number)
+        if isinstance(row, row_files.Bad):
+            yield line, row.reason
+            continue
+        try:
+            conversation = form.conversation(OWN, row)
+        except NoExchange:
+            continue  # left out, and not lost
+        except NoText as error:
+            yield line, str(error)
+        except KeyError as error:
+            column = str(error.args[0])
+            if column not in names:
+                raise
+            yield line, f"it has no `{column}`"
+        else:
+            yield line, conversation
+
+
+def _too_many_lost(
+    recipe: Recipe, home: Path_, file: Path, read: list[tuple[Where, Conversation | str]]
+) -> Problem | None:
+    """The refusal of `recipe prepare`, before it is asked; None if it accepts the rows. read: all
+    rows of the file, each with its line."""
+    from runner.data.report import most_lost  # as in `_shown`
+
+    lost = [(line, reason) for line, reason in read if isinstance(reason, str)]
+    share = recipe.settings["data"].get("max_lost_share") or 0
+    allowed = most_lost(share, len(read))
+    if len(lost) <= allowed:
+        return None
+    bound = "none may be lost"
+    if allowed:
+        bound = f"at most {allowed:,} may be lost"
+    line, reason = lost[0]
+    enough = math.ceil(100 * len(lost) / len(read)) / 100
+    problem = recipe.problem(
+        (*home, "path"),
+        f"{len(lost):,} of the {len(read):,} rows of `{file}` cannot be used, but {bound}. The first is line {line}: {reason}.",
+        f"Fix them; `recipe prepare` lists all. Or allow more, with `max_lost_share: {enough:g}`.",
+    )
+    if enough > MOST_LOST_BY_ITSELF:
+        return problem
+    return replace(problem, mends=("data.max_lost_share", enough))
+
+
+def _shown(file: Path, read: list[tuple[Where, Conversation | str]]) -> Iterator[tuple[str, str]]:
+    # The doctor's patterns take longer than the rest of a check.
+    from runner.data import doctor
+    from runner.data.report import numbers
+
+    of_rows = f"Of the first {len(read):,} rows of `{file}`"
+    unreadable = []
+    good = []
+    for number, row in read:
+        if isinstance(row, Conversation):
+            answer = row.turns[-1].content
+            good.append(doctor.ExaminedRow(number, row.said, answer, asked=row.asked))
+        else:
+            unreadable.append((number, row))
+    if unreadable:
+        line, reason = unreadable[0]
+        yield (
+            f"{of_rows}, {len(unreadable):,} will be left out. The first is line {line}: {reason}.",
+            "Fix them. `recipe prepare` lists all of them, and fails if there are more than `max_lost_share` allows.",
+        )
+    if len(read) >= doctor.FEW:
+        findings = doctor.quick(good)
+    else:
+        # A pattern in a few rows means nothing, but personal data in one row does.
+        findings = chain(doctor.several_answers(good), doctor.personal(good))
+    yield from _written_otherwise(of_rows, good)
+    for finding in findings:
+        verb = "has" if finding.count == 1 else "have"
+        lines = numbers(finding.lines, finding.count)
+        message = f"{of_rows}, {finding.count:,} {verb} {finding.kind} ({finding.said}){lines}."
+        yield message, finding.remedy
+
+
+# A line break as a program writes it; a lower-case letter behind it is rather a path, or a formula.
+WRITTEN_BREAK = re.compile(r"\\n(?![a-z\"'])")
+NUMBER_OF_QUESTION = re.compile(r"\s*\(?\d{1,4}[.)]\s+\S")
+# The share of rows from which on such marks are no chance.
+MOST_NUMBERED, MOST_WITH_BREAKS = 0.8, 0.1
+
+
+def _written_otherwise(
+    of_rows: str, good: Sequence[doctor.ExaminedRow]
+) -> Iterator[tuple[str, str]]:
+    """Notes on marks that the model would learn with the words: line breaks that are written as
+    `\\n`, and the numbers of questions."""
+    from runner.data.report import numbers  # as in `_shown`
+
+    with_breaks = [row.line for row in good if WRITTEN_BREAK.search(row.answer or "")]
+    if with_breaks and len(with_breaks) >= MOST_WITH_BREAKS * len(good):
+        lines = numbers(with_breaks, len(with_breaks))
+        yield (
+            f"{of_rows}, {len(with_breaks):,} have the characters `\\n` instead of a line break{lines}.",
+            "The model would learn to write them. Replace them in the file with line breaks.",
+        )
+    numbered = [row.line for row in good if NUMBER_OF_QUESTION.match(row.asked)]
+    if len(numbered) > 1 and len(numbered) >= MOST_NUMBERED * len(good):
+        yield (
+            f"{of_rows}, {len(numbered):,} have a number before the question.",
+            "The model would learn to expect it. Delete the numbers, or move them into a column of their own.",
+        )
+
+
+# Files with more rows than this are judged by `recipe prepare` alone.
+MOST_ROWS = 5000
+
+
+def support(recipe: Recipe) -> Iterator[Problem]:
+    """Demo questions and a system prompt that no row supports, if every row is in small files of
+    questions and answers."""
+    questions = [question for _, question in recipe.demo_questions]
+    files = list(recipe.data_files())
+    all_sets = list(recipe.data_sets())
+    if not questions or len(files) != len(all_sets):
+        return
+    data = recipe.settings.get("data") or {}
+    support = Support(questions, data.get("system_prompt") or "")
+    for _, data_set, file in files:
+        texts = _texts(data_set, file)
+        if texts is None:
+            return
+        for text in texts:
+            support.add(text)
+    # Another rule has noted the questions that came with a starter.
+    _, of_starter = starters.questions_of(recipe)
+    for question in support.unsupported_questions():
+        if question not in of_starter:
+            yield recipe.note(recipe.place_of_question(question), *unsupported_question(question))
+    if support.prompt_is_unsupported():
+        yield recipe.note(("data", "system_prompt"), *UNSUPPORTED_PROMPT)
+
+
+def _texts(data: Settings, file: Path) -> list[str] | None:
+    """The text of every conversation of a file; None if it has too many rows, or cannot be read
+    so."""
+    if not rows.is_quick(file) or not data.knows("question") or "songs" in data:
+        return None
+    try:
+        names = rows.columns(file, sheet=data.get("sheet"))
+        numbered = list(islice(rows.read(_source(data, file)), MOST_ROWS + 1))
+        if len(numbered) > MOST_ROWS:
+            return None
+        talks = [row for _, row in _conversations(_source(data, file), numbered, names)]
+    except (row_files.Unreadable, Stop, KeyError):
+        return None  # another rule reports a file that cannot be read or lacks columns
+    return [talk.said for talk in talks if isinstance(talk, Conversation)]
+
+
+RULES = ()
+FILE_RULES = (how_it_is_read, first_rows, support)
