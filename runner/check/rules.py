@@ -418,7 +418,8 @@ def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
 
 
 def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
-    """A limit of zero would end training after its first step, and count it as finished."""
+    """Limits of zero, and larger ones than any machine has: a time of zero would end training after
+    its first step, and count it as finished."""
     limits = recipe.settings.get("limits") or {}
     time = limits.get("time")
     if time and not 1 <= units.seconds(time) <= LONGEST_SECONDS:

@@ -107,7 +107,10 @@ def header_of(records: Iterable[Record]) -> Header | None:
 
 
 def _first_of_table(sample: Sequence[Record]) -> int | None:
-    """The number of the first record that is no title; None if all are empty."""
+    """The number of the record that a table begins with, which may have titles above it; None if
+    all are empty. It is the first with names of a question and an answer. Else it is the first that
+    is half as wide as the others or has a usual name of a column, if all above it are titles or
+    name columns of a smaller table; else the first filled one."""
     counts = [sum(map(is_filled, record)) for record in sample]
     filled = [number for number, count in enumerate(counts) if count]
     if not filled:

@@ -89,8 +89,8 @@ def standard_input() -> Document:
 
 
 def _text(name: str, raw: bytes, size: int, file_kind: str) -> str:
-    """The text of a file's bytes. size: of the file, in bytes. Raises Stop if it is too large or
-    not text."""
+    """The text of a file's bytes, of which `raw` has at most MAX_BYTES and one more. size: of the
+    file, in bytes. Raises Stop if it is too large or not text."""
     if size > MAX_BYTES:
         raise Stop(
             Problem(
@@ -109,8 +109,9 @@ def _text(name: str, raw: bytes, size: int, file_kind: str) -> str:
             message = f"This file is not text, and so no {file_kind}."
             raise Stop(Problem(name, 0, 0, message, "Check that it is the right file.")) from None
         line = column = 0
-        if error.start and b"\0" not in raw:
-            *lines_before, line_start = raw[: error.start].split(b"\n")
+        if b"\0" not in raw:
+            # The error counts from behind a byte order mark, as the bytes that it has do.
+            *lines_before, line_start = error.object[: error.start].split(b"\n")
             line = len(lines_before) + 1
             column = len(line_start.decode("utf-8", "replace")) + 1
         raise Stop(

@@ -189,7 +189,14 @@ def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
 
 
 def _print_changes(recipe: Recipe, local: LocalRun, tell: Tell) -> None:
-    """Prints what changes so that the recipe runs on this machine."""
+    """Prints what changes so that the recipe runs on this machine. The batch, and with it an own
+    learning rate, may follow the number of GPUs."""
+    planned_gpu = catalog.gpu(recipe.machines.gpu)
+    for name in sorted(set(local.gpus)):
+        if catalog.label_of(name) != recipe.machines.gpu:
+            tell(
+                f"The recipe is for {planned_gpu.title if planned_gpu else recipe.machines.gpu}, and this machine has {name}."
+            )
     if local.on_processor:
         if recipe.machines.gpu == NO_GPU:
             reason = "The recipe names no GPU"
@@ -198,19 +205,15 @@ def _print_changes(recipe: Recipe, local: LocalRun, tell: Tell) -> None:
         tell(
             f"{reason}, so training uses this machine's CPU. Settings that need a GPU are replaced:"
         )
-    planned_gpu = catalog.gpu(recipe.machines.gpu)
-    for name in sorted(set(local.gpus)):
-        if catalog.label_of(name) != recipe.machines.gpu:
-            tell(
-                f"The recipe is for {planned_gpu.title if planned_gpu else recipe.machines.gpu}, and this machine has {name}."
-            )
     for override in local.substitutions:
         tell(f"  {override}")
+    if "train" not in recipe.settings:
+        return
     for title, figure in (
         ("effective batch", common.effective_batch_size),
         ("learning rate", common.learning_rate),
     ):
-        if "train" in recipe.settings and figure(recipe) != figure(local.recipe):
+        if figure(recipe) != figure(local.recipe):
             tell(f"  {title}: {figure(recipe):g} → {figure(local.recipe):g}  (follows the GPUs)")
 
 

@@ -547,14 +547,14 @@ def callbacks(
     resumed_from: str = "",
     engine_callbacks: Sequence[TrainerCallback] = (),
 ) -> list[TrainerCallback]:
-    """All callbacks of a training, in their order: those that watch, those that end it, the one
-    that asks for checkpoints and marks them, and those that act on what the others asked for.
-    of_words, measure, resumed_from: arguments of Watchdog, Patience, Pace. engine_callbacks: these
-    watch too."""
-    return [
-        *(Watchdog(settings, of_words), history, *engine_callbacks),
-        *(callback for of_part in parts.callbacks() for callback in of_part(settings, history)),
-        Pace(settings, resumed_from),
-        *([Patience(settings.early_stopping, history, measure)] if settings.early_stopping else []),
-        *(Preemption(settings), Phases()),
-    ]
+    """All callbacks of a training, in their order. of_words: whether it learns words, for
+    Watchdog. measure: what Patience waits for. resumed_from: the checkpoint, for Pace.
+    engine_callbacks: these watch, too."""
+    watching = [Watchdog(settings, of_words), history, *engine_callbacks]
+    for callbacks_of_part in parts.callbacks():
+        watching += callbacks_of_part(settings, history)  # some of them end a training
+    asking = [Pace(settings, resumed_from)]  # for checkpoints, at their steps
+    if settings.early_stopping:
+        asking.append(Patience(settings.early_stopping, history, measure))
+    # These act on what the others asked for at a step.
+    return [*watching, *asking, Preemption(settings), Phases()]

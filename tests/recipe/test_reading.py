@@ -114,6 +114,20 @@ def test_a_file_that_is_no_text_is_said_so(tmp_path, golden_message):
 
 
 @pytest.mark.parametrize(
+    ("before", "place"),
+    [(b"", (1, 1)), (b"\xef\xbb\xbfab", (1, 3)), (b"\xef\xbb\xbfname: \xc3\xa9\nb", (2, 2))],
+    ids=["the first byte", "behind a byte order mark", "in a later line"],
+)
+def test_a_byte_of_another_encoding_has_its_place(before, place, tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_bytes(before + b"\xe9t\xe9")
+    with pytest.raises(Stop, match="not UTF-8 text") as stop:
+        reading.read(path)
+    (problem,) = stop.value.problems
+    assert (problem.line, problem.column) == place
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
     [
         ("2e-5", 2e-5),

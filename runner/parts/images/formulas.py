@@ -1,6 +1,6 @@
 """The planner's formulas for image training. They are coarse, because the network fits any card: a
 list of convolutions gives parameters, operations and activations, within a tenth of the exact trace
-(tests/parts/trace)."""
+(tests/parts/planner/trace)."""
 
 from __future__ import annotations
 

@@ -315,10 +315,12 @@ def ordinal(number: int) -> str:
 
 
 def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
-    """How long a job held GPUs: each pod from its start to its end; pods before a preemption as
-    long as Kueue had admitted them; after the end, without pods, all GPUs from the job's start to
-    its end, None if neither it nor its Jobs record the start. A waiting or suspended job holds
-    none. Replaced pods that no longer exist are not counted."""
+    """How long a job held GPUs, in hours times GPUs. A waiting or suspended job holds none.
+
+    Each pod counts from its start to its end, or to `now`. Kueue records for how long it had
+    admitted the job before a preemption, whose pods are gone; then all GPUs count. So they do for
+    an ended job whose pods are gone, from its start to its end, as it or the Jobs that it made
+    record them; None if none records a start. Replaced pods that are gone are not counted."""
     held = []
     for pod in (*state.replaced, *state.pods):
         start = pod.get("status", {}).get("startTime")
@@ -327,10 +329,10 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
         held = _held_without_pods(state)
         if any(hold.gpus and not hold.start for hold in held):
             return None
-    admitted = (state.workload or {}).get("status", {})
-    # With a typo in versions before v1beta2.
+    queue_status = (state.workload or {}).get("status", {})
+    # Kueue's versions before v1beta2 have a typo in the name.
     names = ("accumulatedPastExecutionTimeSeconds", "accumulatedPastExexcutionTimeSeconds")
-    before = jobs.gpus(state.job) * max(admitted.get(name) or 0 for name in names)
+    before = jobs.gpus(state.job) * max(queue_status.get(name) or 0 for name in names)
     until = now or state.now
     gpu_seconds = sum(hold.gpus * seconds(hold.start, until, hold.end) for hold in held)
     return (before + gpu_seconds) / 3600
