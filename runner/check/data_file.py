@@ -195,6 +195,18 @@ def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]
     return facts
 
 
+def text_facts(file: Path) -> list[tuple[str, str]]:
+    """The same of plain text, in a file or in a folder, whose tables are not read."""
+    if not file.is_dir():
+        return encoding_facts(file)
+    tables = rows.unread_tables(file)
+    if not tables:
+        return []
+    verb = "is" if len(tables) == 1 else "are"
+    fact = f"It also has {plural('table', len(tables))}: {listed(tables)} {verb} not read."
+    return [(fact, "To learn from a table, write its path.")]
+
+
 def encoding_facts(file: Path) -> list[tuple[str, str]]:
     """The encoding of a text file, if it is an older one; with a word by which a person sees
     whether it is right."""

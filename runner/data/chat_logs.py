@@ -451,7 +451,10 @@ def _made(title: str, chats: Sequence[Sequence[ChatMessage]], all_encodable: boo
             if message.sender is not None and message.text:
                 speakers[message.sender] = speakers.get(message.sender, 0) + 1
                 names.add(message.sender)
-        for conversation in _conversations(messages):
+        conversations = list(_conversations(messages))
+        if len(chats) == len(conversations) == 1:
+            conversations = _parts_of_one(conversations[0])
+        for conversation in conversations:
             row = _row_of(conversation, len(names) > 2)
             for before, after in pairwise(row[CHAT_COLUMN]):
                 if before["name"] != after["name"]:
@@ -462,6 +465,15 @@ def _made(title: str, chats: Sequence[Sequence[ChatMessage]], all_encodable: boo
                 rows.append((conversation[0].line, Bad(NOT_UTF8)))
     by_count = sorted(speakers.items(), key=lambda speaker: -speaker[1])
     return ChatContent(title, tuple(rows), dict(by_count), followers)
+
+
+def _parts_of_one(conversation: Sequence[ChatMessage]) -> list[Sequence[ChatMessage]]:
+    """The parts of the only conversation of a chat, if it is long: one row would teach nothing."""
+    count = len(conversation)
+    if count < 2 * MESSAGES_OF_A_PART:
+        return [conversation]
+    begins = range(0, count, MESSAGES_OF_A_PART)
+    return [conversation[begin : begin + MESSAGES_OF_A_PART] for begin in begins]
 
 
 def _row_of(conversation: Sequence[ChatMessage], is_group: bool) -> dict[str, Any]:
@@ -745,32 +757,36 @@ def _of_message_rows(content: object) -> tuple[str, Sequence[Sequence[ChatMessag
         for conversation in content.get("conversations") or ():
             if _has(conversation, "MessageList"):
                 row_lists.append(conversation["MessageList"])
-    chats = []
+    chats = list[Sequence[ChatMessage]]()
     for rows in row_lists:
-        chat = _chat_of_rows(rows)
-        if chat:
-            chats.append(chat)
+        chats += _chats_of_rows(rows)
     return "a log of messages", chats
 
 
-def _chat_of_rows(rows: Sequence[object]) -> list[ChatMessage]:
-    """The messages in some rows of JSON, the earliest first; none for other rows."""
-    messages = []
+def _chats_of_rows(rows: Sequence[object]) -> list[list[ChatMessage]]:
+    """The messages in some rows of JSON by their channels, the earliest first; none for other
+    rows."""
+    messages = list[ChatMessage]()
+    chats = dict[str, list[ChatMessage]]()
     for number, row in enumerate(rows, 1):
-        message = _message_of_fields(number, row)
-        if message:
+        found = _message_of_fields(number, row)
+        if found:
+            channel, message = found
             messages.append(message)
+            chats.setdefault(channel, []).append(message)
     senders = {message.sender for message in messages}
     are_people = 1 < len(senders) <= len(messages) / 2
     if len(messages) < LEAST_MESSAGES_SHARE * len(rows) or not are_people:
         return []
     if all(message.seconds is not None for message in messages):
-        messages.sort(key=lambda message: message.seconds or 0.0)
-    return messages
+        for chat in chats.values():
+            chat.sort(key=lambda message: message.seconds or 0.0)
+    return list(chats.values())
 
 
-def _message_of_fields(number: int, row: object) -> ChatMessage | None:
-    """The message in an object of any app, or in an object inside it; None for another object."""
+def _message_of_fields(number: int, row: object) -> tuple[str, ChatMessage] | None:
+    """The message in an object of any app, or in an object inside it, and its channel; None for
+    another object."""
     if not isinstance(row, dict):
         return None
     for value in (row, *row.values()):
@@ -788,7 +804,9 @@ def _message_of_fields(number: int, row: object) -> ChatMessage | None:
         words = _first_text(fields, _FIELDS["message"])
         times = [fields[name] for name in _FIELDS["time"] if name in fields]
         if sender and words and times:
-            return _message(number, sender, words, _seconds_of_any(times[0]), has_media=False)
+            seconds = _seconds_of_any(times[0])
+            channel = _first_text(fields, _FIELDS["conversation"])
+            return channel, _message(number, sender, words, seconds, has_media=False)
     return None
 
 

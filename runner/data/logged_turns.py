@@ -103,6 +103,14 @@ def _turns_of_transcript(text: object) -> Turns:
     return turns if len(roles) > 1 else []
 
 
+def are_turns_read_whole(name: str, row: Mapping[str, Any]) -> bool:
+    """Whether a field has turns that are read as they are, and not field by field."""
+    value = row[name]
+    if row.keys().isdisjoint((MESSAGES, "chosen")):
+        return False
+    return isinstance(value, list) and bool(_turns_of(value))
+
+
 def holds_turns(row: Mapping[str, Any]) -> bool:
     """Whether a field of an object is a list of turns, so that the object is a conversation."""
     return any(isinstance(value, list) and _turns_of(value) for value in row.values())

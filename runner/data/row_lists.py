@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runner.data import columns
-from runner.data.logged_turns import holds_turns, with_messages
+from runner.data.logged_turns import are_turns_read_whole, holds_turns, with_messages
 from runner.recipe.templates import FORMS
 
 DEEPEST = 5  # objects inside each other whose fields are columns
@@ -226,7 +226,7 @@ def field_paths(row: Mapping[str, object], deepest: int = DEEPEST) -> list[str]:
     objects those of the first, or the second if the first repeats the row."""
     names = []
     for name, value in row.items():
-        if name in OF_FORMS or deepest <= 1:
+        if name in OF_FORMS or deepest <= 1 or are_turns_read_whole(name, row):
             names.append(name)
         elif isinstance(value, dict) and value:
             names += [f"{name}.{path}" for path in field_paths(value, deepest - 1)]

@@ -24,7 +24,7 @@ from runner.data.row_files import (
 )
 from runner.data.table_layout import encoding_of
 from runner.tools import packaged
-from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
+from runner.tools.files import TEXTS, is_hidden, read_json, saved_by_datasets, text_files
 from runner.tools.problem import Stop, did_you_mean, listed, plural
 
 
@@ -385,7 +385,7 @@ def _tables_in(folder: Path) -> list[Path]:
     tables = []
     for file in sorted(folder.rglob("*")):
         is_table = file.suffix.lower() in endings
-        if is_table and file.is_file() and not file.name.startswith("."):
+        if is_table and file.is_file() and not is_hidden(file, folder):
             tables.append(file)
     names = {table.with_name(table.stem) for table in tables}
     whole_tables = []
@@ -514,6 +514,11 @@ def columns(file: Path, split: str | None = None, sheet: str | None = None) -> l
         raise Unreadable("it is not text in UTF-8.", hint=hint) from None
     except OSError as error:
         raise Unreadable(f"{error.strerror}.") from None
+
+
+def unread_tables(folder: Path) -> list[str]:
+    """The tables of a folder whose texts are read."""
+    return [str(table.relative_to(folder)) for table in _tables_in(folder)]
 
 
 def unread_texts(file: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.data.logged_turns import with_messages
+from runner.data.row_lists import field_paths
 
 ASKED, ANSWERED = "Why do bees hum?", "They beat their wings."
 USER = {"role": "user", "content": ASKED}
@@ -56,3 +57,18 @@ def test_transcripts_of_preferences_become_turns():
     row = with_messages({"chosen": f"{asked}{ANSWERED}", "rejected": f"{asked}No."})
     assert row["chosen"] == [USER, ASSISTANT]
     assert row["rejected"] == [USER, {"role": "assistant", "content": "No."}]
+
+
+def test_turns_that_are_read_whole_are_one_column():
+    assert field_paths({"chosen": [USER, ASSISTANT], "score": 1}) == ["chosen", "score"]
+    assert field_paths({"prompt": [USER], "answer": "42"}) == [
+        "prompt",
+        "prompt.0.role",
+        "prompt.0.content",
+        "answer",
+    ]
+
+
+def test_the_first_comment_that_repeats_its_ticket_is_no_answer():
+    ticket = {"description": ASKED, "comments": [{"body": ASKED}, {"body": ANSWERED}]}
+    assert field_paths(ticket) == ["description", "comments", "comments.1.body"]
