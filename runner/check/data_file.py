@@ -202,8 +202,7 @@ def text_facts(file: Path) -> list[tuple[str, str]]:
     tables = rows.unread_tables(file)
     if not tables:
         return []
-    verb = "is" if len(tables) == 1 else "are"
-    fact = f"It also has {plural('table', len(tables))}: {listed(tables)} {verb} not read."
+    fact = f"It also has {plural('table', len(tables))}, not read: {listed(tables)}."
     return [(fact, "To learn from a table, write its path.")]
 
 

@@ -259,7 +259,9 @@ def _chat_of_table(file: Path) -> ChatContent | None:
             continue
         seconds = _seconds_of(" ".join(str(row[name]).strip() for name in columns.times))
         text = row[columns.message]
-        sender = row[columns.sender] or (OWNER if columns.has_owner else "")
+        sender = row[columns.sender]
+        if columns.has_owner and not sender:
+            sender = OWNER
         message = _message(number, sender, text, seconds, has_media=False)
         if message.text:
             senders.add(message.sender)
@@ -540,8 +542,9 @@ def _of_text(text: str) -> tuple[str, Sequence[Sequence[ChatMessage]]]:
     if header:
         # Signal's chats have days with the year first; WhatsApp's have them in few countries.
         is_year_first = len(_part(header, "first")) == len("2024")
-        title = "a WhatsApp or Signal chat" if is_year_first else "a WhatsApp chat"
-        return title, [_of_whatsapp(lines)]
+        if is_year_first:
+            return "a WhatsApp or Signal chat", [_of_whatsapp(lines)]
+        return "a WhatsApp chat", [_of_whatsapp(lines)]
     spoken = chat_texts.messages_of(lines)
     if not spoken:
         return "a chat", _of_log(lines)
@@ -821,11 +824,15 @@ def _first_text(fields: Mapping[str, object], names: Sequence[str]) -> str:
 def _seconds_of_any(written: object) -> float | None:
     """The seconds of a time as text, or as a number of seconds or milliseconds."""
     if isinstance(written, int | float) and not isinstance(written, bool):
-        return written / 1000 if written > MILLISECONDS else float(written)
+        if written > MILLISECONDS:
+            return written / 1000
+        return float(written)
     if not isinstance(written, str):
         return None
     seconds = _seconds_of(written)
-    return chat_texts.seconds_of(written) if seconds is None else seconds
+    if seconds is None:
+        return chat_texts.seconds_of(written)
+    return seconds
 
 
 # A larger number of seconds would be in the year 5138.

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import NamedTuple
 
 # Fewer messages may be chance.
@@ -51,6 +52,7 @@ _DAY_LINE = re.compile(
     r"\W*(?P<day>\d{4})\s?[./年년-]\s?(?P<month>\d{1,2})\s?[./月월-]\s?(?P<number>\d{1,2})(?!\d).{0,30}$"
 )
 _NUMBERS = re.compile(r"\d+")
+LAST_SHORT_YEAR = 99
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 # Subtitles: the times of a cue, its number, the mark of a file, and who speaks.
 _CUE = re.compile(r"\s*(?:\d{1,2}:)?\d{1,2}:\d{2}[.,]\d{1,3}\s+-->\s+\d")
@@ -86,7 +88,9 @@ class _Reader:
         self.day = ""
 
     def begin(self, number: int, name: str, when: str, text: str = "") -> None:
-        seconds = seconds_of(f"{self.day} {when}" if when else "")
+        seconds = None
+        if when:
+            seconds = seconds_of(f"{self.day} {when}")
         self.messages.append(SpokenText(number, name.strip(" ,~@"), text.strip(), seconds))
 
     def add(self, line: str) -> None:
@@ -131,18 +135,19 @@ def _with_two_lines(lines: Sequence[str]) -> list[SpokenText]:
     """The messages below headers of two lines: a name and a time, in either order."""
     for is_name_first in (True, False):
         reader = _Reader()
-        skipped = 0
-        for number, line in enumerate(lines, 1):
-            if skipped:
-                skipped -= 1
+        is_second_line = False
+        for number, (line, next_line) in enumerate(pairwise([*lines, ""]), 1):
+            if is_second_line:
+                is_second_line = False
                 continue
-            following = lines[number] if number < len(lines) else ""
-            pair = (line, following) if is_name_first else (following, line)
-            name = _NAME_LINE.match(pair[0].strip())
-            when = _WHEN_LINE.match(pair[1].strip())
+            name_line, when_line = next_line, line
+            if is_name_first:
+                name_line, when_line = line, next_line
+            name = _NAME_LINE.match(name_line.strip())
+            when = _WHEN_LINE.match(when_line.strip())
             if name and when:
                 reader.begin(number, name[0], when["when"])
-                skipped = 1
+                is_second_line = True
             else:
                 reader.add(line)
         messages = reader.finished()
@@ -243,4 +248,6 @@ def _year_month_day(day: str, numbers: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _full_year(year: int) -> int:
-    return year if year > 99 else 2000 + year
+    if year > LAST_SHORT_YEAR:
+        return year
+    return 2000 + year

@@ -4,6 +4,7 @@ whose turns have other names than `role` and `content`. Such a row gets its turn
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from runner.recipe.templates import FORMS
@@ -29,7 +30,7 @@ _WAY_TO_WORDS = (
     *("choices", "candidates", "output", "message", "content", "parts", "text", "value"),
     *("response", "output_text", "generated_text"),
 )
-# Fields of a request with what is said before its turns.
+# Fields of a request with the text before its turns.
 _SYSTEMS = ("system", "systemInstruction", "system_instruction", "context")
 # The columns of forms that have no list of turns, and of preferences.
 _OTHER_FORMS = [
@@ -43,10 +44,12 @@ _TALKS = ("dialog", "dialogue", "conversation", "utterances")
 _HUMAN = re.compile(r"\s*(### ?)?Human: ")
 _SPEAKER = re.compile(r"(?:\n\n|\s*### ?)(Human|Assistant): ?")
 
+LEAST_TURNS = 2
+
 Turns = list[dict[str, Any]]
 
 
-def with_messages(row: Any) -> Any:
+def with_messages(row: object) -> Any:
     """A row with its conversation as `messages`; itself if it has none, or one that is read as it
     is."""
     if not isinstance(row, dict):
@@ -76,7 +79,7 @@ def with_messages(row: Any) -> Any:
     return row
 
 
-def _with_transcripts_as_turns(row: Mapping[str, Any]) -> dict[str, Any]:
+def _with_transcripts_as_turns(row: Mapping[str, object]) -> dict[str, Any]:
     """A row whose two answers, or whose only text, have the turns of a person and an assistant,
     with lists of these; empty for another row."""
     names: Sequence[str] = ("chosen", "rejected")
@@ -97,13 +100,13 @@ def _turns_of_transcript(text: object) -> Turns:
     _, *pieces = _SPEAKER.split(f"\n\n{text.strip()}")
     turns = Turns()
     for speaker, words in zip(pieces[::2], pieces[1::2], strict=True):
-        role = "user" if speaker == "Human" else "assistant"
-        turns.append({"role": role, "content": words.strip()})
-    roles = {turn["role"] for turn in turns}
-    return turns if len(roles) > 1 else []
+        turns.append({"role": _ROLES[speaker.lower()], "content": words.strip()})
+    if len(turns) < LEAST_TURNS:
+        return []
+    return turns
 
 
-def are_turns_read_whole(name: str, row: Mapping[str, Any]) -> bool:
+def are_turns_read_whole(name: str, row: Mapping[str, object]) -> bool:
     """Whether a field has turns that are read as they are, and not field by field."""
     value = row[name]
     if row.keys().isdisjoint((MESSAGES, "chosen")):
@@ -111,12 +114,12 @@ def are_turns_read_whole(name: str, row: Mapping[str, Any]) -> bool:
     return isinstance(value, list) and bool(_turns_of(value))
 
 
-def holds_turns(row: Mapping[str, Any]) -> bool:
+def holds_turns(row: Mapping[str, object]) -> bool:
     """Whether a field of an object is a list of turns, so that the object is a conversation."""
     return any(isinstance(value, list) and _turns_of(value) for value in row.values())
 
 
-def _is_read_already(row: Mapping[str, Any]) -> bool:
+def _is_read_already(row: Mapping[str, object]) -> bool:
     """Whether a row has complete turns with usual names, or another known form."""
     for name in ("messages", "conversations"):
         turns = row.get(name)
@@ -138,7 +141,7 @@ def _has_usual_role(turn: object) -> bool:
     return role in _USUAL_ROLES and ("content" in turn or "value" in turn or "tool_calls" in turn)
 
 
-def _ways_to_turns(row: Mapping[str, Any]) -> Iterator[list[Any]]:
+def _ways_to_turns(row: Mapping[str, object]) -> Iterator[list[Any]]:
     """The objects around each list of turns in a row, and at the end that list; the nearest
     first."""
     level: list[list[Any]] = [[row]]
@@ -153,7 +156,7 @@ def _ways_to_turns(row: Mapping[str, Any]) -> Iterator[list[Any]]:
         level = deeper
 
 
-def _turns_of(entries: Sequence[Any]) -> Turns:
+def _turns_of(entries: Sequence[object]) -> Turns:
     """The turns of a list; none if one of its entries is no turn."""
     turns = Turns()
     for entry in entries:
@@ -174,7 +177,7 @@ def _turns_of(entries: Sequence[Any]) -> Turns:
     return turns
 
 
-def _role_of(turn: Mapping[str, Any]) -> str:
+def _role_of(turn: Mapping[str, object]) -> str:
     """The role of a turn; empty for an object that is no turn."""
     for name in _ROLE_FIELDS:
         role = turn.get(name)
@@ -225,7 +228,7 @@ def _words_of_list(entries: Sequence[object]) -> str | None:
     return "".join(texts)
 
 
-def _answer_beside(objects: Sequence[Mapping[str, Any]]) -> str:
+def _answer_beside(objects: Sequence[Mapping[str, object]]) -> str:
     """The response in the innermost of some objects that has one; empty without one."""
     for around in reversed(objects):
         for name in _RESPONSES:
@@ -235,7 +238,7 @@ def _answer_beside(objects: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
 
-def _system_beside(objects: Sequence[Mapping[str, Any]]) -> str:
+def _system_beside(objects: Sequence[Mapping[str, object]]) -> str:
     for around in reversed(objects):
         for name in _SYSTEMS:
             system = words_of(around.get(name))
@@ -250,7 +253,7 @@ def _are_texts(values: Sequence[object]) -> bool:
 
 def _alternating(texts: Sequence[str]) -> Turns:
     turns = Turns()
-    for number, text in enumerate(texts):
-        role = "assistant" if number % 2 else "user"
+    roles = cycle(("user", "assistant"))
+    for role, text in zip(roles, texts, strict=False):
         turns.append({"role": role, "content": text.strip()})
     return turns

@@ -440,7 +440,10 @@ class Documents(RowFile):
             words = words_of_subtitles(first_lines)
             if words:
                 text = "\n".join(words_of_subtitles([*first_lines, *lines]))
-                yield 1, {self.column: text} if is_encodable(text) else Bad(NOT_UTF8)
+                if is_encodable(text):
+                    yield 1, {self.column: text}
+                else:
+                    yield 1, Bad(NOT_UTF8)
                 return
             above = front_lines(first_lines)
             numbered_lines = enumerate(chain(first_lines[above:], lines), above + 1)

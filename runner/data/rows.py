@@ -228,7 +228,7 @@ def _is_row(value: object) -> bool:
     return len(texts) > 1 and sum(map(len, texts)) > sum(len(str(field)) for field in lists)
 
 
-# Fewer files are rather separate things; so many are looked at.
+# Fewer files are separate things; these many are looked at.
 LEAST_OBJECTS, SAMPLED_OBJECTS = 3, 20
 
 
@@ -524,7 +524,9 @@ def unread_tables(folder: Path) -> list[str]:
 def unread_texts(file: Path) -> int:
     """How many texts a folder or an archive has beside the tables that are read."""
     with suppress(Unreadable, OSError):
-        folder = unpacked(file) if file.suffix.lower() == ".zip" else file
+        folder = file
+        if file.suffix.lower() == ".zip":
+            folder = unpacked(file)
         if folder.is_dir() and isinstance(reader_of(folder), TableFolder):
             return len(text_files(folder))
     return 0

@@ -57,7 +57,7 @@ MOST_CELLS_OF_PAIRS = 2
 LEAST_LABELLED = 3
 # Of the lines of a table, those that continue the answer above them, if its author writes so.
 LEAST_CONTINUED = 0.2
-# A line of merged titles stands above at least this many columns, whose texts are so much longer
+# A line of merged titles has at least this many columns below it, whose texts are so much longer
 # than their names.
 LEAST_MERGED, MUCH_LONGER = 3, 2
 # In a table of pairs, a name has fewer words.

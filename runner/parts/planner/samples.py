@@ -281,13 +281,12 @@ def sample(
         suffix = ending_of(path)
         if is_text_file(path) and text_column and path.exists():
             return _documents(path)
-        chat_reader = reader_of(path) if path.is_file() and chat_of(path) else None
-        if chat_reader:
-            return _whole(chat_reader, path)
+        reader = reader_of(path, split, text_column, sheet)
+        if reader and path.is_file() and chat_of(path):
+            return _whole(reader, path)
         sampler = SAMPLERS.get(suffix)
         if sampler and path.is_file():
             return sampler(path, columns)
-        reader = reader_of(path, split, text_column, sheet)
         if reader and path.exists():
             return _whole(reader, path)
     except Unreadable as error:

@@ -198,7 +198,9 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
 
 def _holds_turns(name: str, column: str) -> bool:
     """Whether a column of a file has lists of turns."""
-    sample = sample_of(name) if column else []
+    if not column:
+        return False
+    sample = sample_of(name)
     return bool(sample) and isinstance(sample[0].get(column), list)
 
 
@@ -434,7 +436,7 @@ class Answers:
         rivals = rival_answers(self.columns, self.sample)
         if rivals and not (self.question or self.answer):
             raise Stop(
-                f"`{self.data}` is no list of right answers. {data_file.rivals_sentence(*rivals)}",
+                f"`{self.data}` is not a list of right answers. {data_file.rivals_sentence(*rivals)}",
                 data_file.RIVALS_HINT,
             )
         if {BETTER, WORSE} <= set(known):
