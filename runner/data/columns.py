@@ -350,7 +350,9 @@ def _likeliest(
         question, answer = _first_of_equals(texts)
     answer = answer or _longest([column for column in texts if column != question])
     question = question or _longest([column for column in texts if column != answer])
-    return question, answer
+    # The same answer in all rows is better than none.
+    others = [column for column in filled if column != question]
+    return question, answer or named(others, ANSWER_NAMES)
 
 
 def _spoken_by(texts: Sequence[ColumnFacts], people: Sequence[str]) -> ColumnFacts | None:
