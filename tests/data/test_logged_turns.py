@@ -61,10 +61,10 @@ def test_transcripts_of_preferences_become_turns():
 
 def test_turns_that_are_read_whole_are_one_column():
     assert field_paths({"chosen": [USER, ASSISTANT], "score": 1}) == ["chosen", "score"]
-    assert field_paths({"prompt": [USER], "answer": "42"}) == [
-        "prompt",
-        "prompt.0.role",
-        "prompt.0.content",
+    assert field_paths({"asked": [USER], "answer": "42"}) == [
+        "asked",
+        "asked.0.role",
+        "asked.0.content",
         "answer",
     ]
 
