@@ -62,6 +62,7 @@ SOFT = {
         "proof": "shows what is trained",
         "report": "the page at the end of a run",
         "serve": "asks the models behind a server",
+        "start": "whether a file of data becomes a recipe",
     },
     "editor": {"report": "the page of a run"},
     "evaluate": {

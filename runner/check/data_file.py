@@ -19,16 +19,16 @@ from runner.data import (
     text_pairs,
 )
 from runner.data.html_text import text_of_html
-from runner.data.row_files import Unreadable, ending_of, is_no_text
+from runner.data.row_files import OTHER_ENDINGS, Unreadable, ending_of, is_no_text
 from runner.data.table_layout import encoding_of, first_word_beyond_ascii, is_table, open_table
 from runner.recipe import templates
-from runner.tools.files import TEXTS, text_files
+from runner.tools.files import TEXTS
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
 
 # A file with one of these is a recipe, or rows.
 RECIPES = {".json", *rows.YAML}
 # A recipe has none of these.
-ENDINGS = {*rows.ENDINGS, *TEXTS, *rows.WITHOUT_ROWS} - RECIPES
+ENDINGS = {*rows.ENDINGS, *OTHER_ENDINGS, *TEXTS, *rows.WITHOUT_ROWS} - RECIPES
 YAML_LIST = re.compile(rb"(\s*(#[^\n]*|---[^\n]*)?\n)*\s*- ")
 PREFERENCES = {"chosen", "rejected"}  # the columns of the better and of the worse answer
 BEGINNING = 4000  # bytes of a file, which would name the scenario of a recipe
@@ -39,6 +39,7 @@ MAKES_RECIPE = "`recipe new` makes a recipe of it."
 ASKS_COLUMNS = (
     "`recipe new` makes a recipe of it, and asks which columns have the question and the answer."
 )
+RIVALS_HINT = "Write the better answers into a column `chosen`, and the worse ones into `rejected`. A model learns from these which answers people prefer."
 SHOWN_CHARACTERS = 60
 LEARNED_CHARACTERS = 120  # of a question, and of its answer
 # Apps whose exports are known, by the form of their rows.
@@ -87,7 +88,7 @@ def kind_of(file: Path) -> str:
     if chat_logs.chat_of(file):
         return "conversations"
     if file.is_dir():
-        return "text" if text_files(file) else ""
+        return "text" if rows.holds_texts(file) else ""
     if not file.is_file():
         return ""
     suffix = file.suffix.lower()
@@ -108,16 +109,9 @@ def holds_data(folder: Path) -> bool:
     return bool(kind_of(folder) or _columns(folder))
 
 
-def new_recipe(file: Path) -> list[str]:
-    """The command that makes a recipe of a file of data, without `recipe`; empty if none does."""
-    if file.suffix.lower() in rows.WITHOUT_ROWS:
-        return []
-    return ["new", "my-demo", "--data", str(file)]
-
-
 def _described(file: Path) -> tuple[str, str]:
     """The message and its hint."""
-    kind = rows.WITHOUT_ROWS.get(file.suffix.lower())
+    kind = rows.without_rows(file)
     if kind:
         return f"This is not a recipe, and {kind['holds']}.", kind["way_out"]
     chat = chat_logs.chat_of(file)
@@ -145,8 +139,11 @@ def _described(file: Path) -> tuple[str, str]:
     message = f"This is a file of rows, not a recipe. Its columns are {listed(names)}."
     if text_pairs.holds_pairs(file):
         message = "This is a text of questions and answers, not a recipe."
-    pair = columns.likely_pair(names, sample)
     hint = MAKES_RECIPE
+    pair = None
+    rivals = columns.rival_answers(names, sample)
+    if not set(names) >= PREFERENCES:
+        pair = columns.likely_pair(names, sample)
     if form:
         message += " They hold conversations."
     elif pair:
@@ -154,12 +151,25 @@ def _described(file: Path) -> tuple[str, str]:
         if learned:
             question, answer = (shortened(text, SHOWN_CHARACTERS) for text in learned)
             message += f" A model would learn to answer “{question}” with “{answer}”."
-    elif not set(names) >= PREFERENCES:
+        else:
+            message += " None of its first rows has a question and an answer."
+            hint = "Compare its rows with its first line, and fix them."
+    elif set(names) >= PREFERENCES:
+        message += " They hold preferences: of each two answers, one is better."
+    elif rivals:
+        message += f" {rivals_sentence(*rivals)}"
+        hint = RIVALS_HINT
+    else:
         message += " No two of them look like questions and their answers."
         hint = ASKS_COLUMNS
     for fact, _ in reading_facts(file):
         message += f" {fact}"
     return message, hint
+
+
+def rivals_sentence(first: str, second: str) -> str:
+    """What two columns of answers are, of which another column says which one is better."""
+    return f"Each question has two answers, `{first}` and `{second}`, and another column says which one is better."
 
 
 def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]:
@@ -177,7 +187,23 @@ def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]
         verb = "is" if len(unread_tables) == 1 else "are"
         fact = f"Its {tables} have different columns. {listed(unread_tables)} {verb} not read."
         facts.append((fact, remedy))
+    unread_texts = rows.unread_texts(file)
+    if unread_texts:
+        fact = f"It also holds {unread_texts:,} {plural('text', unread_texts)}, not read."
+        remedy = "To learn them as plain text, unpack it, and name the folder that has them."
+        facts.append((fact, remedy))
     return facts
+
+
+def text_facts(file: Path) -> list[tuple[str, str]]:
+    """The same of plain text, in a file or in a folder, whose tables are not read."""
+    if not file.is_dir():
+        return encoding_facts(file)
+    tables = rows.unread_tables(file)
+    if not tables:
+        return []
+    fact = f"It also has {plural('table', len(tables))}, not read: {listed(tables)}."
+    return [(fact, "To learn from a table, write its path.")]
 
 
 def encoding_facts(file: Path) -> list[tuple[str, str]]:

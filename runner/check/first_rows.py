@@ -69,7 +69,7 @@ def how_it_is_read(recipe: Recipe) -> Iterator[Problem]:
         if not file.exists() or (file.is_file() and not rows.is_quick(file)):
             continue
         if data.get("text") and (is_text_file(file) or file.is_dir()):
-            facts = data_file.encoding_facts(file)
+            facts = data_file.text_facts(file)
         else:
             facts = data_file.reading_facts(file, data.get("sheet"))
         for fact, hint in facts:

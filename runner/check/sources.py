@@ -268,12 +268,12 @@ def _unfit_ending(name: str, file: Path) -> tuple[str, str] | None:
         )
     if os.path.isdir(file) or name.endswith("/"):
         return None
-    kind = rows.WITHOUT_ROWS.get(suffix)
+    kind = rows.without_rows(file)
     if kind:
         return f"`{name}` cannot be learned from: {kind['holds']}.", kind["way_out"]
     # A folder's name may end with a version, as in `texts.2`.
     is_ending = suffix[1:2].isalpha()
-    if is_ending and suffix not in rows.ENDINGS:
+    if is_ending and suffix not in (*rows.ENDINGS, *row_files.OTHER_ENDINGS, *chat_logs.SUBTITLES):
         return f"`{name}` is not a readable data file.", rows.READABLE
     return None
 

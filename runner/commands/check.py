@@ -110,12 +110,22 @@ def check(
 
 
 def _end_without_recipe(file: Path) -> None:
-    """The next command for a file of data: a recipe of it, or one of a starter."""
-    words = data_file.new_recipe(file)
-    if words:
-        end(f"`{file}` is not a recipe yet.", *words)
-    else:
-        end(f"`{file}` is not a recipe.", "new", "my-demo")
+    """The next command for a file of data: a recipe of it, with placeholders for what a person must
+    fill in or save first."""
+    can_name_columns = False
+    if parts.has("start"):
+        from runner.parts.start import drafting
+
+        if drafting.makes_recipe(str(file)):
+            end(f"`{file}` is not a recipe yet.", "new", "my-demo", "--data", file)
+            return
+        can_name_columns = drafting.makes_recipe(str(file), names_columns=True)
+    if can_name_columns:
+        columns = ("--question", "COLUMN", "--answer", "COLUMN")
+        outcome = f"`{file}` is not a recipe yet. Name the columns to learn from."
+        end(outcome, "new", "my-demo", "--data", file, *columns)
+        return
+    end(f"`{file}` is not a recipe.", "new", "my-demo", "--data", "FILE")
 
 
 def code(verdict: batch.CheckReport, fail_on: str = "error") -> int:

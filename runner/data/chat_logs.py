@@ -2,6 +2,7 @@
 `Name: text` on each line, and tables with a column of senders and one of messages. A chat is cut
 into conversations at its pauses; each is a row."""
 
+import csv
 import json
 import re
 from collections import Counter
@@ -10,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from runner.data import text_pairs
+from runner.data import chat_texts, text_pairs
 from runner.data.archives import unpacked
 from runner.data.chat_exports import CHAT_COLUMN
 from runner.data.columns import SUBJECT_NAMES, asks_and_answers
@@ -26,6 +27,7 @@ from runner.data.row_files import (
     OF_TABLES,
     Bad,
     FilePart,
+    JsonLines,
     JsonList,
     Numbered,
     RowFile,
@@ -34,6 +36,7 @@ from runner.data.row_files import (
     ending_of,
     is_encodable,
     is_no_text,
+    value_of_json,
 )
 from runner.data.table_layout import encoding_of, is_table, open_table
 from runner.tools import packaged
@@ -54,6 +57,8 @@ LEAST_SIDE = 0.25
 # name, if they have no times.
 FIRST_LINES, NAMED_SHARE = 200, 0.8
 HEAD_CHARACTERS = 100_000
+# Of transcripts, whose lines may have the names of the people who speak.
+SUBTITLES = (".vtt", ".srt", ".sbv")
 NO_ROWS = "it is plain text, without questions and answers, a chat or a table."
 NO_TEXT_HINT = "Open it with the program that wrote it, and save it as text (.txt) or as CSV."
 TEXTS_HINT = "Questions and answers are lines such as `Q: …` and `A: …`, and a chat has `Name: text` on each line. Plain text needs `form: text`."
@@ -63,6 +68,11 @@ _MEDIA = frozenset(_WORDS["media"])
 _NOTICES = frozenset(_WORDS["notices"])
 ANSWERERS = frozenset(_WORDS["answerers"])
 _CONVERSATION_COLUMNS = frozenset(_WORDS["columns"]["conversation"])
+_FIELDS: Mapping[str, Sequence[str]] = _WORDS["fields"]
+# Rows of a log that are messages, and the owner's name where an app leaves it out.
+LEAST_MESSAGES_SHARE = 0.8
+OWNER = "Me"
+LEAST_OF_OWNER = 0.2
 _LONGEST_WORDS = max(map(len, _MEDIA | _NOTICES)) + 1
 # Marks of the direction of writing, which WhatsApp puts before its own words.
 _MARKS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
@@ -210,7 +220,7 @@ def _slack_people(folder: Path) -> dict[str, str]:
 
 @once_per_file
 def _chat_of(file: Path) -> ChatContent | None:
-    if is_text_file(file):
+    if is_text_file(file) or file.suffix.lower() in SUBTITLES:
         if not is_text_chat(file):
             return None
         with file.open(encoding=encoding_of(file), errors=KEPT) as content:
@@ -222,9 +232,12 @@ def _chat_of(file: Path) -> ChatContent | None:
         return None
     text = file.read_text(encoding="utf-8-sig", errors=KEPT)
     try:
-        title, chats = _of_json(json.loads(text))
+        content = value_of_json(text)
     except (ValueError, RecursionError):
         return None  # the reader of rows names the line
+    title, chats = _of_json(content)
+    if not chats:
+        title, chats = _of_message_rows(content)
     if not chats:
         return None
     # An escape such as \\ud83d may be half a character.
@@ -246,7 +259,10 @@ def _chat_of_table(file: Path) -> ChatContent | None:
             continue
         seconds = _seconds_of(" ".join(str(row[name]).strip() for name in columns.times))
         text = row[columns.message]
-        message = _message(number, row[columns.sender], text, seconds, has_media=False)
+        sender = row[columns.sender]
+        if columns.has_owner and not sender:
+            sender = OWNER
+        message = _message(number, sender, text, seconds, has_media=False)
         if message.text:
             senders.add(message.sender)
         conversation = "".join(row[name] for name in columns.conversations)
@@ -258,20 +274,22 @@ def _chat_of_table(file: Path) -> ChatContent | None:
 
 class ChatColumns(NamedTuple):
     """The columns of a table of messages. times, conversations: in the order of the table; one of
-    them may be empty."""
+    them may be empty. has_owner: whether messages without a sender are the owner's."""
 
     sender: str
     message: str
     times: list[str]
     conversations: list[str]
+    has_owner: bool
 
 
 def _chat_columns(file: Path) -> ChatColumns | None:
     """The columns of a table of messages; None for another table. Mails have a subject too, and are
-    no chat."""
+    no chat, unless they name their conversations."""
     try:
-        with open_table(file, errors=KEPT) as (_, layout):
+        with open_table(file, errors=KEPT) as (lines, layout):
             header = layout.header
+            first_records = list(islice(csv.reader(lines, delimiter=layout.separator), FIRST_LINES))
     except UnicodeError:
         return None
     if header is None or header.is_made:
@@ -282,12 +300,16 @@ def _chat_columns(file: Path) -> ChatColumns | None:
     message = next((by_name[name] for name in usual_columns["message"] if name in by_name), None)
     times = [by_name[name] for name in by_name if name in usual_columns["time"]]
     conversations = [name for name in header.names if name.lower() in _CONVERSATION_COLUMNS]
-    is_other = asks_and_answers(header.names) or not by_name.keys().isdisjoint(
-        (*SUBJECT_NAMES, "title")
-    )
+    has_subject = not by_name.keys().isdisjoint((*SUBJECT_NAMES, "title"))
+    is_other = asks_and_answers(header.names) or (has_subject and not conversations)
     if sender is None or message is None or is_other or not (times or conversations):
         return None
-    return ChatColumns(sender, message, sorted(times, key=header.names.index), conversations)
+    place = header.names.index(sender)
+    rows = [record for record in first_records[header.skipped :] if len(record) > place]
+    without_sender = sum(not record[place].strip() for record in rows)
+    has_owner = LEAST_OF_OWNER * len(rows) <= without_sender < len(rows)
+    times.sort(key=header.names.index)
+    return ChatColumns(sender, message, times, conversations, has_owner)
 
 
 def is_text_chat(file: Path) -> bool:
@@ -297,6 +319,7 @@ def is_text_chat(file: Path) -> bool:
             lines = content.read(HEAD_CHARACTERS).split("\n")
     except OSError:
         return False
+    lines = chat_texts.words_of_subtitles(lines) or lines
     first_lines = [line for line in lines if line.strip()][:FIRST_LINES]
     if first_lines and _header_of(first_lines[0]):
         senders = [_sender_of(header["rest"]) for header in map(_header_of, first_lines) if header]
@@ -309,7 +332,9 @@ def is_text_chat(file: Path) -> bool:
     # Headings of a text, such as `Note:`, hardly repeat; people do.
     is_named = len(names) >= NAMED_SHARE * len(first_lines)
     are_people = 2 <= len(set(names)) <= len(names) / 2
-    return is_named and are_people and not text_pairs.holds_pairs(file)
+    if is_named and are_people:
+        return not text_pairs.holds_pairs(file)
+    return bool(chat_texts.messages_of(lines))
 
 
 def _may_be_json_chat(file: Path) -> bool:
@@ -317,15 +342,26 @@ def _may_be_json_chat(file: Path) -> bool:
     messages."""
     with file.open(encoding="utf-8-sig", errors=KEPT) as content:
         head = content.read(FIRST_BYTES).lstrip()
-    if head.startswith("{"):
+    is_of_lines = ending_of(file) == OF_LINES
+    if head.startswith("{") and not is_of_lines:
         return True
-    if not head.startswith("[") or '"ts"' not in head[:HEAD_CHARACTERS]:
+    if not is_of_lines and not head.startswith("["):
         return False
-    try:
-        first_row, _ = json.JSONDecoder().raw_decode(head, max(0, head.find("{")))
-    except (ValueError, RecursionError):
-        return False
-    return _is_slack(first_row)
+    # A log may begin with a row about itself.
+    place = 0
+    for _ in range(2):
+        place = head.find("{", place)
+        try:
+            row, place = json.JSONDecoder().raw_decode(head, max(0, place))
+        except (ValueError, RecursionError):
+            return False
+        if _is_slack(row) or _message_of_fields(1, row):
+            return True
+    return False
+
+
+# The ending of files with an object on each line.
+OF_LINES = ".jsonl"
 
 
 class TextFile(Table):
@@ -372,6 +408,14 @@ class MaybeChat(RowFile):
         else:
             yield from super().rows(file, part)
 
+    def marks(
+        self, file: Path, most: int | None, count: int
+    ) -> tuple[list[tuple[int, int]], int] | None:
+        """None for a chat too: its conversations are no parts of the file."""
+        if chat_of(file):
+            return None
+        return super().marks(file, most, count)
+
 
 class TableFile(MaybeChat, Table):
     """A table, or a chat in one."""
@@ -379,6 +423,10 @@ class TableFile(MaybeChat, Table):
 
 class JsonFile(MaybeChat, JsonList):
     """A list of rows, or a chat."""
+
+
+class JsonLinesFile(MaybeChat, JsonLines):
+    """Rows on lines, or a chat."""
 
 
 class ChatFolder(RowFile):
@@ -405,7 +453,10 @@ def _made(title: str, chats: Sequence[Sequence[ChatMessage]], all_encodable: boo
             if message.sender is not None and message.text:
                 speakers[message.sender] = speakers.get(message.sender, 0) + 1
                 names.add(message.sender)
-        for conversation in _conversations(messages):
+        conversations = list(_conversations(messages))
+        if len(chats) == len(conversations) == 1:
+            conversations = _parts_of_one(conversations[0])
+        for conversation in conversations:
             row = _row_of(conversation, len(names) > 2)
             for before, after in pairwise(row[CHAT_COLUMN]):
                 if before["name"] != after["name"]:
@@ -416,6 +467,15 @@ def _made(title: str, chats: Sequence[Sequence[ChatMessage]], all_encodable: boo
                 rows.append((conversation[0].line, Bad(NOT_UTF8)))
     by_count = sorted(speakers.items(), key=lambda speaker: -speaker[1])
     return ChatContent(title, tuple(rows), dict(by_count), followers)
+
+
+def _parts_of_one(conversation: Sequence[ChatMessage]) -> list[Sequence[ChatMessage]]:
+    """The parts of the only conversation of a chat, if it is long: one row would teach nothing."""
+    count = len(conversation)
+    if count < 2 * MESSAGES_OF_A_PART:
+        return [conversation]
+    begins = range(0, count, MESSAGES_OF_A_PART)
+    return [conversation[begin : begin + MESSAGES_OF_A_PART] for begin in begins]
 
 
 def _row_of(conversation: Sequence[ChatMessage], is_group: bool) -> dict[str, Any]:
@@ -474,12 +534,24 @@ def _pause(before: ChatMessage, after: ChatMessage) -> float:
 def _of_text(text: str) -> tuple[str, Sequence[Sequence[ChatMessage]]]:
     """The kind of a chat in a text file, and its messages."""
     lines = text.split("\n")
-    for line in lines:
-        if line.strip():
-            if _header_of(line):
-                return "a WhatsApp chat", [_of_whatsapp(lines)]
-            break
-    return "a chat", _of_log(lines)
+    words = chat_texts.words_of_subtitles(lines)
+    if words:
+        return "a transcript", _of_log(words)
+    first_line = next(filter(str.strip, lines), "")
+    header = _header_of(first_line)
+    if header:
+        # Signal's chats have days with the year first; WhatsApp's have them in few countries.
+        is_year_first = len(_part(header, "first")) == len("2024")
+        if is_year_first:
+            return "a WhatsApp or Signal chat", [_of_whatsapp(lines)]
+        return "a WhatsApp chat", [_of_whatsapp(lines)]
+    spoken = chat_texts.messages_of(lines)
+    if not spoken:
+        return "a chat", _of_log(lines)
+    messages = [_message(*message, has_media=False) for message in spoken]
+    if any(message.seconds is not None for message in messages):
+        return "a chat", [messages]
+    return "a chat", _parts_of_log(messages, [0])
 
 
 def _header_of(line: str) -> re.Match[str] | None:
@@ -675,6 +747,96 @@ def _of_json(content: object) -> tuple[str, Sequence[Sequence[ChatMessage]]]:
     if any(_has(message, "sender_name", "timestamp_ms") for message in messages):
         return "a Messenger or Instagram chat", [_of_messenger(messages)]
     return "", []
+
+
+def _of_message_rows(content: object) -> tuple[str, Sequence[Sequence[ChatMessage]]]:
+    """The messages of any other app: objects with a sender, words and a time; none for other rows.
+    Skype has them inside its conversations."""
+    row_lists = list[list[Any]]()
+    if isinstance(content, list):
+        row_lists.append(content)
+    elif isinstance(content, dict):
+        row_lists += [field for field in content.values() if isinstance(field, list)]
+        for conversation in content.get("conversations") or ():
+            if _has(conversation, "MessageList"):
+                row_lists.append(conversation["MessageList"])
+    chats = list[Sequence[ChatMessage]]()
+    for rows in row_lists:
+        chats += _chats_of_rows(rows)
+    return "a log of messages", chats
+
+
+def _chats_of_rows(rows: Sequence[object]) -> list[list[ChatMessage]]:
+    """The messages in some rows of JSON by their channels, the earliest first; none for other
+    rows."""
+    messages = list[ChatMessage]()
+    chats = dict[str, list[ChatMessage]]()
+    for number, row in enumerate(rows, 1):
+        found = _message_of_fields(number, row)
+        if found:
+            channel, message = found
+            messages.append(message)
+            chats.setdefault(channel, []).append(message)
+    senders = {message.sender for message in messages}
+    are_people = 1 < len(senders) <= len(messages) / 2
+    if len(messages) < LEAST_MESSAGES_SHARE * len(rows) or not are_people:
+        return []
+    if all(message.seconds is not None for message in messages):
+        for chat in chats.values():
+            chat.sort(key=lambda message: message.seconds or 0.0)
+    return list(chats.values())
+
+
+def _message_of_fields(number: int, row: object) -> tuple[str, ChatMessage] | None:
+    """The message in an object of any app, or in an object inside it, and its channel; None for
+    another object."""
+    if not isinstance(row, dict):
+        return None
+    for value in (row, *row.values()):
+        if not isinstance(value, dict):
+            continue
+        fields = dict[str, object]()
+        for name, field in value.items():
+            fields.setdefault(name.lower(), field)
+            if isinstance(field, dict):
+                for inner_name, inner_field in field.items():
+                    fields.setdefault(inner_name.lower(), inner_field)
+        if not fields.keys().isdisjoint(_FIELDS["other"]):
+            continue
+        sender = _first_text(fields, _FIELDS["sender"])
+        words = _first_text(fields, _FIELDS["message"])
+        times = [fields[name] for name in _FIELDS["time"] if name in fields]
+        if sender and words and times:
+            seconds = _seconds_of_any(times[0])
+            channel = _first_text(fields, _FIELDS["conversation"])
+            return channel, _message(number, sender, words, seconds, has_media=False)
+    return None
+
+
+def _first_text(fields: Mapping[str, object], names: Sequence[str]) -> str:
+    for name in names:
+        value = fields.get(name)
+        if isinstance(value, str) and value.strip():
+            return value
+    return ""
+
+
+def _seconds_of_any(written: object) -> float | None:
+    """The seconds of a time as text, or as a number of seconds or milliseconds."""
+    if isinstance(written, int | float) and not isinstance(written, bool):
+        if written > MILLISECONDS:
+            return written / 1000
+        return float(written)
+    if not isinstance(written, str):
+        return None
+    seconds = _seconds_of(written)
+    if seconds is None:
+        return chat_texts.seconds_of(written)
+    return seconds
+
+
+# A larger number of seconds would be in the year 5138.
+MILLISECONDS = 100_000_000_000
 
 
 def _has(value: object, *names: str) -> bool:

@@ -30,6 +30,8 @@ TOPIC_NAMES: list[str] = TABLES["topic"]
 LANGUAGE_NAMES = frozenset(TABLES["languages"])
 # Of people.
 PEOPLE_NAMES = frozenset(TABLES["people"])
+# Of people who ask others.
+ASKING_PEOPLE: list[str] = TABLES["asking_people"]
 # Of an object inside a row that is a person.
 PERSON_NAMES = frozenset(TABLES["person"])
 # Of an identifier, as a name's last word.
@@ -57,6 +59,9 @@ LONGER = 1.3
 LEAST_RIGHT = 0.9
 # A quiz has at least this many options that are filled.
 LEAST_OPTIONS = 2
+# Two answers are compared, and some comparisons end without a better one.
+MOST_RIVALS = 2
+UNDECIDED = ("TIE", "BOTH", "NEITHER", "NONE", "EQUAL", "SAME", "BAD", "BOTHBAD")
 # The name of an option: `A`, `option_b`, `choiceC`, `Answer 1 - max 75 characters`.
 _OPTION = re.compile(
     r"(?P<series>|.*[\s_.(-]|.*[^\W\d_](?=\d)|.*[a-z](?=[A-H]))(?P<mark>[A-Ha-h]|[1-8])(?P<rest>\W.*|)"
@@ -106,6 +111,8 @@ def likely_pair(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> L
     """What a model most likely learns of a table; None if no columns hold questions and answers.
     The question of a quiz has its options. rows: a sample."""
     sample = list(rows)
+    if rival_answers(names, sample):
+        return None
     quiz = quiz_of(names, sample)
     if quiz is None:
         pair = question_and_answer(names, sample)
@@ -171,6 +178,32 @@ def quiz_of(names: Sequence[str], sample: Sequence[Mapping[str, object]]) -> Qui
     return None
 
 
+def rival_answers(
+    names: Sequence[str], sample: Sequence[Mapping[str, object]]
+) -> tuple[str, str] | None:
+    """Two columns of answers to each question, of which another column says which one is better;
+    None without them."""
+    for options in _series_of_options(names):
+        answers = list(options.values())
+        are_answers = all(_is_named(name, ANSWER_NAMES) for name in answers)
+        if len(answers) != MOST_RIVALS or not are_answers:
+            continue
+        others = [name for name in names if name not in (*answers, *RIGHT_NAMES)]
+        if any(_judges(name, options, sample) for name in others):
+            return answers[0], answers[1]
+    return None
+
+
+def _judges(name: str, options: Mapping[str, str], sample: Sequence[Mapping[str, object]]) -> bool:
+    """Whether each value of a column is one of two answers, by its mark or its name, or neither."""
+    verdicts = [str(value_of(row, name) or "").strip() for row in sample]
+    for verdict in verdicts:
+        mark = _words_of(verdict)[-1].upper()
+        if verdict not in options.values() and mark not in (*options, *UNDECIDED):
+            return False
+    return any(_words_of(verdict)[-1].upper() in options for verdict in verdicts)
+
+
 def _rows_with_options(
     sample: Sequence[Mapping[str, object]], options: Sequence[str]
 ) -> list[Mapping[str, object]]:
@@ -202,7 +235,7 @@ def _longest_list(name: str, sample: Sequence[Mapping[str, object]]) -> int:
     lengths = []
     for row in sample:
         value = row.get(name)
-        if not isinstance(value, list):
+        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
             return 0
         lengths.append(len(value))
     return max(lengths, default=0)
@@ -264,9 +297,29 @@ def _of_filled_columns(
     question, answer = _likeliest(filled)
     if question is None or answer is None or _are_apart(question, answer):
         return None
+    if _repeats(question.name, answer.name, sample):
+        return _of_filled_columns([name for name in names if name != answer.name], sample)
+    if _is_topic_of(answer, question):
+        return answer.name, question.name
     if not named([question], QUESTION_NAMES) and not named([answer], ANSWER_NAMES):
         question, answer = _in_order(question, answer, columns)
     return question.name, answer.name
+
+
+def _repeats(question: str, answer: str, sample: Sequence[Mapping[str, object]]) -> bool:
+    """Whether most answers are their own questions."""
+    same_rows = 0
+    for row in sample:
+        asked, answered = value_of(row, question), value_of(row, answer)
+        same_rows += asked is not None and asked == answered
+    return same_rows > LEAST_FILLED * len(sample)
+
+
+def _is_topic_of(answer: ColumnFacts, question: ColumnFacts) -> bool:
+    """Whether one column has what the text in the other is about: a request has both, and its
+    subject is no answer to it."""
+    is_topic = any(_words_of(answer.name)[-1] == name for name in TOPIC_NAMES)
+    return is_topic and _is_named(question.name, DETAILS_NAMES) and not answer.is_kind
 
 
 def _full_rows(
@@ -287,15 +340,27 @@ def _likeliest(
     """The columns that are likeliest the question and its answer; None for one that is not
     there."""
     texts = _texts_of(filled)
-    answer = named(filled, ANSWER_NAMES) or _reply(texts) or named(texts, LIKELY_ANSWER_NAMES)
+    varying = [column for column in filled if column.varies]
+    answer = named(varying, ANSWER_NAMES) or _reply(texts) or named(texts, LIKELY_ANSWER_NAMES)
     question = named([column for column in filled if column != answer], QUESTION_NAMES)
     unanswered = [column for column in texts if column != answer]
+    question = question or _spoken_by(unanswered, ASKING_PEOPLE)
     question = question or _asking(unanswered) or _called(unanswered, TOPIC_NAMES)
     if question is None and answer is None:
         question, answer = _first_of_equals(texts)
     answer = answer or _longest([column for column in texts if column != question])
     question = question or _longest([column for column in texts if column != answer])
-    return question, answer
+    # The same answer in all rows is better than none.
+    others = [column for column in filled if column != question]
+    return question, answer or named(others, ANSWER_NAMES)
+
+
+def _spoken_by(texts: Sequence[ColumnFacts], people: Sequence[str]) -> ColumnFacts | None:
+    """The column with the words of one of some people, not their names."""
+    column = _called(texts, people)
+    if column and column.mean_characters > MOST_KIND_CHARACTERS:
+        return column
+    return None
 
 
 def _texts_of(filled: Sequence[ColumnFacts]) -> list[ColumnFacts]:

@@ -23,6 +23,10 @@ SHORT = 10
 BEGINNING_WORDS = 3
 BEGINNING_SHARE = 0.2
 FEW = 20
+# Answers are names of classes if at most this share of them differ, and each is short. One class
+# may have this share of the rows.
+MOST_CLASSES_SHARE, LONGEST_CLASS = 0.2, 25
+MOST_OF_A_CLASS = 0.6
 # If a smaller share of answers has a label, it hardly counts beside the other one.
 RARE = 1 / 3
 # The language of a shorter text is unknown, and one that is less certain than that is not counted.
@@ -116,11 +120,12 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         "are exact copies of an earlier row",
         "Each is trained again. Delete them.",
     )
+    answers_of_rows = [row.wanted for row in rows if row.wanted is not None]
+    are_classes = _are_classes(answers_of_rows)
     beginnings = dict[str, list[data_sets.Where]]()
-    count = 0
+    count = len(answers_of_rows)
     for row in rows:
         if row.wanted is not None:
-            count += 1
             first_words = row.wanted.split(None, BEGINNING_WORDS)[:BEGINNING_WORDS]
             beginnings.setdefault(" ".join(first_words), []).append(row.line)
     for beginning, lines in beginnings.items():
@@ -129,14 +134,33 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
                 quoted = beginning
             else:
                 quoted = "something personal"
+            share = len(lines) / count
+            if are_classes:
+                if share > MOST_OF_A_CLASS:
+                    yield from _named("uneven classes", lines, *_of_class(quoted, share))
+                continue
             message = (
-                f"begin with “{quoted[:60]}”, {len(lines) / count:.0%} of all",
+                f"begin with “{quoted[:60]}”, {share:.0%} of all",
                 "The model will start every answer like this. Vary the openings, or remove them.",
             )
             yield from _named("one-sided answers", lines, *message)
     yield from labels([row for row in rows if row.label is not None])
     yield from several_answers(rows)
     yield from personal(rows)
+
+
+def _are_classes(answers: Sequence[str]) -> bool:
+    """Whether answers are names of classes: a few short ones, again and again."""
+    different = set(answers)
+    are_few = len(different) <= MOST_CLASSES_SHARE * len(answers)
+    return are_few and all(len(answer) <= LONGEST_CLASS for answer in different)
+
+
+def _of_class(name: str, share: float) -> tuple[str, str]:
+    return (
+        f"are “{name[:60]}”, {share:.0%} of all",
+        "Always giving this answer would be right as often. Add rows of the other classes.",
+    )
 
 
 def _repeated(rows: list[ExaminedRow]) -> list[data_sets.Where]:

@@ -9,12 +9,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runner.data.chat_texts import words_of_subtitles
+from runner.data.logged_turns import with_messages
 from runner.data.row_lists import field_paths, holds_lists, list_of_rows
-from runner.data.table_layout import Header, encoding_of, is_filled, open_table
+from runner.data.table_layout import (
+    CARD_SIDES,
+    STAMP,
+    Header,
+    cards_of_cloze,
+    encoding_of,
+    is_filled,
+    open_table,
+)
 from runner.tools import packaged
 from runner.tools.files import once_per_file
 from runner.tools.problem import Severity, Stop
@@ -29,6 +39,11 @@ KEPT = (
 # The most characters of a table's row over several lines; beyond them, a quote counts as not
 # closed.
 LONGEST_RECORD = 2**20
+
+
+# The lines in which the properties of a note end, and one of them: a name, an entry or a remark.
+MOST_FRONT_LINES = 200
+PROPERTY = re.compile(r"[\w. -]{1,60}:(\s|$)|\s+\S|- |#")
 
 
 class Bad(NamedTuple):
@@ -84,6 +99,8 @@ def library(name: str, file_kind: str) -> Any:
 WORKBOOKS = {b"PK\x03\x04": ".xlsx", b"\xd0\xcf\x11\xe0": ".xls"}
 OF_WORKBOOKS = (".xlsx", ".xls", ".ods", ".xlsm", ".xlsb")
 OF_TABLES = (".csv", ".tsv")
+# Other endings of the same content.
+OTHER_ENDINGS = {".ndjson": ".jsonl", ".jsonlines": ".jsonl"}
 # What begins a page or XML, behind the mark of UTF-8.
 MARKUP = re.compile(rb"(\xef\xbb\xbf)?\s*<")
 
@@ -97,7 +114,7 @@ def ending_of(file: Path) -> str:
     ending = file.suffix.lower()
     if ending in (*OF_TABLES, *OF_WORKBOOKS) and file.is_file():
         return _ending_by_content(file)
-    return ending
+    return OTHER_ENDINGS.get(ending, ending)
 
 
 @once_per_file
@@ -118,7 +135,7 @@ def is_no_text(file: Path) -> bool:
     """Whether a file has bytes at its beginning that no text has, whatever its ending is."""
     with file.open("rb") as content:
         head = content.read(HEAD_BYTES)
-    return _holds_control(head) and not encoding_of(file).startswith("utf-16")
+    return _holds_control(head) and not encoding_of(file).startswith(("utf-16", "iso2022"))
 
 
 def _holds_control(head: bytes) -> bool:
@@ -188,7 +205,7 @@ def _first_columns(text: str) -> list[str]:
         row, _ = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
         raise Unreadable("its first row is not JSON.") from None
-    return column_names(row)
+    return column_names(with_messages(row))
 
 
 class JsonLines(RowFile):
@@ -209,6 +226,7 @@ class JsonLines(RowFile):
             import orjson
 
             quick = orjson.loads
+        has_turns_elsewhere = _has_turns_elsewhere(file)
         with file.open("rb") as lines:
             part = part or FilePart(0, file.stat().st_size, 1)
             lines.seek(part.start)
@@ -217,13 +235,14 @@ class JsonLines(RowFile):
                 if remaining <= 0:
                     break
                 remaining -= len(line)
-                if not line.isspace():
-                    yield (
-                        number,
-                        _of_line(
-                            line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, quick
-                        ),
-                    )
+                if line.isspace():
+                    continue
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
+                row = _of_line(line, quick)
+                if has_turns_elsewhere:
+                    row = with_messages(row)
+                yield number, row
 
     def marks(
         self, file: Path, most: int | None, count: int
@@ -245,6 +264,18 @@ class JsonLines(RowFile):
                 if place - marks[-1][0] > apart:
                     marks.append((place, number))
         return marks, place
+
+
+@once_per_file
+def _has_turns_elsewhere(file: Path) -> bool:
+    """Whether the first row has a conversation that is no known form, as rows of a log have."""
+    with file.open("rb") as lines:
+        first_line = next(filter(bytes.strip, lines), b"")
+    try:
+        row = json.loads(first_line.removeprefix(codecs.BOM_UTF8))
+    except (ValueError, RecursionError):
+        return False  # the reader of rows reports it
+    return with_messages(row) is not row
 
 
 def _of_line(line: bytes, quick: Callable[[bytes], object] | None) -> DataRow | Bad:
@@ -290,7 +321,7 @@ class JsonList(RowFile):
             if not holds_lists(names):
                 return names
         try:
-            rows = list_of_rows(json.loads(file.read_text(encoding="utf-8-sig")))
+            rows = list_of_rows(value_of_json(file.read_text(encoding="utf-8-sig")))
         except (ValueError, RecursionError):
             raise Unreadable("it is not JSON.", hint=LINES_OF_JSON) from None
         if not rows:
@@ -300,7 +331,7 @@ class JsonList(RowFile):
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         try:
             text = file.read_text(encoding="utf-8-sig", errors=KEPT)
-            rows = list_of_rows(json.loads(text))
+            rows = list_of_rows(value_of_json(text))
         except (ValueError, RecursionError) as error:
             raise Stop(
                 f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.", LINES_OF_JSON
@@ -314,6 +345,29 @@ class JsonList(RowFile):
             if broken and isinstance(row, dict) and isinstance(parsed, Bad):
                 parsed = Bad(NOT_UTF8)
             yield number, parsed
+
+
+def value_of_json(text: str) -> object:
+    """The value of a text in JSON; of one with several objects, one after another, their list.
+    Raises ValueError of the first fault."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        fault = error
+    decoder = json.JSONDecoder()
+    objects = []
+    place = 0
+    while place < len(text):
+        try:
+            entry, place = decoder.raw_decode(text, place)
+        except ValueError:
+            raise fault from None
+        if not isinstance(entry, dict):
+            raise fault
+        objects.append(entry)
+        while place < len(text) and text[place] in " \t\r\n,":
+            place += 1
+    return objects
 
 
 class YamlList(RowFile):
@@ -351,6 +405,28 @@ def column_names(row: object) -> list[str]:
     return field_paths(row)
 
 
+def front_lines(lines: Sequence[str]) -> int:
+    """How many lines at the beginning of a note are its properties, as Obsidian and blogs write
+    them in YAML; 0 without any."""
+    if not lines or lines[0].strip("\ufeff \t\n") != "---":
+        return 0
+    for number, line in enumerate(lines[1:], 2):
+        if line.strip() in ("---", "..."):
+            return number
+        if line.strip() and not PROPERTY.match(line):
+            return 0
+    return 0
+
+
+def plain_text(text: str) -> str:
+    """The words of a text, without the properties of a note, and the times of subtitles."""
+    lines = text.splitlines(keepends=True)
+    words = words_of_subtitles(lines)
+    if words:
+        return "\n".join(words)
+    return "".join(lines[front_lines(lines[:MOST_FRONT_LINES]) :])
+
+
 class Documents(RowFile):
     """Documents of a text file, separated by empty lines, each with its first line's number.
     column: of their text."""
@@ -360,8 +436,19 @@ class Documents(RowFile):
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         with file.open(encoding=encoding_of(file), errors=KEPT) as lines:
+            first_lines = list(islice(lines, MOST_FRONT_LINES))
+            words = words_of_subtitles(first_lines)
+            if words:
+                text = "\n".join(words_of_subtitles([*first_lines, *lines]))
+                if is_encodable(text):
+                    yield 1, {self.column: text}
+                else:
+                    yield 1, Bad(NOT_UTF8)
+                return
+            above = front_lines(first_lines)
+            numbered_lines = enumerate(chain(first_lines[above:], lines), above + 1)
             for empty, numbered in groupby(
-                enumerate(lines, 1), lambda numbered_line: numbered_line[1].isspace()
+                numbered_lines, lambda numbered_line: numbered_line[1].isspace()
             ):
                 if not empty:
                     first_number, line = next(numbered)
@@ -388,7 +475,7 @@ class _Lines(Iterator[str]):
         if self._again:
             line = self._again.popleft()
         else:
-            line = next(self._lines)
+            line = next(self._lines).replace("\0", "")  # as some old programs fill cells
         self.taken.append(line)
         self.number += 1
         self._size += len(line)
@@ -429,12 +516,37 @@ def _continues(row: DataRow, continued: str) -> bool:
     return [name for name, cell in row.items() if is_filled(cell)] == [continued]
 
 
+def with_cards(numbered: Iterable[Numbered], header: Header) -> Iterator[Numbered]:
+    """The rows of a table; of one with hidden words a row for each card, with its question and
+    answer. Stamps before comments are left out."""
+    if not header.cloze and not header.stamped:
+        yield from numbered
+        return
+    question_column, answer_column = CARD_SIDES
+    for number, row in numbered:
+        if isinstance(row, Bad):
+            yield number, row
+            continue
+        plain_row = {**row}
+        for name in header.stamped:
+            plain_row[name] = STAMP.sub("", plain_row[name], count=1)
+        if not header.cloze:
+            yield number, plain_row
+            continue
+        cards = cards_of_cloze(plain_row[header.cloze]) or [(plain_row[header.cloze], "")]
+        for question, answer in cards:
+            yield number, {**plain_row, question_column: question, answer_column: answer}
+
+
 class Table(RowFile):
     """Rows below the line with the names of the columns, CSV or TSV."""
 
     def columns(self, file: Path) -> list[str]:
         with open_table(file) as (_, layout):
-            return list(_required(layout.header).names)
+            header = _required(layout.header)
+        if not header.cloze:
+            return list(header.names)
+        return [*(name for name in header.names if name not in CARD_SIDES), *CARD_SIDES]
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         """An open quote absorbs the following lines. Only its own line is lost; the others are read
@@ -443,7 +555,8 @@ class Table(RowFile):
             if layout.header is None:
                 return
             records = self._records(text, layout.separator, layout.header)
-            yield from with_continued_answers(records, layout.header.continued)
+            whole_rows = with_continued_answers(records, layout.header.continued)
+            yield from with_cards(whole_rows, layout.header)
 
     def _records(self, text: Iterable[str], separator: str, names: Header) -> Iterator[Numbered]:
         """The rows below the names; a line that repeats the names is none."""

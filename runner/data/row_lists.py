@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runner.data import columns
+from runner.data.logged_turns import are_turns_read_whole, holds_turns, with_messages
 from runner.recipe.templates import FORMS
 
 DEEPEST = 5  # objects inside each other whose fields are columns
 LEAST_ROWS_BY_KEY = 3  # fewer objects that are alike are no list
+LEAST_REPEATED = 10  # characters of a text that is surely repeated
 DEEPEST_LIST = 6  # levels at which lists of rows are looked for
 JUDGED_ROWS = 100  # of a list, to find out whether it has questions and answers
 # Columns of conversations, which are read whole.
@@ -19,7 +21,7 @@ _PROGRAM_NAME = re.compile(r"\w+([._/-]\w+)+")
 # The place of each list of an object whose lists are alike, such as the questions of each subject.
 _ANY_KEY = "*"
 # The path of a field of a list's first object.
-_IN_LIST = re.compile(r"\.0\.")
+_IN_LIST = re.compile(r"\.[01]\.")
 _EXAMPLE = re.compile(r"^\s*[-*]\s*", re.M)
 
 
@@ -40,6 +42,8 @@ def list_of_rows(value: object) -> list[Any] | None:
         if value and all(map(_are_turns, value)):
             return [{"messages": turns} for turns in value]
         return value
+    if isinstance(value, dict) and holds_turns(value):
+        return [with_messages(value)]
     row_lists = list(_lists_in(value, (), {}))
     if row_lists:
         return _each_wording(_likeliest(row_lists).rows)
@@ -99,7 +103,7 @@ def _collect(
     if _are_objects(value):
         assert isinstance(value, list)
         rows = by_path.setdefault(path, [])
-        for row in value:
+        for row in map(with_messages, value):
             rows.append({**outer, **row} if outer else row)
             if OF_FORMS.isdisjoint(row):
                 _collect_inner(row, path, {**outer, **_texts_of(row)}, by_path)
@@ -169,7 +173,7 @@ def _likelihood(row_list: RowList) -> int:
     if columns.asks_and_answers(last_names):
         return 2
     asks = not {word.lower() for word in last_names}.isdisjoint(columns.QUESTION_NAMES)
-    inner_names = [name.replace(".0.", ".").rpartition(".")[2] for name in names]
+    inner_names = [_IN_LIST.sub(".", name).rpartition(".")[2] for name in names]
     outer_names = {name.partition(".")[0].lower() for name in names}
     answers = not {*inner_names, *outer_names}.isdisjoint(columns.ANSWER_NAMES)
     if asks and answers:
@@ -219,19 +223,32 @@ def _rows_of_columns(value: Mapping[str, object]) -> list[Any]:
 
 def field_paths(row: Mapping[str, object], deepest: int = DEEPEST) -> list[str]:
     """The columns of an object; of an object in it each field, by its path, and of a list of
-    objects those of the first."""
+    objects those of the first, or the second if the first repeats the row."""
     names = []
     for name, value in row.items():
-        if name in OF_FORMS or deepest <= 1:
+        if name in OF_FORMS or deepest <= 1 or are_turns_read_whole(name, row):
             names.append(name)
         elif isinstance(value, dict) and value:
             names += [f"{name}.{path}" for path in field_paths(value, deepest - 1)]
         elif isinstance(value, list) and _are_objects(value):
+            place = _first_new(value, row)
+            paths = field_paths(value[place], deepest - 1)
             names.append(name)
-            names += [f"{name}.0.{path}" for path in field_paths(value[0], deepest - 1)]
+            names += [f"{name}.{place}.{path}" for path in paths]
         else:
             names.append(name)
     return names
+
+
+def _first_new(entries: Sequence[Mapping[str, object]], row: Mapping[str, object]) -> int:
+    """The place of the first object of a list that does not repeat a text of its row: the first
+    comment on a ticket is often its description."""
+    row_texts = {text.strip() for text in row.values() if isinstance(text, str)}
+    for text in entries[0].values():
+        is_text = isinstance(text, str) and len(text.strip()) >= LEAST_REPEATED
+        if is_text and str(text).strip() in row_texts and len(entries) > 1:
+            return 1
+    return 0
 
 
 def holds_lists(names: Sequence[str]) -> bool:

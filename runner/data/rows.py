@@ -24,7 +24,7 @@ from runner.data.row_files import (
 )
 from runner.data.table_layout import encoding_of
 from runner.tools import packaged
-from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
+from runner.tools.files import TEXTS, is_hidden, read_json, saved_by_datasets, text_files
 from runner.tools.problem import Stop, did_you_mean, listed, plural
 
 
@@ -151,7 +151,8 @@ class TextFolder(RowFile):
             )
         for number, file in enumerate(files, 1):
             try:
-                yield number, {str(self.column): file.read_text(encoding=encoding_of(file))}
+                text = row_files.plain_text(file.read_text(encoding=encoding_of(file)))
+                yield number, {str(self.column): text}
             except UnicodeDecodeError:
                 yield number, Bad(f"{file.relative_to(folder)} is not text in UTF-8")
 
@@ -192,6 +193,45 @@ class TableFolder(RowFile):
         return read_files
 
 
+class ObjectFolder(RowFile):
+    """A folder of JSON files with an object each, sorted by name; each is a row."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = files
+
+    def columns(self, folder: Path) -> list[str]:
+        return row_files.column_names(read_json(self.files[0]))
+
+    def rows(self, folder: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        for number, file in enumerate(self.files, 1):
+            row = read_json(file)
+            if isinstance(row, dict):
+                yield number, row
+            else:
+                yield number, Bad(f"{file.relative_to(folder)} is not an object of JSON")
+
+
+def _are_objects(files: Sequence[Path]) -> bool:
+    """Whether files are the rows of a folder, as notes that an app exports one by one: objects with
+    texts of their own, which are longer than what is in their lists."""
+    if len(files) < LEAST_OBJECTS or any(file.suffix.lower() != ".json" for file in files):
+        return False
+    rows = sum(_is_row(read_json(file)) for file in files[:SAMPLED_OBJECTS])
+    return 2 * rows > min(len(files), SAMPLED_OBJECTS)
+
+
+def _is_row(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    texts = [field for field in value.values() if isinstance(field, str)]
+    lists = [field for field in value.values() if isinstance(field, list | dict)]
+    return len(texts) > 1 and sum(map(len, texts)) > sum(len(str(field)) for field in lists)
+
+
+# Fewer files are separate things; these many are looked at.
+LEAST_OBJECTS, SAMPLED_OBJECTS = 3, 20
+
+
 class Zipped(RowFile):
     """A ZIP file with a file of rows, or several. reader_of: gives the reader of what is inside."""
 
@@ -225,7 +265,7 @@ class Zipped(RowFile):
 def _require_tables(folder: Path) -> None:
     """Raises Unreadable if an archive has more texts than tables: as rows, the texts would be
     lost."""
-    texts = text_files(folder)
+    texts = texts_beside(folder)
     tables = _tables_in(folder)
     if len(texts) > len(tables):
         raise Unreadable(
@@ -234,20 +274,46 @@ def _require_tables(folder: Path) -> None:
         )
 
 
+def texts_beside(folder: Path) -> list[Path]:
+    """The texts of a folder that are no pages of a table's rows: Notion exports a table, and a
+    folder with its name that has a page of each row."""
+    tables = [table.stem for table in _tables_in(folder)]
+    texts = []
+    for text in text_files(folder):
+        folders = [parent.name for parent in text.relative_to(folder).parents if parent.name]
+        if not any(_has_pages_of(table, name) for table in tables for name in folders):
+            texts.append(text)
+    return texts
+
+
+def _has_pages_of(table: str, folder: str) -> bool:
+    """Whether a folder has the pages of a table, by their names without ending. Notion adds an
+    identifier to some names."""
+    return table.removesuffix(ALL_ROWS) == folder or table.startswith(f"{folder} ")
+
+
+def holds_texts(folder: Path) -> bool:
+    """Whether a folder has texts to learn rather than tables."""
+    texts = texts_beside(folder)
+    return bool(texts) and len(texts) > len(_tables_in(folder))
+
+
+# What Notion adds to the name of a table that has all rows, beside one with those of a view.
+ALL_ROWS = "_all"
 UNPACK = "Unpack it, and open what it holds. Save questions and answers as CSV, and texts as .txt."
 YAML = (".yaml", ".yml")
 # By a file's ending, in lower case.
 READERS: dict[str, RowFile] = {
-    ".jsonl": row_files.JsonLines(),
+    ".jsonl": chat_logs.JsonLinesFile(),
     ".json": chat_logs.JsonFile(),
     **dict.fromkeys(YAML, row_files.YamlList()),
     ".csv": chat_logs.TableFile(),
     ".tsv": chat_logs.TableFile(),
-    **dict.fromkeys(TEXTS, chat_logs.TextFile()),
+    **dict.fromkeys((*TEXTS, *chat_logs.SUBTITLES), chat_logs.TextFile()),
     ".parquet": Parquet(),
     **dict.fromkeys(spreadsheets.ENDINGS, spreadsheets.Spreadsheet()),
 }
-ENDINGS = (*READERS, ".zip")
+ENDINGS = (*(ending for ending in READERS if ending not in chat_logs.SUBTITLES), ".zip")
 READABLE = f"Its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
 # What people name that holds no rows, by its ending.
 WITHOUT_ROWS: dict[str, dict[str, str]] = {
@@ -255,6 +321,18 @@ WITHOUT_ROWS: dict[str, dict[str, str]] = {
     for kind in packaged.toml(__file__, "without_rows.toml")["kinds"]
     for ending in kind["endings"]
 }
+
+
+def without_rows(file: Path) -> dict[str, str] | None:
+    """What a file holds instead of rows, and the way out; None if it may have rows. Subtitles have
+    some if their lines have the names of people."""
+    kind = WITHOUT_ROWS.get(file.suffix.lower())
+    is_talk = file.suffix.lower() in chat_logs.SUBTITLES and chat_logs.chat_of(file)
+    if kind is None or file.is_dir() or is_talk:
+        return None
+    return kind
+
+
 # Those whose first rows are read without the others, and without a library.
 ROW_BY_ROW = (".jsonl", ".csv", ".tsv")
 QUICK_BYTES = 10_000_000  # of a file that is read whole, in well under a second
@@ -294,6 +372,8 @@ def _reader_of_folder(folder: Path, split: str | None, column: str | None) -> Ro
     if column and text_files(folder):
         return TextFolder(column)
     tables = _tables_in(folder)
+    if _are_objects(tables):
+        return ObjectFolder(tables)
     if tables:
         return TableFolder(tables)
     return TextFolder(column)
@@ -305,9 +385,14 @@ def _tables_in(folder: Path) -> list[Path]:
     tables = []
     for file in sorted(folder.rglob("*")):
         is_table = file.suffix.lower() in endings
-        if is_table and file.is_file() and not file.name.startswith("."):
+        if is_table and file.is_file() and not is_hidden(file, folder):
             tables.append(file)
-    return tables
+    names = {table.with_name(table.stem) for table in tables}
+    whole_tables = []
+    for table in tables:
+        if table.with_name(f"{table.stem}{ALL_ROWS}") not in names:
+            whole_tables.append(table)
+    return whole_tables
 
 
 def read(
@@ -410,9 +495,9 @@ def hint_of_near_file(file: Path) -> str:
 def columns(file: Path, split: str | None = None, sheet: str | None = None) -> list[str]:
     """Column names of a data file, of a split of a folder that `datasets` has saved, or of a sheet
     of a spreadsheet. Raises Unreadable."""
-    without_rows = WITHOUT_ROWS.get(file.suffix.lower())
-    if without_rows and not file.is_dir():
-        raise Unreadable(f"{without_rows['holds']}.", hint=without_rows["way_out"])
+    kind = without_rows(file)
+    if kind:
+        raise Unreadable(f"{kind['holds']}.", hint=kind["way_out"])
     reader = reader_of(file, split, sheet=sheet)
     if reader is None:
         raise Unreadable("its ending names no kind of data file.", hint=READABLE)
@@ -429,6 +514,22 @@ def columns(file: Path, split: str | None = None, sheet: str | None = None) -> l
         raise Unreadable("it is not text in UTF-8.", hint=hint) from None
     except OSError as error:
         raise Unreadable(f"{error.strerror}.") from None
+
+
+def unread_tables(folder: Path) -> list[str]:
+    """The tables of a folder whose texts are read."""
+    return [str(table.relative_to(folder)) for table in _tables_in(folder)]
+
+
+def unread_texts(file: Path) -> int:
+    """How many texts a folder or an archive has beside the tables that are read."""
+    with suppress(Unreadable, OSError):
+        folder = file
+        if file.suffix.lower() == ".zip":
+            folder = unpacked(file)
+        if folder.is_dir() and isinstance(reader_of(folder), TableFolder):
+            return len(text_files(folder))
+    return 0
 
 
 def unread(file: Path) -> list[str]:

@@ -39,6 +39,15 @@ COMMENT = re.compile(r"#[a-z ]+:\S", re.I)
 # Of Anki's notes: what a column holds beside the sides of the cards.
 CARD_COLUMN = re.compile(r"#(?P<name>[a-z ]+) column:(?P<number>\d{1,3})\s*$", re.I)
 CARD_SIDES = ("question", "answer")
+# Words that a card hides, with its number, and a hint to them.
+CLOZE = re.compile(r"\{\{c(?P<number>\d+)::(?P<words>.*?)(?:::(?P<hint>[^{}]*?))?\}\}", re.DOTALL)
+# Of the cells of a column, those with such words.
+LEAST_CLOZE = 0.5
+GAP = "____"
+# The beginning of a comment in Jira's export.
+STAMP = re.compile(
+    r"\d{1,4}[/. -](?:\w{3}|\d{1,2})[/. -]\d{2,4} \d{1,2}:\d{2}(?: [AP]M)?;[^;\n]{3,80};\s*", re.I
+)
 # At most this many lines above a table are its titles.
 MOST_TITLES = 10
 # In a wider table, a line with one filled cell is a title, however long it is; in one of pairs, it
@@ -48,6 +57,9 @@ MOST_CELLS_OF_PAIRS = 2
 LEAST_LABELLED = 3
 # Of the lines of a table, those that continue the answer above them, if its author writes so.
 LEAST_CONTINUED = 0.2
+# A line of merged titles has at least this many columns below it, whose texts are so much longer
+# than their names.
+LEAST_MERGED, MUCH_LONGER = 3, 2
 # In a table of pairs, a name has fewer words.
 WORDS_OF_A_VALUE = 6
 # A name is shorter, and a sentence has more words.
@@ -57,6 +69,15 @@ SENTENCE_END = re.compile(r"[.?!…。？！]['\"”»)]*$")
 _ENCODINGS = packaged.toml(__file__, "encodings.toml")
 LATIN_LETTERS: dict[str, str] = _ENCODINGS["latin"]
 OTHER_SCRIPTS: list[str] = _ENCODINGS["scripts"]
+EAST_ASIAN_LETTERS: dict[str, str] = _ENCODINGS["east_asian"]
+# A text in the right one has at least this share of usual letters, and in a wrong one hardly any.
+LEAST_USUAL_SHARE = 0.3
+THAI_ENCODING = "cp874"
+THAI_LETTERS: str = _ENCODINGS["thai_letters"]
+# In another encoding of letters of one byte, fewer are.
+LEAST_THAI_SHARE = 0.85
+# The escapes with which mails in Japanese begin their letters.
+ISO_2022_JP = re.compile(rb"\x1b\$[@B]")
 USUAL_LEGACY_ENCODING = "cp1252"  # of Windows in western countries
 # How much less orderly than the likeliest one an encoding may be, in charset-normalizer's measure.
 AS_ORDERLY = 0.05
@@ -69,12 +90,15 @@ class Header:
     """The columns of a table. names: one for each column; skipped: records above the first row, of
     titles and names; is_made: whether the file names no columns, so these names count them;
     continued: the column of answers, if a line that has nothing else continues the answer above
-    it."""
+    it; cloze: the column whose cells have Anki's marks around hidden words; stamped: columns whose
+    cells begin with a date and a person, as Jira writes comments."""
 
     names: tuple[str, ...]
     skipped: int
     is_made: bool = False
     continued: str = ""
+    cloze: str = ""
+    stamped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,6 +144,12 @@ def _first_of_table(sample: Sequence[Record]) -> int | None:
             return number  # whatever table is above it
     width = median(counts[number] for number in filled)
     least = max(2.0, width / 2)
+    if len(filled) > 2 and _is_above_names(*(sample[number] for number in filled[:2])):
+        rows_below = [sample[number] for number in filled[2:]]
+        if _names_columns(sample[filled[1]], rows_below) and _are_longer(
+            rows_below, sample[filled[1]]
+        ):
+            return filled[1]
     for number in filled[:MOST_TITLES]:
         # A title has no usual name of a column.
         if counts[number] >= least or _has_usual_name(sample[number]):
@@ -128,6 +158,26 @@ def _first_of_table(sample: Sequence[Record]) -> int | None:
         if not is_title and not _names_columns(sample[number], sample[number + 1 :]):
             break
     return filled[0]
+
+
+def _is_above_names(titles: Record, names: Record) -> bool:
+    """Whether a line has titles of several columns each, as merged cells are written: gaps behind
+    titles, above a line without gaps."""
+    used = [number for number, cell in enumerate(names) if is_filled(cell)]
+    if not titles or not is_filled(titles[0]) or len(used) < LEAST_MERGED:
+        return False
+    gaps = sum(number >= len(titles) or not is_filled(titles[number]) for number in used)
+    return used == list(range(len(used))) and gaps >= len(used) / 3
+
+
+def _are_longer(rows: Sequence[Record], names: Record) -> bool:
+    """Whether some column below a line of names has texts that are much longer than its name."""
+    for number, name in enumerate(names):
+        cells = [str(row[number]) for row in rows if number < len(row) and is_filled(row[number])]
+        lengths = sorted(map(len, cells))
+        if lengths and lengths[len(lengths) // 2] > MUCH_LONGER * len(str(name)):
+            return True
+    return False
 
 
 def _named(first: Record, later: Sequence[Record]) -> tuple[str, ...]:
@@ -238,6 +288,8 @@ def encoding_of(file: Path) -> str:
         if start[1::2].count(0) >= zeros / 2:
             return "utf-16-le"
         return "utf-16-be"
+    if ISO_2022_JP.search(start):
+        return "iso2022_jp"
     # The last character may be cut.
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     text = decoder.decode(start)
@@ -248,6 +300,11 @@ def encoding_of(file: Path) -> str:
 
 
 def _legacy_encoding(text: bytes) -> str:
+    east_asian = max(EAST_ASIAN_LETTERS, key=lambda encoding: _usual_share(text, encoding))
+    if _usual_share(text, east_asian) >= LEAST_USUAL_SHARE:
+        return east_asian
+    if _is_thai(text):
+        return THAI_ENCODING
     from charset_normalizer import from_bytes  # few files need it
 
     matches = list(from_bytes(text, cp_isolation=[*LATIN_LETTERS, *OTHER_SCRIPTS]))
@@ -269,6 +326,26 @@ def _usual_letters(text: bytes, encoding: str) -> int:
     return sum(character in letters for character in text.decode(encoding, errors="replace"))
 
 
+def _is_thai(text: bytes) -> bool:
+    """Whether nearly all characters beyond ASCII would be usual letters of Thai, and most letters
+    are such."""
+    characters = text.decode(THAI_ENCODING, errors="replace")
+    foreign = BEYOND_ASCII.findall(characters)
+    usual = sum(character in THAI_LETTERS for character in foreign)
+    ascii_letters = sum(character.isascii() and character.isalpha() for character in characters)
+    return len(foreign) > ascii_letters and usual >= LEAST_THAI_SHARE * len(foreign)
+
+
+def _usual_share(text: bytes, encoding: str) -> float:
+    """The share of the characters beyond ASCII that are usual letters, if a text is in an encoding
+    of East Asia. A byte that the encoding does not have counts as a character."""
+    letters = EAST_ASIAN_LETTERS[encoding]
+    characters = BEYOND_ASCII.findall(text.decode(encoding, errors="replace"))
+    if not characters:
+        return 0.0
+    return sum(character in letters for character in characters) / len(characters)
+
+
 @contextmanager
 def open_table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, TextLayout]]:
     """A table of text, open at its beginning, and its layout. errors: as for `open`. Raises
@@ -282,8 +359,52 @@ def open_table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, Tex
         header = header_of(csv.reader(start[comments:], delimiter=separator))
         if header and comments:
             header = _header_of_cards(start[:comments], header, separator, start[comments])
+        if header and not is_spoken_plainly(start):
+            header = _with_marks(header, csv.reader(start, delimiter=separator))
         lines.seek(0)
         yield lines, TextLayout(encoding, separator, is_certain, header)
+
+
+def is_spoken_plainly(lines: Sequence[str]) -> bool:
+    """Whether no cell can have marks of hidden words or stamps."""
+    text = "".join(lines)
+    return not CLOZE.search(text) and not STAMP.search(text)
+
+
+def _with_marks(header: Header, records: Iterable[Record]) -> Header:
+    """A header with the columns whose cells have marks. records: from the first line on."""
+    sample = list(islice(records, header.skipped, header.skipped + SAMPLED_RECORDS))
+    cloze = ""
+    stamped = []
+    for number, name in enumerate(header.names):
+        cells = [str(record[number]) for record in sample if number < len(record)]
+        filled = [cell for cell in cells if cell.strip()]
+        with_clozes = sum(bool(CLOZE.search(cell)) for cell in filled)
+        if not cloze and filled and with_clozes >= LEAST_CLOZE * len(filled):
+            cloze = name
+        if filled and all(map(STAMP.match, filled)):
+            stamped.append(name)
+    return replace(header, cloze=cloze, stamped=tuple(stamped))
+
+
+def cards_of_cloze(text: str) -> list[tuple[str, str]]:
+    """The cards of a text with hidden words: each number gives a question with gaps, and the words
+    in them."""
+    cards = []
+    numbers = dict.fromkeys(found["number"] for found in CLOZE.finditer(text))
+    for number in numbers:
+        hidden = [found["words"] for found in CLOZE.finditer(text) if found["number"] == number]
+        question = CLOZE.sub(lambda found, of=number: _gap_or_words(found, of), text)
+        cards.append((question, ", ".join(hidden)))
+    return cards
+
+
+def _gap_or_words(found: re.Match[str], number: str) -> str:
+    if found["number"] != number:
+        return found["words"]
+    if found["hint"]:
+        return f"{GAP} ({found['hint']})"
+    return GAP
 
 
 def _header_of_cards(

@@ -313,7 +313,17 @@ def is_text_file(file: Path) -> bool:
 
 
 def text_files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if is_text_file(file) and file.is_file())
+    """The texts below a folder, without those in hidden folders, which belong to programs."""
+    files = []
+    for file in sorted(folder.rglob("*")):
+        if is_text_file(file) and file.is_file() and not is_hidden(file, folder):
+            files.append(file)
+    return files
+
+
+def is_hidden(file: Path, folder: Path) -> bool:
+    """Whether a file below a folder is hidden, or in a hidden folder."""
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def saved_by_datasets(folder: Path) -> bool:

@@ -94,6 +94,14 @@ def test_answers_that_begin_alike_in_more_than_a_fifth_are_one_sided(alike, one_
     assert found(rows).get("one-sided answers") == (tuple(range(alike)) if one_sided else None)
 
 
+@pytest.mark.parametrize(("praise", "uneven"), [(11, False), (15, True)])
+def test_classes_are_no_beginnings_and_one_of_them_may_be_too_many(praise, uneven):
+    rows = [row(n, "praise" if n < praise else "complaint") for n in range(20)]
+    findings = found(rows)
+    assert "one-sided answers" not in findings
+    assert findings.get("uneven classes") == (tuple(range(praise)) if uneven else None)
+
+
 PERSONAL = {
     "email addresses": ["write to jane.doe@mail.company.org today", "JOE_9@web.de"],
     "telephone numbers": [

@@ -1,6 +1,8 @@
 """Files that people have, from `tests/files`: what `recipe new` makes of each, what `check` says,
 and which rows `prepare` yields."""
 
+import shlex
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -8,6 +10,8 @@ import pytest
 
 from runner import scenarios
 from runner.check import data_file
+from runner.commands.cli import _code
+from runner.data import rows
 from runner.data.row_files import Unreadable
 from runner.data.spreadsheets import Spreadsheet
 from runner.data.table_layout import Header, encoding_of, header_of
@@ -57,6 +61,38 @@ def test_what_comes_of_a_file(name, tmp_path):
     assert report.train_rows + report.validation_rows == expected["rows"]
     assert report.lost == expected.get("lost", 0)
     assert answers.first_pair == (expected["question"], expected["answer"])
+
+
+# Every fifth file; all of them take minutes.
+SAMPLED = sorted(EXPECTED)[::5]
+
+
+def next_of(shown: str) -> list[str]:
+    """The words of the command that a check proposes, without `recipe`."""
+    (line,) = [line for line in shown.splitlines() if line.startswith("Next: recipe ")]
+    return shlex.split(line)[2:]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SAMPLED else pytest.mark.long) for name in EXPECTED]
+)  # fmt: skip
+def test_the_command_that_a_check_proposes_makes_a_recipe(name, tmp_path, monkeypatch, capsys):
+    if (FILES / name).is_dir():
+        return  # a folder is no recipe, and its check ends otherwise
+    shutil.copy(FILES / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    _code(["check", name])
+    command = next_of(capsys.readouterr().err)
+    if "FILE" in command:
+        # It is for what a person saves first.
+        assert "refused" in EXPECTED[name] or EXPECTED[name].get("rows") == 0
+        return
+    if "COLUMN" in command:
+        first, second, *_ = rows.columns(Path(name))
+        command[command.index("COLUMN")] = first
+        command[command.index("COLUMN")] = second
+    assert _code(command) == 0, capsys.readouterr().err
+    assert Path("my-demo.yaml").exists()
 
 
 def test_fifty_of_sixty_files_are_right_without_a_question_and_none_is_wrong_in_silence():

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.data.chat_logs import JsonFile, chat_of
-from runner.data.row_files import Bad, RowFile, Unreadable, ending_of, library
+from runner.data.logged_turns import with_messages
+from runner.data.row_files import Bad, RowFile, Table, Unreadable, ending_of, library
 from runner.data.rows import reader_of
 from runner.data.table_layout import open_table
 from runner.tools.files import is_text_file, read_json, saved_by_datasets, text_files
@@ -97,17 +98,11 @@ def _json_lines(file: Path, columns: Iterable[str]) -> SampledRows:
     rows = []
     for line in kept:
         with suppress(ValueError, RecursionError):  # the preparation of the rows reports them
-            rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
+            rows.append(with_messages(json.loads(line.removeprefix(codecs.BOM_UTF8))))
     return SampledRows.of_part(count, rows, "lines", lines.read, size)
 
 
 def _json(file: Path, columns: Iterable[str]) -> SampledRows:
-    if chat_of(file):
-        return _whole(JsonFile(), file)
-    return _json_list(file)
-
-
-def _json_list(file: Path) -> SampledRows:
     size = file.stat().st_size
     read = 0
     decode = json.JSONDecoder().raw_decode
@@ -129,7 +124,7 @@ def _json_list(file: Path) -> SampledRows:
                 if is_whole:
                     raise
                 break  # the last one of the part is incomplete
-            yield row
+            yield with_messages(row)
 
     count, kept = evenly(rows())
     if is_whole:
@@ -152,6 +147,8 @@ def _table(file: Path, columns: Iterable[str]) -> SampledRows:
         header = layout.header
         if header is None:
             return SampledRows(0, [], "rows")
+        if header.cloze or header.stamped:
+            return _whole(Table(), file)
 
         def lines() -> Iterator[str]:
             budget = READ_OF_TABLE
@@ -284,10 +281,12 @@ def sample(
         suffix = ending_of(path)
         if is_text_file(path) and text_column and path.exists():
             return _documents(path)
+        reader = reader_of(path, split, text_column, sheet)
+        if reader and path.is_file() and chat_of(path):
+            return _whole(reader, path)
         sampler = SAMPLERS.get(suffix)
         if sampler and path.is_file():
             return sampler(path, columns)
-        reader = reader_of(path, split, text_column, sheet)
         if reader and path.exists():
             return _whole(reader, path)
     except Unreadable as error:

@@ -41,6 +41,7 @@ from runner.data.columns import (
     LikelyPair,
     likely_pair,
     longest_text,
+    rival_answers,
     value_of,
 )
 from runner.data.html_text import holds_html
@@ -174,6 +175,8 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
         ),
         "",
     )
+    if not asks and _holds_turns(name, known.get(BETTER, "")):
+        asks = BETTER  # whose turns begin with the question
     columns = [known.get(column, "") for column in (asks, BETTER, WORSE)]
     if known and not all(columns):
         if not own or len(known) < 3:
@@ -190,6 +193,14 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
         if text:
             preferred[f"{home}.{setting}"] = (text, "")
     return preferred
+
+
+def _holds_turns(name: str, column: str) -> bool:
+    """Whether a column of a file has lists of turns."""
+    if not column:
+        return False
+    sample = sample_of(name)
+    return bool(sample) and isinstance(sample[0].get(column), list)
 
 
 def columns_of(name: str, texts: bool = False, sheet: str | None = None) -> list[str]:
@@ -420,6 +431,12 @@ class Answers:
             raise Stop(
                 f"`{self.data}` has {has}, but questions with answers need two.",
                 "Name another file, or choose plain text.",
+            )
+        rivals = rival_answers(self.columns, self.sample)
+        if rivals and not (self.question or self.answer):
+            raise Stop(
+                f"`{self.data}` is not a list of right answers. {data_file.rivals_sentence(*rivals)}",
+                data_file.RIVALS_HINT,
             )
         if {BETTER, WORSE} <= set(known):
             raise Stop(
@@ -802,6 +819,22 @@ def beside(name: str, folder: Path) -> str:
 
 def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft:
     return draft(answers.document, name, [*answers.wishes(), *more])
+
+
+def makes_recipe(data: str, names_columns: bool = False) -> bool:
+    """Whether `recipe new` makes a recipe of a file of data without further answers. names_columns:
+    or with the columns of question and answer alone."""
+    kind = data_file.kind_of(Path(data)) or "questions"
+    answers = Answers(kind, data=data, gpu=NO_GPU)
+    try:
+        if names_columns:
+            if kind != "questions" or not answers.lacks_columns:
+                return False
+            first, second, *_ = answers.columns
+            answers = replace(answers, question=f"[{first}]", answer=f"[{second}]")
+        return not drafted("my-demo", answers).errors
+    except Stop:
+        return False
 
 
 def first_rows(name: str, answers: Answers, most: int) -> tuple[RowsRequest, list[RenderedExample]]:

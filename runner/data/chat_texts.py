@@ -1,0 +1,253 @@
+"""Chats in text files that other programs write, or that people copy out of a window: a header with
+a name and a time above each message, or both before it on its line."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import NamedTuple
+
+# Fewer messages may be chance.
+LEAST_MESSAGES = 4
+# Lines above the first message: the name of the chat, and when it was saved.
+MOST_HEAD_LINES = 12
+# Of the lines that may be messages of their own, those that are.
+LEAST_SHARE = 0.8
+# People repeat: each has two messages or more, on average.
+LEAST_REPEATED = 2
+
+_DAY = (
+    r"(?:\d{1,4}[./-]\d{1,2}(?:[./-]\d{1,4})?|\d{1,2}-[A-Za-z]{3}-\d{2,4}|[A-Za-z]{3,9}\.? \d{1,2},? \d{4}"
+    r"|\d{1,2}\.? [A-Za-z]{3,9} \d{4}"
+    r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*|Yesterday|Today|Gestern|Heute|Hier|Ayer|Ieri),?(?: at| um| à)?"
+)
+_CLOCK = r"(?:(?:오전|오후|上午|下午|午前|午後) ?)?\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?(?: ?[ap]\.?m\.?| ?[AP]M)?"
+_WHEN = rf"(?P<when>(?:{_DAY}[ \u202fT]+)?{_CLOCK}Z?)"
+_NAME = r"(?P<name>[^\W\d_][^\n\t:;<>|\[\]{}?!]{0,40}?)"
+# A header that is a line of its own.
+_HEADERS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"\[{_WHEN}\]\s+{_NAME}(?: \(pinned\))?\s*$",
+        rf"{_NAME},?\s+\[{_WHEN}\]\s*$",
+        rf"{_NAME}(?:,|\t| {{2,}}|\s+[-–|]\s+|\s)\s*{_WHEN}\s*$",
+        rf"{_WHEN}\s+(?:From|Von|De|Da|Van)\s+{_NAME}\s+(?:to|an|à|a|aan)\s+[^:\n]+:\s*$",
+    )
+)
+_NAME_LINE = re.compile(rf"{_NAME}\s*$|(?P<number>\+?\d[\d ()-]{{5,20}}|\S+@\S+\.\w+)\s*$")
+_WHEN_LINE = re.compile(rf"\[?{_WHEN}\]?(?: \((?:Read|Delivered)[^()\n]*\))?\s*$")
+# A header before the words, on their line.
+_LINES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"\[?(?:{_WHEN})?\]?\s*<[ @+%&~]?(?P<name>[^\s<>]{{1,40}})>\s(?P<text>.*)$",
+        rf"{_WHEN}\t[ @+%&~]?(?P<name>[^\t]{{1,40}})\t(?P<text>.*)$",
+        rf"\[(?P<name>[^\[\]\n]{{1,40}})\]\s\[{_WHEN}\]\s(?P<text>.*)$",
+        rf"{_WHEN}\s+(?:From|Von|De|Da|Van)\s+{_NAME}\s+(?:to|an|à|a|aan)\s+[^:\n]+?\s?:\s(?P<text>.*)$",
+    )
+)
+# A line with a day alone, in a chat whose messages have a clock alone.
+_DAY_LINE = re.compile(
+    r"\W*(?P<day>\d{4})\s?[./年년-]\s?(?P<month>\d{1,2})\s?[./月월-]\s?(?P<number>\d{1,2})(?!\d).{0,30}$"
+)
+_NUMBERS = re.compile(r"\d+")
+LAST_SHORT_YEAR = 99
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+# Subtitles: the times of a cue, its number, the mark of a file, and who speaks.
+_CUE = re.compile(r"\s*(?:\d{1,2}:)?\d{1,2}:\d{2}[.,]\d{1,3}\s+-->\s+\d")
+_CUE_NUMBER = re.compile(r"\s*[\w-]*\d[\w/-]*\s*$")
+_VOICE = re.compile(r"<v(?:\.[^ >]*)? (?P<name>[^<>]+)>")
+_TAG = re.compile(r"</?[a-z][^<>]*>")
+_NOTES = ("WEBVTT", "NOTE", "STYLE", "Kind:", "Language:")
+LEAST_CUES = 3
+_RULE = re.compile(r"\s*[=*_-]{10,}\s*$")
+_EVENT = re.compile(r"\S+\s(-!-|\*|-->|<--|--)\s")
+
+
+class SpokenText(NamedTuple):
+    """A message: its line, from 1, who wrote it, the words, and when, in seconds since 1970; None
+    for an unknown time."""
+
+    line: int
+    name: str
+    text: str
+    seconds: float | None = None
+
+
+# The messages of a text; none if it is laid out otherwise.
+Layout = Callable[[Sequence[str]], list[SpokenText]]
+
+
+class _Reader:
+    """Collects messages from headers, and the lines below each."""
+
+    def __init__(self) -> None:
+        self.messages = list[SpokenText]()
+        self.head_lines = 0
+        self.day = ""
+
+    def begin(self, number: int, name: str, when: str, text: str = "") -> None:
+        seconds = None
+        if when:
+            seconds = seconds_of(f"{self.day} {when}")
+        self.messages.append(SpokenText(number, name.strip(" ,~@"), text.strip(), seconds))
+
+    def add(self, line: str) -> None:
+        """Continues the last message."""
+        if not self.messages:
+            self.head_lines += bool(line.strip())
+            return
+        last = self.messages[-1]
+        self.messages[-1] = last._replace(text=f"{last.text}\n{line.strip()}")
+
+    def finished(self) -> list[SpokenText]:
+        """The messages, if they are those of people who talk; else none."""
+        messages = [message._replace(text=message.text.strip()) for message in self.messages]
+        names = Counter(message.name for message in messages)
+        spoken = sum(bool(message.text) for message in messages)
+        are_people = 2 <= len(names) <= len(messages) / LEAST_REPEATED
+        is_filled = spoken >= LEAST_SHARE * len(messages)
+        if len(messages) < LEAST_MESSAGES or not are_people or not is_filled:
+            return []
+        if self.head_lines > MOST_HEAD_LINES:
+            return []
+        return messages
+
+
+def _with_header_lines(lines: Sequence[str]) -> list[SpokenText]:
+    """The messages below headers that are lines of their own."""
+    for header in _HEADERS:
+        reader = _Reader()
+        for number, line in enumerate(lines, 1):
+            matched = header.match(line.strip())
+            if matched:
+                reader.begin(number, matched["name"], matched["when"])
+            elif not _RULE.match(line):
+                reader.add(line)
+        messages = reader.finished()
+        if messages:
+            return messages
+    return []
+
+
+def _with_two_lines(lines: Sequence[str]) -> list[SpokenText]:
+    """The messages below headers of two lines: a name and a time, in either order."""
+    for is_name_first in (True, False):
+        reader = _Reader()
+        is_second_line = False
+        for number, (line, next_line) in enumerate(pairwise([*lines, ""]), 1):
+            if is_second_line:
+                is_second_line = False
+                continue
+            name_line, when_line = next_line, line
+            if is_name_first:
+                name_line, when_line = line, next_line
+            name = _NAME_LINE.match(name_line.strip())
+            when = _WHEN_LINE.match(when_line.strip())
+            if name and when:
+                reader.begin(number, name[0], when["when"])
+                is_second_line = True
+            else:
+                reader.add(line)
+        messages = reader.finished()
+        if messages:
+            return messages
+    return []
+
+
+def _with_names_before(lines: Sequence[str]) -> list[SpokenText]:
+    """The messages with a name, and mostly a time, before the words on their line."""
+    for pattern in _LINES:
+        reader = _Reader()
+        others = 0
+        for number, line in enumerate(lines, 1):
+            matched = pattern.match(line.strip())
+            day = _DAY_LINE.match(line)
+            if matched:
+                when = matched["when"] or ""
+                reader.begin(number, matched["name"], when, matched["text"])
+            elif day:
+                reader.day = f"{day['day']}-{day['month']}-{day['number']}"
+            elif line.strip() and not _EVENT.match(line):
+                others += bool(reader.messages)
+                reader.add(line)
+        messages = reader.finished()
+        if messages and others <= len(messages):
+            return messages
+    return []
+
+
+def words_of_subtitles(lines: Sequence[str]) -> list[str]:
+    """The lines of subtitles without their times, numbers and marks; a voice is a name before its
+    words. Empty for another text."""
+    cues = [number for number, line in enumerate(lines) if _CUE.match(line)]
+    if len(cues) < LEAST_CUES:
+        return []
+    words = []
+    for number, line in enumerate(lines):
+        is_number = number + 1 in cues and _CUE_NUMBER.match(line)
+        if number < cues[0] or number in cues or is_number or line.startswith(_NOTES):
+            continue
+        spoken = _TAG.sub("", _VOICE.sub(r"\g<name>: ", line)).strip()
+        if spoken:
+            words.append(spoken)
+    return words
+
+
+def messages_of(lines: Sequence[str]) -> list[SpokenText]:
+    """The messages of a chat in a text; none if it is no such chat."""
+    for layout in LAYOUTS:
+        messages = layout(lines)
+        if messages:
+            return messages
+    return []
+
+
+# The surest first.
+LAYOUTS: Sequence[Layout] = (_with_names_before, _with_header_lines, _with_two_lines)
+
+
+def seconds_of(written: str) -> float | None:
+    """The seconds of a time with its day, which has four digits for the year, or the year last;
+    None for another one. Of two numbers for day and month, the larger than 12 is the day, and else
+    the first is the month, as in America, unless dots separate them."""
+    *day_words, clock = re.split(r"\s+(?=(?:[^\d\s]{2} ?)?\d{1,2}:)", written.strip(), maxsplit=1)
+    day = " ".join(day_words)
+    numbers = [int(number) for number in _NUMBERS.findall(day)]
+    clock_numbers = [int(number) for number in _NUMBERS.findall(clock)]
+    if len(clock_numbers) < 2:
+        return None
+    year, month, day_number = _year_month_day(day, numbers)
+    hour = clock_numbers[0]
+    lower_clock = clock.lower()
+    if re.search(r"p\.?m|오후|下午|午後", lower_clock) and hour < 12:
+        hour += 12
+    try:
+        moment = datetime(year, month, day_number, hour, clock_numbers[1])
+    except ValueError:
+        return None
+    return (moment - datetime(1970, 1, 1)).total_seconds()
+
+
+def _year_month_day(day: str, numbers: Sequence[int]) -> tuple[int, int, int]:
+    """The parts of a day; zeros for an unknown one."""
+    word = re.search(r"[A-Za-z]{3,}", day)
+    if word and len(numbers) == 2:
+        name = word[0][:3].lower()
+        if name in _MONTHS:
+            return _full_year(numbers[1]), _MONTHS.index(name) + 1, numbers[0]
+    if len(numbers) != 3:
+        return 0, 0, 0
+    first, second, third = numbers
+    if first > 31:
+        return first, second, third
+    if "." in day or first > 12:
+        return _full_year(third), second, first
+    return _full_year(third), first, second
+
+
+def _full_year(year: int) -> int:
+    if year > LAST_SHORT_YEAR:
+        return year
+    return 2000 + year

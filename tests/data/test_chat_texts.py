@@ -1,0 +1,55 @@
+"""Chats in texts with headers, and what is left out of notes and subtitles."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from runner.data import chat_texts
+from runner.data.row_files import front_lines, plain_text
+
+
+@pytest.mark.parametrize(
+    ("written", "moment"),
+    [
+        ("2024-01-02 10:05:00", datetime(2024, 1, 2, 10, 5)),
+        ("1/2/2024 10:05 PM", datetime(2024, 1, 2, 22, 5)),
+        ("2.1.2024, 10:05", datetime(2024, 1, 2, 10, 5)),
+        ("13/1/24 10:05", datetime(2024, 1, 13, 10, 5)),
+        ("Jan 02, 2024 10:05:01 AM", datetime(2024, 1, 2, 10, 5)),
+        ("02-Jan-24 10:05 AM", datetime(2024, 1, 2, 10, 5)),
+        ("2024-1-2 오후 10:05", datetime(2024, 1, 2, 22, 5)),
+        ("10:05", None),
+        ("Yesterday 10:05", None),
+    ],
+)
+def test_the_time_of_a_message(written, moment):
+    seconds = chat_texts.seconds_of(written)
+    expected = None
+    if moment:
+        expected = (moment - datetime(1970, 1, 1)).total_seconds()
+    assert seconds == expected
+
+
+PROSE = "The station was built in 1890. Trains left at 10:05 and at 11:30.\nNobody waited.\n"
+
+
+@pytest.mark.parametrize("text", [PROSE * 20, "10:05\n11:30\n" * 20, "Anna\nBen\nCarla\n" * 20, ""])
+def test_prose_and_lists_are_no_chat(text):
+    assert not chat_texts.messages_of(text.split("\n"))
+
+
+NOTE = "---\ntitle: Bees\ntags:\n  - garden\n---\nBees hum.\n"
+
+
+def test_the_properties_of_a_note_are_no_text():
+    assert plain_text(NOTE) == "Bees hum.\n"
+    rule_and_prose = "---\nBees hum, and nobody knows why\n---\n"
+    assert not front_lines(rule_and_prose.splitlines())
+    assert plain_text(rule_and_prose) == rule_and_prose
+
+
+def test_subtitles_lose_their_times():
+    cues = [f"{n}\n00:00:0{n},000 --> 00:00:0{n},900\nLine {n}.\n" for n in range(1, 5)]
+    assert plain_text("\n".join(cues)) == "Line 1.\nLine 2.\nLine 3.\nLine 4."
