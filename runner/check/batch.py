@@ -198,6 +198,14 @@ class CheckReport:
             return self.problems
         return self.errors
 
+    def exit_code(self, fail_on: str = "error") -> int:
+        """That of `recipe check`. fail_on: a value of FAIL_ON."""
+        if self.bugs:
+            return 3
+        if self.failing(fail_on):
+            return 1
+        return 0
+
     @property
     def fingerprints(self) -> tuple[str, ...]:
         """A text for each problem, in their order, by which a baseline recognises it. It stays the

@@ -60,11 +60,11 @@ def check(
         text = formats()[style](recipes, shown_verdict)
         if text:
             say(text)
-        return code(verdict, fail_on)
+        return verdict.exit_code(fail_on)
     for problem in shown_verdict.problems:
         say(f"{problem}\n")
     if quiet:
-        return code(verdict, fail_on)
+        return verdict.exit_code(fail_on)
     if len(paths) == 1 and data_file.is_data(Path(paths[0])):
         _end_without_recipe(Path(paths[0]))
     else:
@@ -106,7 +106,7 @@ def check(
                 "plan",
                 recipes[0],
             )
-    return code(verdict, fail_on)
+    return verdict.exit_code(fail_on)
 
 
 def _end_without_recipe(file: Path) -> None:
@@ -126,12 +126,3 @@ def _end_without_recipe(file: Path) -> None:
         end(outcome, "new", "my-demo", "--data", file, *columns)
         return
     end(f"`{file}` is not a recipe.", "new", "my-demo", "--data", "FILE")
-
-
-def code(verdict: batch.CheckReport, fail_on: str = "error") -> int:
-    """The exit code. fail_on: a value of FAIL_ON."""
-    if verdict.bugs:
-        return 3
-    if verdict.failing(fail_on):
-        return 1
-    return 0

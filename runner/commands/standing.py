@@ -1,7 +1,6 @@
 """`recipe` alone: how far a recipe has come."""
 
 from runner.check import batch, validate
-from runner.commands.check import code
 from runner.commands.next_step import training_verb
 from runner.commands.options import end, say, table
 from runner.recipe.recipe import Recipe
@@ -45,7 +44,7 @@ def standing(path: str) -> int:
         say(f"\n{remark}")
     command = [*following, "compare"][0]
     end(STANDING[command], command, path)
-    return code(verdict)
+    return verdict.exit_code()
 
 
 def _furthest(runs: list[Progress]) -> Progress | None:

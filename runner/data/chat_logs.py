@@ -223,8 +223,8 @@ def _chat_of(file: Path) -> ChatContent | None:
     if is_text_file(file) or file.suffix.lower() in SUBTITLES:
         if not is_text_chat(file):
             return None
-        with file.open(encoding=encoding_of(file), errors=KEPT) as content:
-            text = content.read()
+        with file.open(encoding=encoding_of(file), errors=KEPT) as lines:
+            text = lines.read()
         return _made(*_of_text(text), all_encodable=is_encodable(text))
     if ending_of(file) in OF_TABLES:
         return _chat_of_table(file)

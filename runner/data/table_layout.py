@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -394,7 +395,7 @@ def cards_of_cloze(text: str) -> list[tuple[str, str]]:
     numbers = dict.fromkeys(found["number"] for found in CLOZE.finditer(text))
     for number in numbers:
         hidden = [found["words"] for found in CLOZE.finditer(text) if found["number"] == number]
-        question = CLOZE.sub(lambda found, of=number: _gap_or_words(found, of), text)
+        question = CLOZE.sub(partial(_gap_or_words, number=number), text)
         cards.append((question, ", ".join(hidden)))
     return cards
 
