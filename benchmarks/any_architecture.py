@@ -178,9 +178,12 @@ def workload(kind: str, config: Mapping[str, Any], **fields: Any) -> Workload:
     text = next(
         (part for part in config.values() if isinstance(part, dict) and "vocab_size" in part), {}
     )
-    model = catalog.from_config(
-        kind, {"hidden_size": 1, "num_hidden_layers": 1, "vocab_size": 1, **text, **config}
-    )
+    sizes = {"hidden_size": 1, "num_hidden_layers": 1, "vocab_size": 1, **text, **config}
+    towers = catalog.table("families").get(kind, {}).get("towers", {})
+    if not any(config.get(name) for name in towers):
+        # The default of a class that may see, Gemma 4's, does not.
+        sizes["model_type"] = text.get("model_type", kind)
+    model = catalog.from_config(kind, sizes)
     return Workload(
         **{
             "model": model,
