@@ -213,12 +213,18 @@ MISNAMED = {
 
 
 @pytest.mark.parametrize("name", MISNAMED)
-def test_a_list_and_a_row_a_line_are_told_apart_by_the_name(edited, name, golden_message):
+def test_a_row_a_line_is_read_under_either_name_and_a_list_under_its_own(
+    edited, name, golden_message
+):
     path = edited(("  split: train", f"  path: {name}"), ("  hub: ", "  # "))
     (path.parent / name).write_text(MISNAMED[name], "utf-8")
-    (problem,) = [problem for problem in examine(path) if problem.severity == "error"]
-    assert setting_of(problem) == "path"
-    golden_message(problem)
+    problems = [problem for problem in examine(path) if problem.severity == "error"]
+    if name == "rows.json":
+        assert problems == []
+    else:
+        (problem,) = problems
+        assert setting_of(problem) == "path"
+        golden_message(problem)
 
 
 @pytest.mark.parametrize("written", ["cpu", "CPU", "no"])
