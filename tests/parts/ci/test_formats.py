@@ -21,6 +21,7 @@ from runner.check import batch, rules, schema_errors
 from runner.check.batch import CheckReport, judged
 from runner.check.validate import as_written
 from runner.commands import check, cli
+from runner.data import songs
 from runner.parts.ci import formats
 from runner.recipe import reading
 from runner.recipe.overrides import from_options
@@ -162,7 +163,7 @@ def test_the_names_of_checks_stay_the_same(golden_message):
         for part in parts.found().values()
         for name in part.rules_of.values()
     ]
-    for module in for_settings:
+    for module in (songs, *for_settings):
         shared += (*module.RULES, *getattr(module, "FILE_RULES", ()))
     for rule in (*shared, *chain.from_iterable(map(scenarios.rules, scenarios.names()))):
         names.add(rules.check_name(rule))
@@ -289,7 +290,7 @@ def test_a_recipe_may_come_on_standard_input():
     done = check(b"\xff\xfe")
     assert (
         done.returncode == 1
-        and "standard input: This file is not UTF-8 text." in done.stdout.decode()
+        and "standard input:1:1: This file is not UTF-8 text." in done.stdout.decode()
     )
 
 
