@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,28 +26,42 @@ _DAY = (
 _CLOCK = r"(?:(?:오전|오후|上午|下午|午前|午後) ?)?\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?(?: ?[ap]\.?m\.?| ?[AP]M)?"
 _WHEN = rf"(?P<when>(?:{_DAY}[ \u202fT]+)?{_CLOCK}Z?)"
 _NAME = r"(?P<name>[^\W\d_][^\n\t:;<>|\[\]{}?!]{0,40}?)"
-# A header that is a line of its own.
-_HEADERS = tuple(
-    re.compile(pattern)
-    for pattern in (
+# These patterns are compiled when the first text asks for them: that takes a tenth of the time of a
+# check without any.
+
+
+@cache
+def _header_patterns() -> tuple[re.Pattern[str], ...]:
+    """Headers that are lines of their own."""
+    patterns = (
         rf"\[{_WHEN}\]\s+{_NAME}(?: \(pinned\))?\s*$",
         rf"{_NAME},?\s+\[{_WHEN}\]\s*$",
         rf"{_NAME}(?:,|\t| {{2,}}|\s+[-–|]\s+|\s)\s*{_WHEN}\s*$",
         rf"{_WHEN}\s+(?:From|Von|De|Da|Van)\s+{_NAME}\s+(?:to|an|à|a|aan)\s+[^:\n]+:\s*$",
     )
-)
-_NAME_LINE = re.compile(rf"{_NAME}\s*$|(?P<number>\+?\d[\d ()-]{{5,20}}|\S+@\S+\.\w+)\s*$")
-_WHEN_LINE = re.compile(rf"\[?{_WHEN}\]?(?: \((?:Read|Delivered)[^()\n]*\))?\s*$")
-# A header before the words, on their line.
-_LINES = tuple(
-    re.compile(pattern)
-    for pattern in (
+    return tuple(map(re.compile, patterns))
+
+
+@cache
+def _name_and_time_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Headers of two lines: one with a name, one with a time."""
+    name = re.compile(rf"{_NAME}\s*$|(?P<number>\+?\d[\d ()-]{{5,20}}|\S+@\S+\.\w+)\s*$")
+    when = re.compile(rf"\[?{_WHEN}\]?(?: \((?:Read|Delivered)[^()\n]*\))?\s*$")
+    return name, when
+
+
+@cache
+def _line_patterns() -> tuple[re.Pattern[str], ...]:
+    """Headers before the words, on their line."""
+    patterns = (
         rf"\[?(?:{_WHEN})?\]?\s*<[ @+%&~]?(?P<name>[^\s<>]{{1,40}})>\s(?P<text>.*)$",
         rf"{_WHEN}\t[ @+%&~]?(?P<name>[^\t]{{1,40}})\t(?P<text>.*)$",
         rf"\[(?P<name>[^\[\]\n]{{1,40}})\]\s\[{_WHEN}\]\s(?P<text>.*)$",
         rf"{_WHEN}\s+(?:From|Von|De|Da|Van)\s+{_NAME}\s+(?:to|an|à|a|aan)\s+[^:\n]+?\s?:\s(?P<text>.*)$",
     )
-)
+    return tuple(map(re.compile, patterns))
+
+
 # A line with a day alone, in a chat whose messages have a clock alone.
 _DAY_LINE = re.compile(
     r"\W*(?P<day>\d{4})\s?[./年년-]\s?(?P<month>\d{1,2})\s?[./月월-]\s?(?P<number>\d{1,2})(?!\d).{0,30}$"
@@ -117,7 +132,7 @@ class _Reader:
 
 def _with_header_lines(lines: Sequence[str]) -> list[SpokenText]:
     """The messages below headers that are lines of their own."""
-    for header in _HEADERS:
+    for header in _header_patterns():
         reader = _Reader()
         for number, line in enumerate(lines, 1):
             matched = header.match(line.strip())
@@ -133,6 +148,7 @@ def _with_header_lines(lines: Sequence[str]) -> list[SpokenText]:
 
 def _with_two_lines(lines: Sequence[str]) -> list[SpokenText]:
     """The messages below headers of two lines: a name and a time, in either order."""
+    name_pattern, when_pattern = _name_and_time_patterns()
     for is_name_first in (True, False):
         reader = _Reader()
         is_second_line = False
@@ -143,8 +159,8 @@ def _with_two_lines(lines: Sequence[str]) -> list[SpokenText]:
             name_line, when_line = next_line, line
             if is_name_first:
                 name_line, when_line = line, next_line
-            name = _NAME_LINE.match(name_line.strip())
-            when = _WHEN_LINE.match(when_line.strip())
+            name = name_pattern.match(name_line.strip())
+            when = when_pattern.match(when_line.strip())
             if name and when:
                 reader.begin(number, name[0], when["when"])
                 is_second_line = True
@@ -158,7 +174,7 @@ def _with_two_lines(lines: Sequence[str]) -> list[SpokenText]:
 
 def _with_names_before(lines: Sequence[str]) -> list[SpokenText]:
     """The messages with a name, and mostly a time, before the words on their line."""
-    for pattern in _LINES:
+    for pattern in _line_patterns():
         reader = _Reader()
         others = 0
         for number, line in enumerate(lines, 1):
