@@ -244,7 +244,7 @@ def test_an_upload_that_is_refused_leaves_nothing(museum, tmp_path):
     own = tmp_path / "own"
     own.mkdir()
     (own / "program.exe").write_bytes(b"MZ")
-    (own / "broken.csv").write_bytes(b"a,b\n\xff\xfe,1\n")
+    (own / "broken.csv").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4)
     (own / "one.csv").write_text("")
     with (own / "large.csv").open("wb") as rows:
         rows.truncate(100_000_001)
