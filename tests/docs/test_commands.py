@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import takewhile
 
 import pytest
 
@@ -109,6 +110,10 @@ def desk(tmp_path):
     (tmp_path / "my-texts.jsonl").write_text(
         '{"text": "A text of its own."}\n' * 40, encoding="utf-8"
     )
+    (tmp_path / "chat.txt").write_text(
+        "".join(f"Ann: What is {n} and {n}?\nBob: It is {2 * n}.\n" for n in range(40)),
+        encoding="utf-8",
+    )
     (tmp_path / "my-texts").mkdir()
     (tmp_path / "my-texts/one.txt").write_text("A text.\n\nAnother one.\n", encoding="utf-8")
     for kind in ("cats", "dogs", "birds"):
@@ -122,8 +127,9 @@ def test_what_a_page_says_to_type_works(page, desk):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     environment["PATH"] = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     for command in typed(page):
+        words = takewhile(lambda word: word != ">", command.words)  # a shell's, which is not here
         done = subprocess.run(
-            [sys.executable, "-m", "runner", *command.words],
+            [sys.executable, "-m", "runner", *words],
             cwd=desk,
             env=environment,
             stdin=subprocess.DEVNULL,
