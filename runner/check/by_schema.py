@@ -255,6 +255,9 @@ def scenario_problem(document: Document) -> Problem | None:
                 "Did you mean `scenario`?",
                 key=True,
             )
+        sections = set().union(*(schema(name)["properties"] for name in names))
+        if sections.isdisjoint(document.data):
+            choices += f" If the file holds rows to learn from, `recipe new my-demo --data {document.file}` makes a recipe of it."
         return document.problem(
             scenario_path,
             "The recipe lacks `scenario`, which selects the kind of training.",
