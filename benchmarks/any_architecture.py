@@ -180,7 +180,7 @@ def workload(kind: str, config: Mapping[str, Any], **fields: Any) -> Workload:
     )
     sizes = {"hidden_size": 1, "num_hidden_layers": 1, "vocab_size": 1, **text, **config}
     towers = catalog.table("families").get(kind, {}).get("towers", {})
-    if not any(config.get(name) for name in towers):
+    if towers and not any(config.get(name) for name in towers):
         # The default of a class that may see, Gemma 4's, does not.
         sizes["model_type"] = text.get("model_type", kind)
     model = catalog.from_config(kind, sizes)
