@@ -20,7 +20,13 @@ from runner.data import (
 )
 from runner.data.html_text import text_of_html
 from runner.data.row_files import OTHER_ENDINGS, Unreadable, ending_of, is_no_text
-from runner.data.table_layout import encoding_of, first_word_beyond_ascii, is_table, open_table
+from runner.data.table_layout import (
+    encoding_of,
+    first_sound,
+    first_word_beyond_ascii,
+    is_table,
+    open_table,
+)
 from runner.recipe import templates
 from runner.tools.files import TEXTS
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
@@ -224,8 +230,12 @@ def encoding_facts(file: Path) -> list[tuple[str, str]]:
 
 def _text_facts(file: Path) -> list[tuple[str, str]]:
     facts = encoding_facts(file)
-    with open_table(file, errors="replace") as (_, layout):
+    with open_table(file, errors="replace") as (lines, layout):
         header = layout.header
+        sound = first_sound(lines)
+    if sound:
+        fact = f"Its marks of sounds, such as `{sound}`, are left out."
+        facts.append((fact, "A model of texts learns words alone."))
     if header and header.is_made and not text_pairs.holds_pairs(file):
         names = listed(header.names)
         fact = f"Its first line is a row, not a line of names, so its columns are called {names}."

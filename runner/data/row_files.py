@@ -24,6 +24,7 @@ from runner.data.table_layout import (
     encoding_of,
     is_filled,
     open_table,
+    without_sounds,
 )
 from runner.tools import packaged
 from runner.tools.files import once_per_file
@@ -571,7 +572,7 @@ class Table(RowFile):
             fields = [""]
             error = ""
             try:
-                fields = next(reader)
+                fields = without_sounds(next(reader))
             except StopIteration:
                 return
             except csv.Error as reason:
