@@ -18,6 +18,7 @@ from runner.data import (
     spreadsheets,
     text_pairs,
 )
+from runner.data.archives import unpacked
 from runner.data.html_text import text_of_html
 from runner.data.row_files import OTHER_ENDINGS, Unreadable, ending_of, is_no_text
 from runner.data.table_layout import (
@@ -28,7 +29,7 @@ from runner.data.table_layout import (
     open_table,
 )
 from runner.recipe import templates
-from runner.tools.files import TEXTS
+from runner.tools.files import SUBTITLES, TEXTS, is_text_file, text_files
 from runner.tools.problem import Problem, Stop, listed, plural, shortened
 
 # A file with one of these is a recipe, or rows.
@@ -39,6 +40,7 @@ YAML_LIST = re.compile(rb"(\s*(#[^\n]*|---[^\n]*)?\n)*\s*- ")
 PREFERENCES = {"chosen", "rejected"}  # the columns of the better and of the worse answer
 BEGINNING = 4000  # bytes of a file, which would name the scenario of a recipe
 SAMPLED_ROWS = 100
+MOST_FILES = 5  # that a sentence names
 TEXT_TABLES = (".csv", ".tsv", ".txt")
 USUAL_ENCODINGS = ("utf-8-sig", "utf-16")  # which say themselves what they are
 MAKES_RECIPE = "`recipe new` makes a recipe of it."
@@ -95,6 +97,8 @@ def kind_of(file: Path) -> str:
         return "conversations"
     if file.is_dir():
         return "text" if rows.holds_texts(file) else ""
+    if rows.is_archive_of_texts(file):
+        return "text"
     if not file.is_file():
         return ""
     suffix = file.suffix.lower()
@@ -122,10 +126,15 @@ def _described(file: Path) -> tuple[str, str]:
         return f"This is not a recipe, and {kind['holds']}.", kind["way_out"]
     chat = chat_logs.chat_of(file)
     if chat:
-        return _described_chat(chat), MAKES_RECIPE
+        message = _described_chat(chat)
+        for fact, _ in chat_facts(chat):
+            message += f" {fact}"
+        return message, MAKES_RECIPE
     if kind_of(file) == "text":
         message = "This is plain text, not a recipe."
-        for fact, _ in encoding_facts(file):
+        if rows.is_archive_of_texts(file):
+            message = "This is an archive of texts, not a recipe."
+        for fact, _ in text_facts(file):
             message += f" {fact}"
         return message, MAKES_RECIPE
     try:
@@ -181,9 +190,12 @@ def rivals_sentence(first: str, second: str) -> str:
 def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]:
     """What a person may not expect of how a table is read, each with what to do if it is wrong: its
     encoding, columns without names, sheets or files that are not read."""
+    chat = chat_logs.chat_of(file)
+    if chat:
+        return chat_facts(chat)
     facts = []
     ending = ending_of(file)
-    if ending in TEXT_TABLES and file.is_file() and not chat_logs.chat_of(file):
+    if ending in TEXT_TABLES and file.is_file():
         facts += _text_facts(file)
     unread_tables = [] if sheet else rows.unread(file)
     if unread_tables:
@@ -201,15 +213,56 @@ def reading_facts(file: Path, sheet: str | None = None) -> list[tuple[str, str]]
     return facts
 
 
+def chat_facts(chat: chat_logs.ChatContent) -> list[tuple[str, str]]:
+    """The same of a chat: how its only conversation is cut, and the files of a folder that are
+    none."""
+    facts = []
+    if chat.cut:
+        facts.append((chat.cut, "More chats, in one folder, give more rows."))
+    if chat.unread:
+        count = len(chat.unread)
+        fact = f"It also has {count:,} {plural('file', count)} without a chat, not read: {listed(chat.unread[:MOST_FILES])}."
+        facts.append((fact, "To learn from one of them, write its path."))
+    return facts
+
+
 def text_facts(file: Path) -> list[tuple[str, str]]:
     """The same of plain text, in a file or in a folder, whose tables are not read."""
-    if not file.is_dir():
+    folder = file
+    if rows.is_archive_of_texts(file):
+        folder = unpacked(file)
+    if not folder.is_dir():
         return encoding_facts(file)
-    tables = rows.unread_tables(file)
-    if not tables:
-        return []
-    fact = f"It also has {plural('table', len(tables))}, not read: {listed(tables)}."
-    return [(fact, "To learn from a table, write its path.")]
+    facts = []
+    tables = rows.unread_tables(folder)
+    if tables:
+        fact = f"It also has {plural('table', len(tables))}, not read: {listed(tables)}."
+        facts.append((fact, "To learn from a table, write its path."))
+    for ending, documents in rows.documents_in(folder).items():
+        count = len(documents)
+        fact = f"It also has {count:,} {plural('file', count)} ending in {ending}, not read."
+        facts.append((fact, f"For each file: {rows.WITHOUT_ROWS[ending]['way_out']}"))
+    subtitles = [text for text in text_files(folder) if text.suffix.lower() in SUBTITLES]
+    if subtitles:
+        count = len(subtitles)
+        fact = f"It has {count:,} {plural('file', count)} of subtitles. Each is read as one text, without its numbers and times."
+        facts.append((fact, "For a talk with answers, write `Name: text` on each line."))
+    return facts
+
+
+def holds_plain_texts(file: Path) -> bool:
+    """Whether a file, a folder or an archive has plain text, if a recipe asks for it."""
+    return is_text_file(file) or file.is_dir() or rows.is_archive_of_texts(file)
+
+
+def folder_problem(folder: Path) -> tuple[str, str] | None:
+    """What a folder without recipes holds, if nothing in it can be learned from, and the way
+    out."""
+    refusal = rows.refusal_of_folder(folder)
+    if refusal is None:
+        return None
+    message, hint = refusal
+    return f"There is no recipe below `{folder}`: {message}", hint
 
 
 def encoding_facts(file: Path) -> list[tuple[str, str]]:

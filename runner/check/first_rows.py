@@ -19,7 +19,6 @@ from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.templates import NoText
 from runner.recipe.templates import columns as columns_of
-from runner.tools.files import is_text_file
 from runner.tools.problem import Problem, Severity, Stop
 from runner.tools.settings import Settings
 
@@ -68,7 +67,7 @@ def how_it_is_read(recipe: Recipe) -> Iterator[Problem]:
         file = recipe.folder / name
         if not file.exists() or (file.is_file() and not rows.is_quick(file)):
             continue
-        if data.get("text") and (is_text_file(file) or file.is_dir()):
+        if data.get("text") and data_file.holds_plain_texts(file):
             facts = data_file.text_facts(file)
         else:
             facts = data_file.reading_facts(file, data.get("sheet"))
