@@ -20,6 +20,7 @@ from runner.data import (
 )
 from runner.data.archives import unpacked
 from runner.data.html_text import text_of_html
+from runner.data.logged_turns import MESSAGES, FoundTurns
 from runner.data.row_files import OTHER_ENDINGS, Unreadable, ending_of, is_no_text
 from runner.data.table_layout import (
     encoding_of,
@@ -151,7 +152,12 @@ def _described(file: Path) -> tuple[str, str]:
         return f"This is not a recipe, but data that cannot be read: {reason}", reason.hint
     except Stop as reason:
         return f"This is not a recipe, but data that cannot be read: {reason}", ""
-    message = f"This is a file of rows, not a recipe. Its columns are {listed(names)}."
+    found = sample[0].get(MESSAGES) if sample else None
+    if isinstance(found, FoundTurns):
+        own_names = [name for name in names if name != MESSAGES or name in found.fields]
+    else:
+        own_names = names
+    message = f"This is a file of rows, not a recipe. Its columns are {listed(own_names)}."
     if text_pairs.holds_pairs(file):
         message = "This is a text of questions and answers, not a recipe."
     hint = MAKES_RECIPE
@@ -159,7 +165,9 @@ def _described(file: Path) -> tuple[str, str]:
     rivals = columns.rival_answers(names, sample)
     if not set(names) >= PREFERENCES:
         pair = columns.likely_pair(names, sample)
-    if form:
+    if isinstance(found, FoundTurns):
+        message += f" They hold conversations, whose turns come from {listed(found.fields)}."
+    elif form:
         message += " They hold conversations."
     elif pair:
         learned = first_pair(sample, *pair)

@@ -50,8 +50,8 @@ PAUSE_SECONDS = 12 * 3600
 # A longer conversation is cut at its longest pauses: about 1,000 tokens, which fit into the usual
 # `sequence_len`.
 MOST_CHARACTERS = 4000
-# Of a log without times and gaps, the messages that are taken together; and of the only conversation
-# of a chat with times, the most between two cuts.
+# Of a log without times and gaps, the messages that are taken together; and of the only
+# conversation of a chat with times, the most between two cuts.
 MESSAGES_OF_A_PART, MOST_MESSAGES_OF_A_PART = 10, 20
 CUT_WITHOUT_TIMES = f"Its messages have no times, so nothing shows where a conversation ends. Each {MESSAGES_OF_A_PART} of them are read as one."
 # Of the texts of a folder of chats, those that are chats; these many are looked at first.
@@ -554,8 +554,8 @@ def _made(
 
 
 def _parts_of_one(conversation: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMessage]]:
-    """The parts of the only conversation of a chat, if it is long: one row would teach nothing. They
-    end at its longest pauses, or are of one length if it has no times."""
+    """The parts of the only conversation of a chat, if it is long: one row would teach nothing.
+    They end at its longest pauses, or are of one length if it has no times."""
     if len(conversation) < 2 * MESSAGES_OF_A_PART:
         yield conversation
     elif _has_times(conversation):
