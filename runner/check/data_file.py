@@ -14,6 +14,7 @@ from runner.data import (
     chat_logs,
     columns,
     conversation_formats,
+    feeds,
     rows,
     spreadsheets,
     text_pairs,
@@ -21,7 +22,7 @@ from runner.data import (
 from runner.data.archives import unpacked
 from runner.data.html_text import text_of_html
 from runner.data.logged_turns import MESSAGES, FoundTurns
-from runner.data.row_files import OTHER_ENDINGS, Unreadable, ending_of, is_no_text
+from runner.data.row_files import OTHER_ENDINGS, Unreadable, ending_of, has_rules, is_no_text
 from runner.data.table_layout import (
     encoding_of,
     first_sound,
@@ -42,6 +43,8 @@ PREFERENCES = {"chosen", "rejected"}  # the columns of the better and of the wor
 BEGINNING = 4000  # bytes of a file, which would name the scenario of a recipe
 SAMPLED_ROWS = 100
 MOST_FILES = 5  # that a sentence names
+# Fewer paragraphs, or longer ones, need no word.
+LEAST_PARAGRAPHS, SHORT_PARAGRAPH = 5, 200
 TEXT_TABLES = (".csv", ".tsv", ".txt")
 USUAL_ENCODINGS = ("utf-8-sig", "utf-16")  # which say themselves what they are
 MAKES_RECIPE = "`recipe new` makes a recipe of it."
@@ -98,7 +101,7 @@ def kind_of(file: Path) -> str:
         return "conversations"
     if file.is_dir():
         return "text" if rows.holds_texts(file) else ""
-    if rows.is_archive_of_texts(file):
+    if rows.is_archive_of_texts(file) or feeds.is_feed(file):
         return "text"
     if not file.is_file():
         return ""
@@ -135,6 +138,8 @@ def _described(file: Path) -> tuple[str, str]:
         message = "This is plain text, not a recipe."
         if rows.is_archive_of_texts(file):
             message = "This is an archive of texts, not a recipe."
+        if feeds.is_feed(file):
+            message = "This is a feed of posts, not a recipe. Each is read as one text, without the marks of HTML."
         for fact, _ in text_facts(file):
             message += f" {fact}"
         return message, MAKES_RECIPE
@@ -240,7 +245,7 @@ def text_facts(file: Path) -> list[tuple[str, str]]:
     if rows.is_archive_of_texts(file):
         folder = unpacked(file)
     if not folder.is_dir():
-        return encoding_facts(file)
+        return [*encoding_facts(file), *_division_facts(file)]
     facts = []
     tables = rows.unread_tables(folder)
     if tables:
@@ -256,6 +261,23 @@ def text_facts(file: Path) -> list[tuple[str, str]]:
         fact = f"It has {count:,} {plural('file', count)} of subtitles. Each is read as one text, without its numbers and times."
         facts.append((fact, "For a talk with answers, write `Name: text` on each line."))
     return facts
+
+
+def _division_facts(file: Path) -> list[tuple[str, str]]:
+    """What the texts of a text file are, if that is not plain: parts between rules, or short
+    paragraphs."""
+    if not file.is_file() or not is_text_file(file):
+        return []
+    texts = [row["text"] for row in rows.first(file, SAMPLED_ROWS, column="text")]
+    if has_rules(file):
+        fact = "Lines such as `* * *` or `---` separate its texts."
+        return [(fact, "Where a text ends elsewhere, write such a line there.")]
+    characters = sum(map(len, texts))
+    if len(texts) < LEAST_PARAGRAPHS or characters >= SHORT_PARAGRAPH * len(texts):
+        return []
+    fact = f"Each paragraph is a text of its own, of {round(characters / len(texts)):,} characters on average."
+    remedy = "To keep paragraphs together, write lines such as `* * *` between longer texts, four or more, or save each text as a file, in one folder."
+    return [(fact, remedy)]
 
 
 def holds_plain_texts(file: Path) -> bool:

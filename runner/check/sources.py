@@ -17,7 +17,7 @@ from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe, sets_of
-from runner.tools.files import SUBTITLES, is_text_file, remote, saved_by_datasets, text_files
+from runner.tools.files import is_text_file, remote, saved_by_datasets, text_files
 from runner.tools.problem import (
     Problem,
     Stop,
@@ -275,7 +275,7 @@ def _unfit_ending(name: str, file: Path) -> tuple[str, str] | None:
         return f"`{name}` cannot be learned from: {kind['holds']}.", kind["way_out"]
     # A folder's name may end with a version, as in `texts.2`.
     is_ending = suffix[1:2].isalpha()
-    if is_ending and suffix not in (*rows.ENDINGS, *row_files.OTHER_ENDINGS, *SUBTITLES):
+    if is_ending and suffix not in (*rows.ENDINGS, *row_files.OTHER_ENDINGS, *rows.SELDOM):
         return f"`{name}` is not a readable data file.", rows.READABLE
     return None
 

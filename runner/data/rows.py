@@ -10,7 +10,7 @@ from itertools import accumulate, count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from runner.data import chat_logs, data_sets, row_files, spreadsheets
+from runner.data import chat_logs, data_sets, feeds, row_files, spreadsheets
 from runner.data.archives import MEDIA, unpacked
 from runner.data.row_files import (
     Bad,
@@ -372,8 +372,11 @@ READERS: dict[str, RowFile] = {
     **dict.fromkeys((*TEXTS, *SUBTITLES), chat_logs.TextFile()),
     ".parquet": Parquet(),
     **dict.fromkeys(spreadsheets.ENDINGS, spreadsheets.Spreadsheet()),
+    feeds.FEED_ENDING: feeds.Feed(),
 }
-ENDINGS = (*(ending for ending in READERS if ending not in SUBTITLES), ".zip")
+# Endings of files of which only some have rows.
+SELDOM = (*SUBTITLES, feeds.FEED_ENDING)
+ENDINGS = (*(ending for ending in READERS if ending not in SELDOM), ".zip")
 READABLE = f"Its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
 # What people name that holds no rows, by its ending.
 WITHOUT_ROWS: dict[str, dict[str, str]] = {
@@ -385,10 +388,10 @@ WITHOUT_ROWS: dict[str, dict[str, str]] = {
 
 def without_rows(file: Path) -> dict[str, str] | None:
     """What a file holds instead of rows, and the way out; None if it may have rows. Subtitles have
-    some if their lines have the names of people."""
+    some if their lines have the names of people, and XML if it is a feed."""
     kind = WITHOUT_ROWS.get(file.suffix.lower())
     is_talk = file.suffix.lower() in SUBTITLES and chat_logs.chat_of(file)
-    if kind is None or file.is_dir() or is_talk:
+    if kind is None or file.is_dir() or is_talk or feeds.is_feed(file):
         return None
     return kind
 
@@ -403,7 +406,7 @@ def is_quick(file: Path) -> bool:
     suffix = ending_of(file)
     if suffix in ROW_BY_ROW:
         return True
-    whole = (".json", *YAML, *TEXTS, ".zip", *spreadsheets.ENDINGS)
+    whole = (".json", *YAML, *TEXTS, ".zip", *spreadsheets.ENDINGS, feeds.FEED_ENDING)
     return suffix in whole and file.stat().st_size < QUICK_BYTES
 
 
@@ -441,7 +444,7 @@ def _reader_of_folder(folder: Path, split: str | None, column: str | None) -> Ro
 
 def _tables_in(folder: Path) -> list[Path]:
     """The files of rows below a folder that are no texts, sorted by name."""
-    endings = READERS.keys() - {*TEXTS, *SUBTITLES, *YAML}  # YAML is rather a recipe
+    endings = READERS.keys() - {*TEXTS, *SELDOM, *YAML}  # YAML is rather a recipe
     tables = []
     for file in sorted(folder.rglob("*")):
         is_table = file.suffix.lower() in endings
