@@ -383,12 +383,12 @@ def is_text_chat(file: Path) -> bool:
     if first_lines and _header_of(first_lines[0]):
         senders = [_sender_of(header["rest"]) for header in map(_header_of, first_lines) if header]
         return any(senders)
-    names = []
+    all_names = list[str]()
     for line in first_lines:
         named = _NAMED_LINE.match(line)
         if named:
-            names.append(named["name"])
-    names = _without_head(names)
+            all_names.append(named["name"])
+    names = _without_head(all_names)
     # Headings of a text, such as `Note:`, hardly repeat; people do.
     lines_of_people = len(first_lines) - _count_of_head(first_lines, names)
     is_named = len(names) >= NAMED_SHARE * lines_of_people

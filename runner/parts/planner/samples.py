@@ -143,7 +143,9 @@ def _json(file: Path, columns: Iterable[str]) -> SampledRows:
 
 def _documents(file: Path) -> SampledRows:
     lines = _Excerpt(file, READ_OF_TABLE)
-    documents = (text for _, text in texts_between(enumerate(lines, 1), has_rules(file)))
+    # One character for each byte: the lengths are those in bytes.
+    as_text = (line.decode("latin-1") for line in lines)
+    documents = (text for _, text in texts_between(enumerate(as_text, 1), has_rules(file)))
     count, kept = evenly(sum(map(len, document)) for document in documents)
     return SampledRows.of_part(count, kept, "documents", lines.read, file.stat().st_size)
 
